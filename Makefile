@@ -1,0 +1,52 @@
+# Task list. `make demo` and `make test` need nothing but make and a Python of 3.10 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The torch that is installed where there is none: the one place that names it. Any torch >= 2.4 works.
+TORCH := torch==2.13.0
+
+.PHONY: help setup demo test test-fast lint format bench secrets clean
+
+help:
+	@echo "make demo       train for real, leak for real, and be warned before it dies"
+	@echo "make test       set up everything the tests need and run them all"
+	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
+	@echo "make lint       ruff, mypy --strict, import borders"
+	@echo "make bench      benchmarks: ratios against a reference in the same run"
+	@echo "make secrets    make ./secrets/ for docker compose"
+	@echo "make setup      only create $(VENV) and install into it"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) scripts/setup.py --venv $(VENV) --torch "$(TORCH)"
+	@touch $@
+
+demo: setup
+	$(BIN)/memagent demo
+
+test: setup lint
+	$(PYTHON) scripts/system_packages.py
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-fast: setup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not browser and not slow" tests/agent tests/server tests/contract
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p memagent -p memagent_server
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m benchmarks.agent
+
+secrets: setup
+	$(BIN)/python scripts/make_secrets.py
+
+clean:
+	rm -rf $(VENV) build dist test-artifacts .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

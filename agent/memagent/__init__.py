@@ -1,0 +1,30 @@
+"""memagent: a memory-aware experiment tracker for PyTorch.
+
+    run = memagent.attach(model, optimizer)
+
+Importing this costs milliseconds and imports neither torch nor anything else that is heavy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memagent.attach import attach
+from memagent.errors import MemagentError, SettingError
+
+if TYPE_CHECKING:
+    from memagent.run import Run
+    from memagent.wire.messages import Risk
+
+__version__ = "0.1.0"
+__all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach"]
+
+_LAZY = {"Run": "memagent.run", "Risk": "memagent.wire.messages"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'memagent' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,92 @@
+"""`attach()`: everything that can be wrong with its arguments is said here, before training begins; afterwards nothing is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memagent.errors import SettingError
+
+if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
+    from memagent.disabled import DisabledRun
+    from memagent.run import Run
+    from memagent.wire.messages import Risk
+
+
+def attach(
+    model: Any,
+    optimizer: Any,
+    *,
+    project: str | None = None,
+    name: str | None = None,
+    config: Any = None,
+    tags: Sequence[str] = (),
+    server: str | None = None,
+    token: str | None = None,
+    run_id: str | None = None,
+    total_steps: int | None = None,
+    every: int | None = None,
+    phases: bool = True,
+    limit_bytes: int | str | None = None,
+    predict: bool = True,
+    preflight: object = None,
+    on_risk: Callable[[Risk], None] | None = None,
+    mirror: object = None,
+) -> Run | DisabledRun:
+    """Watch the memory of a training run from now on.
+
+    model: a torch.nn.Module, or a sequence of them. optimizer: a torch.optim.Optimizer, or a sequence; the first one's steps are
+    the run's steps. config: the run's hyperparameters (dict, dataclass, argparse.Namespace). total_steps: how many steps are
+    planned, which tells a leak that will kill the run from one that won't. every: sample each so many steps; peaks still cover
+    all. phases: also tell forward, backward and data apart. limit_bytes: bytes (or "24GiB") that count as the device's limit.
+    predict: estimate what the run needs, once the first inputs are seen. on_risk: called with a `Risk` on the training thread at
+    the next step boundary when the run is expected to run out of memory.
+
+    Settings not given come from MEMAGENT_ variables (docs/settings.md). Without a server the run is recorded to a local file.
+    Raises SettingError for arguments that make no sense; once it has returned, nothing of memagent raises into the script.
+    """
+    from memagent.settings import Settings
+
+    settings = Settings.from_environ(
+        server=server, token=token, project=project, name=name, run_id=run_id, every=every, limit_bytes=limit_bytes
+    )
+    if preflight is not None or mirror is not None:
+        raise SettingError("preflight= and mirror= are not available in this version: leave them out")
+    if total_steps is not None and total_steps < 1:
+        raise SettingError(f"total_steps is {total_steps}: give the number of planned optimizer steps, 1 or more")
+    if isinstance(tags, str):
+        raise SettingError(f"tags is the text {tags!r}: give a list of texts")
+    models, optimizers = _modules(model), _optimizers(optimizer)
+    if settings.disabled:
+        from memagent.disabled import DisabledRun
+
+        return DisabledRun()
+    from memagent.run import Options, start_run
+
+    options = Options(
+        config=config, tags=tags, total_steps=total_steps, phases=phases, predict=predict, on_risk=on_risk
+    )
+    return start_run(settings, models, optimizers, options)
+
+
+def _modules(model: Any) -> list[Any]:
+    models = _sequence(model, "model")
+    for item in models:
+        if not hasattr(item, "register_forward_pre_hook"):
+            raise SettingError(
+                f"model is a {type(item).__name__}: give attach() a torch.nn.Module, or a sequence of them"
+            )
+    return models
+
+
+def _optimizers(optimizer: Any) -> list[Any]:
+    from memagent.hooks.step import unwrap
+
+    return [unwrap(item) for item in _sequence(optimizer, "optimizer")]
+
+
+def _sequence(value: Any, what: str) -> list[Any]:
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if not items or any(item is None for item in items):
+        raise SettingError(f"{what} is {value!r}: give attach() the {what} that is trained")
+    return items

@@ -1,0 +1,35 @@
+"""Bring the database's schema up to date, or show its version."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from memagent_server.settings import Settings
+from memagent_server.store import migrate
+from memagent_server.store.engine import Database
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", choices=("upgrade", "current"), help="upgrade: to this program's version; current: show the version"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    database = Database(Settings.from_environ().database_url)
+    try:
+        version = migrate.upgrade(database) if arguments.action == "upgrade" else migrate.current(database)
+    finally:
+        database.close()
+    is_current = version == migrate.head()
+    if arguments.json:
+        print(json.dumps({"version": version, "head": migrate.head(), "is_current": is_current}))
+    elif is_current:
+        print(f"the database has schema {version}, which is current")
+    else:
+        print(
+            f"the database has {f'schema {version}' if version else 'no schema'}, this program needs {migrate.head()}: run `memagent db upgrade`"
+        )
+    return 0

@@ -1,0 +1,124 @@
+"""Attach to a training script without touching it: its memory is recorded, forecast and reported as if it had called
+memagent.attach. Works under torchrun: torchrun --no-python ... memagent run train.py, or torchrun -m memagent run train.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from memagent.autoattach import AutoAttach
+from memagent.errors import MemagentError
+from memagent.guard import tell
+from memagent.hooks.exit import status_of
+from memagent.run import Run, newest_run
+from memagent.settings import Settings
+from memagent.units import format_bytes, parse_bytes
+
+OVER_BUDGET = 1
+"""Exit status when the script itself succeeded and --fail-over was exceeded."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "memagent run [--report FILE] [--fail-over SIZE] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write what happened as JSON (one file a rank: .rankN is added)"
+    )
+    parser.add_argument(
+        "--fail-over", metavar="SIZE", help=f"exit with {OVER_BUDGET} when the peak was over SIZE, as in 20GiB"
+    )
+    parser.add_argument("--project", help="project of the run")
+    parser.add_argument("--name", help="name of the run")
+    parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER, else a local file")
+    parser.add_argument("-m", dest="module", action="store_true", help="the target is a module")
+    parser.add_argument("target", metavar="SCRIPT|MODULE")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="handed to the script")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    budget = parse_bytes(arguments.fail_over) if arguments.fail_over else None
+    settings = Settings.from_environ(server=arguments.server, project=arguments.project, name=arguments.name)
+    if not arguments.module and not Path(arguments.target).is_file():
+        raise MemagentError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
+    auto = AutoAttach(settings)
+    if not settings.disabled:
+        _install(auto)
+    try:
+        status = _run_target(arguments.target, arguments.arguments, is_module=arguments.module)
+    finally:
+        auto.remove()
+    return _conclude(newest_run(), status, arguments.report, budget)
+
+
+def _install(auto: AutoAttach) -> None:
+    try:
+        auto.install()
+    except ImportError as error:
+        raise MemagentError("memagent run needs PyTorch in the same environment: pip install torch") from error
+
+
+def _run_target(target: str, arguments: list[str], *, is_module: bool) -> int:
+    """Run it as `python target` would: same argv, path, traceback and exit status."""
+    sys.argv = [target, *arguments]
+    sys.path[0] = os.getcwd() if is_module else str(Path(target).resolve().parent)
+    try:
+        if is_module:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(target, run_name="__main__")
+    except SystemExit as error:
+        return _end(error, _exit_status(error))
+    except BaseException as error:  # noqa: BLE001 - whatever ends the script is told and shown, as Python would
+        status = _end(error, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        error.__traceback__ = _without_our_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return status
+    _end(None, 0)
+    return 0
+
+
+def _end(error: BaseException | None, status: int) -> int:
+    newest = newest_run()
+    if newest is not None and newest.status == "running":
+        if error is None or status_of(error) == "completed":
+            newest.finish()
+        else:
+            newest.fail_with(error)
+    return status
+
+
+def _exit_status(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first frame on."""
+    ours = (__file__, runpy.__file__)
+    while trace is not None and (
+        trace.tb_frame.f_code.co_filename in ours or "runpy" in trace.tb_frame.f_code.co_filename
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+def _conclude(newest: Run | None, status: int, report: Path | None, budget: int | None) -> int:
+    if newest is None:
+        tell("the script made no optimizer, so there was nothing to record")
+        return status
+    facts = newest.report()
+    if report is not None:
+        path = report.with_suffix(f".rank{facts['rank']}{report.suffix}") if newest.identity.world_size > 1 else report
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts, indent=2) + "\n")
+    peak = max(device["peak_allocated_bytes"] for device in facts["peaks"].values())
+    if budget is not None and peak > budget and status == 0:
+        tell(f"the peak was {format_bytes(peak)}, over the budget of {format_bytes(budget)}")
+        return OVER_BUDGET
+    return status

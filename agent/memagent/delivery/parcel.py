@@ -1,0 +1,45 @@
+"""A message on its way: encoded once, so that every attempt to deliver it sends the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from memagent.wire.codec import encode
+from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart
+
+Kind = Literal["start", "batch", "prediction", "finish"]
+
+_KINDS: dict[type[msgspec.Struct], Kind] = {
+    RunStart: "start",
+    Batch: "batch",
+    PredictionMessage: "prediction",
+    Finish: "finish",
+}
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """`samples` is how many are lost if it never arrives."""
+
+    kind: Kind
+    run_id: str
+    body: bytes
+    samples: int = 0
+
+
+def parcel(run_id: str, message: RunStart | Batch | PredictionMessage | Finish, samples: int = 0) -> Parcel:
+    return Parcel(_KINDS[type(message)], run_id, encode(message), samples)
+
+
+class Transport:
+    """Takes parcels somewhere. `deliver` raises DeliveryError to be called again later, RejectedError to never be."""
+
+    def deliver(self, item: Parcel, *, timeout_s: float) -> BatchReply | None:
+        """The reply to a batch, or None for what has no reply."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,169 @@
+"""Starts the demo's processes: the server, and the trainings under a real memory limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import urllib3
+
+from memagent.errors import MemagentError
+
+TRAIN = Path(__file__).with_name("train.py")
+START_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Server:
+    """A `memagent serve` of the demo's own, on SQLite in `folder`, that sends its Slack messages to `slack_url`."""
+
+    folder: Path
+    slack_url: str
+    process: subprocess.Popen[str] = field(init=False)
+    url: str = field(init=False, default="")
+    database: str = field(init=False)
+
+    def start(self) -> None:
+        """Raises MemagentError where the server does not come up."""
+        self.database = f"sqlite:///{self.folder / 'demo.db'}"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+        environment |= {
+            "MEMAGENT_DATABASE_URL": self.database,
+            "MEMAGENT_SECRET_KEY": os.urandom(24).hex(),
+            "MEMAGENT_SLACK_WEBHOOK_URL": self.slack_url,
+            "XDG_DATA_HOME": str(self.folder),
+        }
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        log = (self.folder / "server.log").open("w")
+        self.process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "memagent", "serve", "--listen", f"127.0.0.1:{port}"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._wait_until_ready()
+
+    def get(self, path: str) -> Any:
+        """JSON of a GET to the API."""
+        response = urllib3.request("GET", f"{self.url}{path}", timeout=10, retries=3)
+        if response.status != 200:
+            raise MemagentError(f"{path} answered {response.status}: {response.data[:200]!r}")
+        return msgspec.json.decode(response.data)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if urllib3.request("GET", f"{self.url}/readyz", timeout=2, retries=False).status == 200:
+                    return
+            except (urllib3.exceptions.HTTPError, OSError):
+                pass
+            time.sleep(0.1)
+        log = (self.folder / "server.log").read_text()[-2000:]
+        self.stop()
+        raise MemagentError(f"the demo's server did not start:\n{log}")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a training process ended; `ended_at` is seconds since the Unix epoch."""
+
+    returncode: int
+    ended_at: float
+    output: str
+
+
+def train(
+    server: Server,
+    name: str,
+    *,
+    run_id: str,
+    leak: str,
+    steps: int,
+    limit_bytes: int,
+    on_gpu: bool,
+    on_line: Callable[[str], None],
+) -> Ended:
+    """Run the training script to its end, under a limit of `limit_bytes` that the operating system or the GPU's driver keeps."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    environment |= {
+        "MEMAGENT_SERVER": server.url,
+        "MEMAGENT_PROJECT": "demo",
+        "MEMAGENT_NAME": name,
+        "MEMAGENT_RUN_ID": run_id,
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, str(TRAIN), "--steps", str(steps), "--leak", leak, "--gpu-limit-bytes", str(limit_bytes)]
+    process = subprocess.Popen(  # noqa: S603
+        command if on_gpu else limited(command, limit_bytes),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines: list[str] = []
+
+    def pump() -> None:
+        for line in process.stdout or ():
+            lines.append(line.rstrip())
+            on_line(lines[-1])
+
+    reader = threading.Thread(target=pump, daemon=True)
+    reader.start()
+    returncode = process.wait()
+    ended_at = time.time()
+    reader.join(5)
+    return Ended(returncode, ended_at, "\n".join(lines))
+
+
+def has_gpu() -> bool:
+    """Whether the trainings will run on a GPU. Raises MemagentError without torch."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MemagentError("the demo trains a real model and needs PyTorch: pip install torch") from error
+    return bool(torch.cuda.is_available())
+
+
+def limited(command: list[str], limit_bytes: int) -> list[str]:
+    """`command` under RLIMIT_DATA, set by a Python in front of it that becomes the command.
+
+    Linux counts all private writable memory against it and refuses more, so an allocation fails as it would on a full machine.
+    """
+    if not sys.platform.startswith("linux"):
+        return command
+    code = "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_DATA, (n, n)); os.execv(sys.argv[2], sys.argv[2:])"
+    return [sys.executable, "-c", code, str(limit_bytes), *command]
+
+
+def scratch_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="memagent-demo-"))
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

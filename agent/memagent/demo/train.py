@@ -1,0 +1,115 @@
+"""Train a small GPT on the Python standard library's own sources. An ordinary script: only two lines of it are memagent's.
+
+`--leak outputs` keeps every batch's logits in a list, "to compute the accuracy at the end"; `--leak loss` sums up a validation loss
+without `torch.no_grad()` or `.item()`, which keeps each step's graph with its activations. Both are found in real code every day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import memagent
+
+VOCABULARY = 256  # bytes
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        fed: torch.Tensor = self.mlp(self.norm2(x))
+        return x + fed
+
+
+class GPT(nn.Module):
+    def __init__(self, width: int = 128, layers: int = 3, heads: int = 4, context: int = 128) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions(places))))
+        return logits
+
+
+def read_corpus(limit_bytes: int = 4_000_000) -> torch.Tensor:
+    """Bytes of the standard library's modules, in order of their names."""
+    text = bytearray()
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= limit_bytes:
+            break
+    return torch.frombuffer(text, dtype=torch.uint8).long()
+
+
+def batches(corpus: torch.Tensor, batch: int, context: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(corpus) - context - 1, (batch,), generator=generator)
+    return torch.stack([corpus[start : start + context + 1] for start in starts.tolist()])
+
+
+def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--leak", choices=("none", "outputs", "loss"), default="none")
+    parser.add_argument("--gpu-limit-bytes", type=int, help="use at most this much of the GPU, where there is one")
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and options.gpu_limit_bytes:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, options.gpu_limit_bytes / total))
+    corpus = read_corpus()
+    model = GPT(context=options.context).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+
+    run = memagent.attach(model, optimizer, total_steps=options.steps, config=options)
+
+    outputs = []
+    validation_loss = torch.zeros((), device=device)
+    for step in range(options.steps):
+        tokens = batches(corpus, options.batch, options.context, seed=step).to(device)
+        logits = model(tokens[:, :-1])
+        loss = loss_of(logits, tokens)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        run.log({"loss": loss})
+        if options.leak == "outputs":
+            outputs.append(logits)
+        elif options.leak == "loss":
+            sample = tokens[:2]
+            validation_loss = validation_loss + loss_of(model(sample[:, :-1]), sample)
+        if step % 100 == 0:
+            print(f"step {step:5d}  loss {loss.item():.3f}", flush=True)
+    run.finish()
+
+
+if __name__ == "__main__":
+    main()

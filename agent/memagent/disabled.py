@@ -1,0 +1,33 @@
+"""The run of a process with MEMAGENT_DISABLED=1: the same interface, no hook, no thread, nothing recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+class DisabledRun:
+    """Stands where a `Run` would; every method does nothing."""
+
+    id = "disabled"
+    url = None
+    step = 0
+    status = "disabled"
+    prediction = None
+
+    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
+        return None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        yield
+
+    def finish(self, status: str = "completed", *, error: str | None = None) -> None:
+        return None
+
+    def __enter__(self) -> DisabledRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None

@@ -1,0 +1,74 @@
+"""Settings from the environment: every name there is, and one way to read them.
+
+Agent and server share one namespace, so both know all names and can tell a typo from the other's setting. Every setting can
+also be given as NAME_FILE, the path of a file that holds the value: secrets then stay out of the process's environment.
+`docs/settings.md` has a heading for each name; a test keeps it so.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from memagent.errors import SettingError
+
+AGENT_SETTINGS = (
+    "MEMAGENT_SERVER",
+    "MEMAGENT_TOKEN",
+    "MEMAGENT_PROJECT",
+    "MEMAGENT_NAME",
+    "MEMAGENT_RUN_ID",
+    "MEMAGENT_DIR",
+    "MEMAGENT_EVERY",
+    "MEMAGENT_LIMIT_BYTES",
+    "MEMAGENT_DISABLED",
+)
+SERVER_SETTINGS = (
+    "MEMAGENT_DATABASE_URL",
+    "MEMAGENT_LISTEN",
+    "MEMAGENT_SECRET_KEY",
+    "MEMAGENT_ADMIN_TOKEN",
+    "MEMAGENT_PUBLIC_URL",
+    "MEMAGENT_RETENTION_DAYS",
+    "MEMAGENT_SLACK_WEBHOOK_URL",
+    "MEMAGENT_SLACK_BOT_TOKEN",
+    "MEMAGENT_SLACK_CHANNEL",
+    "MEMAGENT_WEBHOOK_URL",
+    "MEMAGENT_GRAFANA_URL",
+    "MEMAGENT_GRAFANA_TOKEN",
+)
+INTERNAL_SETTINGS = ("MEMAGENT_RAISE",)
+"""For memagent's own tests: errors inside the agent are raised and not swallowed."""
+
+ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
+
+
+def read_settings(names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Values of those `names` that are set and not empty, from NAME or the file that NAME_FILE points to.
+
+    Raises SettingError for any MEMAGENT_ variable that does not exist, for a value given twice and for a file that can't be read.
+    """
+    for name in environ:
+        if name.startswith("MEMAGENT_") and name.removesuffix("_FILE") not in ALL_SETTINGS:
+            raise SettingError(
+                f"{name} is not a setting of memagent{_did_you_mean(name)}; docs/settings.md lists them all"
+            )
+    return {name: value for name in names if (value := _read(name, environ))}
+
+
+def _read(name: str, environ: Mapping[str, str]) -> str:
+    direct, path = environ.get(name, "").strip(), environ.get(f"{name}_FILE", "").strip()
+    if not path:
+        return direct
+    if direct:
+        raise SettingError(f"{name} and {name}_FILE are both set: keep one")
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{name}_FILE points to {path}, which cannot be read: {error}") from error
+
+
+def _did_you_mean(name: str) -> str:
+    close = difflib.get_close_matches(name.removesuffix("_FILE"), ALL_SETTINGS, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,74 @@
+"""The answer of every estimator: one type, whatever the method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from memagent.units import format_bytes
+from memagent.wire.messages import AdviceItem, PredictionMessage
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one step needs. Sizes are bytes; `components` are named by `memagent.wire.fields.COMPONENTS` and are what is held at the peak.
+
+    `low_bytes` and `high_bytes` bound the peak as far as the method knows its own errors; `assumptions` says what was taken for granted.
+    """
+
+    method: Literal["formula", "trace"]
+    peak_allocated_bytes: int
+    components: dict[str, int]
+    peak_reserved_bytes: int | None = None
+    low_bytes: int | None = None
+    high_bytes: int | None = None
+    limit_bytes: int | None = None
+    assumptions: dict[str, Any] = field(default_factory=dict)
+    advice: tuple[AdviceItem, ...] = ()
+    timeline: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak stays below the limit; None where no limit is known."""
+        return None if self.limit_bytes is None else self.peak_allocated_bytes <= self.limit_bytes
+
+    def verdict(self) -> str:
+        """One line for people."""
+        if self.limit_bytes is None:
+            return f"needs {format_bytes(self.peak_allocated_bytes)}"
+        words = "fits" if self.fits else "will not fit"
+        return f"{words}: needs {format_bytes(self.peak_allocated_bytes)} of {format_bytes(self.limit_bytes)} (predicted by {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "method": self.method,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "low_bytes": self.low_bytes,
+            "high_bytes": self.high_bytes,
+            "limit_bytes": self.limit_bytes,
+            "fits": self.fits,
+            "components": dict(self.components),
+            "assumptions": dict(self.assumptions),
+            "advice": [
+                {"change": a.change, "saving_bytes": a.saving_bytes, "cost": a.cost, "code": a.code}
+                for a in self.advice
+            ],
+        }
+
+    def to_message(self, *, rank: int, device: str) -> PredictionMessage:
+        """The same for the wire."""
+        return PredictionMessage(
+            method=self.method,
+            rank=rank,
+            device=device,
+            peak_allocated_bytes=self.peak_allocated_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
+            low_bytes=self.low_bytes,
+            high_bytes=self.high_bytes,
+            limit_bytes=self.limit_bytes,
+            components=dict(self.components),
+            assumptions=dict(self.assumptions),
+            advice=list(self.advice),
+        )

@@ -1,0 +1,42 @@
+"""The report of a run, as `memagent run --report` writes it: plain values from what the process itself knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memagent.delivery.buffer import Drops
+from memagent.estimator.estimate import Estimate
+from memagent.identity import Identity
+from memagent.sampler import Sampler
+from memagent.wire.codec import to_builtins
+from memagent.wire.messages import Risk
+
+_COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
+
+
+def build_report(
+    identity: Identity, status: str, sampler: Sampler, drops: Drops, prediction: Estimate | None, risks: list[Risk]
+) -> dict[str, Any]:
+    """JSON-ready. `peaks` is by device; `components`, `prediction` and `forecast` are those of the device trained on."""
+    first = sampler.tracks[0]
+    return {
+        "run_id": identity.run_id,
+        "rank": identity.rank,
+        "status": status,
+        "steps": sampler.step,
+        "samples": sampler.samples,
+        "dropped_samples": dict(drops),
+        "peaks": {
+            track.probe.device.id: {
+                "name": track.probe.device.name,
+                "peak_allocated_bytes": track.total_peak,
+                "limit_bytes": track.probe.device.limit_bytes,
+                "limit_source": track.probe.device.limit_source,
+            }
+            for track in sampler.tracks
+        },
+        "components": dict(zip(_COMPONENTS, first.components, strict=True)),
+        "prediction": prediction.to_dict() if prediction else None,
+        "forecast": next((to_builtins(risk) for risk in risks if risk.device == first.probe.device.id), None),
+        "suspects": [],
+    }

@@ -1,0 +1,336 @@
+"""`Run`: the life of one rank's telemetry, from attach to finish.
+
+The flow of a sample: a hook on the training thread -> `Sampler` reads the probes -> `SampleBuffer` -> the collector's thread makes a
+batch and shows it to the local forecaster -> the sender's thread delivers it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, get_args
+
+from memagent.delivery.buffer import Drops
+from memagent.delivery.collector import Collector
+from memagent.delivery.file import FileTransport
+from memagent.delivery.http import HttpTransport
+from memagent.delivery.parcel import Transport, parcel
+from memagent.delivery.sender import Sender
+from memagent.errors import SettingError
+from memagent.estimator.estimate import Estimate
+from memagent.guard import Guard, tell
+from memagent.hooks.exit import describe_error, status_of, watch_exit
+from memagent.hooks.step import Remove
+from memagent.identity import Identity, identify
+from memagent.outlook import Outlook
+from memagent.probe.discover import discover
+from memagent.record import describe_process, host_name, plain_config, user_name
+from memagent.report import build_report
+from memagent.sampler import Sampler
+from memagent.scalars import ScalarLog
+from memagent.settings import Settings
+from memagent.watch import ModelWatch
+from memagent.wire.fields import COLUMN_NAME
+from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart
+
+FINISH_DEADLINE_S = 5.0
+DEADLINE_WHILE_AWAY_S = 1.0
+"""With a server that did not answer before, the end of a script does not wait long for it."""
+_BALLAST_BYTES = 2 * 2**20
+"""Given back when the process runs out of memory, so that the last words find room."""
+
+_live_runs: weakref.WeakSet[Run] = weakref.WeakSet()
+_newest: Run | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `attach` was told beyond the settings; see there."""
+
+    config: Any = None
+    tags: Sequence[str] = ()
+    total_steps: int | None = None
+    phases: bool = True
+    predict: bool = True
+    on_risk: Callable[[Risk], None] | None = None
+    automatic: bool = False
+    """Begun by `memagent run`; gives way to the script's own attach."""
+
+
+class Run:
+    """One rank of one launch. Made by `memagent.attach`; also a context manager that finishes with the right status."""
+
+    def __init__(
+        self, settings: Settings, identity: Identity, models: Sequence[Any], optimizers: Sequence[Any], options: Options
+    ) -> None:
+        self.settings, self.identity, self.options = settings, identity, options
+        self.status: str = "running"
+        self.guard = Guard(raise_errors=settings.raise_errors)
+        self.drops = Drops()
+        self._probes = discover(models, optimizers, settings.limit_bytes)
+        self._sampler = Sampler(self._probes, self.drops, settings.every)
+        self._scalars = ScalarLog(self.drops)
+        self._outlook = Outlook(
+            identity.rank, [probe.device for probe in self._probes], options.total_steps, self._note_risk
+        )
+        self._risk: Risk | None = None
+        self._reply: BatchReply | None = None
+        self._ballast: bytearray | None = bytearray(_BALLAST_BYTES)
+        self._finishing = threading.Lock()
+        self._transport = self._make_transport()
+        self._sender = Sender(self._transport, self._start_parcel(), self.drops, self.guard, self._note_reply)
+        self._watch = ModelWatch(
+            models, optimizers, self._sampler, self.guard, phases=options.phases, after_step=self._after_step
+        )
+        self._collector = Collector(
+            identity.run_id,
+            identity.rank,
+            identity.attempt,
+            [*(track.buffer for track in self._sampler.tracks), self._scalars.buffer],
+            self._sender,
+            self.drops,
+            self.guard,
+            observe=self._outlook.observe,
+            refresh=self._refresh,
+        )
+        self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit)
+        self._sampler.sample_start()
+        _live_runs.add(self)
+
+    # -- what users see ------------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self.identity.run_id
+
+    @property
+    def url(self) -> str | None:
+        """The run's page on the server, or None without one."""
+        return f"{self.settings.server}/runs/{self.id}" if self.settings.server else None
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that ended."""
+        return self._sampler.step
+
+    @property
+    def is_automatic(self) -> bool:
+        return self.options.automatic
+
+    @property
+    def prediction(self) -> Estimate | None:
+        """What the estimator said this run needs, once it has said so."""
+        return self._watch.prediction
+
+    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
+        """Record scalars at `step`, by default the run's current one. Takes numbers and one-element tensors; never synchronises."""
+        if self.status != "running":
+            return
+        with self.guard.at("run.log"):
+            self._scalars.log(self.step if step is None else step, values)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Everything inside counts as phase `name` (`eval`, `checkpoint`, ...): its peak is recorded with the step's sample."""
+        if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
+            raise SettingError(f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}")
+        before = self._enter(name)
+        try:
+            yield
+        finally:
+            self._enter(before)
+
+    def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
+        """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing."""
+        if status not in get_args(FinalStatus):
+            raise SettingError(f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}")
+        with self._finishing:
+            if self.status != "running":
+                return
+            self.status = status
+        with self.guard.at("finish"):
+            self._close(
+                Finish(
+                    status=status,
+                    rank=self.identity.rank,
+                    attempt=self.identity.attempt,
+                    step=self.step,
+                    finished_at=time.time(),
+                    error=error,
+                )
+            )
+
+    def retire(self) -> None:
+        """Stop without ending the run: another `Run` of this process goes on with its id."""
+        self.status = "retired"
+        with self.guard.at("retire"):
+            self._close(None)
+
+    def report(self) -> dict[str, Any]:
+        """What `memagent run --report` writes: see docs/cli.md."""
+        return build_report(
+            self.identity, self.status, self._sampler, self.drops, self.prediction, self._outlook.risks()
+        )
+
+    def fail_with(self, error: BaseException) -> None:
+        """End the run with the status that `error` deserves (`oom` for out-of-memory), after its last words."""
+        self._ballast = None
+        status = status_of(error)
+        with self.guard.at("last words"):
+            if status == "oom":
+                self._collector.add_event(
+                    Event(kind="oom", step=self.step, time_s=time.time(), data=self._last_words(error))
+                )
+        self.finish(status, error=None if status == "completed" else describe_error(error))
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.fail_with(error)
+
+    def __repr__(self) -> str:
+        return f"<memagent.Run {self.id} {self.status} step={self.step} {self.url or self._place()}>"
+
+    # -- what happens on the training thread ------------------------------------------------------------------------------------
+
+    def _enter(self, phase: str) -> str:
+        if self.status == "running":
+            with self.guard.at("phase"):
+                return self._sampler.enter(phase)
+        return phase
+
+    def _after_step(self) -> None:
+        self._scalars.flush()
+        risk, callback = self._risk, self.options.on_risk
+        if risk is not None and callback is not None:
+            self._risk = None
+            with self.guard.at("on_risk"):
+                callback(risk)
+
+    def _on_exit(self) -> None:
+        self.finish()
+
+    def _last_words(self, error: BaseException) -> dict[str, Any]:
+        devices = {
+            track.probe.device.id: {"used_bytes": track.probe.read(), "limit_bytes": track.probe.device.limit_bytes}
+            for track in self._sampler.tracks
+        }
+        return {"error": describe_error(error), "phase": self._sampler.phase, "devices": devices}
+
+    # -- what happens on threads of ours --------------------------------------------------------------------------------------------
+
+    def _note_risk(self, risk: Risk) -> None:
+        self._risk = risk
+
+    def _note_reply(self, reply: BatchReply) -> None:
+        self._reply = reply
+
+    def _refresh(self) -> None:
+        for probe in self._probes:
+            probe.refresh()
+        if self.options.predict and (prediction := self._watch.predict_once()) is not None:
+            device = self._probes[0].device
+            message = prediction.to_message(rank=self.identity.rank, device=device.id)
+            self._sender.put(parcel(self.id, message))
+            if prediction.fits is False:
+                tell(prediction.verdict())
+
+    # -- making and ending -------------------------------------------------------------------------------------------------------
+
+    def _make_transport(self) -> Transport:
+        if self.settings.server:
+            return HttpTransport(self.settings.server, self.settings.token)
+        return FileTransport(
+            self.settings.directory / f"{self.id}-rank{self.identity.rank}-{self.identity.attempt}.memagent"
+        )
+
+    def _place(self) -> str:
+        return str(self._transport.path) if isinstance(self._transport, FileTransport) else str(self.url)
+
+    def announce(self) -> None:
+        """One line that says where the run can be seen."""
+        if self.identity.rank == 0:
+            where = self.url or f"{self._place()} (no server: set MEMAGENT_SERVER)"
+            tell(f"run {self.id} is recorded to {where}")
+
+    def _start_parcel(self) -> Any:
+        settings, identity = self.settings, self.identity
+        return parcel(
+            identity.run_id,
+            RunStart(
+                run_id=identity.run_id,
+                project=settings.project,
+                name=settings.name,
+                user=user_name(),
+                host=host_name(),
+                rank=identity.rank,
+                world_size=identity.world_size,
+                attempt=identity.attempt,
+                started_at=time.time(),
+                total_steps=self.options.total_steps,
+                config=plain_config(self.options.config),
+                tags=list(self.options.tags),
+                environment=describe_process(),
+                devices=[probe.device for probe in self._probes],
+            ),
+        )
+
+    def _close(self, finish: Finish | None) -> None:
+        self._watch.remove()
+        self._unwatch_exit()
+        self._scalars.flush(wait=True)
+        with self.guard.at("probe refresh"):
+            self._refresh()
+        self._collector.close()
+        if finish is not None:
+            self._sender.put(parcel(self.id, finish))
+        self._sender.close(DEADLINE_WHILE_AWAY_S if self._sender.is_failing else FINISH_DEADLINE_S)
+        for probe in self._probes:
+            probe.close()
+        _live_runs.discard(self)
+
+    def _abandon(self) -> None:
+        """In a forked child the threads are gone and the run belongs to the parent: leave no trace and send nothing."""
+        self.status = "abandoned"
+        self._watch.remove()
+        self._unwatch_exit()
+
+
+def newest_run() -> Run | None:
+    """The run that this process began last, ended or not."""
+    return _newest
+
+
+def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: Options) -> Run:
+    """A run of this process; one that `memagent run` began gives way to the script's own `attach` and keeps its id."""
+    global _newest  # noqa: PLW0603 - one process trains one run at a time
+    run_id = settings.run_id
+    for other in list(_live_runs):
+        if other.is_automatic:
+            run_id = run_id or other.id
+            other.retire()
+    run = Run(settings, identify(run_id), models, optimizers, options)
+    run.announce()
+    _newest = run
+    return run
+
+
+def _abandon_all() -> None:
+    for run in list(_live_runs):
+        run._abandon()
+    _live_runs.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,71 @@
+"""Bytes and durations, from and to the forms people write.
+
+Inside the code a size is always an int of bytes and a duration a float of seconds; GiB and minutes appear only in text for people.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from memagent.errors import SettingError
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+
+_FACTORS = {
+    "": 1, "b": 1,
+    "k": KIB, "kib": KIB, "kb": 10**3,
+    "m": MIB, "mib": MIB, "mb": 10**6,
+    "g": GIB, "gib": GIB, "gb": 10**9,
+    "t": TIB, "tib": TIB, "tb": 10**12,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from `24GiB`, `512 MiB`, `1.5g` (binary), `80GB` (decimal) or a plain number.
+
+    Raises SettingError for anything else, and for sizes that are not positive.
+    """
+    match = _SIZE.fullmatch(str(text))
+    factor = _FACTORS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise SettingError(f"{text!r} is not a size: write bytes, or a number with a unit as in 24GiB or 512MiB")
+    size = int(float(match[1]) * factor)
+    if size <= 0:
+        raise SettingError(f"{text!r} is not a size: it must be more than zero")
+    return size
+
+
+def format_bytes(size: float | None) -> str:
+    """Text for people: `1.21 GiB`, `512 MiB`, `0 B`, `-3.00 MiB`, and a dash for None."""
+    if size is None:
+        return "–"
+    magnitude = abs(size)
+    for name, unit in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if magnitude >= unit:
+            value = size / unit
+            return (
+                f"{value:.0f} {name}"
+                if abs(value) >= 100
+                else f"{value:.2f} {name}"
+                if unit >= GIB
+                else f"{value:.1f} {name}"
+            )
+    return f"{size:.0f} B"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Text for people in at most two units: `8 s`, `25 min`, `3 h 10 min`, `2 d 4 h`, and a dash for None or infinity."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    total = round(seconds)
+    if total < 90:
+        return f"{total} s"
+    if total < 5400:
+        return f"{round(total / 60)} min"
+    if total < 2 * 86400:
+        hours, minutes = divmod(round(total / 60), 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(total / 3600), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"

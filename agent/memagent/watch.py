@@ -1,0 +1,113 @@
+"""A model and its optimizer under watch: hooks in, moments out; components and prediction come from the live objects.
+
+Components change rarely, so they are measured when they do: parameters and buffers at attach, gradients before the first steps,
+optimizer state when the number of tensors that the optimizer keeps state for has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from memagent.components import measure
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.live import predict
+from memagent.guard import Guard
+from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_forward
+from memagent.hooks.step import Remove, watch_steps
+from memagent.sampler import Sampler
+
+_GRADIENTS_AT_STEPS = (0, 1, 10)
+"""Steps before whose optimizer step gradients are measured: present from the first, all there by the tenth in practice."""
+
+
+class ModelWatch:
+    """Drives `sampler` from the hooks of `models` and `optimizers`; `after_step` is called on the training thread."""
+
+    def __init__(
+        self,
+        models: Sequence[Any],
+        optimizers: Sequence[Any],
+        sampler: Sampler,
+        guard: Guard,
+        *,
+        phases: bool,
+        after_step: Callable[[], None],
+    ) -> None:
+        self._models, self._optimizers, self._sampler, self._after = models, optimizers, sampler, after_step
+        self.prediction: Estimate | None = None
+        self._predicted = False
+        self._inputs: tuple[Shape, ...] | None = None
+        self._state_entries = -1
+        self._measure()
+        self._note_context()
+        self._removes: list[Remove] = watch_steps(optimizers, guard, before=self._before_step, after=self._after_step)
+        if phases:
+            self._removes += watch_forward(models, guard, before=self._before_forward, after=self._after_forward)
+
+    def remove(self) -> None:
+        """Take every hook out again."""
+        while self._removes:
+            self._removes.pop()()
+
+    def predict_once(self) -> Estimate | None:
+        """The prediction, the first time that the inputs are known (or a step went by without any), else None."""
+        if self._predicted or (self._inputs is None and self._sampler.step == 0):
+            return None
+        self._predicted = True
+        track = self._sampler.tracks[0]
+        device = track.probe.device
+        self.prediction = predict(
+            self._models,
+            self._optimizers,
+            inputs=self._inputs,
+            limit_bytes=device.limit_bytes,
+            device_kind=device.kind,
+            context_bytes=track.context_bytes or 0,
+        )
+        return self.prediction
+
+    def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if not training:
+            self._sampler.enter("eval")
+            return
+        if self._inputs is None:
+            self._inputs = tensor_shapes(arguments, keywords)
+        self._sampler.input_size += input_size(arguments, keywords)
+        self._sampler.enter("forward")
+
+    def _after_forward(self, training: bool) -> None:
+        self._sampler.enter("backward" if training else "data")
+
+    def _before_step(self) -> None:
+        self._sampler.enter("optimizer")
+        if self._sampler.step in _GRADIENTS_AT_STEPS:
+            self._measure()
+
+    def _after_step(self) -> None:
+        entries = sum(len(optimizer.state) for optimizer in self._optimizers)
+        if entries != self._state_entries:
+            self._state_entries = entries
+            self._measure()
+        self._sampler.end_step()
+        self._after()
+
+    def _measure(self) -> None:
+        devices = [track.probe.device for track in self._sampler.tracks]
+        self._sampler.set_components(
+            [
+                measure(self._models, self._optimizers, device=_torch_device(device.kind, device.index))
+                for device in devices
+            ]
+        )
+
+    def _note_context(self) -> None:
+        """On a host, what was there before training began and is neither parameters nor buffers: interpreter, libraries, data."""
+        for track in self._sampler.tracks:
+            if track.probe.device.kind == "host":
+                known = sum(value for value in track.components if isinstance(value, int))
+                track.context_bytes = max(0, track.floor - known)
+
+
+def _torch_device(kind: str, index: int) -> str:
+    return "cpu" if kind == "host" else f"{kind}:{index}"

@@ -1,0 +1,166 @@
+"""Messages between agent and server, as msgspec types: they validate what comes in and name the field that is wrong.
+
+Unknown fields are ignored, so that a newer agent can talk to an older server. `docs/wire.md` documents every field; a test
+keeps it so. Times are seconds since the Unix epoch on the sender's clock, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Identifier = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="1 to 64 of A-Z a-z 0-9 . _ -, not starting with a sign",
+    ),
+]
+Label = Annotated[str, Meta(min_length=1, max_length=200)]
+Text = Annotated[str, Meta(max_length=20_000)]
+Count = Annotated[int, Meta(ge=0, lt=2**62)]
+Rank = Annotated[int, Meta(ge=0, lt=2**31)]
+Attempt = Annotated[
+    int, Meta(ge=0, lt=2**53, description="distinguishes launches of one run; the agent sends its start time in ms")
+]
+Time = Annotated[float, Meta(ge=0, lt=1e12)]
+Bytes = Annotated[int, Meta(ge=0, lt=2**62, description="bytes")]
+
+Level = Literal["ok", "notice", "warning", "critical"]
+FinalStatus = Literal["completed", "failed", "oom"]
+DeviceKind = Literal["cuda", "mps", "xpu", "host"]
+
+
+class Device(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A device that a rank trains on, or the host. `id` is the GPU's UUID, or `host`; samples name it as their stream."""
+
+    id: Label
+    kind: DeviceKind
+    name: Label
+    index: Rank = 0
+    total_bytes: Bytes | None = None
+    limit_bytes: Bytes | None = None
+    limit_source: Annotated[str, Meta(max_length=200)] | None = None
+
+
+class RunStart(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`POST /api/v1/runs`: one rank of one launch says that it is there. Idempotent; rank 0 decides name, config and tags."""
+
+    run_id: Identifier
+    project: Label = "default"
+    name: Label | None = None
+    user: Label | None = None
+    host: Label | None = None
+    rank: Rank = 0
+    world_size: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+    attempt: Attempt = 0
+    started_at: Time | None = None
+    total_steps: Count | None = None
+    config: dict[str, Any] = {}
+    tags: Annotated[list[Label], Meta(max_length=100)] = []
+    environment: dict[str, Any] = {}
+    devices: Annotated[list[Device], Meta(max_length=64)] = []
+
+
+class Chunk(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Consecutive samples of one stream: a device's id, or `scalars`. Exactly one of `packed` and `columns` is given."""
+
+    stream: Label
+    packed: bytes | None = None
+    columns: dict[str, list[int | float | None]] | None = None
+
+
+class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Something that happened once, such as `oom` or `phase`. `data` is free, small and JSON."""
+
+    kind: Identifier
+    step: Count = 0
+    time_s: Time = 0.0
+    data: dict[str, Any] = {}
+
+
+class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`POST /api/v1/runs/{id}/batches`: what one rank gathered since its last batch.
+
+    (rank, attempt, seq) identifies it; sending it again changes nothing. `dropped_samples` is cumulative, by reason.
+    """
+
+    rank: Rank = 0
+    attempt: Attempt = 0
+    seq: Count
+    chunks: Annotated[list[Chunk], Meta(max_length=256)] = []
+    events: Annotated[list[Event], Meta(max_length=1_000)] = []
+    dropped_samples: dict[str, Count] = {}
+
+
+class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A forecast as it travels and is shown: steps are numbers of the run's own steps, seconds count from the forecast."""
+
+    level: Level
+    rank: Rank = 0
+    device: Label = "host"
+    step: Count = 0
+    oom_probability: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    cause: str | None = None
+    eta_step: float | None = None
+    eta_low: float | None = None
+    eta_high: float | None = None
+    eta_s: float | None = None
+    used_bytes: Bytes | None = None
+    limit_bytes: Bytes | None = None
+    growth_bytes_per_step: float | None = None
+    growing_since_step: Count | None = None
+
+
+class Command(msgspec.Struct, kw_only=True, frozen=True):
+    """Something the server asks of an agent in the answer to a batch; an agent ignores what it does not know."""
+
+    kind: Identifier
+    data: dict[str, Any] = {}
+
+
+class BatchReply(msgspec.Struct, kw_only=True, frozen=True):
+    """`accepted` samples are stored for good; `next_seq` is the first batch of this rank and attempt the server still lacks."""
+
+    accepted: int
+    next_seq: int
+    risk: Risk | None = None
+    commands: list[Command] = []
+
+
+class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """One change that would save memory in this run: how much, what it usually costs, and the code to add."""
+
+    change: Label
+    saving_bytes: int
+    cost: Text = ""
+    code: Text = ""
+
+
+class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """`POST /api/v1/runs/{id}/predictions`: an estimator's answer for one rank and device."""
+
+    method: Literal["formula", "trace"]
+    rank: Rank = 0
+    device: Label = "host"
+    peak_allocated_bytes: Bytes
+    peak_reserved_bytes: Bytes | None = None
+    low_bytes: Bytes | None = None
+    high_bytes: Bytes | None = None
+    limit_bytes: Bytes | None = None
+    components: dict[str, Bytes] = {}
+    assumptions: dict[str, Any] = {}
+    advice: Annotated[list[AdviceItem], Meta(max_length=50)] = []
+
+
+class Finish(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`POST /api/v1/runs/{id}/finish`: how one rank ended. `error` is the exception's type and message, no traceback."""
+
+    status: FinalStatus
+    rank: Rank = 0
+    attempt: Attempt = 0
+    step: Count = 0
+    finished_at: Time | None = None
+    error: Text | None = None

@@ -1,0 +1,29 @@
+"""The Flask application factory: settings in, a WSGI application out. Nothing is created at import."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from flask import Flask
+
+from memagent_server import auth, ingest, metrics, problems, web
+from memagent_server.context import EXTENSION, Context
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Database
+
+BLUEPRINTS = (ingest.blueprint, metrics.blueprint, *web.blueprints)
+
+
+def create_app(
+    settings: Settings, database: Database | None = None, *, clock: Callable[[], float] = time.time
+) -> Flask:
+    """An application over `database`, by default the one that the settings name; its schema must be current."""
+    app = Flask("memagent_server", static_folder=None, template_folder=None)
+    app.extensions[EXTENSION] = Context(settings, database or Database(settings.database_url), clock)
+    app.secret_key = settings.secret_key
+    problems.install(app)
+    auth.install(app)
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)
+    return app

@@ -1,0 +1,223 @@
+"""Who may do what: bearer tokens with a scope, a signed cookie for browsers, and an open door on loopback only.
+
+1. A token is random, shown once, and kept as HMAC-SHA256 under the server's secret key: a stolen database opens nothing.
+2. Scopes: `ingest` may post what agents post, `read` may get, `admin` may do everything. MEMAGENT_ADMIN_TOKEN is one more admin.
+3. While no token was ever made and no admin token is set, everybody may do everything; the server then listens on loopback only.
+   A web page in somebody's browser can reach loopback too (DNS rebinding), so the Host header must then be a loopback name.
+4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie that is checked against the database each time.
+   A request that changes something must come from our own origin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from flask import Flask, Response, request
+from itsdangerous import BadData, URLSafeTimedSerializer
+from sqlalchemy.orm import Session
+
+from memagent_server.context import Context, current
+from memagent_server.problems import Problem
+from memagent_server.settings import Settings
+from memagent_server.store.models import Token
+from memagent_server.store.tokens import any_token, find_token, get_token, mark_used
+
+COOKIE = "memagent_session"
+SESSION_S = 14 * 86400
+USED_EVERY_S = 60.0
+"""`last_used_at` is written at most this often, so that reading does not become writing."""
+
+_OPEN_PATHS = ("/healthz", "/readyz", "/login", "/logout")
+_OPEN_FOLDERS = ("/static/",)
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_AGENT_VERBS = ("batches", "predictions", "snapshots", "finish")
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a token allows. `token_id` is None for the admin token of the settings and for the open door."""
+
+    scope: str
+    token_id: int | None = None
+    name: str = ""
+
+    def allows(self, scope: str) -> bool:
+        return self.scope in (scope, "admin")
+
+
+OPEN_DOOR = Access("admin", name="everybody")
+
+
+def new_token() -> str:
+    """A token nobody can guess: 256 random bits."""
+    return f"mag_{secrets.token_urlsafe(32)}"
+
+
+def token_hash(settings: Settings, token: str) -> str:
+    """What is stored of a token."""
+    return hmac.new(settings.secret_key.encode(), token.encode(), hashlib.sha256).hexdigest()
+
+
+def check_token(session: Session, settings: Settings, token: str) -> Access | None:
+    """What a token allows, or None where it is unknown or revoked. Takes as long for a wrong token as for a right one."""
+    hashed = token_hash(settings, token)
+    if settings.admin_token is not None and hmac.compare_digest(hashed, token_hash(settings, settings.admin_token)):
+        return Access("admin", name="MEMAGENT_ADMIN_TOKEN")
+    found = find_token(session, hashed)
+    return _access(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
+
+
+def is_open(session: Session, settings: Settings) -> bool:
+    """Whether everybody may do everything: no token was ever made and none is set."""
+    return settings.admin_token is None and not any_token(session)
+
+
+def log_in(response: Response, settings: Settings, access: Access) -> None:
+    """Give a browser the cookie for what `check_token` returned."""
+    key = access.token_id if access.token_id is not None else _admin_key(settings)
+    response.set_cookie(
+        COOKIE,
+        _serializer(settings).dumps(key),
+        max_age=SESSION_S,
+        httponly=True,
+        samesite="Lax",
+        secure=settings.public_url.startswith("https://"),
+    )
+
+
+def log_out(response: Response) -> None:
+    response.delete_cookie(COOKIE, httponly=True, samesite="Lax")
+
+
+def install(app: Flask) -> None:
+    """Check every request before it is served."""
+    app.before_request(check_request)
+
+
+def check_request() -> Response | None:
+    """None to go on, a redirect to the login page for browsers. Raises Problem 401 or 403."""
+    if _is_open_path(request.path):
+        return None
+    context = current()
+    needed = needed_scope(request.method, request.path)
+    with context.database.read() as session:
+        if is_open(session, context.settings):
+            _refuse_foreign_host()
+            _refuse_foreign_origin()
+            return None
+        access, used_at = _find_access(session, context.settings)
+    if access is None:
+        return _ask_for_token()
+    if not access.allows(needed):
+        raise Problem(403, f"this token has the scope {access.scope}, and this needs {needed}")
+    _note_use(context, access, used_at)
+    return None
+
+
+def needed_scope(method: str, path: str) -> str:
+    """The scope that a request needs."""
+    parts = path.strip("/").split("/")
+    if method in _SAFE_METHODS or (method, path) == ("POST", "/api/v1/estimate"):
+        return "read"
+    is_runs = method == "POST" and parts[:3] == ["api", "v1", "runs"]
+    if is_runs and (len(parts) == 3 or (len(parts) == 5 and parts[4] in _AGENT_VERBS)):
+        return "ingest"
+    return "admin"
+
+
+def _find_access(session: Session, settings: Settings) -> tuple[Access | None, float | None]:
+    """What the request's token or cookie allows, and when the token was used last."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if token:
+        access = check_token(session, settings, token.strip()) if scheme.lower() == "bearer" else None
+    else:
+        access = _check_cookie(session, settings)
+        if access is not None:
+            _refuse_foreign_origin()
+    if access is None or access.token_id is None:
+        return access, None
+    row = get_token(session, access.token_id)
+    return access, row.last_used_at if row is not None else None
+
+
+def _check_cookie(session: Session, settings: Settings) -> Access | None:
+    cookie = request.cookies.get(COOKIE)
+    if not cookie:
+        return None
+    try:
+        key = _serializer(settings).loads(cookie, max_age=SESSION_S)
+    except BadData:
+        return None
+    if isinstance(key, str):
+        is_admin = settings.admin_token is not None and hmac.compare_digest(key, _admin_key(settings))
+        return Access("admin", name="MEMAGENT_ADMIN_TOKEN") if is_admin else None
+    row = get_token(session, key)
+    return _access(row) if row is not None else None
+
+
+def _access(token: Token) -> Access:
+    return Access(token.scope, token.id, token.name)
+
+
+def _admin_key(settings: Settings) -> str:
+    """Names the admin token without telling it: a new admin token ends the sessions of the old one."""
+    return token_hash(settings, f"session {settings.admin_token}")
+
+
+def _serializer(settings: Settings) -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(settings.secret_key, salt="memagent-session")
+
+
+def _is_open_path(path: str) -> bool:
+    return path in _OPEN_PATHS or path.startswith(_OPEN_FOLDERS)
+
+
+def _ask_for_token() -> Response:
+    is_page = request.method == "GET" and not request.path.startswith(("/api/", "/metrics"))
+    if is_page and request.accept_mimetypes.accept_html:
+        return Response(
+            status=303, headers={"Location": f"/login?next={quote(request.full_path.rstrip('?'), safe='')}"}
+        )
+    raise Problem(
+        401,
+        "this needs a token: send the header Authorization: Bearer TOKEN (`memagent token create` makes one)",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _refuse_foreign_host() -> None:
+    if not is_loopback_name(urlsplit(f"//{request.host}").hostname or ""):
+        raise Problem(
+            403,
+            f"without tokens this server answers to loopback names only, not to {request.host}: create a token first",
+        )
+
+
+def is_loopback_name(host: str) -> bool:
+    """Whether a host name can only mean this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_foreign_origin() -> None:
+    """Browsers name the page that a request comes from; scripts and agents send no Origin."""
+    origin = request.headers.get("Origin")
+    if request.method not in _SAFE_METHODS and origin is not None and urlsplit(origin).netloc != request.host:
+        raise Problem(403, f"a page of {origin} may not change anything here")
+
+
+def _note_use(context: Context, access: Access, used_at: float | None) -> None:
+    now = context.clock()
+    if access.token_id is None or (used_at is not None and now - used_at < USED_EVERY_S):
+        return
+    with context.database.write() as session:
+        mark_used(session, access.token_id, now)

@@ -1,0 +1,61 @@
+"""The routes that agents post to. Each one reads, checks, stores in one transaction, and only then says that it did."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart
+from memagent_server.answers import json_answer
+from memagent_server.context import current
+from memagent_server.ingest.body import read_message
+from memagent_server.ingest.validate import check_batch, check_start, storable
+
+try:
+    from memagent_server.store.forecasts import latest_risk
+except ImportError:  # TEMPORARY
+    latest_risk = lambda *a: None
+from memagent_server.store.models import Rank
+from memagent_server.store.predictions import add_prediction
+from memagent_server.store.runs import finish_run, start_run
+from memagent_server.store.samples import add_batch
+
+blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
+
+
+@blueprint.post("")
+def post_run() -> Response:
+    context = current()
+    message = check_start(read_message(request, RunStart))
+    with context.database.write() as session:
+        run, created = start_run(session, message, context.clock())
+        next_seq = session.get_one(Rank, (run.id, message.rank, message.attempt)).next_seq
+    url = f"{context.settings.public_url}/runs/{run.id}"
+    return json_answer({"run_id": run.id, "url": url, "next_seq": next_seq}, 201 if created else 200)
+
+
+@blueprint.post("/<run_id>/batches")
+def post_batch(run_id: str) -> Response:
+    context = current()
+    batch, chunks = check_batch(read_message(request, Batch))
+    with context.database.write() as session:
+        accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks)
+        risk = latest_risk(session, run_id, batch.rank)
+    return json_answer(BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk))
+
+
+@blueprint.post("/<run_id>/predictions")
+def post_prediction(run_id: str) -> Response:
+    context = current()
+    message = storable(read_message(request, PredictionMessage))
+    with context.database.write() as session:
+        prediction = add_prediction(session, run_id, message, context.clock())
+    return json_answer({"id": prediction.id}, 201)
+
+
+@blueprint.post("/<run_id>/finish")
+def post_finish(run_id: str) -> Response:
+    context = current()
+    message = storable(read_message(request, Finish))
+    with context.database.write() as session:
+        run = finish_run(session, run_id, message, context.clock())
+    return json_answer({"run_id": run.id, "status": run.status})

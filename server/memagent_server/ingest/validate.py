@@ -1,0 +1,133 @@
+"""What a message must fulfil beyond its types, checked before anything is stored.
+
+Raises WireError whose `field` is the exact place, such as `chunks[0].columns.allocated_bytes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import msgspec
+
+from memagent.errors import WireError
+from memagent.wire.columns import Value
+from memagent.wire.fields import SCALARS_STREAM
+from memagent.wire.messages import Batch, RunStart
+from memagent_server.store.chunks import ReadChunk, read_chunk
+
+MAX_BATCH_ROWS = 200_000
+MAX_DEPTH = 32
+MAX_REASON = 64
+MAX_REASONS = 100
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def check_start(message: RunStart) -> RunStart:
+    """The message, storable."""
+    for index, device in enumerate(message.devices):
+        if device.id == SCALARS_STREAM:
+            raise _wrong(
+                f"devices[{index}].id", f"{SCALARS_STREAM!r} is the name of the stream of scalars, no device's"
+            )
+    return storable(message)
+
+
+def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
+    """The batch, storable, and its chunks decoded and checked."""
+    _check_dropped(batch.dropped_samples)
+    chunks: list[ReadChunk] = []
+    rows = 0
+    for index, chunk in enumerate(batch.chunks):
+        place = f"chunks[{index}]"
+        if "\0" in chunk.stream:
+            raise _wrong(f"{place}.stream", "a stream's name holds no NUL")
+        try:
+            read = read_chunk(chunk)
+        except WireError as error:
+            where = f"{place}.{error.field}" if error.field else place
+            raise _wrong(where, str(error)) from error
+        rows += read.rows
+        if rows > MAX_BATCH_ROWS:
+            raise _wrong(place, f"a batch holds at most {MAX_BATCH_ROWS} samples")
+        _check_columns(read, f"{place}.columns")
+        chunks.append(read)
+    events = [storable(event, f"events[{index}]") for index, event in enumerate(batch.events)]
+    return msgspec.structs.replace(batch, events=events), chunks
+
+
+def storable(message: T, place: str = "") -> T:
+    """A message whose free parts any database and any JSON reader takes: no NUL, no NaN, no numbers beyond 64 bits, no abyss."""
+    return msgspec.convert(_storable(msgspec.to_builtins(message), place, 0), type(message))
+
+
+def _check_columns(chunk: ReadChunk, place: str) -> None:
+    _check_steps(chunk.columns.get("step"), f"{place}.step")
+    for name, values in chunk.columns.items():
+        is_free = chunk.stream == SCALARS_STREAM and name not in ("step", "time_s")
+        if not is_free:
+            _check_values(name, values, f"{place}.{name}")
+
+
+def _check_steps(steps: Sequence[Value] | None, place: str) -> None:
+    if steps is None:
+        raise _wrong(place, "every chunk has a column `step`")
+    numbers = [step for step in steps if isinstance(step, int)]
+    if len(numbers) != len(steps):
+        raise _wrong(place, "every sample has a step, a whole number")
+    if numbers[0] < 0:
+        raise _wrong(place, f"{numbers[0]} is negative")
+    for before, after in pairwise(numbers):
+        if after < before:
+            raise _wrong(place, f"{after} comes after {before}: steps do not go back within a chunk")
+
+
+def _check_values(name: str, values: Sequence[Value], place: str) -> None:
+    """Readings are finite, and sizes and counters are whole and not negative."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return
+    if name.endswith(("_bytes", "_total")):
+        if not all(isinstance(value, int) for value in known):
+            raise _wrong(place, "sizes and counts are whole numbers")
+        if min(known) < 0:
+            raise _wrong(place, f"{min(known)} is negative")
+    elif not all(map(math.isfinite, known)):
+        raise _wrong(
+            place,
+            f"{next(value for value in known if not math.isfinite(value))} is no reading: leave out what is not known",
+        )
+
+
+def _check_dropped(dropped: Mapping[str, int]) -> None:
+    if len(dropped) > MAX_REASONS:
+        raise _wrong("dropped_samples", f"at most {MAX_REASONS} reasons")
+    for reason in dropped:
+        if not 0 < len(reason) <= MAX_REASON or "\0" in reason:
+            raise _wrong("dropped_samples", f"a reason has 1 to {MAX_REASON} characters")
+
+
+def _storable(value: Any, place: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise _wrong(place, f"more than {MAX_DEPTH} levels deep")
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return str(value)
+    if isinstance(value, dict):
+        return {
+            _storable(key, place, depth): _storable(item, f"{place}.{key}".lstrip("."), depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_storable(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return value
+
+
+def _wrong(field: str, what: str) -> WireError:
+    return WireError(f"{field}: {what}", field=field)

@@ -1,0 +1,135 @@
+"""What the server can be told, by argument or environment. Arguments beat environment beat defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memagent.environment import SERVER_SETTINGS, read_settings
+from memagent.errors import SettingError
+
+DEFAULT_LISTEN = "127.0.0.1:8420"
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the default database and the generated secret key live: XDG_DATA_HOME/memagent, or ~/.local/share/memagent."""
+    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "memagent"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of the server. Secrets are left out of repr."""
+
+    database_url: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    host: str = "127.0.0.1"
+    port: int = 8420
+    public_url: str = "http://127.0.0.1:8420"
+    admin_token: str | None = field(default=None, repr=False)
+    retention_days: int = 30
+    slack_webhook_url: str | None = field(default=None, repr=False)
+    slack_bot_token: str | None = field(default=None, repr=False)
+    slack_channel: str | None = None
+    webhook_url: str | None = field(default=None, repr=False)
+    grafana_url: str | None = None
+    grafana_token: str | None = field(default=None, repr=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK_HOSTS
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ, *, listen: str | None = None) -> Settings:
+        """Settings from MEMAGENT_ variables. Raises SettingError that names the one at fault."""
+        given = read_settings(SERVER_SETTINGS, environ)
+        host, port = parse_listen(listen or given.get("MEMAGENT_LISTEN", DEFAULT_LISTEN))
+        shown_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+        if given.get("MEMAGENT_SLACK_BOT_TOKEN") and not given.get("MEMAGENT_SLACK_CHANNEL"):
+            raise SettingError(
+                "MEMAGENT_SLACK_BOT_TOKEN needs MEMAGENT_SLACK_CHANNEL: the id of the channel to post to"
+            )
+        return cls(
+            database_url=_database_url(given.get("MEMAGENT_DATABASE_URL"), environ),
+            secret_key=given.get("MEMAGENT_SECRET_KEY") or _kept_secret_key(data_dir(environ)),
+            host=host,
+            port=port,
+            public_url=_url("MEMAGENT_PUBLIC_URL", given) or f"http://{_bracketed(shown_host)}:{port}",
+            admin_token=given.get("MEMAGENT_ADMIN_TOKEN"),
+            retention_days=_days("MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")),
+            slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", given),
+            slack_bot_token=given.get("MEMAGENT_SLACK_BOT_TOKEN"),
+            slack_channel=given.get("MEMAGENT_SLACK_CHANNEL"),
+            webhook_url=_url("MEMAGENT_WEBHOOK_URL", given),
+            grafana_url=_url("MEMAGENT_GRAFANA_URL", given),
+            grafana_token=given.get("MEMAGENT_GRAFANA_TOKEN"),
+        )
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port from `host:port` or `[v6]:port`. Raises SettingError."""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", text.strip())
+    if match is None or not 0 < int(match[3]) < 65536:
+        raise SettingError(f"MEMAGENT_LISTEN is {text!r}: write host:port, as in {DEFAULT_LISTEN}")
+    return match[1] or match[2], int(match[3])
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _database_url(given: str | None, environ: Mapping[str, str]) -> str:
+    if given is None:
+        folder = data_dir(environ)
+        folder.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{folder / 'memagent.db'}"
+    scheme, separator, rest = given.partition("://")
+    if scheme in ("postgres", "postgresql") and separator:
+        return f"postgresql+psycopg://{rest}"
+    if scheme in ("sqlite", "postgresql+psycopg") and separator:
+        return given
+    raise SettingError("MEMAGENT_DATABASE_URL must begin with sqlite:/// or postgresql://")
+
+
+def _kept_secret_key(folder: Path) -> str:
+    """A key made once and kept, so that logins and token hashes outlive a restart; processes that start at once agree on one."""
+    path = folder / "secret_key"
+    if not path.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _create_whole(path, secrets.token_urlsafe(48))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise SettingError(f"no secret key can be kept in {folder} ({error}): set MEMAGENT_SECRET_KEY") from error
+    return path.read_text().strip()
+
+
+def _create_whole(path: Path, content: str) -> None:
+    """A private file that nobody ever sees half written. Raises FileExistsError where another process was quicker."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content)
+        os.link(name, path)
+    finally:
+        Path(name).unlink()
+
+
+def _url(name: str, given: Mapping[str, str]) -> str | None:
+    value = given.get(name)
+    if value is not None and not re.match(r"https?://[^/\s]", value):
+        raise SettingError(f"{name} must be an http:// or https:// address")
+    return value.rstrip("/") if value else None
+
+
+def _days(name: str, text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise SettingError(f"{name} is {text!r}: write a whole number of days, 1 or more")
+    return int(text)

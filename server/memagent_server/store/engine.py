@@ -1,0 +1,100 @@
+"""The connection to the database: SQLite by default, PostgreSQL for teams.
+
+Two doors: `read()` for questions, `write()` for changes, each one transaction. On SQLite a write begins with BEGIN IMMEDIATE:
+a deferred transaction that reads first and writes later fails with "database is locked" in spite of any busy timeout when
+another writer was quicker. WAL lets readers go on meanwhile; synchronous=NORMAL loses nothing when the process is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session, sessionmaker
+
+from memagent.errors import SettingError
+
+BUSY_TIMEOUT_S = 30
+
+
+class Database:
+    """One database, shared by all threads of a process. Sessions are SQLAlchemy's; close() gives the pool back.
+
+    Raises SettingError for an address that is none, or one that needs a driver which is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine = _create(url)
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session for questions; what it changes is rolled back."""
+        with self._sessions() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session that commits on success and rolls back on an exception; on SQLite it holds the write lock throughout."""
+        with self._sessions() as session:
+            session.connection(execution_options={"memagent_write": True})
+            with _commit(session):
+                yield session
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+@contextmanager
+def _commit(session: Session) -> Iterator[None]:
+    try:
+        yield
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+
+
+def _create(url: str) -> Engine:
+    options: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
+    try:
+        if not url.startswith("sqlite"):
+            return create_engine(url, pool_pre_ping=True, **options)
+        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **options)
+    except ArgumentError as error:
+        raise SettingError(f"MEMAGENT_DATABASE_URL is no database's address: {error}") from error
+    except ModuleNotFoundError as error:
+        raise SettingError(f"this database needs the package {error.name}: pip install 'memagent[postgres]'") from error
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # sqlite3 must not send BEGIN by itself: _begin_sqlite does
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get("memagent_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN DEFERRED")
+
+
+def _to_json(value: Any) -> str:
+    """Readable UTF-8, so that people's words are found by a search; NaN becomes null, which PostgreSQL would refuse."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,298 @@
+"""Tables. Everything people filter by is a plain row; samples are opaque chunks whose layout `memagent.wire.columns` owns.
+
+A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks. Alerts have transitions, transitions
+cause notifications: the outbox, which is written in the transaction of the transition and delivered later.
+Timestamps are UTC seconds since the Unix epoch as floats, the same on SQLite and PostgreSQL; names end in `_at`.
+A change here needs a migration; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
+ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact")
+OPEN_ALERT_STATES = ("pending", "firing")
+NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead")
+
+Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {int: BigInteger, float: Float(53), dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+
+
+class Run(Base):
+    """One launch of a job, all ranks."""
+
+    __tablename__ = "runs"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project: Mapped[str] = mapped_column(String(200))
+    name: Mapped[str] = mapped_column(String(200))
+    user: Mapped[str | None] = mapped_column(String(200))
+    host: Mapped[str | None] = mapped_column(String(200))
+    status: Mapped[str] = mapped_column(String(20))
+    attempt: Mapped[int] = mapped_column(default=0)
+    """The newest attempt any rank has started. Ranks choose theirs apart from each other: see `Rank.is_current`."""
+    world_size: Mapped[int] = mapped_column(Integer, default=1)
+    total_steps: Mapped[int | None]
+    step: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    last_seen_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    config: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    tags: Mapped[list[Any]] = mapped_column(default=list)
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (
+        Index("ix_runs_created", "created_at", "id"),
+        Index("ix_runs_project_created", "project", "created_at", "id"),
+        Index("ix_runs_status_created", "status", "created_at", "id"),
+    )
+
+
+class Rank(Base):
+    """One rank in one attempt. Current are the ranks of the run's newest launch; their statuses make the run's."""
+
+    __tablename__ = "ranks"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    is_current: Mapped[bool]
+    status: Mapped[str] = mapped_column(String(20))
+    next_seq: Mapped[int] = mapped_column(default=0)
+    """The first batch that is not there yet."""
+    first_seen_at: Mapped[float]
+    last_seen_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    error: Mapped[str | None] = mapped_column(Text)
+
+
+class Stream(Base):
+    """Samples of one rank and device in one attempt, or its scalars.
+
+    `latest` holds the newest known value of every column, so that lists, metrics and alerts never touch chunks.
+    """
+
+    __tablename__ = "streams"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int]
+    is_current: Mapped[bool] = mapped_column(default=True)
+    """Whether it belongs to the newest launch of the run; lists, metrics and alerts look at current streams only."""
+    device: Mapped[str] = mapped_column(String(200))
+    kind: Mapped[str] = mapped_column(String(20))
+    """cuda, mps, xpu, host or scalars"""
+    name: Mapped[str] = mapped_column(String(200))
+    limit_bytes: Mapped[int | None]
+    limit_source: Mapped[str | None] = mapped_column(String(200))
+    first_step: Mapped[int | None]
+    last_step: Mapped[int | None]
+    samples: Mapped[int] = mapped_column(default=0)
+    chunks: Mapped[int] = mapped_column(default=0)
+    peak_bytes: Mapped[int | None]
+    """Most ever allocated, over all samples."""
+    last_sample_at: Mapped[float | None]
+    latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (
+        UniqueConstraint("run_id", "rank", "attempt", "device", name="uq_streams_run_rank_attempt_device"),
+    )
+
+
+class Batch(Base):
+    """A batch that was taken in: its key makes a second delivery a no-op."""
+
+    __tablename__ = "batches"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    samples: Mapped[int]
+    digest: Mapped[str] = mapped_column(String(32))
+    """Of the content, to tell a second delivery from another batch under the same key."""
+    received_at: Mapped[float]
+
+
+class Dropped(Base):
+    """Samples a rank had to drop, cumulative by reason, as the agent last said."""
+
+    __tablename__ = "dropped_samples"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    reason: Mapped[str] = mapped_column(String(64), primary_key=True)
+    count: Mapped[int]
+
+
+class Chunk(Base):
+    """Consecutive samples of a stream as the agent packed them; `seq` counts the stream's chunks in order of arrival.
+
+    `stats` is msgpack of {column: [min, max, last]}: a chart of a million steps reads these and no samples.
+    """
+
+    __tablename__ = "chunks"
+    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    first_step: Mapped[int]
+    last_step: Mapped[int]
+    rows: Mapped[int] = mapped_column(Integer)
+    received_at: Mapped[float]
+    stats: Mapped[bytes] = mapped_column(LargeBinary)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = (
+        Index("ix_chunks_stream_step", "stream_id", "first_step"),
+        Index("ix_chunks_received", "received_at"),
+    )
+
+
+class Event(Base):
+    """Something that happened once in a run, told by its agent."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int]
+    step: Mapped[int]
+    at: Mapped[float]
+    kind: Mapped[str] = mapped_column(String(64))
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (Index("ix_events_run", "run_id", "id"),)
+
+
+class Prediction(Base):
+    """An estimator's answer for one rank and device; the newest of a method counts."""
+
+    __tablename__ = "predictions"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    device: Mapped[str] = mapped_column(String(200))
+    method: Mapped[str] = mapped_column(String(20))
+    created_at: Mapped[float]
+    peak_allocated_bytes: Mapped[int]
+    peak_reserved_bytes: Mapped[int | None]
+    low_bytes: Mapped[int | None]
+    high_bytes: Mapped[int | None]
+    limit_bytes: Mapped[int | None]
+    components: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    assumptions: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    advice: Mapped[list[Any]] = mapped_column(default=list)
+
+    __table_args__ = (Index("ix_predictions_run", "run_id", "id"),)
+
+
+class Forecast(Base):
+    """What the forecaster said of a stream after `step`; a row whenever its answer changed materially."""
+
+    __tablename__ = "forecasts"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"))
+    at: Mapped[float]
+    step: Mapped[int]
+    level: Mapped[str] = mapped_column(String(20))
+    oom_probability: Mapped[float]
+    cause: Mapped[str | None] = mapped_column(String(40))
+    eta_step: Mapped[float | None]
+    eta_low: Mapped[float | None]
+    eta_high: Mapped[float | None]
+    eta_s: Mapped[float | None]
+    used_bytes: Mapped[int | None]
+    limit_bytes: Mapped[int | None]
+    growth_bytes_per_step: Mapped[float | None]
+    growing_since_step: Mapped[int | None]
+
+    __table_args__ = (Index("ix_forecasts_stream", "stream_id", "id"), Index("ix_forecasts_run", "run_id", "id"))
+
+
+class Alert(Base):
+    """One rule about one stream of a run, from pending to its end. `version` guards against two workers (`UPDATE ... WHERE`)."""
+
+    __tablename__ = "alerts"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    stream_id: Mapped[int | None] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"))
+    rule: Mapped[str] = mapped_column(String(40))
+    severity: Mapped[str] = mapped_column(String(20))
+    state: Mapped[str] = mapped_column(String(20))
+    version: Mapped[int] = mapped_column(default=0)
+    opened_at: Mapped[float]
+    updated_at: Mapped[float]
+    closed_at: Mapped[float | None]
+    first_step: Mapped[int]
+    step: Mapped[int]
+    summary: Mapped[str] = mapped_column(Text, default="")
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (
+        Index("ix_alerts_state", "state", "id"),
+        Index("ix_alerts_run", "run_id", "id"),
+        Index("ix_alerts_stream", "stream_id"),
+    )
+
+
+class Transition(Base):
+    """Every change of an alert's state or severity, with the facts it was decided on."""
+
+    __tablename__ = "transitions"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
+    at: Mapped[float]
+    step: Mapped[int]
+    from_state: Mapped[str] = mapped_column(String(20))
+    to_state: Mapped[str] = mapped_column(String(20))
+    severity: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str] = mapped_column(Text, default="")
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (Index("ix_transitions_alert", "alert_id", "id"),)
+
+
+class Notification(Base):
+    """The outbox: one message to one channel about one transition. Leased, sent, then marked: at least once."""
+
+    __tablename__ = "notifications"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
+    transition_id: Mapped[int] = mapped_column(ForeignKey("transitions.id", ondelete="CASCADE"))
+    channel: Mapped[str] = mapped_column(String(40))
+    dedup_key: Mapped[str] = mapped_column(String(200), unique=True)
+    state: Mapped[str] = mapped_column(String(20))
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    created_at: Mapped[float]
+    next_attempt_at: Mapped[float]
+    leased_until: Mapped[float | None]
+    sent_at: Mapped[float | None]
+    last_error: Mapped[str | None] = mapped_column(Text)
+    receipt: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """What the channel answered and later messages need, such as Slack's ts."""
+
+    __table_args__ = (
+        Index("ix_notifications_due", "state", "next_attempt_at"),
+        Index("ix_notifications_alert", "alert_id", "id"),
+        Index("ix_notifications_transition", "transition_id"),
+    )
+
+
+class Token(Base):
+    """An access token, stored as a keyed hash; the token itself is shown once, when it is made."""
+
+    __tablename__ = "tokens"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    name: Mapped[str] = mapped_column(String(200))
+    scope: Mapped[str] = mapped_column(String(20))
+    """ingest, read or admin"""
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float]
+    last_used_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]

@@ -1,0 +1,39 @@
+"""Insert unless the key is there already, or overwrite it: atomically, on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CursorResult, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from memagent_server.store.models import Base
+
+
+def insert_if_missing(session: Session, model: type[Base], values: dict[str, Any]) -> bool:
+    """Whether a row was added; columns that are left out get the model's defaults."""
+    statement = (
+        _insert(session, model).values(values).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+    )
+    result = session.execute(statement)
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1
+
+
+def upsert(session: Session, model: type[Base], values: dict[str, Any], *, update: tuple[str, ...]) -> None:
+    """Insert, or where the primary key is there already, overwrite the columns in `update`."""
+    keys = [column.name for column in _table(model).primary_key]
+    changes = {name: values[name] for name in update}
+    session.execute(_insert(session, model).values(values).on_conflict_do_update(index_elements=keys, set_=changes))
+
+
+def _insert(session: Session, model: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    return sqlite.insert(_table(model)) if is_sqlite else postgresql.insert(_table(model))
+
+
+def _table(model: type[Base]) -> Table:
+    table = model.__table__
+    assert isinstance(table, Table)
+    return table

@@ -1,0 +1,9 @@
+"""What people and programs look at: pages and the API."""
+
+from flask import Blueprint
+
+from memagent_server.web import api, frame, login, pages
+
+pages.blueprint.record_once(lambda state: frame.install(state.app))
+
+blueprints: tuple[Blueprint, ...] = (api.blueprint, pages.blueprint, login.blueprint)

@@ -1,0 +1,171 @@
+"""What programs can ask: every route of docs/http.md but those that agents post to, which are in `ingest`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flask import Blueprint, Response, request
+from sqlalchemy.orm import Session
+
+import memagent
+from memagent_server.answers import json_answer
+from memagent_server.compare import compare_runs, components
+from memagent_server.compare.runs import MOST_RUNS
+from memagent_server.context import current
+from memagent_server.ingest.body import read_message
+from memagent_server.problems import Problem
+from memagent_server.store import migrate
+
+try:
+    from memagent_server.store.alerts import list_alerts
+    from memagent_server.store.forecasts import forecasts_of
+except ImportError:  # TEMPORARY
+    list_alerts = lambda *a, **k: {"alerts": [], "next_cursor": None}
+    forecasts_of = lambda s, r: {"run_id": r, "forecasts": [], "history": []}
+from memagent_server.store.errors import DatabaseError, UnknownRunError
+from memagent_server.store.models import ALERT_STATES, RUN_STATUSES, Run
+from memagent_server.store.predictions import describe_prediction, list_predictions
+from memagent_server.store.run_list import Sort
+from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
+from memagent_server.store.series import DEFAULT_FIELDS, series
+from memagent_server.web import query
+from memagent_server.web.estimate import EstimateRequest, answer
+
+blueprint = Blueprint("api", __name__)
+
+_V1 = "/api/v1"
+_FAR = 2**62
+
+
+@blueprint.get("/healthz")
+def get_health() -> Response:
+    return json_answer({"status": "ok", "version": memagent.__version__})
+
+
+@blueprint.get("/readyz")
+def get_readiness() -> Response:
+    try:
+        is_current = migrate.is_current(current().database)
+    except DatabaseError as error:
+        raise Problem(503, "the database does not answer", headers={"Retry-After": "5"}) from error
+    if not is_current:
+        raise Problem(
+            503, "the database's schema is of another version: run `memagent db upgrade`", headers={"Retry-After": "5"}
+        )
+    return json_answer({"status": "ready"})
+
+
+@blueprint.get(f"{_V1}/runs")
+def get_runs() -> Response:
+    wanted = RunQuery(
+        project=query.text("project"),
+        status=query.choice("status", RUN_STATUSES),
+        q=query.text("q"),
+        sort=cast("Sort", query.choice("sort", ("-created_at", "created_at")) or "-created_at"),
+        limit=query.number("limit", least=1, most=200) or 50,
+        cursor=query.text("cursor"),
+    )
+    context = current()
+    with context.database.read() as session:
+        page = list_runs(session, wanted)
+        runs = summarize(session, page.runs, public_url=context.settings.public_url)
+    return json_answer({"runs": runs, "next_cursor": page.next_cursor})
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>")
+def get_one_run(run_id: str) -> Response:
+    context = current()
+    with context.database.read() as session:
+        run = _known_run(session, run_id)
+        described = describe(session, run, public_url=context.settings.public_url)
+        alerts = list_alerts(session, run_id=run_id)["alerts"]
+    return json_answer({**described, "alerts": alerts})
+
+
+@blueprint.delete(f"{_V1}/runs/<run_id>")
+def delete_one_run(run_id: str) -> Response:
+    with current().database.write() as session:
+        lock_run(session, run_id)
+        delete_run(session, run_id)
+    return Response(status=204)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/series")
+def get_series(run_id: str) -> Response:
+    first, last = query.number("from", least=0, most=_FAR), query.number("to", least=0, most=_FAR)
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = series(
+            session,
+            run_id,
+            fields=query.names("fields", most=100) or DEFAULT_FIELDS,
+            rank=query.number("rank", least=0, most=2**31 - 1) or 0,
+            device=query.text("device"),
+            attempt=query.number("attempt", least=0, most=2**53),
+            first=first,
+            last=last,
+            points=query.number("points", least=10, most=10_000) or 1000,
+        )
+    return json_answer(found)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/forecast")
+def get_forecast(run_id: str) -> Response:
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = forecasts_of(session, run_id)
+    return json_answer(found)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/predictions")
+def get_predictions(run_id: str) -> Response:
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = [describe_prediction(prediction) for prediction in list_predictions(session, run_id)]
+    return json_answer({"run_id": run_id, "predictions": found})
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/components")
+def get_components(run_id: str) -> Response:
+    with current().database.read() as session:
+        found = components(session, run_id)
+    if found is None:
+        raise UnknownRunError(run_id)
+    return json_answer(found)
+
+
+@blueprint.get(f"{_V1}/compare")
+def get_comparison() -> Response:
+    ids = query.names("runs", most=MOST_RUNS) or []
+    if len(set(ids)) < 2:
+        raise Problem(422, f"runs: name 2 to {MOST_RUNS} runs, separated by commas", field="runs")
+    context = current()
+    with context.database.read() as session:
+        runs = [_known_run(session, run_id) for run_id in dict.fromkeys(ids)]
+        found = compare_runs(session, runs, public_url=context.settings.public_url)
+    return json_answer(found)
+
+
+@blueprint.post(f"{_V1}/estimate")
+def post_estimate() -> Response:
+    return json_answer(answer(read_message(request, EstimateRequest)))
+
+
+@blueprint.get(f"{_V1}/alerts")
+def get_alerts() -> Response:
+    with current().database.read() as session:
+        found = list_alerts(
+            session,
+            state=query.choice("state", ("open", *ALERT_STATES)),
+            run_id=query.text("run"),
+            limit=query.number("limit", least=1, most=200) or 50,
+            cursor=query.text("cursor"),
+        )
+    return json_answer(found)
+
+
+def _known_run(session: Session, run_id: str) -> Run:
+    run = get_run(session, run_id)
+    if run is None:
+        raise UnknownRunError(run_id)
+    return run

@@ -1,0 +1,201 @@
+"""Figures that pages draw: bars, tables and what the chart's script must know. Pure: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memagent.units import format_bytes
+from memagent_server.web.words import PAGING_LEVELS, Facts, amount_of, name_of, signed_bytes
+
+MOST_MARKERS = 60
+MOST_PAIRS = 300
+_QUIET_EVENTS = ("phase", "attach", "finish")
+"""Events that happen in every run, or all the time: the table has them, the chart would drown in them."""
+
+
+@dataclass(frozen=True)
+class MemoryBar:
+    """Widths in per cent of the limit, at most 100; None where it is not known."""
+
+    peak: float
+    predicted: float | None
+    tone: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """One component, predicted beside observed. Widths in per cent of the largest figure of the table."""
+
+    name: str
+    predicted: str
+    observed: str
+    residual: str
+    tone: str
+    predicted_width: float | None
+    observed_width: float | None
+
+
+def memory_bar(run: Facts) -> MemoryBar | None:
+    """Peak against limit, with the predicted peak as a mark; None before the first sample."""
+    peak, limit = run.get("peak_bytes"), run.get("limit_bytes")
+    if peak is None:
+        return None
+    predicted = run.get("predicted_peak_bytes")
+    return MemoryBar(
+        peak=_percent(peak, limit) or 0.0,
+        predicted=_percent(predicted, limit),
+        tone=_bar_tone(run),
+        text=amount_of(peak, limit),
+    )
+
+
+def component_rows(compared: Facts) -> list[ComponentRow]:
+    """Rows of GET /components, the peak last."""
+    rows = [(name_of(row["component"]), row) for row in compared["components"]]
+    if any(compared["peak"].values()):
+        rows.append(("peak", compared["peak"]))
+    largest = max((row[key] or 0 for _, row in rows for key in ("predicted_bytes", "observed_bytes")), default=0)
+    return [_component_row(name, row, largest) for name, row in rows]
+
+
+def phase_peaks(latest: Facts) -> list[tuple[str, str, float]]:
+    """(phase, peak, width in per cent) of a stream's newest sample."""
+    found = {
+        name.removeprefix("phase_").removesuffix("_peak_bytes"): value
+        for name, value in latest.items()
+        if name.startswith("phase_") and name.endswith("_peak_bytes") and value is not None
+    }
+    largest = max(found.values(), default=0)
+    return [(phase, format_bytes(peak), _percent(peak, largest) or 0.0) for phase, peak in found.items()]
+
+
+def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None) -> Facts | None:
+    """The stream to chart: the one asked for, else the fullest of the newest launch."""
+    wanted = [
+        stream
+        for stream in streams
+        if (rank is None or stream["rank"] == rank) and (device is None or stream["device"] == device)
+    ]
+    return max(wanted or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None)
+
+
+def chart_facts(run: Facts, stream: Facts, forecasts: Facts, predicted_peak_bytes: int | None) -> dict[str, Any]:
+    """What the chart's script draws besides the series. `run` as GET /runs/{id} describes it, `forecasts` as GET /forecast does."""
+    return {
+        "rank": stream["rank"],
+        "device": stream["device"],
+        "kind": stream["kind"],
+        "first_step": stream["first_step"],
+        "last_step": stream["last_step"],
+        "limit_bytes": stream["limit_bytes"],
+        "predicted_peak_bytes": predicted_peak_bytes,
+        "is_running": run["status"] == "running",
+        "forecast": drawn_forecast(run["status"], _of_stream(forecasts["forecasts"], stream), _of_stream(forecasts["history"], stream)),
+        "markers": markers(_of_stream(run["alerts"], stream), [event for event in run["events"] if event["rank"] == stream["rank"]]),
+    }  # fmt: skip
+
+
+def drawn_forecast(status: str, newest: Sequence[Facts], history: Sequence[Facts]) -> dict[str, Any] | None:
+    """The newest forecast of a run that goes on; of one that died the first warning, to hold it against what happened."""
+    if status == "running":
+        chosen: Facts | None = next(iter(newest), None)
+    elif status in ("oom", "lost_contact"):
+        chosen = first_warning(history)
+    else:
+        chosen = None
+    if chosen is None or chosen["level"] == "ok" or chosen["eta_step"] is None:
+        return None
+    return {
+        key: chosen[key] for key in ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high")
+    }
+
+
+def first_warning(history: Iterable[Facts]) -> Facts | None:
+    """The earliest forecast that was grave enough to tell people."""
+    return min(
+        (item for item in history if item["level"] in PAGING_LEVELS), key=lambda item: int(item["step"]), default=None
+    )
+
+
+def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, Any]]:
+    """Lines across the chart: alerts that fired or were averted, and what the agent told of."""
+    found: list[dict[str, Any]] = []
+    for alert in alerts:
+        for transition in alert["transitions"]:
+            if transition["from_state"] != transition["to_state"] and transition["to_state"] in ("firing", "averted"):
+                tone = alert["severity"] if transition["to_state"] == "firing" else "ok"
+                label = "warning" if transition["to_state"] == "firing" else "averted"
+                found.append({"step": transition["step"], "label": label, "tone": tone})
+    for event in events:
+        if event["kind"] not in _QUIET_EVENTS:
+            tone = "critical" if event["kind"] == "oom" else "plain"
+            label = "out of memory" if event["kind"] == "oom" else name_of(event["kind"])
+            found.append({"step": event["step"], "label": label, "tone": tone})
+    distinct = {(marker["step"], marker["label"]): marker for marker in found}
+    return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MOST_MARKERS:]
+
+
+def pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """A nested mapping as (dotted key, text), at most MOST_PAIRS of them."""
+    return [pair for pair, _ in zip(_pairs(values, prefix), range(MOST_PAIRS), strict=False)]
+
+
+def _pairs(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _pairs(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", ", ".join(_plain(item) for item in value) or "–"
+        else:
+            yield f"{prefix}{key}", _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if value is None or value == {}:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _component_row(name: str, row: Facts, largest: int) -> ComponentRow:
+    residual = row["residual_bytes"]
+    return ComponentRow(
+        name=name,
+        predicted=format_bytes(row["predicted_bytes"]),
+        observed=format_bytes(row["observed_bytes"]),
+        residual=signed_bytes(residual),
+        tone=_residual_tone(residual, row["predicted_bytes"]),
+        predicted_width=_percent(row["predicted_bytes"], largest),
+        observed_width=_percent(row["observed_bytes"], largest),
+    )
+
+
+def _residual_tone(residual: int | None, predicted: int | None) -> str:
+    """More memory than predicted is worth a look from a tenth on; less never hurt anybody."""
+    if residual is None or not predicted or residual <= 0.1 * predicted:
+        return "plain"
+    return "warning" if residual > 0.5 * predicted else "notice"
+
+
+def _of_stream(items: Iterable[Facts], stream: Facts) -> list[Facts]:
+    return [item for item in items if (item["rank"], item["device"]) == (stream["rank"], stream["device"])]
+
+
+def _fullness(stream: Facts) -> float:
+    peak, limit = stream["peak_bytes"], stream["limit_bytes"]
+    return peak / limit if peak and limit else 0.0
+
+
+def _bar_tone(run: Facts) -> str:
+    if run["status"] == "oom":
+        return "critical"
+    forecast = run.get("forecast")
+    return forecast["level"] if run["status"] == "running" and forecast and forecast["level"] != "ok" else "plain"
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else round(min(100.0, max(0.0, 100 * part / whole)), 2)

@@ -1,0 +1,81 @@
+"""What every page is wrapped in: security headers, static files with their caching, words for templates, error pages.
+
+Nothing on a page is inline, neither script nor style, so the policy forbids both: text that slipped through escaping could not run.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from flask import Flask, Response, render_template, request, url_for
+
+from memagent.units import format_bytes, format_duration
+from memagent_server.problems import ERROR_PAGE
+from memagent_server.web import figures, words
+
+STATIC = Path(__file__).parent / "static"
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+}
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+def install(app: Flask) -> None:
+    """Dress the app that the pages are registered on."""
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    app.jinja_env.filters.update(
+        bytes=format_bytes,
+        duration=format_duration,
+        count=words.count,
+        signed_bytes=words.signed_bytes,
+        words=words.name_of,
+        pairs=figures.pairs,
+    )
+    app.jinja_env.globals.update(asset=asset, words=words, figures=figures)
+    app.extensions[ERROR_PAGE] = error_page
+    app.after_request(add_headers)
+
+
+def add_headers(response: Response) -> Response:
+    """The same on every answer: an error or a JSON document is as good a place for an injection as a page."""
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    if request.endpoint == "pages.static" and response.status_code in (200, 304):
+        response.headers["Cache-Control"] = _FOREVER if "v" in request.args else "no-cache"
+    return response
+
+
+def asset(name: str) -> str:
+    """Address of a static file that changes with its content, so that browsers may keep it forever."""
+    path = STATIC / name
+    return url_for("pages.static", filename=name, v=_digest(path, path.stat().st_mtime_ns))
+
+
+def error_page(status: int, title: str, detail: str) -> str:
+    """A page for people. It asks the database nothing, for that may be what failed."""
+    facts: dict[str, Any] = {"status": status, "title": title, "detail": detail}
+    return render_template("error.html", **facts)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, _mtime_ns: int) -> str:
+    return blake2b(path.read_bytes(), digest_size=6).hexdigest()

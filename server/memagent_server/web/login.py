@@ -1,0 +1,70 @@
+"""Log in with a token, get a signed cookie; log out again. Only matters once tokens exist."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from flask import Blueprint, Response, redirect, render_template, request
+
+from memagent_server import auth
+from memagent_server.context import current
+from memagent_server.problems import Problem
+
+blueprint = Blueprint("login", __name__)
+
+
+@blueprint.get("/login")
+def show_login() -> Response:
+    context = current()
+    with context.database.read() as session:
+        if auth.is_open(session, context.settings):
+            return _go("/")
+    return _form(wrong=None)
+
+
+@blueprint.post("/login")
+def log_in() -> Response:
+    _refuse_foreign_origin()
+    context = current()
+    with context.database.read() as session:
+        access = auth.check_token(session, context.settings, request.form.get("token", "").strip())
+    if access is None:
+        return _form(wrong="No such token, or it was revoked. Check that it was pasted whole.", status=401)
+    if not access.allows("read"):
+        return _form(wrong=f"This token may only {access.scope}. Pages need one with the scope read.", status=403)
+    response = _go(safe_target(request.form.get("next")))
+    auth.log_in(response, context.settings, access)
+    return response
+
+
+@blueprint.post("/logout")
+def log_out() -> Response:
+    _refuse_foreign_origin()
+    response = _go("/login")
+    auth.log_out(response)
+    return response
+
+
+def safe_target(path: str | None) -> str:
+    """Where to go after the login: a path of our own, never another site."""
+    if not path or not path.startswith("/") or path.startswith(("//", "/\\")) or not path.isprintable():
+        return "/"
+    return path
+
+
+def _go(target: str) -> Response:
+    response = redirect(target, 303)
+    return Response(response.get_data(), response.status_code, response.headers)
+
+
+def _form(*, wrong: str | None, status: int = 200) -> Response:
+    target = safe_target(request.values.get("next"))
+    page = render_template("login.html", wrong=wrong, target=target)
+    return Response(page, status, {"Cache-Control": "no-store"}, mimetype="text/html")
+
+
+def _refuse_foreign_origin() -> None:
+    """No other site may log a browser in or out here."""
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        raise Problem(403, f"a page of {origin} may not log anybody in or out here")

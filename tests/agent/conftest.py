@@ -1,0 +1,88 @@
+"""Real small trainings, recorded to a local file, with errors inside the agent raised instead of swallowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from memagent.delivery.file import read_frames
+from memagent.wire.codec import decode
+from memagent.wire.columns import unpack
+from memagent.wire.messages import Batch, Event, Finish, PredictionMessage, RunStart
+
+
+@dataclass
+class Recording:
+    """What an agent left in its run file."""
+
+    start: RunStart
+    batches: list[Batch]
+    predictions: list[PredictionMessage]
+    finish: Finish | None
+
+    def columns(self, stream: str = "host") -> dict[str, list]:
+        """All samples of a stream, in order; a column that a chunk lacks is None there."""
+        chunks = [unpack(chunk.packed) for batch in self.batches for chunk in batch.chunks if chunk.stream == stream]
+        names = dict.fromkeys(name for chunk in chunks for name in chunk)
+        return {
+            name: [value for chunk in chunks for value in chunk.get(name, [None] * len(chunk["step"]))]
+            for name in names
+        }
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for batch in self.batches for event in batch.events]
+
+
+def read_recording(directory: Path) -> Recording:
+    (path,) = directory.glob("*.memagent")
+    frames = list(read_frames(path))
+    bodies = {
+        kind: [body for found, body in frames if found == kind] for kind in ("start", "batch", "prediction", "finish")
+    }
+    return Recording(
+        decode(bodies["start"][0], RunStart),
+        [decode(body, Batch) for body in bodies["batch"]],
+        [decode(body, PredictionMessage) for body in bodies["prediction"]],
+        decode(bodies["finish"][0], Finish) if bodies["finish"] else None,
+    )
+
+
+@pytest.fixture(autouse=True)
+def clean_settings(monkeypatch, tmp_path) -> Iterator[Path]:
+    """No setting of the developer's own; runs go to a folder of the test's, which is returned."""
+    for name in [name for name in os.environ if name.startswith("MEMAGENT_")]:
+        monkeypatch.delenv(name)
+    directory = tmp_path / "runs"
+    monkeypatch.setenv("MEMAGENT_DIR", str(directory))
+    monkeypatch.setenv("MEMAGENT_RAISE", "1")
+    return directory
+
+
+@pytest.fixture
+def recording(clean_settings):
+    """Call it when the run has finished."""
+    return lambda: read_recording(clean_settings)
+
+
+@pytest.fixture
+def training():
+    """A model, its optimizer and a function that makes one step."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> torch.Tensor:
+        loss = model(torch.randn(32, 64)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, optimizer, step

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from memagent.delivery.buffer import Drops, SampleBuffer, to_columns
+
+
+def test_rows_come_out_as_columns_in_order_and_once():
+    buffer = SampleBuffer("host", ("step", "a_bytes", "never"), Drops())
+    buffer.append((1, 10, None))
+    buffer.append((2, 20, None), {"phase_eval_peak_bytes": 7})
+    assert to_columns(buffer.columns, buffer.drain()) == {
+        "step": [1, 2],
+        "a_bytes": [10, 20],
+        "phase_eval_peak_bytes": [None, 7],
+    }
+    assert buffer.drain() == []
+
+
+def test_a_full_buffer_drops_and_counts_instead_of_growing():
+    drops = Drops()
+    buffer = SampleBuffer("host", ("step",), drops, capacity=3)
+    for step in range(5):
+        buffer.append((step,))
+    assert len(buffer) == 3 and drops == {"buffer_full": 2}
+    assert [row for row, _ in buffer.drain()] == [(0,), (1,), (2,)]

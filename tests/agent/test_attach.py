@@ -1,0 +1,260 @@
+"""`attach` on real trainings, recorded to a file: what is counted, what is left behind, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+
+import pytest
+import torch
+
+import memagent
+from memagent.errors import SettingError
+
+
+def test_every_optimizer_step_leaves_one_sample_and_attach_one_at_step_zero(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        for _ in range(25):
+            step()
+    columns = recording().columns()
+    assert columns["step"] == list(range(26)) and run.step == 25
+    assert all(used > 2**20 for used in columns["allocated_bytes"])
+    assert all(
+        peak >= used for peak, used in zip(columns["peak_allocated_bytes"], columns["allocated_bytes"], strict=True)
+    )
+    assert columns["input_size"] == [None] + [32 * 64] * 25
+    assert recording().finish.status == "completed" and recording().finish.step == 25
+
+
+def test_the_record_says_who_what_and_where(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(
+        model, optimizer, project="p", name="n", tags=["a"], config={"lr": 1, "api_key": "x"}, total_steps=9
+    ):
+        step()
+    start = recording().start
+    assert (start.project, start.name, start.tags, start.total_steps) == ("p", "n", ["a"], 9)
+    assert start.config == {"lr": 1, "api_key": "***"}
+    assert start.environment["torch"] == torch.__version__ and start.environment["command"]
+    assert [device.kind for device in start.devices][-1] == "host" and start.devices[-1].limit_bytes > 2**20
+
+
+def test_components_are_exact_once_the_optimizer_has_its_state(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer):
+        step()
+        step()
+    columns = recording().columns()
+    parameters = sum(p.numel() * 4 for p in model.parameters())
+    assert columns["parameters_bytes"][-1] == columns["gradients_bytes"][-1] == parameters
+    assert columns["optimizer_state_bytes"][0] == 0
+    assert 2 * parameters <= columns["optimizer_state_bytes"][-1] <= 2 * parameters + 100
+
+
+def test_the_prediction_is_recorded_beside_the_samples(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        step()
+    (prediction,) = recording().predictions
+    parameters = sum(p.numel() * 4 for p in model.parameters())
+    assert prediction.method == "formula" and prediction.components["parameters"] == parameters
+    assert prediction.components["optimizer_state"] >= 2 * parameters
+    assert prediction.peak_allocated_bytes == run.prediction.peak_allocated_bytes > 4 * parameters
+
+
+def test_phases_have_peaks_and_users_add_their_own(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        step()
+        with run.phase("eval"):
+            block = torch.ones(64 * 2**20)
+            del block
+        with run.phase("checkpoint"):
+            kept = torch.ones(64 * 2**20)
+            with run.phase("inner"):
+                pass
+            del kept
+        step()
+    columns = recording().columns()
+    for phase in ("forward", "backward", "optimizer"):
+        assert columns[f"phase_{phase}_peak_bytes"][-1] > 2**20
+    assert columns["phase_inner_peak_bytes"][-1] - columns["allocated_bytes"][1] > 200 * 2**20
+
+
+def test_forwards_in_eval_mode_are_a_phase_of_their_own(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer):
+        step()
+        model.eval()
+        with torch.no_grad():
+            model(torch.randn(1000, 64))
+        model.train()
+        step()
+    columns = recording().columns()
+    assert columns["phase_eval_peak_bytes"] == [None, None, columns["phase_eval_peak_bytes"][-1]]
+    assert columns["input_size"][-1] == 32 * 64
+
+
+def test_without_phases_only_the_optimizer_is_hooked(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, phases=False):
+        assert not model._forward_hooks and not model._forward_pre_hooks
+        step()
+    assert recording().columns()["step"] == [0, 1]
+
+
+def test_gradient_accumulation_counts_optimizer_steps(training, recording):
+    model, optimizer, _ = training
+    with memagent.attach(model, optimizer):
+        for _ in range(3):
+            for _ in range(4):
+                model(torch.randn(32, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    columns = recording().columns()
+    assert columns["step"] == [0, 1, 2, 3] and columns["input_size"][1:] == [4 * 32 * 64] * 3
+
+
+def test_every_samples_some_steps_and_keeps_the_peaks_between(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, every=5) as run:
+        for number in range(10):
+            step()
+            if number == 6:
+                with run.phase("spike"):
+                    block = torch.ones(64 * 2**20)
+                    with run.phase("inside"):
+                        del block
+    columns = recording().columns()
+    assert columns["step"] == [0, 5, 10]
+    assert columns["peak_allocated_bytes"][2] - columns["allocated_bytes"][2] > 200 * 2**20
+
+
+def test_several_optimizers_count_the_first_ones_steps(recording):
+    models = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with memagent.attach(models, optimizers) as run:
+        for number in range(6):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model(torch.randn(2, 4)).sum().backward()
+                if model is models[1] or number % 2 == 0:
+                    optimizer.step()
+        assert run.step == 3
+
+
+def test_lbfgs_closures_are_one_step(recording):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(torch.ones(3, 4)) - 1).pow(2).mean()
+        loss.backward()
+        return loss
+
+    with memagent.attach(model, optimizer) as run:
+        optimizer.step(closure)
+        optimizer.step(closure)
+        assert run.step == 2
+
+
+def test_scalars_are_recorded_at_their_step(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        for _ in range(3):
+            run.log({"loss": step(), "lr": 0.1, "cache_bytes": 1.5})
+        run.log({"final": float("nan")}, step=99)
+    columns = recording().columns("scalars")
+    assert columns["step"] == [1, 2, 3, 99]
+    assert columns["lr"] == [0.1] * 3 + [None] and columns["cache_bytes"][0] == 1.5
+    assert all(isinstance(loss, float) for loss in columns["loss"][:3]) and columns["final"][3] != columns["final"][3]
+
+
+def test_a_bad_scalar_is_named_and_the_others_are_kept(training, recording):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    with pytest.raises(SettingError, match="'text' \\(str\\)"):
+        run.log({"loss": 1.0, "text": "hello"})
+    run.finish()
+    assert recording().columns("scalars")["loss"] == [1.0]
+
+
+def test_finish_leaves_no_hook_and_no_thread(training, recording):
+    model, optimizer, step = training
+    before = {thread.name for thread in threading.enumerate()}
+    run = memagent.attach(model, optimizer)
+    step()
+    run.finish()
+    run.finish()
+    step()
+    assert run.step == 1
+    assert not model._forward_hooks and not model._forward_pre_hooks
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+    assert {thread.name for thread in threading.enumerate()} == before
+
+
+def test_disabled_leaves_nothing_behind(training, clean_settings, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_DISABLED", "1")
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run, run.phase("eval"):
+        step()
+        run.log({"loss": 1.0})
+    assert not model._forward_hooks and not clean_settings.exists()
+
+
+def test_a_watched_model_can_be_copied_and_saved(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        step()
+        twin = copy.deepcopy(model)
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        buffer.seek(0)
+        loaded = torch.load(buffer, weights_only=False)
+        for other in (twin, loaded):
+            other(torch.randn(2, 64))
+        assert run.step == 1
+    assert recording().columns()["step"] == [0, 1]
+
+
+def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recording):
+    model, _, _ = training
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with memagent.attach(compiled, optimizer):
+        for _ in range(8):
+            compiled(torch.randn(32, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(graphs) == 1
+    assert recording().columns()["input_size"] == [None] + [32 * 64] * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": object()}, "model is a object"),
+        ({"model": None}, "model is None"),
+        ({"optimizer": "adam"}, "optimizer is a str"),
+        ({"optimizer": []}, "optimizer is \\[\\]"),
+        ({"total_steps": 0}, "total_steps is 0"),
+        ({"tags": "one"}, "give a list"),
+        ({"limit_bytes": "plenty"}, "24GiB"),
+        ({"server": "localhost"}, "http"),
+        ({"mirror": "wandb"}, "not available"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_hooked(training, arguments, words):
+    model, optimizer, _ = training
+    given = {"model": model, "optimizer": optimizer, **arguments}
+    with pytest.raises(SettingError, match=words):
+        memagent.attach(given.pop("model"), given.pop("optimizer"), **given)
+    assert not model._forward_hooks and not optimizer._optimizer_step_post_hooks

@@ -1,0 +1,134 @@
+"""`memagent run` on unchanged scripts, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+print("args", sys.argv, __name__)
+"""
+
+
+@pytest.fixture
+def memagent_run(tmp_path: Path):
+    """Write a script, run it under `memagent run`, return (process, report or None)."""
+
+    def run(script: str, *options: str, arguments: tuple[str, ...] = (), environ: dict[str, str] | None = None):
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(script))
+        report = tmp_path / "out" / "report.json"
+        command = [sys.executable, "-m", "memagent", "run", "--report", str(report), *options, str(path), *arguments]
+        process = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, **(environ or {})}, timeout=120
+        )
+        return process, json.loads(report.read_text()) if report.exists() else None
+
+    return run
+
+
+def test_an_unchanged_script_is_recorded_and_reported(memagent_run):
+    process, report = memagent_run(SCRIPT, arguments=("--lr", "3"))
+    assert process.returncode == 0, process.stderr
+    assert "train.py', '--lr', '3'] __main__" in process.stdout
+    assert (report["status"], report["steps"], report["samples"], report["dropped_samples"]) == (
+        "completed",
+        12,
+        13,
+        {},
+    )
+    parameters = 4 * (32 * 32 + 32 + 32 + 1)
+    assert report["components"]["parameters"] == parameters
+    assert report["components"]["optimizer_state"] >= 2 * parameters
+    assert report["peaks"]["host"]["peak_allocated_bytes"] > 50 * 2**20
+    assert report["prediction"]["components"]["parameters"] == parameters
+    assert report["forecast"]["level"] == "ok" and report["suspects"] == []
+
+
+def test_the_outermost_module_is_found(memagent_run):
+    process, _ = memagent_run(
+        SCRIPT.replace("optimizer =", "class Wrapper(torch.nn.Module):\n"
+        "    def __init__(self, inner):\n        super().__init__(); self.inner = inner\n"
+        "    def forward(self, x):\n        return self.inner(x)\n"
+        "outer = Wrapper(model)\noptimizer =")
+        + "print('hooks', len(outer._forward_hooks), len(model._forward_hooks))"
+    )  # fmt: skip
+    assert "hooks 1 0" in process.stdout
+
+
+def test_a_script_that_attaches_by_itself_takes_over(memagent_run):
+    own = SCRIPT.replace("for step", "import memagent\nrun = memagent.attach(model, optimizer, name='mine')\nfor step")
+    process, report = memagent_run(own + "\nprint('id', run.id, len(optimizer._optimizer_step_post_hooks))")
+    assert process.returncode == 0, process.stderr
+    assert f"id {report['run_id']} 1" in process.stdout
+    assert report["steps"] == 12
+
+
+def test_a_failing_script_fails_as_under_python(memagent_run):
+    process, report = memagent_run(SCRIPT + "\nraise ValueError('no luck')\n")
+    assert process.returncode == 1 and report["status"] == "failed"
+    assert process.stderr.rstrip().endswith("ValueError: no luck")
+    assert "runpy" not in process.stderr and "cli/run.py" not in process.stderr
+
+
+def test_exit_codes_pass_through(memagent_run):
+    process, report = memagent_run(SCRIPT + "\nsys.exit(7)\n")
+    assert process.returncode == 7 and report["status"] == "failed"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+def test_a_real_out_of_memory_is_reported_as_such(memagent_run):
+    script = "import resource\nresource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n" + SCRIPT.replace(
+        "    optimizer.step()\n",
+        "    optimizer.step()\n    kept = globals().setdefault('kept', []); kept.append(torch.ones(2**25))\n",
+    )
+    process, report = memagent_run(script)
+    assert process.returncode == 1 and "can't allocate memory" in process.stderr
+    assert report["status"] == "oom" and 0 < report["steps"] < 12
+    assert report["peaks"]["host"]["limit_bytes"] == 2**30 and report["peaks"]["host"]["limit_source"] == "RLIMIT_DATA"
+
+
+def test_a_memory_budget_fails_the_script_that_exceeds_it(memagent_run):
+    assert memagent_run(SCRIPT, "--fail-over", "100GiB")[0].returncode == 0
+    process, _ = memagent_run(SCRIPT, "--fail-over", "1MiB")
+    assert process.returncode == 1 and "over the budget of 1.0 MiB" in process.stderr
+
+
+def test_disabled_runs_the_script_alone(memagent_run):
+    process, report = memagent_run(SCRIPT, environ={"MEMAGENT_DISABLED": "1"})
+    assert process.returncode == 0 and report is None
+
+
+def test_a_script_that_is_not_there_is_one_clear_line(tmp_path):
+    command = [sys.executable, "-m", "memagent", "run", "nowhere.py"]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (
+        process.returncode == 1
+        and process.stderr == "memagent: there is no script nowhere.py; for a module write -m nowhere.py\n"
+    )
+
+
+def test_under_torchrun_all_ranks_join_one_run(tmp_path, clean_settings):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "memagent",
+               "run", "--report", str(tmp_path / "r.json"), str(tmp_path / "train.py")]  # fmt: skip
+    process = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert process.returncode == 0, process.stderr
+    reports = [json.loads((tmp_path / f"r.rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert len({report["run_id"] for report in reports}) == 1
+    assert [report["steps"] for report in reports] == [12, 12]
+    assert len(list(clean_settings.glob("*-rank*.memagent"))) == 2

@@ -1,0 +1,46 @@
+"""Settings: from arguments, environment or files; whatever is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memagent.errors import SettingError
+from memagent.settings import Settings
+
+
+def test_arguments_beat_environment_beat_defaults():
+    environ = {"MEMAGENT_PROJECT": "from-env", "MEMAGENT_EVERY": "5"}
+    settings = Settings.from_environ(environ, project="from-argument")
+    assert (settings.project, settings.every, settings.limit_bytes) == ("from-argument", 5, None)
+
+
+def test_a_secret_can_come_from_a_file_and_is_not_shown(tmp_path: Path):
+    (tmp_path / "token").write_text("hush\n")
+    settings = Settings.from_environ({"MEMAGENT_TOKEN_FILE": str(tmp_path / "token")})
+    assert settings.token == "hush" and "hush" not in repr(settings)
+
+
+def test_a_limit_is_written_as_people_write_sizes():
+    assert Settings.from_environ({}, limit_bytes="1.5GiB").limit_bytes == 3 * 2**29
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"MEMAGENT_SERVR": "x"}, "did you mean MEMAGENT_SERVER"),
+        ({"MEMAGENT_SERVER": "box:8420"}, "http://127.0.0.1:8420"),
+        ({"MEMAGENT_EVERY": "0"}, "MEMAGENT_EVERY"),
+        ({"MEMAGENT_EVERY": "often"}, "MEMAGENT_EVERY"),
+        ({"MEMAGENT_LIMIT_BYTES": "lots"}, "24GiB"),
+        ({"MEMAGENT_RUN_ID": "a/b"}, "run id"),
+        ({"MEMAGENT_DISABLED": "maybe"}, "MEMAGENT_DISABLED"),
+        ({"MEMAGENT_NAME": "x" * 201}, "201"),
+        ({"MEMAGENT_TOKEN": "a", "MEMAGENT_TOKEN_FILE": "b"}, "keep one"),
+        ({"MEMAGENT_TOKEN_FILE": "/nowhere/at/all"}, "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_named(environ, words):
+    with pytest.raises(SettingError, match=words.replace("/", "\\/")):
+        Settings.from_environ(environ)

@@ -1,0 +1,196 @@
+"""What the agent must never do to its host, tried on real processes and a real server address."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import torch
+
+import memagent
+
+STEPS = """
+import torch, memagent
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+run = memagent.attach(model, optimizer)
+def step():
+    model(torch.randn(4, 16)).sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def run_script(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", STEPS + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environ},
+    )
+
+
+def test_a_server_that_is_down_costs_a_second_at_the_end_and_nothing_else():
+    process = run_script("for _ in range(50): step()\nprint('trained')", MEMAGENT_SERVER="http://127.0.0.1:9")
+    assert process.returncode == 0 and process.stdout == "trained\n"
+    assert "cannot be reached" in process.stderr and "gave up delivering" in process.stderr
+
+
+def test_a_server_that_never_answers_does_not_hold_the_script():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        process = run_script(
+            "for _ in range(50): step()\nprint('trained')",
+            MEMAGENT_SERVER=f"http://127.0.0.1:{silent.getsockname()[1]}",
+        )
+        assert process.returncode == 0 and process.stdout == "trained\n"
+        assert time.monotonic() - began < 60
+
+
+def test_an_exit_without_finish_still_ends_the_run(recording):
+    assert run_script("for _ in range(5): step()").returncode == 0
+    assert recording().finish.status == "completed" and recording().columns()["step"] == list(range(6))
+
+
+def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_failed(recording):
+    process = run_script("step()\nraise KeyError('mine')")
+    assert process.returncode == 1 and process.stderr.rstrip().endswith("KeyError: 'mine'")
+    assert recording().finish.status == "failed" and recording().finish.error == "KeyError: 'mine'"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+def test_the_last_words_of_an_out_of_memory_leave_the_process(recording):
+    process = run_script(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+        kept = []
+        while True:
+            step()
+            kept.append(bytearray(b"x") * 2**24)
+        """
+    )
+    assert process.returncode == 1 and "MemoryError" in process.stderr
+    found = recording()
+    assert found.finish.status == "oom", process.stderr + str(found.finish)
+    assert found.finish.step == found.columns()["step"][-1] > 10
+    (event,) = found.events
+    assert event.kind == "oom" and event.data["devices"]["host"]["used_bytes"] > 0.8 * 2**30
+
+
+def test_a_kill_loses_at_most_the_last_moments(recording):
+    process = run_script(
+        "import time, os, signal\nfor _ in range(100): step()\ntime.sleep(2.5)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert process.returncode == -9
+    assert recording().columns()["step"] == list(range(101)) and recording().finish is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_sends_nothing_and_the_parent_goes_on(recording):
+    process = run_script(
+        """
+        import os
+        step()
+        child = os.fork()
+        if child == 0:
+            step()
+            run.log({"child": 1.0})
+            raise SystemExit(0)
+        os.waitpid(child, 0)
+        step()
+        """
+    )
+    assert process.returncode == 0, process.stderr
+    assert recording().columns()["step"] == [0, 1, 2] and "child" not in recording().columns("scalars")
+
+
+def test_data_loader_workers_leave_the_run_alone(recording):
+    process = run_script(
+        """
+        from torch.utils.data import DataLoader
+        for batch in DataLoader(torch.randn(64, 16), batch_size=8, num_workers=2):
+            model(batch).sum().backward(); optimizer.step()
+        """
+    )
+    assert process.returncode == 0, process.stderr
+    assert recording().columns()["step"] == list(range(9)) and recording().finish.status == "completed"
+
+
+def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(training, recording, monkeypatch, caplog):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    monkeypatch.setattr(run._sampler, "end_step", lambda: 1 / 0)
+    for _ in range(5):
+        step()
+    run.finish()
+    assert run.guard.errors["after step"] == 5
+    assert [record.message.startswith("memagent failed in after step") for record in caplog.records] == [True]
+    assert recording().finish.status == "completed"
+
+
+def test_the_same_errors_are_raised_in_tests(training):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    run._sampler.end_step = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        step()
+    run.finish()
+
+
+def test_a_disk_that_cannot_be_written_does_not_stop_the_training(training, clean_settings, monkeypatch, capsys):
+    clean_settings.parent.joinpath("runs").write_text("a file where the folder should be")
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    for _ in range(3):
+        step()
+    run.finish()
+    assert run.drops["not_delivered_at_exit"] == 4
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording):
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    risks, threads, kept = [], set(), []
+
+    def on_risk(risk):
+        risks.append(risk)
+        threads.add(threading.current_thread())
+
+    base = memagent.attach(model, optimizer)
+    used = base._sampler.tracks[-1].probe.read()
+    base.finish()
+    limit = used + 800 * 2**20
+    run = memagent.attach(model, optimizer, limit_bytes=limit, total_steps=5000, on_risk=on_risk, predict=False)
+    for _ in range(700):  # a MiB a step: the limit is 800 steps away
+        model(torch.randn(64, 256)).sum().backward()
+        optimizer.step()
+        kept.append(torch.ones(2**18))
+        time.sleep(0.005)
+        if risks:
+            break
+    run.finish()
+    assert threads == {threading.current_thread()}
+    assert risks[0].level in ("warning", "critical") and risks[0].limit_bytes == limit
+    assert run.step < risks[0].eta_step < 3 * 800
+
+
+def test_a_callback_that_fails_does_not_stop_the_training(training, monkeypatch, caplog):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer, step = training
+
+    def on_risk(risk):
+        raise RuntimeError("mine")
+
+    run = memagent.attach(model, optimizer, on_risk=on_risk)
+    run._note_risk(memagent.Risk(level="warning"))
+    step()
+    run.finish()
+    assert run.guard.errors["on_risk"] == 1 and run.step == 1

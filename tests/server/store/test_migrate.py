@@ -1,0 +1,94 @@
+"""The schema's version: models and migrations agree, any number of processes may upgrade at once, newer databases are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from memagent_server.store import migrate
+from memagent_server.store.engine import Database
+from memagent_server.store.errors import SchemaError
+from memagent_server.store.models import Base
+
+
+@pytest.fixture
+def empty(empty_database_url):
+    database = Database(empty_database_url)
+    yield database
+    database.close()
+
+
+def test_models_and_migrations_are_the_same(database):
+    with database.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_an_empty_database_has_no_version(empty):
+    assert migrate.current(empty) is None
+    assert not migrate.is_current(empty)
+
+
+def test_it_goes_up_and_down_and_up(empty):
+    assert migrate.upgrade(empty) == migrate.head() == migrate.current(empty)
+    assert set(Base.metadata.tables) < set(inspect(empty.engine).get_table_names())
+    migrate.downgrade(empty, "base")
+    assert migrate.current(empty) is None
+    assert set(inspect(empty.engine).get_table_names()) == {"alembic_version"}
+    assert migrate.upgrade(empty) == migrate.head()
+
+
+def test_it_can_be_repeated(empty):
+    assert migrate.upgrade(empty) == migrate.upgrade(empty)
+    assert migrate.is_current(empty)
+
+
+def test_threads_may_upgrade_at_once(empty_database_url):
+    def upgrade(_):
+        database = Database(empty_database_url)
+        try:
+            return migrate.upgrade(database)
+        finally:
+            database.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(upgrade, range(8))) == {migrate.head()}
+
+
+def test_processes_may_upgrade_at_once(empty_database_url):
+    code = (
+        "import sys; from memagent_server.store import migrate; from memagent_server.store.engine import Database; "
+        "print(migrate.upgrade(Database(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", code, empty_database_url]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = [process.communicate() for process in processes]
+    assert [out.strip() for out, _ in answers] == [migrate.head()] * 4, [error for _, error in answers]
+
+
+def test_a_database_that_is_newer_is_refused_and_left_alone(database):
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaError, match=r"9999.*upgrade memagent"):
+        migrate.upgrade(database)
+    assert migrate.current(database) == "9999"
+    assert not migrate.is_current(database)
+
+
+def test_an_upgrade_that_is_interrupted_leaves_nothing_behind(empty, monkeypatch):
+    calls = []
+
+    def interrupt_before_the_commit(connection):
+        calls.append(connection)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(migrate, "_revision", interrupt_before_the_commit)
+    with pytest.raises(KeyboardInterrupt):
+        migrate.upgrade(empty)
+    assert inspect(empty.engine).get_table_names() == []

@@ -1,0 +1,190 @@
+"""`memagent serve`, `db` and `token` as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import urllib3
+
+
+def wait_for(condition, timeout_s=20.0):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def memagent(tmp_path):
+    """Run `memagent VERB ...` over the database that `start_server` uses."""
+
+    def memagent(*arguments, environ=None):
+        data = tmp_path / "server"
+        data.mkdir(exist_ok=True)
+        own = {
+            "XDG_DATA_HOME": str(data),
+            "MEMAGENT_SECRET_KEY": "a secret key for tests only",
+            "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+        command = [sys.executable, "-m", "memagent", *arguments]
+        return subprocess.run(
+            command,
+            env={**inherited, **own, **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return memagent
+
+
+def children_of(server):
+    return psutil.Process(server.process.pid).children(recursive=True)
+
+
+def pids_of(server, word):
+    """Living children whose command line holds `word`."""
+    found = []
+    for child in children_of(server):
+        with contextlib.suppress(psutil.NoSuchProcess):  # zombies too
+            found += [child.pid] if word in " ".join(child.cmdline()) else []
+    return found
+
+
+WEB, WORKER = "spawn_main", "--role worker"
+
+
+def test_it_takes_a_free_port_and_says_where_it_listens(live_server):
+    assert live_server.url.startswith("http://127.0.0.1:")
+    assert live_server.get("/healthz").json["status"] == "ok"
+    assert live_server.get("/readyz").status == 200
+    assert live_server.post("/api/v1/runs", {"run_id": "r"}).status == 201
+    assert [run["id"] for run in live_server.get("/api/v1/runs").json["runs"]] == ["r"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_all_its_children(live_server, number):
+    children = children_of(live_server)
+    assert len(children) >= 2
+    live_server.process.send_signal(number)
+    assert live_server.process.wait(20) == 0
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    assert "Traceback" not in live_server.errors
+
+
+def test_when_only_the_parent_is_killed_the_children_leave_and_free_the_port(live_server):
+    children = children_of(live_server)
+    os.kill(live_server.process.pid, signal.SIGKILL)
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    port = int(live_server.url.rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+
+
+def test_a_worker_that_dies_is_started_again(live_server):
+    wait_for(lambda: len(pids_of(live_server, WORKER)) == 1)
+    (first,) = pids_of(live_server, WORKER)
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: set(pids_of(live_server, WORKER)) - {first})
+    assert "starting it again" in live_server.errors
+
+
+def test_a_web_process_that_dies_is_started_again(live_server):
+    (first,) = pids_of(live_server, WEB)
+    os.kill(first, signal.SIGKILL)
+
+    def answers():
+        with contextlib.suppress(urllib3.exceptions.HTTPError):
+            return live_server.get("/healthz").status == 200
+
+    wait_for(lambda: set(pids_of(live_server, WEB)) - {first} and answers())
+
+
+def test_a_role_serves_its_part_only(start_server):
+    server = start_server("--role", "web", "--workers", "2")
+    assert (len(pids_of(server, WEB)), len(pids_of(server, WORKER))) == (2, 0)
+    assert {server.get("/healthz").status for _ in range(10)} == {200}
+
+
+def test_a_port_that_is_taken_is_one_clear_line(live_server, memagent):
+    address = live_server.url.removeprefix("http://")
+    done = memagent("serve", "--listen", address)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"memagent: cannot listen on {address}: the port is taken; choose another with --listen HOST:PORT\n"
+    )
+
+
+@pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_an_address_that_is_none_is_bad_usage(memagent, listen):
+    done = memagent("serve", "--listen", listen)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "MEMAGENT_LISTEN" in done.stderr
+
+
+def test_without_tokens_it_refuses_to_listen_beyond_loopback(memagent):
+    done = memagent("serve", "--listen", "0.0.0.0:0")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "memagent token create" in done.stderr
+
+
+def test_with_a_token_it_listens_anywhere_and_asks_for_it(start_server, memagent):
+    token = memagent("token", "create", "ana", "--scope", "read").stdout.strip()
+    server = start_server(listen="0.0.0.0:0")
+    assert server.get("/api/v1/runs").status == 401
+    assert server.get("/api/v1/runs", authorization=f"Bearer {token}").status == 200
+
+
+def test_a_database_that_is_newer_is_refused_in_one_line(memagent, tmp_path):
+    import sqlite3
+
+    memagent("db", "upgrade")
+    connection = sqlite3.connect(tmp_path / "server" / "memagent.db")
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    for arguments in (("serve", "--listen", "127.0.0.1:0"), ("db", "upgrade"), ("token", "list")):
+        done = memagent(*arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "9999" in done.stderr
+
+
+def test_a_database_that_is_not_there_is_one_line(memagent):
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    for arguments in (("serve", "--listen", "127.0.0.1:0"), ("db", "current"), ("token", "list")):
+        done = memagent(*arguments, environ={"MEMAGENT_DATABASE_URL": url})
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "database" in done.stderr
+
+
+def test_db_says_its_version(memagent):
+    before = json.loads(memagent("db", "current", "--json").stdout)
+    assert (before["version"], before["is_current"]) == (None, False)
+    assert "memagent db upgrade" in memagent("db", "current").stdout
+    after = json.loads(memagent("db", "upgrade", "--json").stdout)
+    assert after == {"version": before["head"], "head": before["head"], "is_current": True}
+    assert "is current" in memagent("db", "current").stdout
+
+
+def test_tokens_are_created_listed_and_revoked(memagent):
+    created = json.loads(memagent("token", "create", "ci", "--scope", "ingest", "--json").stdout)
+    assert created["token"].startswith("mag_")
+    (listed,) = json.loads(memagent("token", "list", "--json").stdout)
+    assert (listed["name"], listed["scope"], listed["revoked_at"]) == ("ci", "ingest", None)
+    assert "token" not in listed
+    assert memagent("token", "revoke", "ci").stdout == "revoked 1 token\n"
+    assert memagent("token", "revoke", "ci").returncode == 1
+    assert "revoked" in memagent("token", "list").stdout

@@ -1,0 +1,221 @@
+"""What programs ask: shapes, parameters, and refusals that name the parameter."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+import memagent
+
+
+@pytest.fixture
+def filled(client):
+    """A client of a server that knows run `r` with samples and a prediction, and run `s`."""
+    client.post(
+        "/api/v1/runs",
+        json={
+            "run_id": "r",
+            "project": "nlp",
+            "name": "gpt",
+            "config": {"lr": 0.1, "model": {"depth": 4, "width": 8}},
+            "devices": [{"id": "GPU-0", "kind": "cuda", "name": "H100", "limit_bytes": 1000}],
+        },
+    )
+    client.post("/api/v1/runs", json={"run_id": "s", "config": {"lr": 0.1, "model": {"depth": 6}}})
+    columns = {
+        "step": [1, 2, 3],
+        "time_s": [1.0, 2.0, 3.0],
+        "allocated_bytes": [100, 300, 200],
+        "reserved_bytes": [400, 400, 400],
+        "parameters_bytes": [50, 50, 50],
+        "activations_bytes": [20, 25, 30],
+    }
+    client.post("/api/v1/runs/r/batches", json={"seq": 0, "chunks": [{"stream": "GPU-0", "columns": columns}]})
+    client.post(
+        "/api/v1/runs/r/predictions",
+        json={
+            "method": "formula",
+            "device": "GPU-0",
+            "peak_allocated_bytes": 280,
+            "components": {"parameters": 50, "activations": 10, "workspace": 5},
+        },
+    )
+    return client
+
+
+def test_the_list_of_runs(filled):
+    answer = filled.get("/api/v1/runs").get_json()
+    assert [run["id"] for run in answer["runs"]] == ["s", "r"]
+    assert answer["next_cursor"] is None
+    assert {"used_bytes": 200, "peak_bytes": 300, "limit_bytes": 1000, "predicted_peak_bytes": 280}.items() <= answer[
+        "runs"
+    ][1].items()
+    first = filled.get("/api/v1/runs?limit=1").get_json()
+    second = filled.get("/api/v1/runs", query_string={"limit": 1, "cursor": first["next_cursor"]}).get_json()
+    assert [run["id"] for run in first["runs"] + second["runs"]] == ["s", "r"]
+    assert [
+        run["id"]
+        for run in filled.get("/api/v1/runs?project=nlp&q=GP&status=running&sort=created_at").get_json()["runs"]
+    ] == ["r"]
+
+
+def test_one_run(filled):
+    answer = filled.get("/api/v1/runs/r").get_json()
+    assert answer["config"] == {"lr": 0.1, "model": {"depth": 4, "width": 8}}
+    assert answer["alerts"] == answer["events"] == []
+    assert answer["streams"][0]["latest"]["allocated_bytes"] == 200
+
+
+def test_a_series(filled):
+    answer = filled.get("/api/v1/runs/r/series?fields=allocated_bytes&from=2&to=3&points=10").get_json()
+    assert answer["series"] == {"allocated_bytes": {"min": [300, 200], "max": [300, 200], "last": [300, 200]}}
+    assert set(filled.get("/api/v1/runs/r/series").get_json()["series"]) == {
+        "allocated_bytes",
+        "peak_allocated_bytes",
+        "device_used_bytes",
+    }
+
+
+def test_the_forecast_of_a_run_that_has_none(filled):
+    assert filled.get("/api/v1/runs/r/forecast").get_json() == {"run_id": "r", "forecasts": [], "history": []}
+
+
+def test_predictions(filled):
+    (prediction,) = filled.get("/api/v1/runs/r/predictions").get_json()["predictions"]
+    assert prediction["components"] == {"parameters": 50, "activations": 10, "workspace": 5}
+    assert (prediction["peak_reserved_bytes"], prediction["advice"]) == (None, [])
+    assert prediction["created_at"].endswith("Z")
+
+
+def test_components(filled):
+    answer = filled.get("/api/v1/runs/r/components").get_json()
+    assert answer == {
+        "run_id": "r",
+        "rank": 0,
+        "device": "GPU-0",
+        "step": 3,
+        "method": "formula",
+        "components": [
+            {"component": "parameters", "predicted_bytes": 50, "observed_bytes": 50, "residual_bytes": 0},
+            {"component": "activations", "predicted_bytes": 10, "observed_bytes": 30, "residual_bytes": 20},
+            {"component": "workspace", "predicted_bytes": 5, "observed_bytes": None, "residual_bytes": None},
+            {"component": "fragmentation", "predicted_bytes": None, "observed_bytes": 200, "residual_bytes": None},
+        ],
+        "peak": {"predicted_bytes": 280, "observed_bytes": 300, "residual_bytes": 20},
+    }
+
+
+def test_components_of_a_run_that_has_neither_prediction_nor_samples(filled):
+    answer = filled.get("/api/v1/runs/s/components").get_json()
+    assert (answer["device"], answer["components"]) == (None, [])
+    assert answer["peak"] == {"predicted_bytes": None, "observed_bytes": None, "residual_bytes": None}
+
+
+def test_a_comparison(filled):
+    answer = filled.get("/api/v1/compare?runs=r,s").get_json()
+    assert [run["id"] for run in answer["runs"]] == ["r", "s"]
+    assert answer["config_differences"] == {"model.depth": [4, 6], "model.width": [8, None]}
+    assert answer["runs"][0]["components"]["peak"]["observed_bytes"] == 300
+
+
+def test_the_list_of_alerts_of_a_quiet_server(filled):
+    assert filled.get("/api/v1/alerts?state=open&run=r").get_json() == {"alerts": [], "next_cursor": None}
+
+
+def test_a_deleted_run_is_gone(filled):
+    answer = filled.delete("/api/v1/runs/r")
+    assert (answer.status_code, answer.data) == (204, b"")
+    assert filled.get("/api/v1/runs/r").status_code == 404
+    assert filled.delete("/api/v1/runs/r").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["", "/series", "/forecast", "/predictions", "/components"])
+def test_an_unknown_run_is_not_found(sqlite_client, path):
+    answer = sqlite_client.get(f"/api/v1/runs/nobody{path}")
+    assert (answer.status_code, answer.mimetype) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("runs?limit=0", "limit"),
+        ("runs?limit=x", "limit"),
+        ("runs?limit=201", "limit"),
+        ("runs?limit=" + "9" * 999, "limit"),
+        ("runs?limit=²", "limit"),
+        ("runs?status=happy", "status"),
+        ("runs?sort=name", "sort"),
+        ("runs?cursor=xx", "cursor"),
+        ("runs?q=%00", "q"),
+        ("runs/r/series?points=9", "points"),
+        ("runs/r/series?points=10001", "points"),
+        ("runs/r/series?from=-1", "from"),
+        ("runs/r/series?from=--1", "from"),
+        ("runs/r/series?to=1.5", "to"),
+        ("runs/r/series?rank=-1", "rank"),
+        ("runs/r/series?fields=" + ",".join(f"f{n}" for n in range(101)), "fields"),
+        ("compare", "runs"),
+        ("compare?runs=a", "runs"),
+        ("compare?runs=a,a", "runs"),
+        ("compare?runs=" + ",".join(f"r{n}" for n in range(21)), "runs"),
+        ("alerts?state=happy", "state"),
+    ],
+)
+def test_bad_parameters_are_named(sqlite_client, path, field):
+    sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
+    answer = sqlite_client.get(f"/api/v1/{path}")
+    assert (answer.status_code, answer.mimetype, answer.get_json(force=True)["field"]) == (
+        422,
+        "application/problem+json",
+        field,
+    )
+
+
+def test_health_and_readiness(client, database):
+    assert client.get("/healthz").get_json() == {"status": "ok", "version": memagent.__version__}
+    assert client.get("/readyz").status_code == 200
+    with database.engine.begin() as connection:
+        connection.execute(text("DELETE FROM alembic_version"))
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.mimetype) == (503, "application/problem+json")
+    assert "memagent db upgrade" in answer.get_json(force=True)["detail"]
+
+
+SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "sequence": 1024}
+
+
+def test_an_estimate(sqlite_client):
+    small = sqlite_client.post("/api/v1/estimate", json=SHAPE).get_json()
+    large = sqlite_client.post("/api/v1/estimate", json={**SHAPE, "batch": 8, "limit_bytes": 2**30}).get_json()
+    assert small["method"] == "formula"
+    assert small["fits"] is None
+    assert large["fits"] is False
+    assert large["components"]["parameters"] == small["components"]["parameters"]
+    assert large["components"]["activations"] == 8 * small["components"]["activations"]
+    assert large["peak_allocated_bytes"] > small["peak_allocated_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"layers": 0}, "layers"),
+        ({"hidden": "x"}, "hidden"),
+        ({"optimizer": "magic"}, "optimizer"),
+        ({"precision": "fp3"}, "precision"),
+    ],
+)
+def test_an_estimate_names_what_is_wrong(sqlite_client, change, field):
+    answer = sqlite_client.post("/api/v1/estimate", json={**SHAPE, **change})
+    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/runs/%00", "/api/v1/runs/a%00b/series", "/api/v1/runs/%ff", "/api/v1/runs/" + "x" * 5000]
+)
+def test_names_that_no_run_can_have_are_not_found(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_text_that_is_no_unicode_is_refused(client):
+    body = b'{"run_id": "r", "name": "\\ud800"}'
+    assert client.post("/api/v1/runs", data=body, content_type="application/json").status_code in (400, 422)

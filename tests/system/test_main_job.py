@@ -1,0 +1,146 @@
+"""The whole path with nothing faked: a real training process, a real server process, and Slack's protocol at the far end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+TRAINING = """
+import sys, time
+import torch, memagent
+steps, leak = int(sys.argv[1]), int(sys.argv[2])
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+kept = []
+with memagent.attach(model, optimizer, config={"leak": leak}, total_steps=steps) as run:
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(32, 64)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        run.log({"loss": loss})
+        if leak:
+            kept.append(torch.ones(leak // 4))
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    def start(url: str, run_id: str, steps: int, *, leak: int = 0, limit: int = 0, environ=None) -> subprocess.Popen:
+        script = tmp_path / f"{run_id}.py"
+        limiting = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))\n" if limit else ""
+        script.write_text(limiting + textwrap.dedent(TRAINING))
+        return subprocess.Popen(
+            [sys.executable, str(script), str(steps), str(leak)],
+            env={**os.environ, "MEMAGENT_SERVER": url, "MEMAGENT_RUN_ID": run_id, **(environ or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def all_steps(server, run_id: str, **query: str) -> list[int]:
+    options = "&".join(
+        f"{name}={value}" for name, value in {"points": "10000", "fields": "allocated_bytes", **query}.items()
+    )
+    return server.get(f"/api/v1/runs/{run_id}/series?{options}").json["step"]
+
+
+def test_a_training_is_stored_whole(live_server, train):
+    process = train(live_server.url, "whole", 300)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    run = live_server.get("/api/v1/runs/whole").json
+    assert (run["status"], run["step"], run["dropped_samples"]) == ("completed", 300, {})
+    assert run["config"] == {"leak": 0} and run["environment"]["torch"]
+    assert all_steps(live_server, "whole") == list(range(301))
+    assert all_steps(live_server, "whole", device="scalars", fields="loss") == list(range(1, 301))
+    assert live_server.get("/api/v1/alerts?run=whole").json["alerts"] == []
+
+
+def test_predicted_stands_beside_observed_with_the_residual(live_server, train):
+    train(live_server.url, "compared", 50).communicate(timeout=120)
+    answer = live_server.get("/api/v1/runs/compared/components").json
+    found = {item["component"]: item for item in answer["components"]}
+    assert found["parameters"]["predicted_bytes"] == found["parameters"]["observed_bytes"] > 0
+    assert found["parameters"]["residual_bytes"] == 0
+    assert abs(found["optimizer_state"]["residual_bytes"]) < 100
+    peak = answer["peak"]
+    assert peak["residual_bytes"] == peak["observed_bytes"] - peak["predicted_bytes"]
+
+
+def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(start_server, train, tmp_path):
+    data = tmp_path / "kept"
+    server = start_server(data=data)
+    listen = server.url.removeprefix("http://")
+    process = train(server.url, "survivor", 1200)
+    wait_for(
+        lambda: (
+            server.get("/api/v1/runs/survivor").status == 200 and server.get("/api/v1/runs/survivor").json["step"] > 50
+        )
+    )
+    server.kill()
+    time.sleep(2)
+    server = start_server(data=data, listen=listen)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "training goes on" in output and "delivery works again" in output
+    assert all_steps(server, "survivor") == list(range(1201))
+    run = server.get("/api/v1/runs/survivor").json
+    assert (run["status"], run["dropped_samples"]) == ("completed", {})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+@pytest.mark.slow
+def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
+    from memagent.demo.receiver import SlackReceiver
+
+    with SlackReceiver() as slack:
+        server = start_server(environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url})
+        process = train(server.url, "doomed", 50_000, leak=2**20, limit=3 * 2**29)
+        output, _ = process.communicate(timeout=240)
+        died_at = time.time()
+        assert process.returncode == 1 and "allocate" in output
+        wait_for(lambda: server.get("/api/v1/runs/doomed").json["status"] == "oom")
+        wait_for(
+            lambda: all(alert["state"] == "oom" for alert in server.get("/api/v1/alerts?run=doomed").json["alerts"])
+        )
+        early = [
+            message
+            for message in slack.messages
+            if message.received_at < died_at and "doomed" in json.dumps(message.payload)
+        ]
+        assert early and "out of memory" in early[0].text
+        wait_for(lambda: len(slack.messages) > len(early))
+    assert "will run out of memory" in output  # the same warning, on the training's own stderr
+
+
+@pytest.mark.slow
+def test_the_demo_holds(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-m", "memagent", "demo", "--json"], capture_output=True, text=True, timeout=280
+    )
+    assert process.returncode == 0, process.stderr
+    story = json.loads(process.stdout)
+    assert story["healthy"]["status"] == "completed" and story["healthy"]["alerts"] == 0
+    leaking = story["leaking"]
+    assert leaking["status"] == "oom"
+    assert leaking["first_warning_step"] < leaking["oom_step"] and leaking["warned_seconds_before"] > 0
+    assert "leaking" in leaking["slack_text"]
+
+
+def wait_for(condition, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)

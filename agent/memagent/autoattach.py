@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from memagent.components import distinct
 from memagent.guard import Guard
 from memagent.run import Options, start_run
 from memagent.settings import Settings
@@ -65,9 +66,4 @@ def find_models(optimizer: Any) -> list[Any]:
     most = max((count for count, _ in owned), default=0)
     candidates = [module for count, module in owned if count == most > 0]
     inner = {id(child) for module in candidates for child in module.modules() if child is not module}
-    return _distinct(module for module in candidates if id(module) not in inner)
-
-
-def _distinct(modules: Any) -> list[Any]:
-    found: Sequence[Any] = list(modules)
-    return list({id(module): module for module in found}.values())
+    return list(distinct(module for module in candidates if id(module) not in inner))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 
@@ -24,7 +25,7 @@ class Components:
 def measure(models: Sequence[Any], optimizers: Sequence[Any], *, device: str | None = None) -> Components:
     """Bytes now held, on `device` ("cpu", "cuda:0") or on all devices. Reads no tensor's data and never synchronises."""
     seen: set[tuple[str, int]] = set()
-    parameters = list(_distinct(_parameters(models, optimizers)))
+    parameters = parameters_of(models, optimizers)
     return Components(
         parameters_bytes=_bytes(parameters, seen, device),
         gradients_bytes=_bytes((p.grad for p in parameters if p.grad is not None), seen, device),
@@ -35,15 +36,17 @@ def measure(models: Sequence[Any], optimizers: Sequence[Any], *, device: str | N
     )
 
 
-def _parameters(models: Sequence[Any], optimizers: Sequence[Any]) -> Iterator[Any]:
-    for model in models:
-        yield from model.parameters()
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
+def parameters_of(models: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
+    """Parameters of the models, and those that only the optimizers have; each once."""
+    in_models = (parameter for model in models for parameter in model.parameters())
+    in_optimizers = (
+        parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]
+    )
+    return list(distinct(chain(in_models, in_optimizers)))
 
 
-def _distinct(items: Iterable[Any]) -> Iterator[Any]:
+def distinct(items: Iterable[Any]) -> Iterator[Any]:
+    """Each object once, in order."""
     seen: set[int] = set()
     for item in items:
         if id(item) not in seen:

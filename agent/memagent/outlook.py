@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from memagent.estimator.advice import advice_for_cause
-from memagent.forecast import Forecast, Forecaster
+from memagent.forecast import Forecast, Forecaster, feed
 from memagent.guard import tell
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value
@@ -20,19 +19,6 @@ from memagent.wire.messages import Device, Level, Risk
 
 LEVELS: tuple[Level, ...] = ("ok", "notice", "warning", "critical")
 REPEAT_S = 60.0
-
-_READINGS = {
-    "time_s": "time_s",
-    "allocated_bytes": "allocated_bytes",
-    "peak_allocated_bytes": "peak_allocated_bytes",
-    "reserved_bytes": "reserved_bytes",
-    "inactive_split_bytes": "inactive_split_bytes",
-    "alloc_retries_total": "alloc_retries",
-    "device_used_bytes": "device_used_bytes",
-    "host_rss_bytes": "host_used_bytes",
-    "input_size": "input_size",
-}
-"""Sample column -> argument of `Forecaster.update`."""
 
 
 @dataclass
@@ -65,10 +51,8 @@ class Outlook:
         lookout = self._lookouts.get(stream)
         if lookout is None:
             return
-        readings = {argument: columns[name] for name, argument in _READINGS.items() if name in columns}
-        for row, step in enumerate(columns["step"]):
-            values: dict[str, Any] = {argument: column[row] for argument, column in readings.items()}
-            lookout.newest = lookout.forecaster.update(int(step or 0), **values)
+        for forecast in feed(lookout.forecaster, columns):
+            lookout.newest = forecast
         if lookout.newest is not None:
             self._consider(lookout, lookout.newest, time.monotonic())
 

@@ -167,10 +167,7 @@ class WorkerProcess:
             delay_s = min(2 * delay_s, MOST_RESTART_DELAY_S) if is_crash_loop else RESTART_DELAY_S
             if self._stopping.is_set():
                 return
-            print(
-                f"memagent: the worker ended with status {status}; starting it again in {delay_s:.0f} s",
-                file=sys.stderr,
-            )  # noqa: T201
+            sys.stderr.write(f"memagent: the worker ended with status {status}; starting it again in {delay_s:.0f} s\n")
             if self._stopping.wait(delay_s):
                 return
             self._process = self._start()

@@ -121,7 +121,8 @@ def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
             if message.received_at < died_at and "doomed" in json.dumps(message.payload)
         ]
         assert early and "out of memory" in early[0].text
-        wait_for(lambda: len(slack.messages) > len(early))
+        assert "will run out of memory" in early[0].text
+        wait_for(lambda: any("died of out-of-memory" in message.text for message in slack.messages))
     assert "will run out of memory" in output  # the same warning, on the training's own stderr
 
 

@@ -29,7 +29,6 @@ def run(arguments: argparse.Namespace) -> int:
     elif is_current:
         print(f"the database has schema {version}, which is current")
     else:
-        print(
-            f"the database has {f'schema {version}' if version else 'no schema'}, this program needs {migrate.head()}: run `memagent db upgrade`"
-        )
+        found = f"schema {version}" if version else "no schema"
+        print(f"the database has {found}, this program needs {migrate.head()}: run `memagent db upgrade`")
     return 0

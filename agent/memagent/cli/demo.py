@@ -7,6 +7,7 @@ import argparse
 import functools
 import json
 import secrets
+import signal
 import sys
 import time
 
@@ -21,7 +22,7 @@ SETTLE_S = 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--limit", default="1.5GiB", metavar="SIZE", help="memory that each training may use (default %(default)s)"
+        "--limit", default="2GiB", metavar="SIZE", help="memory that each training may use (default %(default)s)"
     )
     parser.add_argument(
         "--leak", choices=("outputs", "loss"), default="outputs", help="which classic leak (default %(default)s)"
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit_bytes = parse_bytes(arguments.limit)
     if arguments.steps < 1:
         raise MemagentError(f"--steps is {arguments.steps}: give 1 or more")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that server and trainings end with the demo
     on_gpu = stage.has_gpu()
     if not on_gpu and not sys.platform.startswith("linux"):
         raise MemagentError("without a GPU the demo needs Linux: this system enforces no memory limit on a process")

@@ -130,7 +130,10 @@ def train(
 
     reader = threading.Thread(target=pump, daemon=True)
     reader.start()
-    returncode = process.wait()
+    try:
+        returncode = process.wait()
+    finally:
+        process.kill()  # of no effect on one that has ended
     ended_at = time.time()
     reader.join(5)
     return Ended(returncode, ended_at, "\n".join(lines))
@@ -152,7 +155,10 @@ def limited(command: list[str], limit_bytes: int) -> list[str]:
     """
     if not sys.platform.startswith("linux"):
         return command
-    code = "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_DATA, (n, n)); os.execv(sys.argv[2], sys.argv[2:])"
+    code = (
+        "import os, resource, sys; limit = int(sys.argv[1]); "
+        "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)); os.execv(sys.argv[2], sys.argv[2:])"
+    )
     return [sys.executable, "-c", code, str(limit_bytes), *command]
 
 

@@ -7,6 +7,7 @@ without `torch.no_grad()` or `.item()`, which keeps each step's graph with its a
 from __future__ import annotations
 
 import argparse
+import os
 import sysconfig
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # leave a core to the server beside it
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and options.gpu_limit_bytes:
         total = torch.cuda.get_device_properties(0).total_memory

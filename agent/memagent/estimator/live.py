@@ -5,9 +5,10 @@ Nothing is run, no tensor's data is touched, and torch is never imported: everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from memagent.components import distinct, parameters_of
 from memagent.estimator.activations import Shape, saved_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula import BYTES_OF, StepSizes, estimate_step
@@ -32,7 +33,7 @@ def predict(
 ) -> Estimate:
     """What a step of these needs. `inputs` are the shapes and dtypes of the tensors handed to forward; without them activations are
     left out, and `assumptions` says so. `context_bytes` is what the process holds apart from tensors."""
-    parameters = list(_distinct(_parameters(models, optimizers)))
+    parameters = parameters_of(models, optimizers)
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     state, unknown = _state_bytes(optimizers)
     activations, notes = (
@@ -49,7 +50,7 @@ def predict(
         parameters_bytes=sum(map(_bytes, parameters)),
         gradients_bytes=sum(map(_bytes, trained)),
         optimizer_state_bytes=state,
-        buffers_bytes=sum(map(_bytes, _distinct(buffer for model in models for buffer in model.buffers()))),
+        buffers_bytes=sum(map(_bytes, distinct(buffer for model in models for buffer in model.buffers()))),
         activations_bytes=activations,
         temporaries_bytes=_temporaries_bytes(optimizers, device_kind),
         context_bytes=context_bytes,
@@ -95,22 +96,6 @@ def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
         uses_foreach = foreach if foreach is not None else device_kind == "cuda"
         largest = max(largest, sum(sizes) if uses_foreach else 2 * max(sizes))
     return largest
-
-
-def _parameters(models: Sequence[Any], optimizers: Sequence[Any]) -> Iterator[Any]:
-    for model in models:
-        yield from model.parameters()
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
-
-
-def _distinct(items: Iterable[Any]) -> Iterator[Any]:
-    seen: set[int] = set()
-    for item in items:
-        if id(item) not in seen:
-            seen.add(id(item))
-            yield item
 
 
 def _bytes(tensor: Any) -> int:

@@ -1,8 +1,8 @@
 """Is a series growing in a way that goes on? A straight line over the longest stretch of recent past that really is one.
 
 1. Windows: the whole trail, then its last half, quarter and eighth. A warm-up or a late onset spoils the long ones and leaves the short.
-2. In each, ordinary least squares. The line's rise over the window must stand above the scatter around it (4 standard deviations,
-   and more than a trifle of the limit).
+2. In each, ordinary least squares. The line's rise over the window must stand above the scatter around it (7 standard deviations; a
+   single jump has 6) and be more than a trifle of the limit.
 3. Growth must go on: the slope of the newer half at least 0.6 of the older one's. A curve that saturates, 1 - exp(-t/tau), fails this on
    every window longer than tau, and on a shorter one its line reaches beyond its asymptote only after more than the window's length.
 4. Growth must be everywhere: the lowest value of each quarter rises from one to the next, with one step back allowed for noise.
@@ -18,8 +18,10 @@ from math import sqrt
 
 SHORTEST = 16
 """Buckets that a window must hold."""
-RISE_OVER_SCATTER = 4.0
+RISE_OVER_SCATTER = 7.0
 GOES_ON = 0.6
+ALLOWANCE = 1.15
+"""On either side of the slope, beyond what scatter and curvature say: peaks between readings, rates that change later."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ def _fit(steps: list[float], values: list[float], trifle: float) -> Trend | None
         return None
     error = 2 * scatter * sqrt(12 / len(steps)) / watched
     return Trend(
-        slope=newer if newer > 1.3 * slope else slope,  # accelerating: the newer half is nearer to what comes
-        slope_low=max(0.3 * slope, min(slope, newer) - error),
-        slope_high=max(slope, newer) + error,
+        slope=newer if newer > 1.1 * slope else slope,  # accelerating: the newer half is nearer to what comes
+        slope_low=max(0.3 * slope, (min(slope, newer) - error) / ALLOWANCE),
+        slope_high=(max(slope, newer) + error) * ALLOWANCE,
         since_step=steps[0],
         watched_steps=watched,
         rise=rise,

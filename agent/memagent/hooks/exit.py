@@ -20,6 +20,7 @@ _OUT_OF_MEMORY_TEXTS = (
     "not enough memory",
     "bad_alloc",
     "failed to allocate",
+    "memoryerror",  # a MemoryError that passed through C++ on its way
 )
 
 
@@ -68,7 +69,7 @@ def watch_exit(on_error: Callable[[BaseException], None], on_exit: Callable[[], 
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    if not isinstance(error, RuntimeError | OSError):
+    if not isinstance(error, RuntimeError | OSError | SystemError | ImportError):
         return False
     text = str(error).lower()
     return any(words in text for words in _OUT_OF_MEMORY_TEXTS)

@@ -9,11 +9,7 @@ from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_start, storable
-
-try:
-    from memagent_server.store.forecasts import latest_risk
-except ImportError:  # TEMPORARY
-    latest_risk = lambda *a: None
+from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import Rank
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, start_run

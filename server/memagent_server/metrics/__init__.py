@@ -1,3 +1,5 @@
-from flask import Blueprint
+"""Prometheus exposition of the active runs, read from the store at each scrape."""
 
-blueprint = Blueprint("metrics", __name__)
+from memagent_server.metrics.routes import blueprint
+
+__all__ = ["blueprint"]

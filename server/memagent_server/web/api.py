@@ -15,14 +15,9 @@ from memagent_server.context import current
 from memagent_server.ingest.body import read_message
 from memagent_server.problems import Problem
 from memagent_server.store import migrate
-
-try:
-    from memagent_server.store.alerts import list_alerts
-    from memagent_server.store.forecasts import forecasts_of
-except ImportError:  # TEMPORARY
-    list_alerts = lambda *a, **k: {"alerts": [], "next_cursor": None}
-    forecasts_of = lambda s, r: {"run_id": r, "forecasts": [], "history": []}
+from memagent_server.store.alerts import list_alerts
 from memagent_server.store.errors import DatabaseError, UnknownRunError
+from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.models import ALERT_STATES, RUN_STATUSES, Run
 from memagent_server.store.predictions import describe_prediction, list_predictions
 from memagent_server.store.run_list import Sort

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.units import format_bytes
-from memagent_server.web.words import PAGING_LEVELS, Facts, amount_of, name_of, signed_bytes
+from memagent_server.web.words import Facts, amount_of, name_of, signed_bytes
 
 MOST_MARKERS = 60
 MOST_PAIRS = 300
+_DRAWN = ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high", "growth_bytes_per_step")
 _QUIET_EVENTS = ("phase", "attach", "finish")
 """Events that happen in every run, or all the time: the table has them, the chart would drown in them."""
 
@@ -82,8 +83,13 @@ def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None
     return max(wanted or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None)
 
 
-def chart_facts(run: Facts, stream: Facts, forecasts: Facts, predicted_peak_bytes: int | None) -> dict[str, Any]:
-    """What the chart's script draws besides the series. `run` as GET /runs/{id} describes it, `forecasts` as GET /forecast does."""
+def chart_facts(
+    run: Facts, stream: Facts, newest: Sequence[Facts], first_warning: Facts | None, predicted_peak_bytes: int | None
+) -> dict[str, Any]:
+    """What the chart's script draws besides the series.
+
+    `run` is as GET /runs/{id} describes it, `newest` the newest forecasts of all its streams, `first_warning` this stream's.
+    """
     return {
         "rank": stream["rank"],
         "device": stream["device"],
@@ -93,31 +99,19 @@ def chart_facts(run: Facts, stream: Facts, forecasts: Facts, predicted_peak_byte
         "limit_bytes": stream["limit_bytes"],
         "predicted_peak_bytes": predicted_peak_bytes,
         "is_running": run["status"] == "running",
-        "forecast": drawn_forecast(run["status"], _of_stream(forecasts["forecasts"], stream), _of_stream(forecasts["history"], stream)),
-        "markers": markers(_of_stream(run["alerts"], stream), [event for event in run["events"] if event["rank"] == stream["rank"]]),
-    }  # fmt: skip
-
-
-def drawn_forecast(status: str, newest: Sequence[Facts], history: Sequence[Facts]) -> dict[str, Any] | None:
-    """The newest forecast of a run that goes on; of one that died the first warning, to hold it against what happened."""
-    if status == "running":
-        chosen: Facts | None = next(iter(newest), None)
-    elif status in ("oom", "lost_contact"):
-        chosen = first_warning(history)
-    else:
-        chosen = None
-    if chosen is None or chosen["level"] == "ok" or chosen["eta_step"] is None:
-        return None
-    return {
-        key: chosen[key] for key in ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high")
+        "forecast": drawn_forecast(run["status"], next(iter(_of_stream(newest, stream)), None), first_warning),
+        "markers": markers(
+            _of_stream(run["alerts"], stream), [event for event in run["events"] if event["rank"] == stream["rank"]]
+        ),
     }
 
 
-def first_warning(history: Iterable[Facts]) -> Facts | None:
-    """The earliest forecast that was grave enough to tell people."""
-    return min(
-        (item for item in history if item["level"] in PAGING_LEVELS), key=lambda item: int(item["step"]), default=None
-    )
+def drawn_forecast(status: str, newest: Facts | None, first_warning: Facts | None) -> dict[str, Any] | None:
+    """The newest forecast of a run that goes on; of one that died the first warning, to hold it against what happened."""
+    chosen = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
+    if chosen is None or chosen["level"] == "ok" or chosen["eta_step"] is None:
+        return None
+    return {name: chosen[name] for name in _DRAWN}
 
 
 def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, Any]]:
@@ -149,6 +143,8 @@ def _pairs(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield from _pairs(value, f"{prefix}{key}.")
         elif isinstance(value, list):
             yield f"{prefix}{key}", ", ".join(_plain(item) for item in value) or "–"
+        elif key.endswith("_bytes") and type(value) is int:
+            yield f"{prefix}{key}", f"{value} ({format_bytes(value)})"
         else:
             yield f"{prefix}{key}", _plain(value)
 

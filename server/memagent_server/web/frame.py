@@ -10,7 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from flask import Flask, Response, render_template, request, url_for
+from flask import Response, render_template, request, url_for
+from flask.sansio.app import App
 
 from memagent.units import format_bytes, format_duration
 from memagent_server.problems import ERROR_PAGE
@@ -39,7 +40,7 @@ _HEADERS = {
 _FOREVER = "public, max-age=31536000, immutable"
 
 
-def install(app: Flask) -> None:
+def install(app: App) -> None:
     """Dress the app that the pages are registered on."""
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(

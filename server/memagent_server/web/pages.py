@@ -15,12 +15,21 @@ from memagent.estimator.advice import advice_for_cause
 from memagent_server import auth
 from memagent_server.compare import components
 from memagent_server.context import current
-from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import ALERT_STATES, OPEN_ALERT_STATES, RUN_STATUSES, Alert, Prediction, Run
+from memagent_server.problems import Problem
+from memagent_server.store.alerts import list_alerts
+from memagent_server.store.forecasts import describe_forecast, forecasts_of
+from memagent_server.store.models import (
+    ALERT_STATES,
+    OPEN_ALERT_STATES,
+    RUN_STATUSES,
+    Alert,
+    Forecast,
+    Prediction,
+    Stream,
+)
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.web import figures, query, words
-from memagent_server.web.api import forecasts_of, list_alerts
 from memagent_server.web.words import Facts
 
 blueprint = Blueprint("pages", __name__, template_folder="templates", static_folder="static", static_url_path="/static")
@@ -45,7 +54,7 @@ def show_runs() -> Response:
         page = list_runs(session, wanted)
         runs = summarize(session, page.runs)
         shared = _shared(session)
-        is_open = bool(runs) or auth.is_open(session, context.settings)
+        needs_token = not runs and not auth.is_open(session, context.settings)
     return _page(
         "runs.html",
         **shared,
@@ -54,7 +63,7 @@ def show_runs() -> Response:
         statuses=RUN_STATUSES,
         is_filtered=bool(wanted.q or wanted.status or wanted.project or wanted.cursor),
         next_cursor=page.next_cursor,
-        needs_token=not is_open,
+        needs_token=needs_token,
         refresh_s=REFRESH_S,
     )
 
@@ -62,40 +71,36 @@ def show_runs() -> Response:
 @blueprint.get("/runs/<run_id>")
 def show_run(run_id: str) -> Response:
     rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
-    now = current().clock()
     with current().database.read() as session:
-        found = get_run(session, run_id)
-        if found is None:
-            raise UnknownRunError(run_id)
-        run = _described(session, found)
-        forecasts = forecasts_of(session, run_id)
+        run = _described(session, run_id)
+        streams = [stream for stream in run["streams"] if stream["is_current"] and stream["kind"] != "scalars"]
+        stream = figures.choose_stream(streams, rank, device)
+        newest = forecasts_of(session, run_id)["forecasts"]
+        first_warning = _first_warning(session, run_id)
+        drawn_warning = _first_warning(session, run_id, stream) if stream else None
         compared = components(session, run_id)
-        predictions = list_predictions(session, run_id)
+        prediction = _prediction_of(list_predictions(session, run_id), stream)
         shared = _shared(session)
-    streams = [stream for stream in run["streams"] if stream["is_current"] and stream["kind"] != "scalars"]
-    stream = figures.choose_stream(streams, rank, device)
-    gravest = max(forecasts["forecasts"], key=_gravity, default=None)
-    first_warning = figures.first_warning(forecasts["history"])
+    gravest = max(newest, key=_gravity, default=None)
     cause = _cause(run, gravest, first_warning)
-    prediction = _prediction_of(predictions, stream)
+    predicted = prediction.peak_allocated_bytes if prediction else None
     return _page(
         "run.html",
         **shared,
         run=run,
-        headline=words.headline(run, gravest, first_warning["step"] if first_warning else None, now),
-        forecast=gravest,
+        headline=words.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
         cause=cause,
         advice=advice_for_cause(cause) if cause else None,
         streams=streams,
         stream=stream,
         prediction=prediction,
-        chart=figures.chart_facts(run, stream, forecasts, prediction and prediction.peak_allocated_bytes) if stream else None,
+        chart=figures.chart_facts(run, stream, newest, drawn_warning, predicted) if stream else None,
         component_rows=figures.component_rows(compared) if compared else [],
         compared=compared,
         phases=figures.phase_peaks(stream["latest"]) if stream else [],
-        scalars=sorted({name for item in run["streams"] if item["kind"] == "scalars" for name in item["latest"]} - {"step", "time_s"}),
+        has_scalars=any(item["is_current"] and item["kind"] == "scalars" for item in run["streams"]),
         refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
-    )  # fmt: skip
+    )
 
 
 @blueprint.get("/alerts")
@@ -117,24 +122,43 @@ def show_alerts() -> Response:
 
 def _shared(session: Session) -> dict[str, Any]:
     """What the frame around every page shows."""
-    is_open = select(func.count()).select_from(Alert).where(Alert.state.in_(OPEN_ALERT_STATES))
+    are_open = select(func.count()).select_from(Alert).where(Alert.state.in_(OPEN_ALERT_STATES))
     return {
-        "open_alerts": session.scalar(is_open) or 0,
+        "open_alerts": session.scalar(are_open) or 0,
         "now": current().clock(),
         "is_logged_in": auth.COOKIE in request.cookies,
         "server_url": current().settings.public_url,
     }
 
 
-def _described(session: Session, run: Run) -> dict[str, Any]:
-    return {**describe(session, run), "alerts": list_alerts(session, run_id=run.id)["alerts"]}
+def _described(session: Session, run_id: str) -> dict[str, Any]:
+    run = get_run(session, run_id)
+    if run is None:
+        raise Problem(404, f"no run {run_id!r} is known; it may have been deleted")
+    return {**describe(session, run), "alerts": list_alerts(session, run_id=run_id)["alerts"]}
+
+
+def _first_warning(session: Session, run_id: str, stream: Facts | None = None) -> dict[str, Any] | None:
+    """The earliest forecast of the newest launch, or of one of its streams, that was grave enough to tell people."""
+    query = (
+        select(Forecast, Stream)
+        .join(Stream, Stream.id == Forecast.stream_id)
+        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(words.PAGING_LEVELS))
+        .order_by(Forecast.step, Forecast.id)
+        .limit(1)
+    )
+    if stream is not None:
+        query = query.where(Stream.rank == stream["rank"], Stream.device == stream["device"])
+    found = session.execute(query).first()
+    return describe_forecast(*found) if found is not None else None
 
 
 def _page(template: str, **facts: Any) -> Response:
     response = Response(render_template(template, **facts), mimetype="text/html")
     response.headers["Cache-Control"] = "private, no-cache"
     response.add_etag(weak=True)
-    return response.make_conditional(request)
+    response.make_conditional(request)
+    return response
 
 
 def _gravity(forecast: Facts) -> tuple[int, float]:

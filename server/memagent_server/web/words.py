@@ -195,6 +195,8 @@ def _time_left(forecast: Facts, left: float) -> str:
 
 
 def _growth(forecast: Facts) -> str:
+    if forecast.get("used_bytes") is None:
+        return ""
     used = f"{amount_of(forecast.get('used_bytes'), forecast.get('limit_bytes'))} used"
     growth, since = forecast.get("growth_bytes_per_step"), forecast.get("growing_since_step")
     if not growth:

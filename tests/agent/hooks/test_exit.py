@@ -32,6 +32,8 @@ def chained() -> BaseException:
         (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"), "oom"),
         (RuntimeError("std::bad_alloc"), "oom"),
+        (RuntimeError("MemoryError: "), "oom"),
+        (ImportError("libx.so: cannot allocate memory in static TLS block"), "oom"),
         (OSError(12, "Cannot allocate memory"), "oom"),
         (RuntimeError("shape mismatch"), "failed"),
         (chained(), "oom"),

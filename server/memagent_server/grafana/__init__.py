@@ -1,0 +1,1 @@
+"""The dashboards and a Grafana to put them into."""

@@ -1,0 +1,35 @@
+"""Slack by incoming webhook: one message for each transition. A webhook answers no ts, so nothing can be edited later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slack_sdk.errors import SlackClientError
+from slack_sdk.webhook import WebhookClient
+
+from memagent_server.notify.channel import DeliveryFailedError, Story
+from memagent_server.notify.slack_message import blocks, escape, plain_text
+
+TIMEOUT_S = 10
+_GONE = (403, 404, 410)
+
+
+class SlackWebhook:
+    """The address of a webhook is a secret: it appears in no message."""
+
+    def __init__(self, url: str) -> None:
+        self._client = WebhookClient(url, timeout=TIMEOUT_S)
+
+    def send(self, story: Story) -> dict[str, Any]:
+        try:
+            response = self._client.send(text=escape(plain_text(story)), blocks=blocks(story))
+        except (SlackClientError, OSError) as error:
+            raise DeliveryFailedError(f"Slack could not be reached: {type(error).__name__}") from None
+        if response.status_code == 200:
+            return {}
+        retry_after = response.headers.get("Retry-After") or response.headers.get("retry-after")
+        raise DeliveryFailedError(
+            f"Slack's webhook answered {response.status_code}: {response.body[:100]}",
+            retry_after_s=float(retry_after) if retry_after and str(retry_after).isdigit() else None,
+            is_final=response.status_code in _GONE,
+        )

@@ -1,0 +1,176 @@
+"""Alerts and their transitions. A change of an alert, its transition and the notifications it causes are one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import CursorResult, select, update
+from sqlalchemy.orm import Session
+
+from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Notification, Run, Stream, Transition
+from memagent_server.store.times import iso
+
+
+def open_alert(
+    session: Session,
+    *,
+    run_id: str,
+    stream_id: int | None,
+    rule: str,
+    severity: str,
+    state: str,
+    step: int,
+    summary: str,
+    data: dict[str, Any],
+    now: float,
+) -> Alert:
+    """A new alert; its transitions are added by `add_transition`."""
+    alert = Alert(
+        run_id=run_id,
+        stream_id=stream_id,
+        rule=rule,
+        severity=severity,
+        state=state,
+        version=0,
+        opened_at=now,
+        updated_at=now,
+        first_step=step,
+        step=step,
+        summary=summary,
+        data=data,
+    )
+    session.add(alert)
+    session.flush()
+    return alert
+
+
+def change_alert(session: Session, alert: Alert, *, now: float, **changes: Any) -> bool:
+    """Change an alert if nobody else has since it was read; False when somebody had (another worker was quicker)."""
+    if changes.get("state", alert.state) not in OPEN_ALERT_STATES:
+        changes["closed_at"] = now
+    result = session.execute(
+        update(Alert)
+        .where(Alert.id == alert.id, Alert.version == alert.version)
+        .values(version=alert.version + 1, updated_at=now, **changes)
+        .execution_options(synchronize_session=False)
+    )
+    assert isinstance(result, CursorResult)
+    if result.rowcount != 1:
+        return False
+    session.refresh(alert)
+    return True
+
+
+def add_transition(
+    session: Session,
+    alert: Alert,
+    *,
+    from_state: str,
+    to_state: str,
+    reason: str,
+    now: float,
+    channels: Collection[str] = (),
+) -> Transition:
+    """Record a change, and put a notification for each of `channels` into the outbox."""
+    transition = Transition(
+        alert_id=alert.id,
+        at=now,
+        step=alert.step,
+        from_state=from_state,
+        to_state=to_state,
+        severity=alert.severity,
+        reason=reason,
+        data=alert.data,
+    )
+    session.add(transition)
+    session.flush()
+    for channel in channels:
+        session.add(
+            Notification(
+                alert_id=alert.id,
+                transition_id=transition.id,
+                channel=channel,
+                dedup_key=f"{alert.run_id}:{transition.id}:{channel}",  # SQLite gives the ids of deleted rows to new ones
+                state="waiting",
+                attempts=0,
+                created_at=now,
+                next_attempt_at=now,
+            )
+        )
+    return transition
+
+
+def open_alerts(session: Session, run_id: str) -> list[Alert]:
+    query = select(Alert).where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES)).order_by(Alert.id)
+    return list(session.scalars(query))
+
+
+def list_alerts(
+    session: Session, *, state: str | None = None, run_id: str | None = None, limit: int = 50, cursor: str | None = None
+) -> dict[str, Any]:
+    """The answer of GET /alerts, newest first. `state` may be `open`; `cursor` is what the answer before gave."""
+    query = select(Alert).order_by(Alert.id.desc()).limit(limit + 1)
+    if state is not None:
+        query = query.where(Alert.state.in_(OPEN_ALERT_STATES if state == "open" else (state,)))
+    if run_id is not None:
+        query = query.where(Alert.run_id == run_id)
+    if cursor is not None and cursor.isdigit():
+        query = query.where(Alert.id < int(cursor))
+    found = list(session.scalars(query))
+    page = found[:limit]
+    return {"alerts": _describe(session, page), "next_cursor": str(page[-1].id) if len(found) > limit else None}
+
+
+def _describe(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+    """As docs/http.md has it, in four queries for any number of alerts."""
+    ids = [alert.id for alert in alerts]
+    runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_({alert.run_id for alert in alerts})))}
+    wanted = {alert.stream_id for alert in alerts}
+    streams = {stream.id: stream for stream in session.scalars(select(Stream).where(Stream.id.in_(wanted)))}
+    transitions = list(session.scalars(select(Transition).where(Transition.alert_id.in_(ids)).order_by(Transition.id)))
+    notes = list(session.scalars(select(Notification).where(Notification.alert_id.in_(ids)).order_by(Notification.id)))
+    return [
+        {
+            "id": alert.id,
+            "run_id": alert.run_id,
+            "run_name": runs[alert.run_id].name,
+            "project": runs[alert.run_id].project,
+            "rank": streams[alert.stream_id].rank if alert.stream_id in streams else None,
+            "device": streams[alert.stream_id].device if alert.stream_id in streams else None,
+            "rule": alert.rule,
+            "severity": alert.severity,
+            "state": alert.state,
+            "opened_at": iso(alert.opened_at),
+            "updated_at": iso(alert.updated_at),
+            "closed_at": iso(alert.closed_at),
+            "first_step": alert.first_step,
+            "step": alert.step,
+            "summary": alert.summary,
+            "data": alert.data,
+            "transitions": [_describe_transition(item) for item in transitions if item.alert_id == alert.id],
+            "notifications": [_describe_notification(item) for item in notes if item.alert_id == alert.id],
+        }
+        for alert in alerts
+    ]
+
+
+def _describe_transition(transition: Transition) -> dict[str, Any]:
+    return {
+        "at": iso(transition.at),
+        "step": transition.step,
+        "from_state": transition.from_state,
+        "to_state": transition.to_state,
+        "severity": transition.severity,
+        "reason": transition.reason,
+    }
+
+
+def _describe_notification(notification: Notification) -> dict[str, Any]:
+    return {
+        "channel": notification.channel,
+        "state": notification.state,
+        "attempts": notification.attempts,
+        "sent_at": iso(notification.sent_at),
+        "last_error": notification.last_error,
+    }

@@ -1,0 +1,68 @@
+"""Forecasts: a row whenever the answer for a stream changed materially; the newest row is what is believed now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from memagent.forecast import Forecast as Answer
+from memagent.wire.messages import Risk
+from memagent_server.store.models import Forecast, Stream
+from memagent_server.store.times import iso
+
+HISTORY = 500
+
+_FIGURES = (
+    "step", "level", "oom_probability", "cause", "eta_step", "eta_low", "eta_high", "eta_s", "used_bytes", "limit_bytes",
+    "growth_bytes_per_step", "growing_since_step",
+)  # fmt: skip
+
+
+def add_forecast(session: Session, stream: Stream, answer: Answer, now: float) -> None:
+    """Keep an answer of the forecaster."""
+    figures = {name: getattr(answer, name) for name in _FIGURES}
+    session.add(Forecast(run_id=stream.run_id, stream_id=stream.id, at=now, **figures))
+
+
+def latest_risk(session: Session, run_id: str, rank: int) -> Risk | None:
+    """What is believed of a rank's devices now: the worst of their newest forecasts, None before there is any."""
+    newest = [(found, stream) for found, stream in _newest(session, run_id) if stream.rank == rank]
+    if not newest:
+        return None
+    found, stream = max(newest, key=lambda pair: pair[0].oom_probability)
+    return Risk(rank=rank, device=stream.device, **{name: getattr(found, name) for name in _FIGURES})
+
+
+def forecasts_of(session: Session, run_id: str) -> dict[str, Any]:
+    """The answer of GET /runs/{id}/forecast: the newest of each current stream, and the last changes."""
+    changes = session.execute(
+        select(Forecast, Stream)
+        .join(Stream, Stream.id == Forecast.stream_id)
+        .where(Forecast.run_id == run_id)
+        .order_by(Forecast.id.desc())
+        .limit(HISTORY)
+    ).all()
+    return {
+        "run_id": run_id,
+        "forecasts": [describe_forecast(found, stream) for found, stream in _newest(session, run_id)],
+        "history": [describe_forecast(found, stream) for found, stream in reversed(changes)],
+    }
+
+
+def describe_forecast(forecast: Forecast, stream: Stream) -> dict[str, Any]:
+    """As docs/http.md has it."""
+    figures = {name: getattr(forecast, name) for name in _FIGURES}
+    return {"rank": stream.rank, "device": stream.device, "at": iso(forecast.at), **figures}
+
+
+def _newest(session: Session, run_id: str) -> list[tuple[Forecast, Stream]]:
+    newest = select(func.max(Forecast.id)).where(Forecast.run_id == run_id).group_by(Forecast.stream_id)
+    query = (
+        select(Forecast, Stream)
+        .join(Stream, Stream.id == Forecast.stream_id)
+        .where(Forecast.id.in_(newest), Stream.is_current)
+        .order_by(Stream.id)
+    )
+    return [(found, stream) for found, stream in session.execute(query)]

@@ -1,0 +1,81 @@
+// Keeps a page fresh: asks for the same page every few seconds and swaps the parts marked data-live that have changed.
+// The server answers 304 while nothing has. Parts that nobody touched are not rebuilt, so nothing flashes.
+"use strict";
+
+(() => {
+  const main = document.querySelector("main[data-refresh-s]");
+  if (!main) return;
+  const served = new Map(parts(document).map((part) => [part.id, part.outerHTML]));
+  let timer = 0;
+  let failures = 0;
+  let etag = null;
+
+  function parts(from) {
+    return [...from.querySelectorAll("[data-live][id]")];
+  }
+
+  function schedule() {
+    clearTimeout(timer);
+    if (document.hidden) return;
+    const seconds = Number(main.dataset.refreshS) * Math.min(10, 1 + failures);
+    timer = setTimeout(refresh, seconds * 1000);
+  }
+
+  async function refresh() {
+    try {
+      const headers = { Accept: "text/html", ...(etag && { "If-None-Match": etag }) };
+      const answer = await fetch(location.href, { headers, cache: "no-store" });
+      if (answer.ok && !answer.redirected) {
+        etag = answer.headers.get("ETag");
+        take(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      }
+      failures = answer.ok || answer.status === 304 ? 0 : failures + 1;
+    } catch {
+      failures += 1; // the server is away; ask again, less often
+    }
+    schedule();
+  }
+
+  function take(fresh) {
+    let changed = false;
+    for (const next of parts(fresh)) {
+      const html = next.outerHTML;
+      const now = document.getElementById(next.id);
+      if (!now || served.get(next.id) === html || isBeingSelected(now)) continue;
+      served.set(next.id, html);
+      swap(now, next);
+      changed = true;
+    }
+    const wanted = fresh.querySelector("main[data-refresh-s]");
+    if (wanted) main.dataset.refreshS = wanted.dataset.refreshS;
+    if (changed) document.dispatchEvent(new CustomEvent("memagent:refreshed"));
+  }
+
+  function swap(now, next) {
+    const open = [...now.querySelectorAll("details[open][id]")].map((item) => item.id);
+    const focus = now.contains(document.activeElement) ? pathTo(now, document.activeElement) : null;
+    const part = document.adoptNode(next);
+    now.replaceWith(part);
+    for (const id of open) part.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+    if (focus) follow(part, focus)?.focus({ preventScroll: true });
+  }
+
+  function isBeingSelected(part) {
+    const selection = getSelection();
+    return Boolean(selection && !selection.isCollapsed && selection.containsNode(part, true));
+  }
+
+  // Where the focus was, to put it back: a link's address finds it again even when rows have moved.
+  function pathTo(part, element) {
+    const href = element.getAttribute("href");
+    return { href, index: [...part.querySelectorAll("*")].indexOf(element) };
+  }
+
+  function follow(part, { href, index }) {
+    const all = [...part.querySelectorAll("*")];
+    return (href && all.find((element) => element.getAttribute("href") === href)) || (part.tabIndex >= 0 ? part : all[index]);
+  }
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : refresh()));
+  schedule();
+})();

@@ -1,0 +1,128 @@
+// What the memory chart shows besides its curves: limit, prediction, forecast, markers. Drawn on uPlot's canvas in its hooks.
+// `facts` is what figures.chart_facts gives, `colours` the custom properties of the style sheet.
+import { bytes } from "./text.js";
+
+function inPlot(u, paint) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
+  const [x, y] = ["x", "y"].map((scale) => (value) => u.valToPos(value, scale, true));
+  paint(ctx, devicePixelRatio, x, y);
+  ctx.restore();
+}
+
+export function drawLevels(u, facts, colours) {
+  inPlot(u, (ctx, ratio, _, y) => {
+    const paint = (value, colour, label, dashes) => level(u, ctx, ratio, y(value), { value, colour, label, dashes, halo: colours.surface });
+    if (facts.predicted_peak_bytes) paint(facts.predicted_peak_bytes, colours.predicted, "predicted peak", [2, 3]);
+    if (facts.limit_bytes) paint(facts.limit_bytes, colours.limit, "limit", [7, 4]);
+  });
+}
+
+function level(u, ctx, ratio, top, { value, colour, label, dashes, halo }) {
+  const left = u.bbox.left + 8 * ratio;
+  ctx.strokeStyle = ctx.fillStyle = colour;
+  ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+  if (top < u.bbox.top) {
+    if (label === "limit") write(ctx, ratio, `limit ${bytes(value)} is above ↑`, left, u.bbox.top + 12 * ratio, halo);
+    return;
+  }
+  ctx.lineWidth = 1.5 * ratio;
+  ctx.setLineDash(dashes.map((dash) => dash * ratio));
+  stroke(ctx, [u.bbox.left, top], [u.bbox.left + u.bbox.width, top]);
+  ctx.setLineDash([]);
+  write(ctx, ratio, `${label} ${bytes(value)}`, left, top - 5 * ratio, halo);
+}
+
+// Text that stays readable where a curve runs through it.
+function write(ctx, ratio, text, left, bottom, halo) {
+  ctx.save();
+  ctx.lineWidth = 4 * ratio;
+  ctx.lineJoin = "round";
+  ctx.strokeStyle = halo;
+  ctx.strokeText(text, left, bottom);
+  ctx.restore();
+  ctx.fillText(text, left, bottom);
+}
+
+// The line on which memory climbs to the limit, and how early or late that may be. It goes back from the limit at the forecast's
+// own growth, so that it includes what a step needs on top of what it leaves. Without growth there is only a date.
+export function drawForecast(u, facts, colours) {
+  const forecast = facts.forecast;
+  if (!forecast || !facts.limit_bytes) return;
+  inPlot(u, (ctx, ratio, x, y) => {
+    ctx.strokeStyle = ctx.fillStyle = colours[forecast.level] ?? colours.warning;
+    ctx.lineWidth = 2 * ratio;
+    const end = [x(forecast.eta_step), y(facts.limit_bytes)];
+    const growth = forecast.growth_bytes_per_step;
+    const start = growth && isOfThisLimit(forecast, facts) ? facts.limit_bytes - growth * (forecast.eta_step - forecast.step) : null;
+    const begin = start === null ? [end[0], u.bbox.top + u.bbox.height] : [x(forecast.step), y(Math.max(forecast.used_bytes ?? 0, start))];
+    if (start !== null && forecast.eta_low !== null && forecast.eta_high !== null) {
+      cone(ctx, begin, [x(Math.max(forecast.step, forecast.eta_low)), end[1]], [x(forecast.eta_high), end[1]]);
+    }
+    ctx.setLineDash([5 * ratio, 4 * ratio]);
+    stroke(ctx, begin, end);
+    ctx.setLineDash([]);
+    ctx.beginPath();
+    ctx.arc(...end, 4 * ratio, 0, 2 * Math.PI);
+    ctx.fill();
+  });
+}
+
+// A forecast about the host's memory says nothing of where a GPU's curve goes.
+function isOfThisLimit(forecast, facts) {
+  return forecast.limit_bytes === null || Math.abs(forecast.limit_bytes - facts.limit_bytes) < 0.02 * facts.limit_bytes;
+}
+
+function cone(ctx, tip, ...others) {
+  ctx.globalAlpha = 0.2;
+  ctx.beginPath();
+  ctx.moveTo(...tip);
+  for (const corner of others) ctx.lineTo(...corner);
+  ctx.closePath();
+  ctx.fill();
+  ctx.globalAlpha = 1;
+}
+
+// Grave markers get their labels first; a label that finds no room is left out.
+const GRAVITY = ["critical", "warning", "notice", "ok", "plain"];
+
+export function drawMarkers(u, facts, colours) {
+  inPlot(u, (ctx, ratio, x) => {
+    const right = u.bbox.left + u.bbox.width;
+    const visible = facts.markers.map((marker) => ({ ...marker, left: x(marker.step) })).filter(({ left }) => left >= u.bbox.left && left <= right);
+    ctx.lineWidth = 1.25 * ratio;
+    for (const { left, tone } of visible) {
+      ctx.strokeStyle = colours[tone] ?? colours.plain;
+      stroke(ctx, [left, u.bbox.top], [left, u.bbox.top + u.bbox.height]);
+    }
+    ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+    const taken = [];
+    for (const marker of visible.sort((a, b) => GRAVITY.indexOf(a.tone) - GRAVITY.indexOf(b.tone))) flag(u, ctx, ratio, marker, colours, taken);
+  });
+}
+
+function flag(u, ctx, ratio, { left, label, tone }, colours, taken) {
+  const width = ctx.measureText(label).width + 10 * ratio;
+  const isFree = (start) =>
+    start >= u.bbox.left && start + width <= u.bbox.left + u.bbox.width && taken.every(([from, to]) => start >= to || start + width <= from);
+  const start = [left, left - width].find(isFree);
+  if (start === undefined) return;
+  taken.push([start, start + width]);
+  const top = u.bbox.top + u.bbox.height - 20 * ratio;
+  ctx.fillStyle = colours[tone] ?? colours.plain;
+  ctx.fillRect(start, top, width, 16 * ratio);
+  ctx.fillStyle = colours.surface;
+  ctx.fillText(label, start + 5 * ratio, top + 12 * ratio);
+}
+
+function stroke(ctx, from, to) {
+  ctx.beginPath();
+  ctx.moveTo(...from);
+  ctx.lineTo(...to);
+  ctx.stroke();
+}

@@ -1,0 +1,406 @@
+// The run page's charts: memory over steps with limit, prediction, forecast and markers; the user's scalars on the same steps.
+// Every curve is drawn as the band between the minimum and maximum of its buckets, so that no spike disappears; zooming asks the
+// server for the window anew, down to single steps. What is drawn besides the series comes in #chart-facts, refreshed by live.js.
+import { drawForecast, drawLevels, drawMarkers } from "./marks.js";
+import { INCREMENTS, bytes, count, short, tick } from "./text.js";
+
+const place = document.getElementById("memory-chart");
+
+// In the order in which they are drawn: the last lies on top. The legend has them the other way round.
+const FIELDS = ["device_used_bytes", "reserved_bytes", "peak_allocated_bytes", "allocated_bytes"];
+const NAMES = {
+  gpu: ["Device used, by everybody", "Reserved by the allocator", "Peak within the step", "Allocated after the step"],
+  host: ["Used on the device", "Private memory mapped", "Peak within the step", "Used after the step"],
+};
+const STRENGTHS = { allocated_bytes: 2, peak_allocated_bytes: 1.5, reserved_bytes: 1.25, device_used_bytes: 1.25 };
+const MOST_SCALARS = 24;
+const LAST_STEPS = 200;
+
+const note = document.getElementById("chart-note");
+const legend = document.getElementById("chart-legend");
+const scaleButton = document.getElementById("scale-limit");
+const resetButton = document.getElementById("zoom-reset");
+const lastButton = document.getElementById("zoom-last");
+
+let facts = readFacts();
+let colours = readColours();
+let zoom = readZoom(); // [from, to] in steps, or null for the whole run
+let shown = null; // the newest answer of the series API
+let scalars = null;
+let chart = null;
+let toLimit = null; // null: decided by the data
+let asking = null; // AbortController of the request under way
+const hidden = new Set();
+const outputs = new Map();
+const scalarCharts = new Map();
+
+// Facts, colours, window
+
+function readFacts() {
+  return JSON.parse(document.getElementById("chart-facts").dataset.facts);
+}
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  return {
+    allocated_bytes: of("curve-allocated"), peak_allocated_bytes: of("curve-peak"), reserved_bytes: of("curve-reserved"),
+    device_used_bytes: of("curve-device"), limit: of("curve-limit"), predicted: of("curve-predicted"), scalar: of("curve-scalar"),
+    grid: of("grid"), muted: of("muted"), ink: of("ink"), surface: of("surface"),
+    notice: of("bar-notice"), warning: of("bar-warning"), critical: of("bar-critical"), ok: of("bar-ok"), plain: of("line-strong"),
+  };
+}
+
+function readZoom() {
+  const asked = new URLSearchParams(location.search);
+  const [from, to] = [asked.get("from"), asked.get("to")].map((text) => (text === null ? NaN : Number(text)));
+  return Number.isInteger(from) && Number.isInteger(to) && 0 <= from && from < to ? [from, to] : null;
+}
+
+function setZoom(from, to) {
+  zoom = from === null ? null : [Math.max(0, from), to];
+  const address = new URL(location.href);
+  address.searchParams.delete("from");
+  address.searchParams.delete("to");
+  if (zoom) {
+    address.searchParams.set("from", zoom[0]);
+    address.searchParams.set("to", zoom[1]);
+  }
+  history.replaceState(null, "", address);
+  load();
+}
+
+// Data
+
+async function ask(parameters) {
+  const query = new URLSearchParams({ rank: facts.rank, points: Math.max(50, Math.min(1000, Math.round(place.clientWidth))), ...parameters });
+  if (zoom) {
+    query.set("from", zoom[0]);
+    query.set("to", zoom[1]);
+  }
+  const answer = await fetch(`${place.dataset.seriesUrl}?${query}`, { signal: asking.signal, headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  return answer.json();
+}
+
+async function load() {
+  if (!facts) return;
+  asking?.abort();
+  const mine = (asking = new AbortController());
+  try {
+    const [memory, logged] = await Promise.all([
+      ask({ device: facts.device, fields: FIELDS.join(",") }),
+      ask({ device: "scalars", fields: "*" }),
+    ]);
+    [shown, scalars] = [memory, logged];
+    draw();
+  } catch (error) {
+    if (mine.signal.aborted) return;
+    if (!chart) note.textContent = `The chart could not be loaded: ${error.message}.`;
+  }
+}
+
+// Curves that have values. On a host some only repeat what is allocated: one curve says it.
+function fields() {
+  return FIELDS.filter((field) => newest(shown.series[field]?.max ?? []) !== undefined && !(facts.kind === "host" && isRepetition(field)));
+}
+
+function isRepetition(field) {
+  const [own, floor] = [shown.series[field], shown.series.allocated_bytes].map((series) => series?.max ?? []);
+  return ["device_used_bytes", "reserved_bytes"].includes(field) && own.every((value, row) => Math.abs(value - floor[row]) <= 0.01 * floor[row]);
+}
+
+function nameOf(field) {
+  return NAMES[facts.kind === "host" ? "host" : "gpu"][FIELDS.indexOf(field)];
+}
+
+// Ranges
+
+function steps() {
+  if (zoom) return zoom;
+  const first = shown.step[0] ?? 0;
+  const last = shown.step.at(-1) ?? 1;
+  const begin = Math.min(first, facts.first_step ?? first);
+  return [begin, Math.max(begin + 1, last, forecastEnd(begin, last))];
+}
+
+// Where the forecast's cone ends, unless that would squeeze the data into less than about half of the width.
+function forecastEnd(begin, last) {
+  const forecast = facts.forecast;
+  if (!forecast) return last;
+  const span = Math.max(last - begin, 20);
+  if (forecast.eta_step > last + 0.8 * span) return forecast.growth_bytes_per_step ? last + 0.25 * span : last;
+  return Math.min(last + 0.8 * span, (forecast.eta_high ?? forecast.eta_step) + 0.02 * span);
+}
+
+function extremes() {
+  let [low, high] = [Infinity, 0];
+  for (const field of fields()) {
+    if (hidden.has(field)) continue;
+    for (const value of shown.series[field].min) if (value !== null && value < low) low = value;
+    for (const value of shown.series[field].max) if (value !== null && value > high) high = value;
+  }
+  return [Math.min(low, high), high];
+}
+
+function isToLimit() {
+  if (!facts.limit_bytes) return false;
+  return toLimit ?? (facts.forecast !== null || extremes()[1] > 0.3 * facts.limit_bytes);
+}
+
+function bytesRange() {
+  const [low, high] = extremes();
+  if (isToLimit()) return [0, Math.max(facts.limit_bytes, high) * 1.08];
+  if (toLimit === null) return [0, Math.max(high, facts.predicted_peak_bytes ?? 0, 1) * 1.12];
+  const margin = Math.max((high - low) * 0.08, high * 0.002, 1);
+  return [Math.max(0, low - margin), high + margin];
+}
+
+// The memory chart
+
+function draw() {
+  const isEmpty = !shown.step.length;
+  note.hidden = !isEmpty;
+  if (isEmpty) note.textContent = zoom ? "No samples in this window." : "The chart appears with the first sample.";
+  if (isEmpty && !chart) return;
+  const columns = fields();
+  if (chart && chart.memagentFields !== columns.join()) {
+    chart.destroy();
+    chart = null;
+  }
+  if (!chart) build(columns);
+  chart.setData([shown.step, ...columns.flatMap((field) => [shown.series[field].max, shown.series[field].min])]);
+  place.dataset.from = shown.step[0] ?? "";
+  place.dataset.to = shown.step.at(-1) ?? "";
+  place.dataset.samples = shown.samples;
+  document.getElementById("chart-tools").hidden = false;
+  resetButton.disabled = !zoom;
+  lastButton.disabled = (facts.last_step ?? 0) <= LAST_STEPS;
+  scaleButton.hidden = !facts.limit_bytes;
+  scaleButton.setAttribute("aria-pressed", String(isToLimit()));
+  tell(null);
+  drawScalars();
+}
+
+function build(columns) {
+  const series = columns.flatMap((field) => [line(field, 1), line(field, 0.6)]);
+  const bands = columns.map((field, index) => ({ series: [2 * index + 1, 2 * index + 2], fill: () => `${colours[field]}55` }));
+  const [floor, peak] = [columns.indexOf("allocated_bytes"), columns.indexOf("peak_allocated_bytes")];
+  if (floor >= 0 && peak >= 0) bands.push({ series: [2 * peak + 2, 2 * floor + 1], fill: () => `${colours.peak_allocated_bytes}14` });
+  chart = new uPlot(
+    {
+      ...size(place),
+      padding: [14, 26, 0, 0],
+      legend: { show: false },
+      cursor: cursor(),
+      scales: { x: { time: false, range: steps }, y: { range: bytesRange } },
+      axes: [
+        axis({ size: 28, values: (_, values) => values.map(count) }),
+        axis({ size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
+      ],
+      series: [{}, ...series],
+      bands,
+      hooks: {
+        drawAxes: [(u) => drawForecast(u, facts, colours)],
+        draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours)],
+        setSelect: [zoomToSelection],
+        setCursor: [(u) => tell(u.cursor.idx)],
+      },
+    },
+    [[], ...series.map(() => [])],
+    place,
+  );
+  chart.memagentFields = columns.join();
+  place.dataset.drawn = "true";
+  const canvas = place.querySelector("canvas");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", "Memory over steps; the text below the chart tells its figures");
+  buildLegend(columns);
+}
+
+function line(field, strength) {
+  return { stroke: () => colours[field], width: STRENGTHS[field] * strength, points: { show: false }, spanGaps: true, show: !hidden.has(field) };
+}
+
+function axis(more) {
+  return {
+    stroke: () => colours.muted, font: "12px system-ui, sans-serif", gap: 6,
+    grid: { stroke: () => colours.grid, width: 1 }, ticks: { show: false }, ...more,
+  };
+}
+
+function cursor() {
+  return {
+    y: false,
+    points: { size: 6, show: (u, index) => (index % 2 ? undefined : false) },
+    drag: { x: true, y: false, setScale: false },
+    sync: { key: "memagent", setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } },
+    bind: { dblclick: () => () => zoom && setZoom(null) },
+  };
+}
+
+// The charts share the cursor, and nothing else: a selection in one is no selection in the others.
+function isMove(type) {
+  return type === "mousemove" || type === "mouseleave";
+}
+
+function size(element) {
+  return { width: Math.max(200, element.clientWidth), height: element.clientHeight };
+}
+
+function zoomToSelection(u) {
+  if (u.select.width < 4) return;
+  const [from, to] = [u.select.left, u.select.left + u.select.width].map((left) => u.posToVal(left, "x"));
+  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  const [first, last] = [Math.floor(from), Math.ceil(to)];
+  setZoom(first, Math.max(last, first + 2));
+}
+
+// The legend: a button a curve, with the value under the cursor, or the newest one
+
+function buildLegend(columns) {
+  outputs.clear();
+  const entries = columns.map((field) => {
+    const button = entry("button", `swatch-${field}`, nameOf(field));
+    button.type = "button";
+    button.setAttribute("aria-pressed", String(!hidden.has(field)));
+    button.append(valueOf(field));
+    button.addEventListener("click", () => toggle(field, columns.indexOf(field), button));
+    return button;
+  });
+  const where = entry("span", null, "Step");
+  where.append(valueOf("step"));
+  legend.replaceChildren(where, ...entries.reverse());
+  if (facts.predicted_peak_bytes) legend.append(entry("span", "swatch-predicted dashed", "Predicted peak"));
+  if (facts.limit_bytes) legend.append(entry("span", "swatch-limit dashed", "Limit"));
+  const forecastName = facts.is_running ? "Forecast" : "First warning's forecast";
+  if (isForecastInSight()) legend.append(entry("span", `swatch-forecast tone-${facts.forecast.level} dashed`, forecastName));
+}
+
+// Without growth there is only a date, and that may lie beyond the chart.
+function isForecastInSight() {
+  const forecast = facts.forecast;
+  return forecast !== null && (forecast.growth_bytes_per_step !== null || forecast.eta_step <= steps()[1]);
+}
+
+function valueOf(field) {
+  const element = document.createElement("span");
+  element.className = "value";
+  outputs.set(field, element);
+  return element;
+}
+
+function entry(tag, swatch, text) {
+  const element = document.createElement(tag);
+  element.className = tag === "span" ? "entry" : "";
+  if (swatch) {
+    const line = document.createElement("span");
+    line.className = `swatch ${swatch}`;
+    element.append(line);
+  }
+  element.append(text);
+  return element;
+}
+
+function toggle(field, index, button) {
+  if (!hidden.delete(field)) hidden.add(field);
+  button.setAttribute("aria-pressed", String(!hidden.has(field)));
+  chart.setSeries(2 * index + 1, { show: !hidden.has(field) });
+  chart.setSeries(2 * index + 2, { show: !hidden.has(field) });
+  chart.redraw(true, true);
+}
+
+function tell(index) {
+  const at = index ?? shown.step.length - 1;
+  for (const [field, output] of outputs) {
+    const values = field === "step" ? null : shown.series[field];
+    output.textContent = !values ? count(shown.step[at] ?? 0) : bytes((field === "peak_allocated_bytes" ? values.max : values.last)[at]);
+  }
+}
+
+// Scalars
+
+function drawScalars() {
+  const isLogged = (name) => newest(scalars.series[name].last) !== undefined;
+  const names = Object.keys(scalars.series).filter(isLogged).sort().slice(0, MOST_SCALARS);
+  document.getElementById("scalars").hidden = !names.length && !scalarCharts.size;
+  for (const name of names) if (!scalarCharts.has(name)) scalarCharts.set(name, buildScalar(name));
+  for (const [name, { plot, output }] of scalarCharts) {
+    const values = scalars.series[name] ?? { min: [], max: [], last: [] };
+    plot.setData([scalars.step, values.max, values.min, values.last]);
+    output.textContent = short(newest(values.last));
+  }
+}
+
+function newest(values) {
+  return values.findLast((value) => value !== null);
+}
+
+function buildScalar(name) {
+  const box = document.createElement("article");
+  box.className = "scalar-chart";
+  const title = document.createElement("h3");
+  const output = document.createElement("span");
+  const area = document.createElement("div");
+  area.className = "plot";
+  title.append(name, output);
+  box.append(title, area);
+  document.getElementById("scalar-charts").append(box);
+  const plot = new uPlot(
+    {
+      ...size(area),
+      padding: [8, 26, 0, 0],
+      legend: { show: false },
+      cursor: { ...cursor(), points: { size: 5, show: (u, index) => (index === 3 ? undefined : false) } },
+      scales: { x: { time: false, range: () => (shown ? steps() : [0, 1]) } },
+      axes: [
+        axis({ size: 30, values: (_, values) => values.map(count), space: 70 }),
+        axis({ size: 66, values: (_, values) => values.map(short), space: 34 }),
+      ],
+      series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colours.scalar, width, points: { show: false }, spanGaps: true }))],
+      bands: [{ series: [1, 2], fill: () => `${colours.scalar}40` }],
+      hooks: {
+        setSelect: [zoomToSelection],
+        setCursor: [(u) => (output.textContent = short(u.cursor.idx == null ? newest(u.data[3]) : u.data[3][u.cursor.idx]))],
+      },
+    },
+    [[], [], [], []],
+    area,
+  );
+  new ResizeObserver(() => plot.setSize(size(area))).observe(area);
+  return { plot, output };
+}
+
+// What people and the server do
+
+function redraw() {
+  chart?.redraw(true, true);
+  for (const { plot } of scalarCharts.values()) plot.redraw(true, true);
+}
+
+document.addEventListener("memagent:refreshed", () => {
+  const before = facts;
+  facts = readFacts();
+  if (!facts || (shown && JSON.stringify(before) === JSON.stringify(facts))) return;
+  if (chart) buildLegend(fields());
+  const isBehindUs = zoom && shown && zoom[1] < (before?.last_step ?? 0);
+  if (isBehindUs) {
+    tell(null);
+    redraw();
+  } else {
+    load();
+  }
+});
+scaleButton.addEventListener("click", () => {
+  toLimit = !isToLimit();
+  scaleButton.setAttribute("aria-pressed", String(toLimit));
+  chart.setData(chart.data);
+});
+resetButton.addEventListener("click", () => setZoom(null));
+lastButton.addEventListener("click", () => setZoom(facts.last_step - LAST_STEPS, facts.last_step));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  colours = readColours();
+  redraw();
+});
+new ResizeObserver(() => chart?.setSize(size(place))).observe(place);
+load();

@@ -1,0 +1,115 @@
+"""The worker: evaluate new samples, notice runs that fell silent, deliver notifications, retain.
+
+A turn is a function that returns whether it did anything. Notifications are sent on a thread of their own, so that a slow Slack never
+delays the evaluation that finds the next warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy import delete, select
+
+from memagent_server.alerts.evaluator import Evaluator
+from memagent_server.notify import channels
+from memagent_server.notify.dispatcher import Dispatcher
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Database
+from memagent_server.store.models import Chunk, Run, Stream
+from memagent_server.store.runs import lose_contact
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 0.3
+AFTER_FAILURE_S = 5.0
+LOST_AFTER_S = 90.0
+"""An agent sends something at least every 15 s: this much silence is six heartbeats missed."""
+RETAIN_EVERY_S = 3600.0
+DAY_S = 86_400.0
+_CHUNKS_AT_ONCE = 500
+
+
+class Worker:
+    """Everything the worker does, a turn at a time. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        *,
+        lost_after_s: float = LOST_AFTER_S,
+    ) -> None:
+        found = channels(settings)
+        self._database, self._settings, self._clock, self._lost_after_s = database, settings, clock, lost_after_s
+        self._evaluator = Evaluator(database, tuple(found))
+        self._dispatcher = Dispatcher(database, found, settings.public_url, clock)
+        self._retained_at = float("-inf")
+
+    def turn(self) -> bool:
+        """Evaluate and send; returns whether there was anything to do."""
+        evaluated = self.evaluate()
+        return self.send() or evaluated
+
+    def evaluate(self) -> bool:
+        now = self._clock()
+        lost = self._find_lost(now)
+        evaluated = self._evaluator.turn(now)
+        if now - self._retained_at >= RETAIN_EVERY_S:
+            self._retained_at = now
+            self._retain(now)
+        return evaluated or lost
+
+    def send(self) -> bool:
+        return self._dispatcher.turn()
+
+    def _find_lost(self, now: float) -> bool:
+        """Runs that have not been heard of for too long."""
+        silent = select(Run.id).where(Run.status == "running", Run.last_seen_at < now - self._lost_after_s)
+        with self._database.read() as session:
+            found = list(session.scalars(silent))
+        for run_id in found:
+            with self._database.write() as session:
+                if session.scalar(silent.where(Run.id == run_id)) is not None:
+                    lose_contact(session, run_id, now)
+                    log.warning("run %s has not been heard of for %.0f s", run_id, self._lost_after_s)
+        return bool(found)
+
+    def _retain(self, now: float) -> None:
+        """Delete the chunks of runs that ended longer ago than samples are kept; their records stay."""
+        old = now - self._settings.retention_days * DAY_S
+        ended = (
+            select(Stream.id).join(Run, Run.id == Stream.run_id).where(Run.finished_at < old, Run.status != "running")
+        )
+        while True:
+            with self._database.write() as session:
+                keys = session.execute(
+                    select(Chunk.stream_id, Chunk.seq).where(Chunk.stream_id.in_(ended)).limit(_CHUNKS_AT_ONCE)
+                ).all()
+                for stream_id, seq in keys:
+                    session.execute(delete(Chunk).where(Chunk.stream_id == stream_id, Chunk.seq == seq))
+            if not keys:
+                return
+
+
+def run_worker(settings: Settings, stop: threading.Event) -> None:
+    """Work until `stop` is set. A database that is away is waited for."""
+    database = Database(settings.database_url)
+    worker = Worker(database, settings)
+    sender = threading.Thread(target=_repeat, args=(worker.send, stop), name="memagent-notify", daemon=True)
+    sender.start()
+    _repeat(worker.evaluate, stop)
+    sender.join(15.0)
+    database.close()
+
+
+def _repeat(turn: Callable[[], bool], stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            stop.wait(0.0 if turn() else IDLE_S)
+        except Exception:
+            log.exception("the worker's turn failed; it goes on in %.0f s", AFTER_FAILURE_S)
+            stop.wait(AFTER_FAILURE_S)

@@ -1,0 +1,93 @@
+"""The rules of thumb that every tutorial gives, as cases: the formula must agree with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.errors import EstimateError
+from memagent.estimator.formula import (
+    StepSizes,
+    TransformerShape,
+    attention_scores,
+    estimate_step,
+    estimate_transformer,
+    state_bytes_per_parameter,
+    transformer_activations,
+    with_batch,
+)
+
+LLAMA_7B = TransformerShape(layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048, ffn=11_008, gated=True)
+GPT2 = TransformerShape(layers=12, hidden=768, heads=12, vocab=50_257, sequence=1024, tied_embeddings=True)
+
+
+def test_parameter_counts_of_known_models():
+    assert LLAMA_7B.parameter_count() == pytest.approx(6.738e9, rel=0.001)
+    assert GPT2.parameter_count() == pytest.approx(124.4e6, rel=0.001)
+
+
+def test_seven_billion_parameters_with_adam_in_mixed_precision_are_112_gigabytes_before_activations():
+    estimate = estimate_transformer(LLAMA_7B, parameter_count=7_000_000_000)
+    held = sum(estimate.components[name] for name in ("parameters", "gradients", "optimizer_state"))
+    assert held == 16 * 7_000_000_000 == 112_000_000_000
+
+
+@pytest.mark.parametrize(("optimizer", "size"), [("sgd", 0), ("momentum", 4), ("adamw", 8), ("AdamW", 8), ("lion", 4)])
+def test_state_by_optimizer(optimizer, size):
+    assert state_bytes_per_parameter(optimizer) == size
+
+
+def test_eight_bit_states_are_a_quarter():
+    assert state_bytes_per_parameter("adamw8bit") / state_bytes_per_parameter("adamw") == pytest.approx(0.25, rel=0.02)
+
+
+def test_attention_scores_are_batch_heads_sequence_squared_times_two():
+    assert attention_scores(with_batch(LLAMA_7B, 4)) == 4 * 32 * 2048**2 * 2
+
+
+def test_a_layer_keeps_34_sbh_and_eager_attention_five_as_squared_b_more():
+    without_logits = 8 * LLAMA_7B.sequence * LLAMA_7B.vocab + 2 * LLAMA_7B.sequence * LLAMA_7B.vocab
+    sbh = 2048 * 4096
+    assert transformer_activations(LLAMA_7B) - without_logits == 32 * 34 * sbh
+    assert (
+        transformer_activations(LLAMA_7B, attention="eager") - transformer_activations(LLAMA_7B)
+        == 32 * 5 * 32 * 2048**2
+    )
+
+
+def test_checkpointing_keeps_a_layers_input_each_and_one_layer():
+    full, none = transformer_activations(LLAMA_7B, checkpointing="full"), transformer_activations(LLAMA_7B)
+    assert full < 0.2 * none
+    assert none - full == 31 * 34 * 2048 * 4096 - 32 * 2 * 2048 * 4096
+
+
+def test_activations_grow_with_the_batch():
+    assert transformer_activations(with_batch(GPT2, 8)) == 8 * transformer_activations(GPT2)
+
+
+def test_fp32_takes_four_bytes_for_each_and_eight_for_adam():
+    parts = estimate_transformer(GPT2, precision="fp32").components
+    assert parts["parameters"] == parts["gradients"] == 4 * GPT2.parameter_count()
+    assert parts["optimizer_state"] == 8 * GPT2.parameter_count()
+
+
+def test_the_peak_is_the_largest_moment_and_the_bounds_hold_it():
+    estimate = estimate_step(StepSizes(100, 100, 200, activations_bytes=1000, temporaries_bytes=50), limit_bytes=1300)
+    assert estimate.peak_allocated_bytes == 300 + 1000 + 25
+    assert estimate.low_bytes < estimate.peak_allocated_bytes < estimate.high_bytes
+    assert estimate.fits is False and "will not fit" in estimate.verdict()
+    small = estimate_step(StepSizes(100, 100, 200, activations_bytes=10, temporaries_bytes=50))
+    assert small.peak_allocated_bytes == 300 + 100 + 50 and small.fits is None
+
+
+def test_it_becomes_a_message_and_a_dict():
+    estimate = estimate_step(StepSizes(1, 2, 3), limit_bytes=100, assumptions={"a": 1})
+    message = estimate.to_message(rank=2, device="GPU-1")
+    assert (message.rank, message.device, message.components["gradients"], message.limit_bytes) == (2, "GPU-1", 2, 100)
+    assert estimate.to_dict()["fits"] is True and estimate.to_dict()["assumptions"] == {"a": 1}
+
+
+def test_nonsense_is_refused_by_name():
+    with pytest.raises(EstimateError, match="layers is 0"):
+        TransformerShape(layers=0, hidden=1, heads=1, vocab=1, sequence=1)
+    with pytest.raises(EstimateError, match="adamw"):
+        state_bytes_per_parameter("adamax9000")

@@ -1,0 +1,109 @@
+"""The prediction for live models, beside what autograd and the optimizer really keep."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from memagent.components import measure
+from memagent.demo.train import GPT
+from memagent.estimator.activations import saved_bytes
+from memagent.estimator.live import predict
+
+
+def really_saved(model: nn.Module, forward) -> int:
+    """Bytes of the storages that autograd saves for backward, parameters left out."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    seen: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            seen.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        kept = forward()
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+
+
+def mlp() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Sequential(
+        nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    ), torch.randn(256, 64)
+
+
+def cnn() -> tuple[nn.Module, torch.Tensor]:
+    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1),
+              nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]  # fmt: skip
+    return nn.Sequential(*layers), torch.randn(32, 3, 32, 32)
+
+
+def gpt() -> tuple[nn.Module, torch.Tensor]:
+    return GPT(), torch.randint(256, (16, 128))
+
+
+@pytest.mark.parametrize(("make", "allowed"), [(mlp, 0.02), (cnn, 0.02), (gpt, 0.15)])
+def test_activations_are_near_what_autograd_keeps(make, allowed):
+    model, inputs = make()
+
+    def forward():
+        output = model(inputs)
+        return functional.cross_entropy(output.flatten(0, 1), inputs.flatten()) if make is gpt else output.sum()
+
+    reckoned, _ = saved_bytes([model], ((tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")),))
+    assert reckoned == pytest.approx(really_saved(model, forward), rel=allowed)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adam(p),
+        lambda p: torch.optim.AdamW(p, amsgrad=True),
+        lambda p: torch.optim.RMSprop(p, momentum=0.9, centered=True),
+        lambda p: torch.optim.Adagrad(p),
+    ],
+)
+def test_parameters_gradients_and_optimizer_state_are_what_is_really_held(make):
+    model, inputs = mlp()
+    optimizer = make(model.parameters())
+    prediction = predict([model], [optimizer], inputs=(((256, 64), "float32"),))
+    model(inputs).sum().backward()
+    optimizer.step()
+    held = measure([model], [optimizer])
+    assert prediction.components["parameters"] == held.parameters_bytes
+    assert prediction.components["gradients"] == held.gradients_bytes
+    assert abs(prediction.components["optimizer_state"] - held.optimizer_state_bytes) <= 8 * len(
+        list(model.parameters())
+    )
+
+
+def test_frozen_parameters_have_no_gradients_and_no_state():
+    model, _ = mlp()
+    model[0].requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parts = predict([model], [torch.optim.Adam(trained)]).components
+    assert parts["gradients"] == sum(p.numel() * 4 for p in trained) < parts["parameters"]
+
+
+def test_without_inputs_it_says_that_activations_are_left_out():
+    model, _ = mlp()
+    prediction = predict([model], [torch.optim.Adam(model.parameters())])
+    assert prediction.components["activations"] == 0 and "left out" in prediction.assumptions["activations"]
+
+
+def test_what_it_does_not_know_it_names():
+    class Strange(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+    class Odd(torch.optim.SGD):
+        pass
+
+    model = nn.Sequential(nn.Linear(4, 4), Strange())
+    assumptions = predict([model], [Odd(model.parameters(), lr=0.1)], inputs=(((2, 4), "float32"),)).assumptions
+    assert assumptions["modules_left_out"] == ["Strange"] and "Odd" in assumptions["optimizer_state"]

@@ -1,0 +1,244 @@
+"""The forecaster on series whose end is known: what dies is foretold, what lives is left alone. Sizes are in bytes, GiB in the names."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.forecast import Forecaster
+
+GIB = 2**30
+LIMIT = 40 * GIB
+PAGES = ("warning", "critical")
+
+
+def series(
+    length: int, floor, *, excess: float = 4.0, noise: float = 0.02, seed: int = 1
+) -> list[tuple[int, int, int]]:
+    """(step, allocated, peak) for steps whose floor in GiB is floor(step); ends where the peak would pass the limit."""
+    generator = random.Random(seed)
+    rows = []
+    for step in range(1, length + 1):
+        allocated = (floor(step) + generator.gauss(0, noise)) * GIB
+        peak = allocated + excess * GIB * generator.uniform(0.98, 1.0)
+        if peak >= LIMIT:
+            break
+        rows.append((step, int(allocated), int(peak)))
+    return rows
+
+
+def first_page(rows, *, step_s: float = 1.0, **options):
+    """The first forecast that pages, or None."""
+    forecaster = Forecaster(LIMIT, **options)
+    for step, allocated, peak in rows:
+        forecast = forecaster.update(step, time_s=step * step_s, allocated_bytes=allocated, peak_allocated_bytes=peak)
+        if forecast.level in PAGES:
+            return forecast
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "floor"),
+    [
+        ("linear", lambda t: 10 + 0.02 * t),
+        ("accelerating", lambda t: 10 + 26 * (t / 1300) ** 1.5),
+        ("late onset", lambda t: 10 + max(0, t - 600) * 0.04),
+        ("in jumps", lambda t: 10 + (t // 40) * 0.8),
+        ("after a warm-up", lambda t: 10 + 5 * (1 - math.exp(-t / 20)) + 0.016 * t),
+        ("per epoch", lambda t: 10 + (t // 100) * 2.0),
+    ],
+)
+def test_a_leak_is_foretold_well_before_the_end(name, floor):
+    rows = series(5000, floor)
+    death = rows[-1][0] + 1
+    forecast = first_page(rows)
+    assert forecast is not None and forecast.cause == "leak"
+    lead = death - forecast.step
+    assert lead >= 0.08 * death, f"only {lead} of {death} steps before"
+    assert abs(forecast.eta_step - death) <= 0.5 * lead
+    assert forecast.eta_low <= forecast.eta_step <= forecast.eta_high
+    assert forecast.growth_bytes_per_step > 0 and forecast.growing_since_step < forecast.step
+    assert forecast.oom_probability > 0.5
+
+
+def test_a_linear_leak_is_foretold_with_a_third_of_the_life_left():
+    rows = series(5000, lambda t: 10 + 0.02 * t)
+    assert (rows[-1][0] - first_page(rows).step) / rows[-1][0] > 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "floor"),
+    [
+        ("flat", lambda t: 20),
+        ("flat at 98 percent", lambda t: 35.1),
+        ("warm-up that plateaus", lambda t: 10 + 24 * (1 - math.exp(-t / 100))),
+        ("slow plateau", lambda t: 10 + 22 * (1 - math.exp(-t / 800))),
+        ("saw tooth of garbage collection", lambda t: 10 + 12 * (t % 50) / 50),
+        ("one jump", lambda t: 10 if t < 500 else 25),
+        ("too slow to matter", lambda t: 10 + 0.0005 * t),
+        ("falling", lambda t: 30 - 0.005 * t),
+    ],
+)
+def test_what_only_looks_like_a_leak_is_left_alone(name, floor):
+    assert first_page(series(2000, floor)) is None
+
+
+def test_a_leak_that_ends_with_the_plan_is_silent_and_the_same_without_the_plan_is_not():
+    rows = series(1000, lambda t: 10 + 0.02 * t)[:1000]
+    assert first_page(rows, total_steps=1000) is None
+    assert first_page(rows) is not None
+
+
+def test_it_warns_when_seconds_are_long_and_is_critical_when_they_are_short():
+    rows = series(5000, lambda t: 10 + 0.02 * t)
+    assert first_page(rows, step_s=10.0).level == "warning"
+    assert first_page(rows, step_s=0.01).level == "critical"
+    assert first_page(rows, step_s=10.0).eta_s == pytest.approx(10 * (1300 - first_page(rows).step), rel=0.2)
+
+
+def test_optimizer_state_that_will_not_fit_is_told_before_the_first_step():
+    forecaster = Forecaster(LIMIT, optimizer_state_bytes=20 * GIB)
+    forecast = forecaster.update(0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0)
+    assert (forecast.level, forecast.cause) == ("critical", "optimizer_state")
+    small = Forecaster(LIMIT, optimizer_state_bytes=2 * GIB)
+    assert small.update(0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0).level == "ok"
+
+
+def test_the_largest_input_is_reckoned_with():
+    def page(largest: int):
+        forecaster = Forecaster(LIMIT, max_input_size=largest)
+        generator = random.Random(3)
+        for step in range(1, 200):
+            size = generator.randrange(200, 1000)
+            forecast = forecaster.update(
+                step, allocated_bytes=10 * GIB, peak_allocated_bytes=10 * GIB + size * GIB // 50, input_size=size
+            )
+            if forecast.level in PAGES:
+                return forecast
+        return None
+
+    assert page(2000).cause == "input"
+    assert page(1200) is None
+
+
+def test_fragmentation_is_told_from_a_leak():
+    forecaster = Forecaster(LIMIT)
+    for step in range(1, 1000):
+        split = int(step * 0.02 * GIB)
+        forecast = forecaster.update(
+            step,
+            allocated_bytes=15 * GIB,
+            peak_allocated_bytes=20 * GIB,
+            reserved_bytes=21 * GIB + split,
+            inactive_split_bytes=split,
+        )
+        if forecast.level in PAGES:
+            break
+    assert forecast.cause == "fragmentation" and forecast.step < 1000
+
+
+def test_other_processes_are_told_from_a_leak():
+    forecaster = Forecaster(LIMIT)
+    for step in range(1, 1000):
+        used = 20 * GIB + int(step * 0.02 * GIB)
+        forecast = forecaster.update(
+            step,
+            allocated_bytes=15 * GIB,
+            peak_allocated_bytes=18 * GIB,
+            reserved_bytes=19 * GIB,
+            device_used_bytes=used,
+        )
+        if forecast.level in PAGES:
+            break
+    assert forecast.cause == "other_processes"
+
+
+def test_host_memory_has_its_own_limit():
+    forecaster = Forecaster(LIMIT, host_limit_bytes=64 * GIB)
+    for step in range(1, 2000):
+        forecast = forecaster.update(step, allocated_bytes=10 * GIB, host_used_bytes=int((10 + 0.03 * step) * GIB))
+        if forecast.level in PAGES:
+            break
+    assert (forecast.cause, forecast.limit_bytes) == ("host_memory", 64 * GIB)
+
+
+def test_garbage_that_can_be_collected_is_no_leak():
+    rows = series(5000, lambda t: 10 + 0.02 * t)
+    asked = []
+
+    def collect():
+        asked.append(True)
+        return 10 * GIB
+
+    assert first_page(rows[:900], gc_probe=collect) is None and asked
+    assert first_page(rows, gc_probe=lambda: None) is not None
+
+
+def test_growth_within_an_epoch_is_given_until_its_end():
+    def floor(t):
+        return 10 + 20 * (t % 1000) / 1000
+
+    assert first_page(series(3000, floor), epoch_steps=1000) is None
+
+
+def test_a_step_that_goes_back_begins_anew():
+    forecaster = Forecaster(LIMIT)
+    for step, allocated, peak in series(900, lambda t: 10 + 0.02 * t):
+        forecaster.update(step, allocated_bytes=allocated, peak_allocated_bytes=peak)
+    forecast = forecaster.update(1, allocated_bytes=10 * GIB, peak_allocated_bytes=14 * GIB)
+    assert (forecast.level, forecast.step, forecast.growth_bytes_per_step) == ("ok", 1, None)
+
+
+def test_missing_readings_are_no_readings():
+    forecaster = Forecaster(LIMIT)
+    for step in range(100):
+        assert forecaster.update(step).level == "ok"
+
+
+def test_its_memory_does_not_grow_with_the_run():
+    forecaster = Forecaster(LIMIT)
+    sizes = []
+    for step in range(1, 40_001):
+        forecaster.update(
+            step, time_s=step, allocated_bytes=10 * GIB + step, peak_allocated_bytes=12 * GIB, input_size=step % 7
+        )
+        if step in (2_000, 40_000):
+            sizes.append(len(pickle.dumps(forecaster)))
+    assert sizes[1] < 1.5 * sizes[0]
+
+
+def test_the_same_readings_give_the_same_answer():
+    rows = series(2000, lambda t: 10 + 0.02 * t)
+    assert first_page(rows) == first_page(rows)
+
+
+readings = st.one_of(st.none(), st.integers(0, 2**50))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), readings, readings, readings, readings), max_size=80), st.integers(1, 2**50)
+)
+def test_no_readings_make_it_raise_or_answer_nonsense(rows, limit):
+    forecaster = Forecaster(limit, host_limit_bytes=limit, total_steps=50)
+    for step, allocated, peak, used, host in rows:
+        forecast = forecaster.update(
+            step,
+            time_s=float(step),
+            allocated_bytes=allocated,
+            peak_allocated_bytes=peak,
+            device_used_bytes=used,
+            host_used_bytes=host,
+        )
+        assert 0 <= forecast.oom_probability <= 1
+        assert forecast.eta_step is None or (math.isfinite(forecast.eta_step) and forecast.eta_step >= step)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_must_be_more_than_zero(limit):
+    with pytest.raises(ValueError, match="more than zero"):
+        Forecaster(limit)

@@ -1,0 +1,146 @@
+"""The list of runs and of alerts in a real browser: fresh, searchable, and usable by keyboard."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+FOCUS = """(() => {
+  const element = document.activeElement;
+  const style = getComputedStyle(element);
+  return [element.textContent.trim() || element.name, style.outlineStyle, parseFloat(style.outlineWidth)];
+})()"""
+
+
+def names(page):
+    return page.locator(".cell-run .strong").all_inner_texts()
+
+
+def test_the_first_run_appears_by_itself(server, tell, stories, open_page):
+    page = open_page(server.url)
+    assert "import memagent" in page.locator("#runs").inner_text()
+    tell(stories.lost())
+    page.wait_for_selector("table.runs")
+    assert names(page) == ["resnet50 augment"]
+
+
+def test_the_list_refreshes_without_losing_the_focus(server, tell, stories, open_page, until):
+    tell(stories.lost())
+    page = open_page(server.url)
+    page.get_by_role("link", name="resnet50 augment").focus()
+    tell(stories.leaking())
+    until(lambda: len(names(page)) == 2)
+    assert names(page) == ["gpt2-medium, longer context", "resnet50 augment"]
+    assert page.evaluate("document.activeElement.textContent") == "resnet50 augment"
+
+
+def test_a_list_that_has_not_changed_is_left_alone(server, tell, stories, open_page):
+    tell(stories.failed())
+    page = open_page(server.url)
+    page.evaluate("document.querySelector('table.runs').untouched = true")
+    with page.expect_response(lambda answer: answer.url.rstrip("/") == server.url):
+        pass
+    with page.expect_response(lambda answer: answer.url.rstrip("/") == server.url) as second:
+        pass
+    assert second.value.status == 304
+    assert page.evaluate("document.querySelector('table.runs').untouched")
+
+
+def test_runs_are_searched_and_filtered(server, tell, stories, open_page):
+    for story in (stories.lost(), stories.failed(), stories.leaking()):
+        tell(story)
+    page = open_page(server.url)
+    page.get_by_role("searchbox").fill("vision")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("q=vision"))
+    assert names(page) == ["vit-b16 lr sweep", "resnet50 augment"]
+    page.get_by_label("Status").select_option("failed")
+    page.wait_for_url(re.compile("status=failed"))
+    assert names(page) == ["vit-b16 lr sweep"]
+
+
+def test_a_row_tells_the_facts_of_a_run(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(server.url)
+    row = page.locator("table.runs tbody tr").inner_text()
+    for words in (
+        "running",
+        "gpt2-medium, longer context",
+        "language",
+        "ana on gpu-07",
+        "1,180 of 5,000",
+        "of 79.00 GiB",
+        "~420 steps",
+    ):
+        assert words in row
+    bar = page.locator("table.runs .bar").evaluate(
+        "bar => [...bar.children].map(part => part.getBoundingClientRect().width)"
+    )
+    track, fill = bar[:2]
+    assert 0.8 < fill / track < 0.9
+
+
+def test_alerts_tell_their_history_and_lead_to_the_run(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(f"{server.url}/alerts")
+    shown = page.locator(".alert").inner_text()
+    for words in (
+        "firing",
+        "step 870",
+        "confirmed by 2 forecasts in a row",
+        "slack webhook sent",
+        "webhook waiting",
+        "503 Service Unavailable",
+    ):
+        assert words in shown
+    page.get_by_role("link", name="Averted").click()
+    assert "No alert in this state" in page.locator("#alerts").inner_text()
+    page.get_by_role("link", name="Open", exact=True).click()
+    page.get_by_role("link", name="gpt2-medium, longer context").click()
+    page.wait_for_selector("#memory-chart[data-drawn]")
+
+
+def test_every_stop_of_the_keyboard_is_seen(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(server.url)
+    seen = []
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        facts = page.evaluate(FOCUS)
+        assert facts[1] != "none", facts
+        assert facts[2] >= 2, facts
+        seen.append(facts[0])
+    assert seen[0] == "Skip to content"
+    assert "q" in seen
+    assert "gpt2-medium, longer context" in seen
+
+
+def test_nothing_is_loaded_from_elsewhere(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page, asked = open_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in ("/", "/alerts", "/runs/k3v9leak"):
+        page.goto(server.url + path, wait_until="networkidle")
+    assert asked
+    assert all(url.startswith(server.url + "/") for url in asked)
+
+
+def test_people_log_in_with_a_token_and_out_again(start_server, open_page):
+    server = start_server("--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": "a token for tests only"})
+    page = open_page(f"{server.url}/alerts")
+    assert page.url == f"{server.url}/login?next=%2Falerts"
+    page.get_by_label("Token").fill("a token for tests only")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{server.url}/alerts")
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url(f"{server.url}/login")
+
+
+@pytest.mark.parametrize("width", [768, 1024, 1280, 1920])
+def test_no_list_scrolls_sideways(server, tell, stories, open_page, width):
+    tell(stories.leaking())
+    page = open_page(width=width)
+    for path in ("/", "/?project=language", "/alerts"):
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path

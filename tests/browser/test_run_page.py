@@ -1,0 +1,254 @@
+"""The run page in a real browser: its chart is really drawn, zooms down to single steps, stays fresh, and tells what it shows in words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+PIXELS = """([r, g, b]) => {
+  const canvas = document.querySelector('#memory-chart canvas');
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+  const found = [];
+  for (let i = 0; i < data.length; i += 4)
+    if (data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24) found.push(i / 4);
+  return { count: found.length, top: found.length ? Math.floor(found[0] / canvas.width) / canvas.height : null };
+}"""
+
+
+def drawn(page):
+    page.wait_for_selector("#memory-chart[data-drawn]")
+    return page
+
+
+def colour(page, name):
+    """A custom property as [r, g, b]."""
+    text = page.evaluate(
+        "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()", f"--{name}"
+    )
+    assert re.fullmatch("#[0-9a-f]{6}", text)
+    return [int(text[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def pixels(page, name):
+    """How many pixels of the chart have that colour."""
+    return page.evaluate(PIXELS, colour(page, name))["count"]
+
+
+def top(page, name):
+    """Where the highest pixel of that colour is: 0 at the chart's upper edge, 1 at the lower one."""
+    return page.evaluate(PIXELS, colour(page, name))["top"]
+
+
+def window(page):
+    """The steps that the chart shows: first, last, and how many samples there are between."""
+    facts = page.locator("#memory-chart").evaluate("element => ({...element.dataset})")
+    return int(facts["from"]), int(facts["to"]), int(facts["samples"])
+
+
+def drag(page, start, end):
+    """Drag over the chart's plot, from and to as shares of its width."""
+    box = page.locator("#memory-chart .u-over").bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + start * box["width"], y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], y, steps=5)
+    page.mouse.up()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(server, tell, stories, open_page, dark):
+    tell(stories.leaking())
+    page = drawn(open_page(f"{server.url}/runs/k3v9leak", dark=dark))
+    for name in ("curve-allocated", "curve-peak", "curve-reserved", "curve-device", "curve-limit", "curve-predicted"):
+        assert pixels(page, name) > 150, name
+    assert pixels(page, "bar-critical") > 300  # the forecast's line and the warning's marker
+    assert window(page)[1:] == (1180, 1181)
+
+
+def test_the_page_says_what_the_chart_shows(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = drawn(open_page(f"{server.url}/runs/k3v9leak"))
+    assert page.locator(".headline").inner_text() == "Runs out of memory in about 420 steps (9 min)"
+    assert (
+        "limit is reached at about step 1,598 (between 1,530 and 1,700)" in page.locator("#chart-summary").inner_text()
+    )
+    assert "Peak within the step" in page.locator("#chart-legend").inner_text()
+    assert page.locator("#cause h2").inner_text() == "Likely cause: leak"
+    assert page.locator(".scalar-chart h3").all_inner_texts() == [
+        text
+        for text in page.locator(".scalar-chart h3").all_inner_texts()
+        if text.split("\n")[0] in ("grad_norm", "loss", "lr")
+    ]
+    assert page.locator(".scalar-chart canvas").count() == 3
+
+
+def test_a_dead_run_shows_how_early_the_warning_was(server, tell, stories, open_page):
+    tell(stories.died())
+    page = drawn(open_page(f"{server.url}/runs/d1ed"))
+    assert page.locator(".headline").inner_text() == "Died of out-of-memory at step 1,234"
+    assert page.locator(".headline-detail").inner_text() == "First warning 310 steps before, at step 924."
+    assert "First warning's forecast" in page.locator("#chart-legend").inner_text()
+    assert pixels(page, "bar-warning") > 100
+
+
+def test_a_spike_of_one_step_in_a_hundred_thousand_is_seen_and_found(server, tell, stories, open_page, until):
+    tell(stories.long())
+    page = drawn(open_page(f"{server.url}/runs/l0ng"))
+    assert window(page)[2] == 100_001
+    assert top(page, "curve-peak") < 0.3  # the spike reaches 7 of 8 GiB
+    asked = []
+    page.on("request", lambda request: "/series?" in request.url and asked.append(request.url))
+    for _ in range(4):
+        first, last, before = window(page)
+        share = (54_321 - first) / (last - first)
+        with page.expect_response(lambda answer: "device=host" in answer.url):
+            drag(page, max(0.001, share - 0.02), min(0.999, share + 0.02))
+        until(lambda before=before: window(page)[2] < before)
+        first, last, samples = window(page)
+        assert first <= 54_321 <= last
+        if samples == last - first + 1 < 400:
+            break
+    assert samples == last - first + 1 < 400  # single steps
+    assert all("from=" in url and "to=" in url for url in asked)
+    assert top(page, "curve-peak") < 0.3
+    page.locator("#memory-chart .u-over").dblclick()
+    until(lambda: window(page)[2] == 100_001)
+    assert "from=" not in page.url
+
+
+def test_a_zoomed_page_can_be_shared_and_reset_by_keyboard(server, tell, stories, open_page, until):
+    tell(stories.healthy())
+    page = drawn(open_page(f"{server.url}/runs/h8healthy?from=100&to=300"))
+    assert window(page) == (100, 300, 201)
+    page.locator("#zoom-reset").focus()
+    page.keyboard.press("Enter")
+    until(lambda: window(page)[1:] == (2400, 2401))
+    page.locator("#zoom-last").focus()
+    page.keyboard.press("Enter")
+    until(lambda: window(page) == (2200, 2400, 201))
+    assert "from=2200&to=2400" in page.url
+
+
+def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(server, tell, stories, open_page, until):
+    tell(stories.healthy())
+    page = drawn(open_page(f"{server.url}/runs/h8healthy"))
+    asked = []
+    page.on("request", lambda request: "/series?" in request.url and asked.append(request.url.split("&from=")[1]))
+    drag(page, 0.25, 0.5)
+    until(lambda: window(page)[2] < 700)
+    first, last, samples = window(page)
+    assert (abs(first - 600) < 60, abs(last - 1200) < 60, samples == last - first + 1) == (True, True, True)
+    assert len(asked) == 2  # memory and scalars, once each
+    assert len(set(asked)) == 1
+    over = page.locator(".scalar-chart .u-over").first
+    over.scroll_into_view_if_needed()
+    plot = over.bounding_box()
+    page.mouse.move(plot["x"] + plot["width"] * 0.4, plot["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(plot["x"] + plot["width"] * 0.6, plot["y"] + 20, steps=4)
+    page.mouse.up()
+    until(lambda: window(page)[2] < 200)
+    assert first < window(page)[0] < window(page)[1] < last
+
+
+def test_a_curve_is_hidden_by_its_legend(server, tell, stories, open_page, until):
+    tell(stories.healthy())
+    page = drawn(open_page(f"{server.url}/runs/h8healthy"))
+    before = pixels(page, "curve-device")
+    entry = page.get_by_role("button", name=re.compile("Device used"))
+    entry.focus()
+    page.keyboard.press("Enter")
+    assert entry.get_attribute("aria-pressed") == "false"
+    until(lambda: pixels(page, "curve-device") == 0)
+    entry.click()
+    until(lambda: pixels(page, "curve-device") == before)
+
+
+def test_the_scale_follows_limit_or_data(server, tell, stories, open_page, until):
+    tell(stories.healthy())
+    page = drawn(open_page(f"{server.url}/runs/h8healthy"))
+    button = page.locator("#scale-limit")
+    assert button.get_attribute("aria-pressed") == "true"
+    before = top(page, "curve-device")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    until(lambda: top(page, "curve-device") < before)
+
+
+def test_another_rank_is_one_click_away(server, tell, stories, open_page):
+    tell(stories.two_ranks())
+    page = drawn(open_page(f"{server.url}/runs/ddp2"))
+    assert page.locator("#chart-summary").inner_text().startswith("Rank 1 on")  # the fuller one
+    page.get_by_role("link", name=re.compile("Rank 0")).click()
+    page.wait_for_url(re.compile("rank=0"))
+    drawn(page)
+    assert page.locator("#chart-summary").inner_text().startswith("Rank 0 on")
+
+
+def test_the_page_stays_fresh_without_being_reloaded(server, tell, stories, open_page, until):
+    story = stories.healthy()
+    columns = story.streams[0, story.devices[0]["id"]]
+    story.streams = {
+        key: {name: values[:200] for name, values in found.items()} for key, found in story.streams.items()
+    }
+    tell(story)
+    page = drawn(open_page(f"{server.url}/runs/h8healthy"))
+    page.evaluate("window.untouched = true; document.querySelector('#memory-chart canvas').untouched = true")
+    page.locator("#streams a").first.focus()
+    story.send(server, 0, story.devices[0]["id"], {name: values[200:320] for name, values in columns.items()}, seq=77)
+    until(lambda: window(page)[1] == 319)
+    assert "319" in page.locator("#streams").inner_text()
+    assert page.evaluate("window.untouched && document.querySelector('#memory-chart canvas').untouched")
+    assert page.evaluate("document.activeElement.closest('#streams') !== null")
+
+
+def test_the_chart_appears_with_the_first_sample(server, tell, stories, open_page):
+    story = stories.healthy()
+    streams, story.streams, story.forecasts = story.streams, {}, []
+    tell(story)
+    page = open_page(f"{server.url}/runs/h8healthy")
+    assert "appears with the first sample" in page.locator("#chart-note").inner_text()
+    assert page.locator("#memory-chart canvas").count() == 0
+    story.streams = streams
+    tell(story)
+    drawn(page)
+    assert window(page)[1:] == (2400, 2401)
+
+
+def test_what_strangers_write_stays_text(server, tell, stories, open_page):
+    tell(stories.hostile())
+    page = open_page()
+    for path in ("/", "/alerts", "/runs/h0stile", "/?q=%3Cscript%3Ewindow.hacked%3D1%3C/script%3E"):
+        page.goto(server.url + path)
+        if path.startswith("/runs"):
+            drawn(page)
+            page.wait_for_selector(".scalar-chart canvas")
+            assert page.locator("h1").inner_text().startswith("<script>")
+        assert page.evaluate("window.hacked === undefined && !document.querySelector('img[src=x]')")
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(server, tell, stories, open_page):
+    for story in (stories.leaking(), stories.died()):
+        tell(story)
+    page = open_page(width=390, height=844, device_scale_factor=2, is_mobile=True, has_touch=True)
+    for path in ("/", "/alerts", "/runs/k3v9leak", "/runs/d1ed", "/login", "/"):
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_the_chart_follows_the_size_of_the_window(server, tell, stories, open_page, until):
+    tell(stories.healthy())
+    page = drawn(open_page(f"{server.url}/runs/h8healthy"))
+    page.set_viewport_size({"width": 700, "height": 900})
+    until(lambda: page.locator("#memory-chart .uplot").bounding_box()["width"] < 700)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+
+
+def test_a_forecast_beyond_the_chart_is_told_in_words_and_not_in_the_legend(server, tell, stories, open_page):
+    tell(stories.two_ranks())
+    page = drawn(open_page(f"{server.url}/runs/ddp2"))
+    assert "the limit is reached at about step 5,600" in page.locator("#chart-summary").inner_text()
+    assert "Forecast" not in page.locator("#chart-legend").inner_text()

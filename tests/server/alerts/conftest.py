@@ -1,0 +1,71 @@
+"""A worker on a bench: a real store, and a clock of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
+from memagent_server.store.alerts import list_alerts
+from memagent_server.store.runs import finish_run, start_run
+from memagent_server.store.samples import add_batch
+from memagent_server.worker import Worker
+
+GIB = 2**30
+LIMIT = 40 * GIB
+START = 1_000_000.0
+
+
+class Bench:
+    """A store, a worker with a clock of ours, and a run to feed. Step s is at START + s."""
+
+    def __init__(self, database, settings) -> None:
+        self.database, self.settings, self.now = database, settings, START
+        self.worker = self.new_worker()
+
+    def new_worker(self) -> Worker:
+        return Worker(self.database, self.settings, lambda: self.now)
+
+    def start(self, run_id: str = "r", **facts) -> None:
+        device = Device(id="host", kind="host", name="host (64 GiB)", limit_bytes=LIMIT)
+        with self.database.write() as session:
+            start_run(session, RunStart(run_id=run_id, name="gpt", devices=[device], **facts), self.now)
+
+    def feed(self, first: int, last: int, gib, *, seq: int, run_id: str = "r", events: tuple[Event, ...] = ()) -> None:
+        steps = list(range(first, last))
+        columns = {
+            "step": steps,
+            "time_s": [START + step for step in steps],
+            "allocated_bytes": [int(gib(step) * GIB) for step in steps],
+            "limit_bytes": [LIMIT] * len(steps),
+        }
+        self.now = START + last
+        with self.database.write() as session:
+            batch = Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)], events=list(events))
+            add_batch(session, run_id, batch, self.now)
+
+    def finish(self, status: str, step: int = 0, run_id: str = "r") -> None:
+        with self.database.write() as session:
+            finish_run(session, run_id, Finish(status=status, step=step), self.now)
+
+    def alerts(self) -> list[dict]:
+        with self.database.read() as session:
+            return list_alerts(session)["alerts"]
+
+    def path(self) -> list[str]:
+        (alert,) = self.alerts()
+        return [item["to_state"] for item in alert["transitions"]]
+
+
+@pytest.fixture
+def bench(database, make_settings) -> Bench:
+    # nobody listens there: notifications wait in the outbox, which is what these tests look at
+    return Bench(
+        database,
+        make_settings(database.url, slack_webhook_url="http://127.0.0.1:9/x", webhook_url="http://127.0.0.1:9/y"),
+    )
+
+
+@pytest.fixture
+def bench_on() -> type[Bench]:
+    """Make a bench: bench_on(database, settings)."""
+    return Bench

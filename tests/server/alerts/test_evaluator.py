@@ -1,0 +1,211 @@
+"""What the evaluator makes of trouble: restarts, a second worker, failed writes, ids given twice, an end after an end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import select, text
+
+from memagent.wire.messages import Finish, RunStart
+from memagent_server.store.models import Notification, Stream
+from memagent_server.store.runs import delete_run, finish_run, get_run, start_run
+
+
+def leak(step: int) -> float:
+    return 10 + 0.02 * step
+
+
+def flat(step: int) -> float:
+    return 20.0
+
+
+@pytest.fixture
+def avert(bench):
+    """A run whose alert has fired and been averted; its next batch is number 30, its next step 4100."""
+
+    def avert() -> None:
+        bench.start()
+        bench.feed(0, 1200, leak, seq=0)
+        bench.worker.evaluate()
+        for number in range(1, 30):
+            bench.feed(1100 + 100 * number, 1200 + 100 * number, flat, seq=number)
+            bench.worker.evaluate()
+        assert bench.path()[-1] == "averted"
+
+    return avert
+
+
+def told(bench, channel: str = "webhook") -> list[str]:
+    """Where the transitions led that a channel is told of."""
+    return [
+        item["to_state"]
+        for alert in reversed(bench.alerts())
+        for item in alert["transitions"]
+        if item["to_state"] != "pending" and any(note["channel"] == channel for note in alert["notifications"])
+    ]
+
+
+def notified(bench) -> int:
+    with bench.database.read() as session:
+        return len(session.scalars(select(Notification)).all())
+
+
+def test_a_warning_becomes_critical_once_and_tells_of_both(bench):
+    bench.start()
+    for number in range(73):
+        bench.feed(20 * number, 20 * number + 20, leak, seq=number)
+        bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    changes = [(item["from_state"], item["to_state"], item["severity"]) for item in alert["transitions"]]
+    assert changes == [
+        ("ok", "pending", "warning"), ("pending", "firing", "warning"), ("firing", "firing", "critical")
+    ]  # fmt: skip
+    assert alert["severity"] == "critical" and alert["first_step"] < alert["step"]
+    assert notified(bench) == 4
+
+
+def test_two_workers_on_one_database_tell_once(bench):
+    second = bench.new_worker()
+    bench.start()
+    for number in range(72):
+        bench.feed(20 * number, 20 * number + 20, leak, seq=number)
+        bench.worker.evaluate()
+        second.evaluate()
+    bench.finish("oom", 1440)
+    second.evaluate()
+    bench.worker.evaluate()
+    assert len(bench.alerts()) == 1
+    assert told(bench) == ["firing", "firing", "oom"]
+    assert notified(bench) == 6
+
+
+@pytest.mark.parametrize("ending", ["a leak", "silence"])
+def test_workers_that_look_at_the_same_moment_tell_once(bench, ending):
+    workers = [bench.new_worker() for _ in range(4)]
+    bench.start()
+    bench.feed(0, 900, leak, seq=0)
+    for worker in workers:
+        worker.evaluate()
+    assert bench.alerts() == []
+    if ending == "a leak":
+        bench.feed(900, 1300, leak, seq=1)
+    else:
+        bench.now += 100
+    barrier = threading.Barrier(len(workers))
+
+    def evaluate(worker) -> None:
+        barrier.wait()
+        worker.evaluate()
+
+    threads = [threading.Thread(target=evaluate, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(bench.alerts()) == 1
+    assert notified(bench) == 2 * len(told(bench))
+    assert told(bench) == (["firing"] if ending == "a leak" else ["lost_contact"])
+
+
+def test_a_new_worker_does_not_fire_again_what_was_averted(bench, avert):
+    avert()
+    bench.worker = bench.new_worker()
+    bench.worker.evaluate()
+    bench.feed(4100, 4200, flat, seq=30)
+    bench.worker.evaluate()
+    assert len(bench.alerts()) == 1 and told(bench) == ["firing", "averted"]
+
+
+def test_an_out_of_memory_after_an_averted_alert_is_told(bench, avert):
+    avert()
+    bench.finish("oom", 4100)
+    bench.worker.evaluate()
+    bench.worker.evaluate()
+    newest, first = bench.alerts()
+    assert (first["rule"], first["state"]) == ("oom_forecast", "averted")
+    assert (newest["rule"], newest["state"]) == ("oom", "oom") and len(newest["notifications"]) == 2
+    assert "without a warning" not in newest["summary"]
+
+
+def test_a_run_that_comes_back_from_silence_and_dies_is_told(bench):
+    bench.start()
+    bench.feed(0, 100, flat, seq=0)
+    bench.now += 100
+    bench.worker.evaluate()
+    bench.feed(100, 200, flat, seq=1)
+    bench.now += 100
+    bench.start(attempt=1)
+    bench.worker.evaluate()
+    with bench.database.read() as session:
+        assert get_run(session, "r").status == "running"
+    with bench.database.write() as session:
+        finish_run(session, "r", Finish(status="oom", step=250, attempt=1), bench.now)
+    bench.worker.evaluate()
+    assert [alert["rule"] for alert in bench.alerts()] == ["oom", "lost_contact"]
+
+
+def test_absence_of_data_resolves_nothing(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    before = bench.alerts()
+    for _ in range(60):
+        bench.now += 1
+        assert not bench.worker.evaluate()
+    assert bench.alerts() == before
+
+
+def test_an_alert_that_could_not_be_written_is_written_at_the_next_turn(sqlite_database, make_settings, bench_on):
+    bench = bench_on(sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y"))
+    bench.start()
+    bench.feed(0, 500, leak, seq=0)
+    bench.worker.evaluate()
+    with sqlite_database.write() as session:
+        session.execute(
+            text("CREATE TRIGGER full BEFORE INSERT ON alerts BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+        )
+    bench.feed(500, 1200, leak, seq=1)
+    assert not bench.worker.evaluate()
+    assert bench.alerts() == []
+    with sqlite_database.write() as session:
+        session.execute(text("DROP TRIGGER full"))
+    bench.worker.evaluate()
+    assert bench.path() == ["pending", "firing"] and notified(bench) == 1
+
+
+def test_a_new_run_inherits_nothing_from_a_deleted_one(bench):
+    bench.start("first")
+    bench.feed(0, 1000, leak, seq=0, run_id="first")
+    bench.worker.evaluate()
+    with bench.database.write() as session:
+        delete_run(session, "first")
+    bench.start("second")
+    bench.feed(0, 1200, leak, seq=0, run_id="second")
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert (alert["run_id"], alert["state"]) == ("second", "firing")
+
+
+def test_a_notification_of_another_run_never_has_the_same_key(bench):
+    keys = set()
+    for run_id in ("first", "second"):
+        bench.start(run_id)
+        bench.feed(0, 1200, leak, seq=0, run_id=run_id)
+        bench.worker.evaluate()
+        with bench.database.write() as session:
+            found = set(session.scalars(select(Notification.dedup_key)))
+            assert found and not found & keys
+            keys |= found
+            delete_run(session, run_id)
+
+
+def test_a_device_whose_limit_is_not_known_is_left_alone(bench):
+    with bench.database.write() as session:
+        start_run(session, RunStart(run_id="r"), bench.now)
+    bench.feed(0, 1200, leak, seq=0)
+    with bench.database.write() as session:
+        stream = session.scalars(select(Stream)).one()
+        stream.limit_bytes, stream.latest = None, {}
+    assert not bench.worker.evaluate()
+    assert bench.alerts() == []

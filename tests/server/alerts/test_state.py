@@ -1,0 +1,78 @@
+"""The state machine, rule by rule as its docstring numbers them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_server.alerts.state import CALM, CONFIRM, FINAL, HOLD_S, AlertState, end, observe
+
+FIRING = AlertState("firing", "warning", 0, 0.0)
+
+
+def after(state: AlertState, levels: list[str], *, now: float = 0.0, step_s: float = 1.0) -> AlertState:
+    for number, level in enumerate(levels):
+        state = observe(state, level, now + number * step_s)
+    return state
+
+
+def test_1_the_first_forecast_that_pages_makes_it_pending():
+    assert observe(AlertState(), "warning", 5.0).state == "pending"
+    assert observe(AlertState(), "notice", 5.0).state == "ok"
+
+
+def test_2_it_fires_when_enough_in_a_row_have_paged_or_at_once_when_critical():
+    assert after(AlertState(), ["warning"] * (CONFIRM - 1)).state == "pending"
+    assert after(AlertState(), ["warning"] * CONFIRM).state == "firing"
+    assert observe(AlertState(), "critical", 0.0) == AlertState("firing", "critical", 0, 0.0)
+
+
+def test_3_pending_falls_back_without_a_word():
+    assert after(AlertState(), ["warning", "ok", "warning", "notice"]) == AlertState()
+
+
+def test_4_it_escalates_and_never_deescalates():
+    state = after(FIRING, ["critical", "warning", "warning"])
+    assert (state.state, state.severity) == ("firing", "critical")
+
+
+def test_5_it_is_averted_only_after_long_calm_and_a_minimum_hold():
+    assert after(FIRING, ["ok"] * (CALM - 1), step_s=10).state == "firing"
+    assert after(FIRING, ["ok"] * CALM, step_s=10).state == "averted"
+    assert after(FIRING, ["ok"] * CALM, step_s=HOLD_S / CALM / 2).state == "firing"
+    assert after(FIRING, (["ok"] * (CALM - 1) + ["warning"]) * 3, step_s=10).state == "firing"
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [("oom", "oom"), ("lost_contact", "lost_contact"), ("completed", "finished"), ("failed", "finished")],
+)
+def test_6_the_end_of_the_run_ends_what_fires(status, state):
+    assert end(FIRING, status, 9.0).state == state
+
+
+def test_6_what_is_pending_ends_without_a_word_unless_it_was_right():
+    pending = AlertState("pending", "warning", 1, 0.0)
+    assert end(pending, "completed", 9.0) == AlertState() and end(pending, "oom", 9.0).state == "oom"
+    assert end(AlertState(), "oom", 9.0) == AlertState()
+
+
+@given(st.lists(st.sampled_from(["ok", "notice", "warning", "critical"]), max_size=200))
+def test_7_only_a_calm_run_that_speaks_is_ever_averted(levels):
+    state, calm = AlertState(), 0
+    for second, level in enumerate(levels):
+        before, state = state, observe(state, level, float(second))
+        calm = 0 if level in ("warning", "critical") else calm + 1
+        if state.state == "averted" and before.state != "averted":
+            assert before.state == "firing" and calm >= CALM
+        assert state.state not in ("finished", "oom", "lost_contact")
+        if before.state == state.state == "firing":
+            assert (before.severity, state.severity) != ("critical", "warning")
+
+
+@pytest.mark.parametrize("final", FINAL)
+def test_8_final_is_final_and_a_new_page_is_a_new_alert(final):
+    over = AlertState(final, "critical", 0, 0.0)
+    assert observe(over, "ok", 1.0) == over and end(over, "oom", 1.0) == over
+    assert observe(over, "warning", 1.0) == AlertState("pending", "warning", 1, 1.0)

@@ -1,0 +1,208 @@
+"""The worker over a real store, SQLite and PostgreSQL: what is told, when, and how often."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import func, select
+
+from memagent.wire.messages import Batch, Chunk
+from memagent_server.store.forecasts import forecasts_of, latest_risk
+from memagent_server.store.models import Chunk as StoredChunk
+from memagent_server.store.models import Notification, Run
+from memagent_server.store.runs import delete_run
+from memagent_server.store.samples import add_batch
+from memagent_server.worker import DAY_S
+
+
+def leak(step: int) -> float:
+    return 10 + 0.02 * step
+
+
+def flat(step: int) -> float:
+    return 20.0
+
+
+def test_a_leak_fires_once_and_tells_every_channel(bench):
+    bench.start()
+    for number in range(15):
+        bench.feed(100 * number, 100 * number + 100, leak, seq=number)
+        bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert (alert["rule"], alert["state"], alert["run_name"], alert["device"]) == (
+        "oom_forecast",
+        "firing",
+        "gpt",
+        "host",
+    )
+    assert bench.path()[:2] == ["pending", "firing"]
+    assert 800 < alert["first_step"] < 1300 and alert["data"]["cause"] == "leak"
+    assert {item["channel"] for item in alert["notifications"]} == {"slack_webhook", "webhook"}
+    with bench.database.read() as session:
+        risk = latest_risk(session, "r", 0)
+        history = forecasts_of(session, "r")
+    assert risk.level in ("warning", "critical") and abs(risk.eta_step - 1500) < 60
+    assert history["history"][0]["level"] == "ok" and history["forecasts"][0]["level"] == risk.level
+
+
+def test_each_change_tells_each_channel_once(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    bench.finish("oom", 1200)
+    bench.worker.evaluate()
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    told = [item for item in alert["transitions"] if item["to_state"] != "pending"]
+    assert len(alert["notifications"]) == 2 * len(told)
+
+
+@pytest.mark.parametrize(("status", "state"), [("oom", "oom"), ("completed", "finished"), ("failed", "finished")])
+def test_the_end_of_the_run_ends_its_alert(bench, status, state):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    bench.finish(status, 1200)
+    bench.worker.evaluate()
+    assert bench.path()[-1] == state and bench.alerts()[0]["closed_at"]
+
+
+def test_a_run_that_dies_between_two_turns_is_still_evaluated_to_its_end(bench):
+    bench.start()
+    bench.feed(0, 500, leak, seq=0)
+    bench.worker.evaluate()
+    bench.feed(500, 1450, leak, seq=1)
+    bench.finish("oom", 1450)
+    bench.worker.evaluate()
+    assert bench.path()[-1] == "oom" and "firing" in bench.path() and len(bench.alerts()) == 1
+
+
+def test_a_healthy_run_leaves_no_alert(bench):
+    bench.start()
+    for number in range(10):
+        bench.feed(100 * number, 100 * number + 100, flat, seq=number)
+        bench.worker.evaluate()
+    bench.finish("completed", 1000)
+    bench.worker.evaluate()
+    assert bench.alerts() == []
+
+
+def test_an_out_of_memory_that_nobody_foresaw_is_told(bench):
+    bench.start()
+    bench.feed(0, 100, flat, seq=0)
+    bench.worker.evaluate()
+    bench.finish("oom", 100)
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert (alert["rule"], alert["state"], alert["step"]) == ("oom", "oom", 100) and len(alert["notifications"]) == 2
+
+
+def test_growth_that_stops_is_averted(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    for number in range(1, 30):
+        bench.feed(1100 + 100 * number, 1200 + 100 * number, lambda step: 20.0, seq=number)
+        bench.worker.evaluate()
+    assert bench.path()[-1] == "averted"
+
+
+def test_silence_resolves_nothing_and_becomes_lost_contact(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    bench.now += 80
+    bench.worker.evaluate()
+    assert bench.alerts()[0]["state"] == "firing"
+    bench.now += 30
+    bench.worker.evaluate()
+    bench.worker.evaluate()
+    with bench.database.read() as session:
+        assert session.get_one(Run, "r").status == "lost_contact"
+    assert bench.path()[-1] == "lost_contact"
+
+
+def test_a_run_that_falls_silent_without_warning_is_told_once(bench):
+    bench.start()
+    bench.feed(0, 100, flat, seq=0)
+    bench.worker.evaluate()
+    bench.now += 100
+    for _ in range(3):
+        bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert (alert["rule"], alert["state"]) == ("lost_contact", "lost_contact")
+
+
+def test_a_new_worker_goes_on_where_the_old_one_was(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    before = bench.path()
+    bench.worker = bench.new_worker()
+    bench.worker.evaluate()
+    bench.feed(1200, 1220, leak, seq=1)
+    bench.worker.evaluate()
+    assert [state for state in bench.path() if state != "firing"] == [state for state in before if state != "firing"]
+    assert len(bench.alerts()) == 1
+
+
+def test_a_worker_that_starts_late_still_warns(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    assert bench.alerts()[0]["state"] == "firing"
+
+
+def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch):
+    for run_id in ("bad", "good"):
+        bench.start(run_id)
+        bench.feed(0, 1200, leak, seq=0, run_id=run_id)
+    follow = bench.worker._evaluator._follow
+
+    def break_one(stream, now):
+        if stream.run_id == "bad":
+            raise RuntimeError("damaged")
+        return follow(stream, now)
+
+    monkeypatch.setattr(bench.worker._evaluator, "_follow", break_one)
+    bench.worker.evaluate()
+    assert {alert["run_id"] for alert in bench.alerts()} == {"good"}
+
+
+def test_a_run_deleted_in_between_does_no_harm(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    with bench.database.write() as session:
+        delete_run(session, "r")
+    bench.worker.evaluate()
+    bench.worker.evaluate()
+    assert bench.alerts() == []
+
+
+def test_samples_of_long_ended_runs_are_deleted_and_the_runs_stay(bench, make_settings):
+    bench.start("old")
+    bench.feed(0, 50, flat, seq=0, run_id="old")
+    bench.finish("completed", 50, "old")
+    bench.now += 40 * DAY_S
+    bench.start("new")
+    with bench.database.write() as session:
+        add_batch(
+            session,
+            "new",
+            Batch(seq=0, chunks=[Chunk(stream="host", columns={"step": [1], "allocated_bytes": [1]})]),
+            bench.now,
+        )
+    bench.worker.evaluate()
+    with bench.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(StoredChunk)) == 1
+        assert session.get_one(Run, "old").status == "completed"
+
+
+def test_dispatching_fails_softly_and_is_visible(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.turn()
+    with bench.database.read() as session:
+        waiting = session.scalars(select(Notification)).all()
+    assert waiting and all(item.state == "waiting" and item.attempts == 1 for item in waiting)
+    assert all("127.0.0.1:9" not in (item.last_error or "") and item.last_error for item in waiting)

@@ -1,0 +1,162 @@
+"""Figures that pages draw: widths, rows and markers from plain values."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.units import GIB, MIB
+from memagent_server.web import figures
+
+WARNING = {
+    "rank": 0, "device": "host", "level": "warning", "step": 90, "used_bytes": 5, "limit_bytes": 9, "eta_step": 120.0, "eta_low": 100.0,
+    "eta_high": 150.0, "growth_bytes_per_step": 0.1, "cause": "leak",
+}  # fmt: skip
+
+
+def a_run(**changes):
+    run = {"status": "running", "peak_bytes": 6 * GIB, "limit_bytes": 8 * GIB, "predicted_peak_bytes": 2 * GIB}
+    return {**run, "forecast": None, **changes}
+
+
+def a_stream(rank=0, device="host", **changes):
+    stream = {
+        "rank": rank,
+        "device": device,
+        "kind": "host",
+        "peak_bytes": 5,
+        "limit_bytes": 10,
+        "first_step": 0,
+        "last_step": 100,
+    }
+    return {**stream, **changes}
+
+
+def test_a_memory_bar_is_in_per_cent_of_the_limit():
+    assert figures.memory_bar(a_run()) == figures.MemoryBar(75.0, 25.0, "plain", "6.00 of 8.00 GiB")
+
+
+def test_a_memory_bar_never_leaves_its_track():
+    bar = figures.memory_bar(a_run(peak_bytes=9 * GIB, predicted_peak_bytes=90 * GIB))
+    assert (bar.peak, bar.predicted) == (100.0, 100.0)
+
+
+def test_a_memory_bar_does_without_limit_and_prediction():
+    bar = figures.memory_bar(a_run(limit_bytes=None, predicted_peak_bytes=None))
+    assert (bar.peak, bar.predicted, bar.text) == (0.0, None, "6.00 GiB")
+    assert figures.memory_bar(a_run(peak_bytes=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone"),
+    [
+        ({"status": "oom"}, "critical"),
+        ({"forecast": {"level": "critical"}}, "critical"),
+        ({"forecast": {"level": "ok"}}, "plain"),
+        ({"forecast": {"level": "critical"}, "status": "completed"}, "plain"),
+    ],
+)
+def test_a_memory_bar_is_coloured_by_danger_not_by_fullness(changes, tone):
+    assert figures.memory_bar(a_run(peak_bytes=8 * GIB, **changes)).tone == tone
+
+
+def test_components_stand_beside_their_prediction():
+    row = {
+        "component": "optimizer_state",
+        "predicted_bytes": 50 * MIB,
+        "observed_bytes": 100 * MIB,
+        "residual_bytes": 50 * MIB,
+    }
+    peak = {"predicted_bytes": 200 * MIB, "observed_bytes": None, "residual_bytes": None}
+    first, last = figures.component_rows({"components": [row], "peak": peak})
+    assert first == figures.ComponentRow("optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0)
+    assert last == figures.ComponentRow("peak", "200 MiB", "–", "–", "plain", 100.0, None)
+
+
+@pytest.mark.parametrize(("residual", "tone"), [(-90, "plain"), (10, "plain"), (11, "notice"), (51, "warning")])
+def test_only_more_memory_than_predicted_stands_out(residual, tone):
+    row = {"component": "x", "predicted_bytes": 100, "observed_bytes": 100 + residual, "residual_bytes": residual}
+    nothing = dict.fromkeys(("predicted_bytes", "observed_bytes", "residual_bytes"))
+    assert [row.tone for row in figures.component_rows({"components": [row], "peak": nothing})] == [tone]
+
+
+def test_phases_are_found_by_their_names():
+    latest = {"phase_forward_peak_bytes": 50, "phase_my_eval_peak_bytes": 100, "phase_data_peak_bytes": None, "step": 3}
+    assert figures.phase_peaks(latest) == [("forward", "50 B", 50.0), ("my_eval", "100 B", 100.0)]
+    assert figures.phase_peaks({}) == []
+
+
+def test_the_fullest_stream_is_charted_unless_another_is_asked_for():
+    streams = [a_stream(0, "a"), a_stream(1, "a", peak_bytes=9), a_stream(1, "b", limit_bytes=None)]
+    assert figures.choose_stream(streams, None, None) is streams[1]
+    assert figures.choose_stream(streams, 1, "b") is streams[2]
+    assert figures.choose_stream(streams, 0, None) is streams[0]
+    assert figures.choose_stream(streams, 7, None) is streams[1]
+    assert figures.choose_stream([], None, None) is None
+
+
+def test_the_lowest_of_equal_ranks_is_charted():
+    streams = [a_stream(1), a_stream(0), a_stream(2)]
+    assert figures.choose_stream(streams, None, None) is streams[1]
+
+
+def test_a_running_run_shows_its_newest_forecast_and_a_dead_one_its_first_warning():
+    newest = {**WARNING, "step": 99}
+    assert figures.drawn_forecast("running", newest, WARNING)["step"] == 99
+    assert figures.drawn_forecast("oom", newest, WARNING)["step"] == 90
+    assert figures.drawn_forecast("completed", newest, WARNING) is None
+    assert figures.drawn_forecast("oom", newest, None) is None
+
+
+@pytest.mark.parametrize("changes", [{"level": "ok"}, {"eta_step": None}])
+def test_a_forecast_without_danger_or_date_is_not_drawn(changes):
+    assert figures.drawn_forecast("running", {**WARNING, **changes}, None) is None
+
+
+def test_markers_tell_alerts_and_events_once_each_in_order():
+    transition = {"step": 90, "from_state": "pending", "to_state": "firing"}
+    worse = {"step": 95, "from_state": "firing", "to_state": "firing"}
+    averted = {"step": 99, "from_state": "firing", "to_state": "averted"}
+    alert = {"severity": "critical", "transitions": [transition, worse, averted]}
+    events = [
+        {"kind": kind, "step": step} for kind, step in (("oom", 100), ("oom", 100), ("phase", 3), ("my_eval", 40))
+    ]
+    assert [(marker["step"], marker["label"], marker["tone"]) for marker in figures.markers([alert], events)] == [
+        (40, "my eval", "plain"),
+        (90, "warning", "critical"),
+        (99, "averted", "ok"),
+        (100, "out of memory", "critical"),
+    ]
+
+
+def test_a_chart_gets_only_what_belongs_to_its_stream():
+    fired = {"step": 1, "from_state": "ok", "to_state": "firing"}
+    alert = {"rank": 1, "device": "host", "severity": "warning", "transitions": [fired]}
+    events = [{"rank": 1, "kind": "oom", "step": 5}, {"rank": 0, "kind": "snapshot", "step": 6}]
+    run = {"status": "running", "alerts": [alert], "events": events}
+    facts = figures.chart_facts(run, a_stream(), [{**WARNING, "rank": 1}, WARNING], None, 7)
+    assert [marker["label"] for marker in facts["markers"]] == ["snapshot"]
+    assert facts["forecast"]["eta_step"] == 120.0
+    assert (facts["is_running"], facts["limit_bytes"], facts["predicted_peak_bytes"]) == (True, 10, 7)
+
+
+def test_settings_are_flattened_and_bounded():
+    config = {
+        "lr": 3e-4,
+        "model": {"depth": 4, "extra": {}},
+        "amp": True,
+        "seed": None,
+        "betas": [0.9, 0.95],
+        "tags": [],
+        "cache_bytes": GIB,
+    }
+    assert figures.pairs(config) == [
+        ("lr", "0.0003"),
+        ("model.depth", "4"),
+        ("model.extra", "–"),
+        ("amp", "yes"),
+        ("seed", "–"),
+        ("betas", "0.9, 0.95"),
+        ("tags", "–"),
+        ("cache_bytes", "1073741824 (1.00 GiB)"),
+    ]
+    assert len(figures.pairs({str(number): number for number in range(1000)})) == figures.MOST_PAIRS

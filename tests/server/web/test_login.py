@@ -1,0 +1,85 @@
+"""Logging in: a token for a cookie, and never a way to somebody else's site."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent_server import auth
+from memagent_server.store.models import Token
+from memagent_server.web.login import safe_target
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def token_of(sqlite_app):
+    """token_of("read"): a token of that scope."""
+
+    def make(scope):
+        context, token = sqlite_app.extensions["memagent"], auth.new_token()
+        with context.database.write() as session:
+            session.add(Token(name=scope, scope=scope, hash=auth.token_hash(context.settings, token), created_at=1.0))
+        return token
+
+    return make
+
+
+def test_nobody_is_asked_for_a_token_while_there_is_none(sqlite_client):
+    answer = sqlite_client.get("/login", headers=HTML)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+
+
+def test_a_token_opens_the_page_that_was_asked_for(sqlite_client, token_of):
+    token = token_of("read")
+    asked = sqlite_client.get("/alerts?state=open", headers=HTML)
+    form = sqlite_client.get(asked.headers["Location"], headers=HTML).get_data(as_text=True)
+    assert 'value="/alerts?state=open"' in form
+    answer = sqlite_client.post("/login", data={"token": f" {token}\n", "next": "/alerts?state=open"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/alerts?state=open")
+    shown = sqlite_client.get("/alerts?state=open", headers=HTML)
+    assert shown.status_code == 200
+    assert "Log out" in shown.get_data(as_text=True)
+
+
+def test_logging_out_closes_the_pages(sqlite_client, token_of):
+    sqlite_client.post("/login", data={"token": token_of("read")})
+    assert sqlite_client.post("/logout").headers["Location"] == "/login"
+    assert sqlite_client.get("/", headers=HTML).status_code == 303
+
+
+def test_a_wrong_token_is_refused_with_words(sqlite_client, token_of):
+    token_of("read")
+    answer = sqlite_client.post("/login", data={"token": "mag_guess", "next": "/alerts"})
+    assert answer.status_code == 401
+    shown = answer.get_data(as_text=True)
+    assert "No such token" in shown
+    assert 'value="/alerts"' in shown
+    assert "mag_guess" not in shown
+    assert sqlite_client.get("/", headers=HTML).status_code == 303
+
+
+def test_a_token_that_may_only_post_opens_no_pages(sqlite_client, token_of):
+    answer = sqlite_client.post("/login", data={"token": token_of("ingest")})
+    assert (answer.status_code, "Set-Cookie" in answer.headers) == (403, False)
+
+
+def test_no_other_site_logs_anybody_in_or_out(sqlite_client, token_of):
+    token, foreign = token_of("read"), {"Origin": "https://evil.example"}
+    assert sqlite_client.post("/login", data={"token": token}, headers=foreign).status_code == 403
+    assert sqlite_client.post("/logout", headers=foreign).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "target", [None, "", "https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nb: c"]
+)
+def test_a_login_never_leads_to_another_site(target):
+    assert safe_target(target) == "/"
+
+
+def test_a_login_leads_to_paths_of_our_own():
+    assert safe_target("/runs/r?rank=1") == "/runs/r?rank=1"
+
+
+def test_the_first_visit_mentions_the_token_that_a_script_needs(sqlite_client, token_of):
+    sqlite_client.post("/login", data={"token": token_of("read")})
+    assert "MEMAGENT_TOKEN" in sqlite_client.get("/", headers=HTML).get_data(as_text=True)

@@ -1,0 +1,190 @@
+"""A real Prometheus scrapes a real server that holds real runs: every panel of the dashboards has something to show."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from memagent.wire.codec import encode
+from memagent.wire.columns import pack
+from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
+
+DASHBOARDS = Path(__file__).parents[2] / "dashboards"
+GIB = 2**30
+
+TRAINING = """
+import time, torch, memagent
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+with memagent.attach(model, optimizer, project="proof"):
+    for _ in range(100):
+        optimizer.zero_grad(); model(torch.randn(8, 64)).sum().backward(); optimizer.step(); time.sleep(0.005)
+    time.sleep(60)
+"""
+
+
+def needed(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"{program} is not installed")
+        pytest.skip(f"{program} is not installed (Debian: apt-get install prometheus)")
+    return path
+
+
+@pytest.fixture
+def training(live_server):
+    environ = {**os.environ, "MEMAGENT_SERVER": live_server.url, "MEMAGENT_RUN_ID": "cpu-run"}
+    process = subprocess.Popen([sys.executable, "-c", TRAINING], env=environ, stderr=subprocess.DEVNULL)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def gpu_run(live_server):
+    """A run as an agent on a GPU posts it, leaking toward its limit."""
+    device = Device(id="GPU-1", kind="cuda", name="NVIDIA A100", limit_bytes=40 * GIB)
+    steps = range(400)
+    start = RunStart(run_id="gpu-run", project="proof", devices=[device], started_at=time.time())
+    floor = [20 * GIB + step * 2**25 for step in steps]
+    columns = {
+        "step": list(steps),
+        "time_s": [time.time() - 400 + step for step in steps],
+        "step_s": [1.0] * 400,
+        "allocated_bytes": floor,
+        "peak_allocated_bytes": [value + 5 * GIB for value in floor],
+        "reserved_bytes": [value + 6 * GIB for value in floor],
+        "peak_reserved_bytes": [value + 6 * GIB for value in floor],
+        "device_used_bytes": [value + 7 * GIB for value in floor],
+        "limit_bytes": [40 * GIB] * 400,
+        "alloc_retries_total": [0] * 400,
+        "ooms_total": [0] * 400,
+        "parameters_bytes": [4 * GIB] * 400,
+        "phase_forward_peak_bytes": [value + 5 * GIB for value in floor],
+        "host_rss_bytes": [3 * GIB] * 400,
+    }
+    prediction = PredictionMessage(
+        method="formula", device="GPU-1", peak_allocated_bytes=25 * GIB, components={"parameters": 4 * GIB}
+    )
+    batch = Batch(seq=0, chunks=[Chunk(stream="GPU-1", packed=pack(columns))])
+    for path, message in (("", start), ("/gpu-run/batches", batch), ("/gpu-run/predictions", prediction)):
+        answer = live_server.post(f"/api/v1/runs{path}", encode(message))
+        assert answer.status in (200, 201), answer.body
+
+
+class Prometheus:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, expression: str) -> list:
+        answer = urllib3.request("GET", f"{self.url}/api/v1/query?query={urllib.parse.quote(expression)}", timeout=10)
+        found = json.loads(answer.data)
+        assert found["status"] == "success", (expression, found)
+        return found["data"]["result"]
+
+
+@pytest.fixture
+def prometheus(tmp_path, live_server):
+    program = needed("prometheus")
+    config = tmp_path / "prometheus.yml"
+    target = live_server.url.removeprefix("http://")
+    config.write_text(
+        f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{DASHBOARDS / 'prometheus/rules.yml'}]\n"
+        f"scrape_configs: [{{job_name: memagent, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    log = (tmp_path / "prometheus.log").open("w")
+    process = subprocess.Popen(
+        [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+            f"--web.listen-address={address}",
+        ],
+        stdout=log,
+        stderr=log,
+    )
+    yield Prometheus(f"http://{address}")
+    process.terminate()
+    process.wait()
+    log.close()
+
+
+def expressions() -> list[tuple[str, str, str]]:
+    found = []
+    for name in ("fleet.json", "run.json"):
+        for panel in json.loads((DASHBOARDS / name).read_text())["panels"]:
+            found += [(name, panel["title"], target["expr"]) for target in panel.get("targets", [])]
+    return found
+
+
+@pytest.mark.slow
+def test_no_panel_is_empty(live_server, training, gpu_run, prometheus):
+    wait_for(
+        lambda: (
+            live_server.get("/api/v1/runs/cpu-run").status == 200
+            and live_server.get("/api/v1/runs/cpu-run").json["step"] == 100
+        )
+    )
+    wait_for(lambda: live_server.get("/api/v1/runs/gpu-run/forecast").json["forecasts"])
+    wait_for(
+        lambda: len(prometheus_up(prometheus)) == 1 and prometheus.query("rate(memagent_ingested_samples_total[1m])")
+    )
+    wait_for(lambda: prometheus.query("memagent_oom_probability"))
+    assert {item["metric"]["run_id"] for item in prometheus.query("memagent_run_info")} == {"cpu-run", "gpu-run"}
+    empty = [
+        (run, name, title, expression)
+        for run in ("cpu-run", "gpu-run")
+        for name, title, expression in expressions()
+        if not prometheus.query(expression.replace("$run", run).replace("$rank", ".*"))
+    ]
+    assert empty == []
+    assert prometheus.query('ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}')
+    assert not prometheus.query('ALERTS{run_id="cpu-run"}')
+
+
+def test_the_rules_and_their_unit_tests_hold():
+    promtool = needed("promtool")
+    for arguments in (
+        ["check", "rules", "rules.yml"],
+        ["test", "rules", "rules_test.yml"],
+        ["check", "config", "--syntax-only", "prometheus.yml"],
+    ):
+        result = subprocess.run([promtool, *arguments], cwd=DASHBOARDS / "prometheus", capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_exposition_is_clean(live_server, gpu_run):
+    promtool = needed("promtool")
+    text = live_server.get("/metrics").body
+    assert b'memagent_allocated_bytes{device="GPU-1",rank="0",run_id="gpu-run"}' in text
+    result = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def prometheus_up(prometheus) -> list:
+    try:
+        return [item for item in prometheus.query('up{job="memagent"} == 1') if item]
+    except urllib3.exceptions.HTTPError:
+        return []
+
+
+def wait_for(condition, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)

@@ -1,7 +1,8 @@
 """The worker: evaluate new samples, notice runs that fell silent, deliver notifications, retain.
 
 A turn is a function that returns whether it did anything. Notifications are sent on a thread of their own, so that a slow Slack never
-delays the evaluation that finds the next warning.
+delays the evaluation that finds the next warning. Silence of a run counts only while the worker was listening: after a start, a sleep
+of the machine or a database that was away, agents get as long as ever to make themselves heard.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ IDLE_S = 0.3
 AFTER_FAILURE_S = 5.0
 LOST_AFTER_S = 90.0
 """An agent sends something at least every 15 s: this much silence is six heartbeats missed."""
+DEAF_AFTER_S = 30.0
+"""Between two turns that succeed there are seconds: after a gap like this, nobody was listening."""
 RETAIN_EVERY_S = 3600.0
 DAY_S = 86_400.0
 _CHUNKS_AT_ONCE = 500
@@ -48,6 +51,7 @@ class Worker:
         self._evaluator = Evaluator(database, tuple(found))
         self._dispatcher = Dispatcher(database, found, settings.public_url, clock)
         self._retained_at = float("-inf")
+        self._listening_since = self._listened_at = clock()
 
     def turn(self) -> bool:
         """Evaluate and send; returns whether there was anything to do."""
@@ -55,19 +59,25 @@ class Worker:
         return self.send() or evaluated
 
     def evaluate(self) -> bool:
+        """Everything but sending. Raises what the database raises."""
         now = self._clock()
         lost = self._find_lost(now)
         evaluated = self._evaluator.turn(now)
         if now - self._retained_at >= RETAIN_EVERY_S:
             self._retained_at = now
             self._retain(now)
+        self._listened_at = self._clock()
         return evaluated or lost
 
     def send(self) -> bool:
         return self._dispatcher.turn()
 
     def _find_lost(self, now: float) -> bool:
-        """Runs that have not been heard of for too long."""
+        """Give up the runs that have not been heard of for too long, if they could have been heard."""
+        if now - self._listened_at > DEAF_AFTER_S:
+            self._listening_since = now
+        if now - self._listening_since < self._lost_after_s:
+            return False
         silent = select(Run.id).where(Run.status == "running", Run.last_seen_at < now - self._lost_after_s)
         with self._database.read() as session:
             found = list(session.scalars(silent))

@@ -3,9 +3,8 @@
 1. Each current device stream of a running run has a `Watch`: a forecaster, an alert state, and how far it has read.
 2. A new watch of a stream that has had an alert (the worker was restarted, or there are two) first reads all that is stored without
    a word; then its alert state is made to agree with the newest alert in the store.
-3. When the run has ended, its streams are read to the end, and what is open is ended as the run was.
-4. A run that ended out of memory, or fell silent, without an alert that says so gets one, already ended: people should hear of it.
-5. Workers that share a database agree by locking the run and by what the store has open: who comes second has nothing to add.
+3. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
+4. Workers that share a database agree by locking the run and by what the store has open: who comes second has nothing to add.
 """
 
 from __future__ import annotations
@@ -19,9 +18,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.forecast import Forecast, Forecaster, feed
+from memagent_server.alerts.endings import end_alerts
 from memagent_server.alerts.rules import RULES
-from memagent_server.alerts.state import AlertState, end, observe
-from memagent_server.store.alerts import add_transition, change_alert, open_alert, open_alerts
+from memagent_server.alerts.state import AlertState, observe
+from memagent_server.store.alerts import (
+    add_transition,
+    change_alert,
+    ended_unheard,
+    open_alert,
+    open_alerts,
+    open_but_over,
+)
 from memagent_server.store.engine import Database
 from memagent_server.store.forecasts import add_forecast
 from memagent_server.store.models import Alert, Run, Stream
@@ -32,7 +39,6 @@ from memagent_server.store.streams import current_streams
 
 log = logging.getLogger(__name__)
 
-UNHEARD_STATUSES = ("oom", "lost_contact")
 MATERIAL_ETA_CHANGE = 0.05
 
 
@@ -171,22 +177,11 @@ class Evaluator:
     # -- closing what belongs to ended runs ----------------------------------------------------------------------------
 
     def _to_close(self, followed: set[int]) -> list[str]:
-        """Runs that have ended and still have a watch, an open alert, or an end that nobody has heard of."""
+        """Runs with a launch that has ended and still has a watch, an open alert, or an end that nobody has heard of."""
         gone = [stream_id for stream_id in self._watches if stream_id not in followed]
         with self._database.read() as session:
             watched = session.scalars(select(Stream.run_id).where(Stream.id.in_(gone))) if gone else ()
-            opened = session.scalars(
-                select(Alert.run_id)
-                .join(Run, Run.id == Alert.run_id)
-                .where(Alert.closed_at.is_(None), Run.status != "running")
-            )
-            unheard = session.scalars(
-                select(Run.id).where(
-                    Run.status.in_(UNHEARD_STATUSES),
-                    ~select(Alert.id).where(Alert.run_id == Run.id, Alert.state == Run.status).exists(),
-                )
-            )
-            found = list(dict.fromkeys([*watched, *opened, *unheard]))
+            found = list(dict.fromkeys([*watched, *open_but_over(session), *ended_unheard(session)]))
         for stream_id in gone:
             if self._watches[stream_id].run_id not in found:
                 del self._watches[stream_id]  # the run was deleted
@@ -194,52 +189,14 @@ class Evaluator:
 
     def _close(self, run_id: str, now: float) -> bool:
         with self._database.read() as session:
-            run = session.get_one(Run, run_id)
             streams = list(session.scalars(select(Stream).where(Stream.run_id == run_id)))
         for stream in streams:
             watch = self._watches.pop(stream.id, None)
             if watch is not None and stream.is_current and watch.chunks != stream.chunks:
                 self._write(stream, watch, self._read(stream, watch, now), now)
-        if run.status == "running":  # an older launch of a run that goes on: its streams are no longer current
-            return True
         with self._database.write() as session:
-            self._end_alerts(session, lock_run(session, run_id), now)
+            end_alerts(session, lock_run(session, run_id), self._channels, now)
         return True
-
-    def _end_alerts(self, session: Session, run: Run, now: float) -> None:
-        ended = end(AlertState("firing"), run.status, now)
-        alerts = open_alerts(session, run.id)
-        for alert in alerts:
-            before = alert.state
-            if change_alert(session, alert, now=now, state=ended.state, step=max(alert.step, run.step)):
-                add_transition(
-                    session,
-                    alert,
-                    from_state=before,
-                    to_state=ended.state,
-                    reason=_reason(run),
-                    now=now,
-                    channels=self._channels,
-                )
-        told = list(session.scalars(select(Alert.state).where(Alert.run_id == run.id)))
-        if run.status in UNHEARD_STATUSES and run.status not in told:
-            self._tell_of_end(session, run, now, was_warned=bool(told))
-
-    def _tell_of_end(self, session: Session, run: Run, now: float, *, was_warned: bool) -> None:
-        streams = current_streams(session, [run.id])
-        stream = streams[0] if streams else None
-        facts: dict[str, Any] = {"step": run.step, "level": "critical", "was_warned": was_warned}
-        if stream is not None:
-            facts |= {"used_bytes": stream.peak_bytes, "limit_bytes": stream.limit_bytes}
-        rule = RULES[run.status]
-        alert = open_alert(
-            session, run_id=run.id, stream_id=stream.id if stream else None, rule=rule.name, severity="critical",
-            state="firing", step=run.step, summary=rule.summarize(facts), data=facts, now=now,
-        )  # fmt: skip
-        change_alert(session, alert, now=now, state=run.status)
-        add_transition(
-            session, alert, from_state="ok", to_state=run.status, reason=_reason(run), now=now, channels=self._channels
-        )
 
 
 def _predicted(session: Session, stream: Stream) -> dict[str, Any]:
@@ -268,7 +225,3 @@ def _is_news(told: Forecast | None, newest: Forecast) -> bool:
     if told.eta_step is None or newest.eta_step is None:
         return told.eta_step is not newest.eta_step
     return abs(newest.eta_step - told.eta_step) > MATERIAL_ETA_CHANGE * max(1.0, told.eta_step - told.step)
-
-
-def _reason(run: Run) -> str:
-    return f"the run ended as {run.status}" + (f": {run.error}" if run.error else "")

@@ -24,7 +24,8 @@ def when(facts: Facts) -> str:
     if facts.get("eta_step") is None:
         return "when the largest inputs come"
     steps_left = max(0.0, facts["eta_step"] - facts["step"])
-    text = f"in about {round(steps_left):,} steps"
+    count = max(1, round(steps_left))
+    text = f"in about {count:,} steps" if count > 1 else "in the next step"
     seconds = facts.get("eta_s")
     if seconds is None:
         return text

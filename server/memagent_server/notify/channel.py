@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+LONGEST_RETRY_AFTER_S = 3600.0
+"""A far end that asks for more is broken, and a warning that is a day late helps nobody."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,6 @@ class Story:
     predicted_peak_bytes: int | None = None
     observed_peak_bytes: int | None = None
     error: str | None = None
-    seconds_a_step: float | None = None
     is_repeat: bool = False
     receipt: dict[str, Any] = field(default_factory=dict)
     """What the channel answered to the last message about this alert."""
@@ -49,6 +53,16 @@ class DeliveryFailedError(Exception):
     def __init__(self, message: str, *, retry_after_s: float | None = None, is_final: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s, self.is_final = retry_after_s, is_final
+
+
+def retry_after_s(headers: Mapping[str, Any]) -> float | None:
+    """Seconds that an answer's Retry-After asks for, an hour at most; None without one, or for a date, which nobody sends."""
+    text = next((str(value) for name, value in headers.items() if name.lower() == "retry-after"), "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return min(seconds, LONGEST_RETRY_AFTER_S) if math.isfinite(seconds) and seconds >= 0 else None
 
 
 class Channel(Protocol):

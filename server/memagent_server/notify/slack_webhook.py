@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from http.client import HTTPException
 from typing import Any
 
 from slack_sdk.errors import SlackClientError
 from slack_sdk.webhook import WebhookClient
 
-from memagent_server.notify.channel import DeliveryFailedError, Story
+from memagent_server.notify.channel import DeliveryFailedError, Story, retry_after_s
 from memagent_server.notify.slack_message import blocks, escape, plain_text
 
 TIMEOUT_S = 10
@@ -23,13 +24,12 @@ class SlackWebhook:
     def send(self, story: Story) -> dict[str, Any]:
         try:
             response = self._client.send(text=escape(plain_text(story)), blocks=blocks(story))
-        except (SlackClientError, OSError) as error:
+        except (SlackClientError, HTTPException, OSError) as error:
             raise DeliveryFailedError(f"Slack could not be reached: {type(error).__name__}") from None
         if response.status_code == 200:
             return {}
-        retry_after = response.headers.get("Retry-After") or response.headers.get("retry-after")
         raise DeliveryFailedError(
             f"Slack's webhook answered {response.status_code}: {response.body[:100]}",
-            retry_after_s=float(retry_after) if retry_after and str(retry_after).isdigit() else None,
+            retry_after_s=retry_after_s(response.headers),
             is_final=response.status_code in _GONE,
         )

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import urllib3
 
-from memagent_server.notify.channel import DeliveryFailedError, Story
+from memagent_server.notify.channel import DeliveryFailedError, Story, retry_after_s
 from memagent_server.notify.slack_message import plain_text
 
 TIMEOUT_S = 10.0
@@ -42,9 +42,8 @@ class Webhook:
             raise DeliveryFailedError(f"the webhook could not be reached: {type(error).__name__}") from None
         if 200 <= response.status < 300:
             return {}
-        retry_after = response.headers.get("Retry-After", "")
         raise DeliveryFailedError(
             f"the webhook answered {response.status}",
-            retry_after_s=float(retry_after) if retry_after.isdigit() else None,
+            retry_after_s=retry_after_s(response.headers),
             is_final=response.status == 410,
         )

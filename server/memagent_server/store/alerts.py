@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Notification, Run, Stream, Transition
+from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Notification, Rank, Run, Stream, Transition
 from memagent_server.store.times import iso
+
+UNHEARD_STATUSES = ("oom", "lost_contact")
+"""Ends that people are told of even where no alert was open."""
 
 
 def open_alert(
@@ -104,6 +107,37 @@ def add_transition(
 def open_alerts(session: Session, run_id: str) -> list[Alert]:
     query = select(Alert).where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES)).order_by(Alert.id)
     return list(session.scalars(query))
+
+
+def open_but_over(session: Session) -> list[str]:
+    """Ids of runs with an open alert although the run has ended, or the launch that it was about."""
+    query = (
+        select(Alert.run_id)
+        .join(Run, Run.id == Alert.run_id)
+        .outerjoin(Stream, Stream.id == Alert.stream_id)
+        .where(Alert.state.in_(OPEN_ALERT_STATES), or_(Run.status != "running", Stream.is_current.is_(False)))
+    )
+    return list(session.scalars(query.distinct()))
+
+
+def ended_unheard(session: Session, run_id: str | None = None) -> list[str]:
+    """Ids of runs whose newest launch died of out-of-memory or fell silent, and no alert says so; of one run or of all.
+
+    A launch that fell silent, spoke and fell silent again has been heard of only if an alert is as new as the last silence.
+    """
+    current = (Rank.run_id == Run.id, Rank.is_current)
+    launched_at = select(func.min(Rank.first_seen_at)).where(*current).scalar_subquery()
+    silent_at = select(func.max(Rank.finished_at)).where(*current, Rank.status == "lost_contact").scalar_subquery()
+    is_of_launch = or_(Stream.is_current, and_(Alert.stream_id.is_(None), Alert.opened_at >= launched_at))
+    is_of_end = or_(Run.status == "oom", Alert.closed_at >= func.coalesce(silent_at, 0.0))
+    heard = (
+        select(Alert.id)
+        .outerjoin(Stream, Stream.id == Alert.stream_id)
+        .where(Alert.run_id == Run.id, Alert.state == Run.status, is_of_launch, is_of_end)
+        .correlate(Run)
+    )
+    query = select(Run.id).where(Run.status.in_(UNHEARD_STATUSES), ~heard.exists())
+    return list(session.scalars(query if run_id is None else query.where(Run.id == run_id)))
 
 
 def list_alerts(

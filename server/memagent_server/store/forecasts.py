@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast import Forecast as Answer
 from memagent.wire.messages import Risk
@@ -58,11 +58,13 @@ def describe_forecast(forecast: Forecast, stream: Stream) -> dict[str, Any]:
 
 
 def _newest(session: Session, run_id: str) -> list[tuple[Forecast, Stream]]:
-    newest = select(func.max(Forecast.id)).where(Forecast.run_id == run_id).group_by(Forecast.stream_id)
+    of_stream = aliased(Forecast)
+    newest = select(func.max(of_stream.id)).where(of_stream.stream_id == Stream.id).correlate(Stream).scalar_subquery()
     query = (
         select(Forecast, Stream)
-        .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.id.in_(newest), Stream.is_current)
+        .join(Forecast, Forecast.id == newest)
+        .select_from(Stream)
+        .where(Stream.run_id == run_id, Stream.is_current)
         .order_by(Stream.id)
     )
     return [(found, stream) for found, stream in session.execute(query)]

@@ -50,11 +50,11 @@ def mark_sent(session: Session, notification_id: int, receipt: dict[str, Any], n
 
 
 def mark_failed(session: Session, notification_id: int, error: str, *, next_attempt_at: float | None) -> None:
-    """Try again at `next_attempt_at`, or never where that is None."""
+    """Try again at `next_attempt_at`, or never where that is None. What another dispatcher has sent meanwhile stays sent."""
     state = "waiting" if next_attempt_at is not None else "dead"
     session.execute(
         update(Notification)
-        .where(Notification.id == notification_id)
+        .where(Notification.id == notification_id, Notification.state != "sent")
         .values(state=state, leased_until=None, last_error=error[:500], next_attempt_at=next_attempt_at or 0.0)
     )
 

@@ -47,6 +47,13 @@ class Bench:
         with self.database.write() as session:
             finish_run(session, run_id, Finish(status=status, step=step), self.now)
 
+    def be_silent(self, seconds: float) -> None:
+        """Nothing is heard for so long; the worker goes on."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(self.now + 10, until)
+            self.worker.evaluate()
+
     def alerts(self) -> list[dict]:
         with self.database.read() as session:
             return list_alerts(session)["alerts"]

@@ -91,7 +91,10 @@ def test_workers_that_look_at_the_same_moment_tell_once(bench, ending):
     if ending == "a leak":
         bench.feed(900, 1300, leak, seq=1)
     else:
-        bench.now += 100
+        for seconds in (20, 20, 20, 20, 15):  # all of them listen until the last moment
+            for worker in workers:
+                worker.evaluate()
+            bench.now += seconds
     barrier = threading.Barrier(len(workers))
 
     def evaluate(worker) -> None:
@@ -131,10 +134,8 @@ def test_an_out_of_memory_after_an_averted_alert_is_told(bench, avert):
 def test_a_run_that_comes_back_from_silence_and_dies_is_told(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
-    bench.now += 100
-    bench.worker.evaluate()
+    bench.be_silent(100)
     bench.feed(100, 200, flat, seq=1)
-    bench.now += 100
     bench.start(attempt=1)
     bench.worker.evaluate()
     with bench.database.read() as session:
@@ -143,6 +144,47 @@ def test_a_run_that_comes_back_from_silence_and_dies_is_told(bench):
         finish_run(session, "r", Finish(status="oom", step=250, attempt=1), bench.now)
     bench.worker.evaluate()
     assert [alert["rule"] for alert in bench.alerts()] == ["oom", "lost_contact"]
+
+
+def test_each_launch_that_dies_is_told(bench):
+    for attempt in (0, 1):
+        bench.start(attempt=attempt)
+        bench.now += 10
+        with bench.database.write() as session:
+            finish_run(session, "r", Finish(status="oom", step=100, attempt=attempt), bench.now)
+        bench.worker.evaluate()
+        bench.worker.evaluate()
+        bench.now += 10
+    assert [alert["rule"] for alert in bench.alerts()] == ["oom", "oom"] and notified(bench) == 4
+
+
+def test_each_silence_is_told(bench):
+    bench.start()
+    bench.feed(0, 100, flat, seq=0)
+    for seq in (1, 2):
+        bench.be_silent(100)
+        assert len(bench.alerts()) == seq
+        bench.feed(100 + 200 * seq, 200 + 200 * seq, flat, seq=seq)
+        bench.worker.evaluate()
+    assert [alert["rule"] for alert in bench.alerts()] == ["lost_contact", "lost_contact"] and notified(bench) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(None, "lost_contact"), ("oom", "oom"), ("completed", "finished"), ("failed", "finished")]
+)
+def test_a_new_launch_ends_what_was_open_of_the_older_one(bench, status, state):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    if status:
+        bench.finish(status, 1200)
+    bench.start(attempt=1)
+    bench.worker.evaluate()
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert (alert["state"], alert["step"]) == (state, 1199) and told(bench)[-1] == state
+    with bench.database.read() as session:
+        assert get_run(session, "r").status == "running"
 
 
 def test_absence_of_data_resolves_nothing(bench):

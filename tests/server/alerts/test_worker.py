@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import DBAPIError
 
 from memagent.wire.messages import Batch, Chunk
 from memagent_server.store.forecasts import forecasts_of, latest_risk
@@ -110,12 +111,9 @@ def test_silence_resolves_nothing_and_becomes_lost_contact(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
-    bench.now += 80
-    bench.worker.evaluate()
+    bench.be_silent(80)
     assert bench.alerts()[0]["state"] == "firing"
-    bench.now += 30
-    bench.worker.evaluate()
-    bench.worker.evaluate()
+    bench.be_silent(30)
     with bench.database.read() as session:
         assert session.get_one(Run, "r").status == "lost_contact"
     assert bench.path()[-1] == "lost_contact"
@@ -125,11 +123,40 @@ def test_a_run_that_falls_silent_without_warning_is_told_once(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
-    bench.now += 100
-    for _ in range(3):
-        bench.worker.evaluate()
+    bench.be_silent(130)
     (alert,) = bench.alerts()
     assert (alert["rule"], alert["state"]) == ("lost_contact", "lost_contact")
+
+
+@pytest.mark.parametrize("why", ["the server was down", "the machine slept"])
+def test_a_run_that_could_not_be_heard_is_not_given_up(bench, why):
+    bench.start()
+    bench.feed(0, 100, flat, seq=0)
+    bench.worker.evaluate()
+    bench.now += 600
+    if why == "the server was down":
+        bench.worker = bench.new_worker()
+    bench.worker.evaluate()
+    bench.be_silent(80)
+    assert bench.alerts() == []
+    bench.be_silent(20)
+    assert [alert["rule"] for alert in bench.alerts()] == ["lost_contact"]
+
+
+def test_a_run_that_could_not_be_heard_while_the_database_was_away_is_not_given_up(bench):
+    bench.start()
+    bench.feed(0, 100, flat, seq=0)
+    bench.worker.evaluate()
+    with bench.database.write() as session:
+        session.execute(text("ALTER TABLE runs RENAME TO away"))
+    for _ in range(60):
+        bench.now += 5
+        with pytest.raises(DBAPIError):
+            bench.worker.evaluate()
+    with bench.database.write() as session:
+        session.execute(text("ALTER TABLE away RENAME TO runs"))
+    bench.be_silent(80)
+    assert bench.alerts() == []
 
 
 def test_a_new_worker_goes_on_where_the_old_one_was(bench):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from memagent_server.notify.channel import DeliveryFailedError, Story
+from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, Story
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.notify.slack_message import HEADER_LIMIT, SECTION_LIMIT, blocks, plain_text
 from memagent_server.notify.slack_webhook import SlackWebhook
@@ -168,6 +169,74 @@ def test_what_the_bot_is_refused_is_told_without_its_token(slack_api, answer, re
         SlackBot("xoxb-secret", "C1", base_url=slack_api.url + "/api/").send(STORY)
     assert (caught.value.retry_after_s, caught.value.is_final) == (retry_after_s, is_final)
     assert "xoxb" not in str(caught.value)
+
+
+@pytest.mark.parametrize("refusal", ["message_not_found", "cant_update_message", "edit_window_closed"])
+def test_what_cannot_be_edited_any_more_is_told_by_a_new_message(slack_api, refusal):
+    slack_api.answers = [
+        (200, json.dumps({"ok": False, "error": refusal}).encode(), {}),
+        (200, b'{"ok": true, "ts": "18.1", "channel": "C1"}', {}),
+    ]
+    bot = SlackBot("xoxb-1", "C1", base_url=slack_api.url + "/api/")
+    outcome = replace(STORY, to_state="oom", from_state="firing", receipt={"ts": "17.42", "channel": "C1"})
+    assert bot.send(outcome) == {"ts": "18.1", "channel": "C1"}
+    assert [path for path, _, _ in slack_api.requests] == ["/api/chat.update", "/api/chat.postMessage"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"Retry-After": "999999999"}, LONGEST_RETRY_AFTER_S),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "-3"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["webhook", "bot", "json"])
+def test_how_long_to_wait_is_read_from_any_answer(receiver, kind, headers, seconds):
+    receiver.answers = [(429, b'{"ok": false, "error": "ratelimited"}', headers)]
+    channel = {
+        "webhook": SlackWebhook(receiver.url),
+        "bot": SlackBot("xoxb-1", "C1", base_url=receiver.url + "/"),
+        "json": Webhook(receiver.url, "key"),
+    }[kind]
+    with pytest.raises(DeliveryFailedError) as caught:
+        channel.send(STORY)
+    assert caught.value.retry_after_s == seconds and not caught.value.is_final
+
+
+@pytest.mark.parametrize("kind", ["webhook", "bot", "json"])
+def test_an_answer_that_is_no_http_is_worth_another_try(kind):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/secret/"
+        thread = threading.Thread(target=_answer_garbage, args=(server,))
+        thread.start()
+        channel = {
+            "webhook": SlackWebhook(address),
+            "bot": SlackBot("xoxb-secret", "C1", base_url=address),
+            "json": Webhook(address, "key"),
+        }[kind]
+        with pytest.raises(DeliveryFailedError) as caught:
+            channel.send(STORY)
+        thread.join()
+    assert not caught.value.is_final and "secret" not in str(caught.value)
+
+
+def _answer_garbage(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"220 mail.example ESMTP\r\n\r\n")
+
+
+def test_the_last_step_is_not_counted():
+    text = plain_text(
+        replace(STORY, facts={**FACTS, "eta_step": 1000.6, "eta_low": 1000.4, "eta_high": 1001.0, "eta_s": 3.0})
+    )
+    assert text.startswith("gpt-small will run out of memory in the next step (3 s")
 
 
 def test_a_json_webhook_is_signed_and_says_which_change_it_is(receiver):

@@ -13,7 +13,7 @@ from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
-from memagent_server.store.outbox import MOST_ATTEMPTS, count_by_outcome, lease_due
+from memagent_server.store.outbox import MOST_ATTEMPTS, count_by_outcome, lease_due, mark_failed, mark_sent
 from memagent_server.store.runs import start_run
 
 
@@ -120,6 +120,18 @@ def test_a_lease_is_exclusive_until_it_runs_out(outbox):
         assert lease_due(session, 1000.0 + LEASE_S - 1, LEASE_S) == []
     with outbox.write() as session:
         assert len(lease_due(session, 1000.0 + LEASE_S, LEASE_S)) == 1
+
+
+def test_a_failure_that_comes_late_undoes_nothing(outbox):
+    """A dispatcher that slept past its lease fails, after another one has sent the message."""
+    with outbox.write() as session:
+        (item,) = lease_due(session, 1000.0, LEASE_S)
+    with outbox.write() as session:
+        (again,) = lease_due(session, 1000.0 + LEASE_S, LEASE_S)
+        mark_sent(session, again.id, {}, 1001.0 + LEASE_S)
+    with outbox.write() as session:
+        mark_failed(session, item.id, "timed out", next_attempt_at=1002.0 + LEASE_S)
+    assert item.id == again.id and notifications(outbox)[0]["state"] == "sent"
 
 
 def test_a_worker_killed_while_sending_loses_nothing(outbox, clock):

@@ -7,6 +7,7 @@ batch and shows it to the local forecaster -> the sender's thread delivers it.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -26,8 +27,10 @@ from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
+from memagent.hooks.oom import AllocationFailure, watch_failures
 from memagent.hooks.step import Remove
 from memagent.identity import Identity, identify
+from memagent.lastwords import holders_data, last_words, note
 from memagent.outlook import Outlook
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
@@ -74,7 +77,7 @@ class Run:
         self.guard = Guard(raise_errors=settings.raise_errors)
         self.drops = Drops()
         self._probes = discover(models, optimizers, settings.limit_bytes)
-        self._sampler = Sampler(self._probes, self.drops, settings.every)
+        self._sampler = Sampler(self._probes, self.drops, settings.every, phases=options.phases)
         self._scalars = ScalarLog(self.drops)
         self._outlook = Outlook(
             identity.rank, [probe.device for probe in self._probes], options.total_steps, self._note_risk
@@ -99,6 +102,9 @@ class Run:
             observe=self._outlook.observe,
             refresh=self._refresh,
         )
+        self._failure: AllocationFailure | None = None
+        self._failure_phase = ""
+        self._unwatch_failures: Remove = watch_failures(sys.modules["torch"], self._note_failure)
         self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit)
         self._sampler.sample_start()
         _live_runs.add(self)
@@ -140,11 +146,14 @@ class Run:
         """Everything inside counts as phase `name` (`eval`, `checkpoint`, ...): its peak is recorded with the step's sample."""
         if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
             raise SettingError(f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}")
-        before = self._enter(name)
+        before = self._hold(name)
         try:
             yield
+        except BaseException:
+            self._failure_phase = self._failure_phase or self._sampler.phase
+            raise
         finally:
-            self._enter(before)
+            self._hold(before)
 
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing."""
@@ -182,11 +191,9 @@ class Run:
         """End the run with the status that `error` deserves (`oom` for out-of-memory), after its last words."""
         self._ballast = None
         status = status_of(error)
-        with self.guard.at("last words"):
-            if status == "oom":
-                self._collector.add_event(
-                    Event(kind="oom", step=self.step, time_s=time.time(), data=self._last_words(error))
-                )
+        if status == "oom":
+            with self.guard.at("last words"):
+                self._say_last_words(error)
         self.finish(status, error=None if status == "completed" else describe_error(error))
 
     def __enter__(self) -> Run:
@@ -205,14 +212,18 @@ class Run:
 
     # -- what happens on the training thread ------------------------------------------------------------------------------------
 
-    def _enter(self, phase: str) -> str:
+    def _hold(self, phase: str | None) -> str | None:
         if self.status == "running":
             with self.guard.at("phase"):
-                return self._sampler.enter(phase)
-        return phase
+                return self._sampler.hold(phase)
+        return None
 
     def _after_step(self) -> None:
         self._scalars.flush()
+        if self._failure is not None:  # the step ended all the same: the script has found a way around it
+            survived, self._failure = self._failure, None
+            self._note_survived_failure(survived)
+        self._failure_phase = ""
         risk, callback = self._risk, self.options.on_risk
         if risk is not None and callback is not None:
             self._risk = None
@@ -222,12 +233,25 @@ class Run:
     def _on_exit(self) -> None:
         self.finish()
 
-    def _last_words(self, error: BaseException) -> dict[str, Any]:
-        devices = {
-            track.probe.device.id: {"used_bytes": track.probe.read(), "limit_bytes": track.probe.device.limit_bytes}
-            for track in self._sampler.tracks
-        }
-        return {"error": describe_error(error), "phase": self._sampler.phase, "devices": devices}
+    def _note_failure(self, failure: AllocationFailure) -> None:
+        self._failure = failure
+        self._failure_phase = self._failure_phase or self._sampler.phase
+
+    def _say_last_words(self, error: BaseException) -> None:
+        with self.guard.at("probe refresh"):
+            for probe in self._probes:
+                probe.refresh()  # the limit may be younger than a second
+        words = last_words(error, self._failure, self._sampler, self._failure_phase or self._sampler.phase)
+        add_note = getattr(error, "add_note", None)  # Python 3.11
+        if add_note is not None:
+            add_note(note(words, self.step, self._place()))
+        with self.guard.at("largest tensors"):
+            words["largest_tensors"] = holders_data(self._watch.largest_tensors())
+        self._collector.add_event(Event(kind="oom", step=self.step, time_s=time.time(), data=words))
+
+    def _note_survived_failure(self, failure: AllocationFailure) -> None:
+        data = {"phase": self._failure_phase, "asked_bytes": failure.asked_bytes, "free_bytes": failure.free_bytes}
+        self._collector.add_event(Event(kind="oom_survived", step=self.step, time_s=time.time(), data=data))
 
     # -- what happens on threads of ours --------------------------------------------------------------------------------------------
 
@@ -290,6 +314,7 @@ class Run:
     def _close(self, finish: Finish | None) -> None:
         self._watch.remove()
         self._unwatch_exit()
+        self._unwatch_failures()
         self._scalars.flush(wait=True)
         with self.guard.at("probe refresh"):
             self._refresh()
@@ -306,6 +331,7 @@ class Run:
         self.status = "abandoned"
         self._watch.remove()
         self._unwatch_exit()
+        self._unwatch_failures()
 
 
 def newest_run() -> Run | None:

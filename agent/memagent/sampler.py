@@ -1,19 +1,22 @@
 """From moments to rows: the hooks say what happens in the loop, probes are read, rows go to the buffers.
 
-1. A step is cut into phases by the moments at which the hooks call `enter`. Each moment is read once; the reading counts for the
-   phase that ends and for the one that begins.
+1. A step is cut into phases by the moments at which the hooks call `enter`. The device's peak since the last moment belongs to the
+   phase that ends there.
 2. At the end of an optimizer step a row is written for each device, every `every` steps; peaks cover the steps skipped between.
-3. Everything here runs on the training thread between two moments of the user's loop: no lock, no I/O but the probes' own.
+3. A phase that the user opened holds until the user closes it, whatever the hooks see inside.
+4. Where a model trains on a GPU, the host is read at the end of steps only: its phases tell nothing that is worth a system call.
+5. The training thread only takes raw readings and appends them to lists; `Track.digest` makes rows of them on the collector's thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from memagent.components import Components
-from memagent.delivery.buffer import Drops, SampleBuffer
-from memagent.probe import Probe
+from memagent.delivery.buffer import Drops, Row, SampleBuffer
+from memagent.probe import Probe, Raw
 from memagent.wire.columns import Value
 from memagent.wire.fields import PHASES
 
@@ -28,74 +31,107 @@ TAIL_COLUMNS = (
     "context_bytes",
     *(f"phase_{phase}_peak_bytes" for phase in PHASES),
 )
+MOST_MOMENTS = 1_000
+"""Moments kept of one step before they are handed over without a row: an evaluation of hours has millions of them."""
+
+_DATA, _FORWARD, _BACKWARD, _OPTIMIZER = PHASES
+_NO_PHASES = (None,) * len(PHASES)
+
+Moments = list[tuple[str, Raw]]
+"""Phase that ended, and the reading at its end."""
+Entry = tuple[Row, dict[str, Value] | None]
 
 
 class Track:
-    """What is kept of one device between two samples."""
+    """One device: the moments of the current step, on the training thread; what they add up to, on the collector's."""
 
-    __slots__ = ("buffer", "components", "context_bytes", "floor", "highest", "peaks", "probe", "total_peak")
-
-    def __init__(self, probe: Probe, drops: Drops) -> None:
+    def __init__(self, probe: Probe, drops: Drops, phases: bool) -> None:
         self.probe = probe
-        self.buffer = SampleBuffer(probe.device.id, (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS), drops)
+        self.buffer = TrackBuffer(probe.device.id, (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS), drops, self.digest)
         self.components: tuple[Value, ...] = (None, None, None, None)
         self.context_bytes: int | None = None
-        self.floor = probe.read()
-        self.highest = self.total_peak = self.floor
-        self.peaks: dict[str, int] = {}
+        self.moments: Moments = []
+        self._phases = phases
+        self._peaks: dict[str, int] = {}
+        _, readings = probe.readings(probe.sample())
+        self.floor: int = readings[0]  # type: ignore[assignment]
+        self.total_peak = self.floor
 
-    def note(self, used: int, ending: str, beginning: str) -> None:
-        peaks = self.peaks
-        self.highest = max(self.highest, used)
-        if used > peaks.get(ending, -1):
-            peaks[ending] = used
-        if used > peaks.get(beginning, -1):
-            peaks[beginning] = used
+    def hand_over(self, head: tuple[Value, ...] | None, phase: str) -> None:
+        """Leave the moments so far for `digest`; with `head`, the step ends here, in `phase`, and is sampled."""
+        moments, self.moments = self.moments, []
+        sample = self.probe.sample() if head is not None else None
+        left: Any = (head, moments, sample, phase, self.components, self.context_bytes)
+        self.buffer.append(left)
 
-    def row(self, head: tuple[Value, ...]) -> tuple[tuple[Value, ...], dict[str, Value] | None]:
-        sample = self.probe.sample()
-        allocated: int = sample[0]  # type: ignore[assignment]
-        peak = self.probe.peak(max(self.highest, allocated))
-        activations = max(0, peak - self.floor)
-        peaks = self.peaks
-        row = (
-            *head, *sample, peak, *self.components, activations, self.context_bytes,
-            peaks.pop("data", None), peaks.pop("forward", None), peaks.pop("backward", None), peaks.pop("optimizer", None),
-        )  # fmt: skip
-        extra: dict[str, Value] | None = (
-            {f"phase_{name}_peak_bytes": value for name, value in peaks.items()} if peaks else None
-        )
-        self.peaks = {}
-        self.floor = self.highest = allocated
+    def digest(self, left: Any) -> Entry | None:
+        """The row of what `hand_over` left, with the peaks of phases that have no column; None where no step ended."""
+        head, moments, sample, phase, components, context = left
+        peaks = self._peaks
+        for ending, mark in moments:
+            self._note(ending, self.probe.peak(mark))
+        if head is None:
+            return None
+        last, readings = self.probe.readings(sample)
+        self._note(phase, last)
+        peak = max(peaks.values())
         self.total_peak = max(self.total_peak, peak)
-        return row, extra
+        activations, self.floor = max(0, peak - self.floor), readings[0]  # type: ignore[assignment]
+        by_phase = tuple(peaks.pop(name, None) for name in PHASES) if self._phases else _NO_PHASES
+        extra: dict[str, Value] = {
+            f"phase_{name}_peak_bytes": value for name, value in peaks.items() if name not in PHASES
+        }
+        peaks.clear()
+        return (*head, *readings, peak, *components, activations, context, *by_phase), extra or None
+
+    def _note(self, phase: str, peak: int) -> None:
+        self._peaks[phase] = max(self._peaks.get(phase, 0), peak)
+
+
+class TrackBuffer(SampleBuffer):
+    """Holds what `Track.hand_over` leaves, and makes rows of it when it is drained."""
+
+    def __init__(
+        self, stream: str, columns: Sequence[str], drops: Drops, digest: Callable[[Any], Entry | None]
+    ) -> None:
+        super().__init__(stream, columns, drops)
+        self._digest = digest
+
+    def drain(self) -> list[Entry]:
+        return [entry for left, _ in super().drain() if (entry := self._digest(left)) is not None]
 
 
 class Sampler:
-    """Rows for `probes`; `step` counts optimizer steps that ended."""
+    """Rows for `probes`; `step` counts optimizer steps that ended. Without `phases` only the peak of the whole step is kept."""
 
-    def __init__(self, probes: Sequence[Probe], drops: Drops, every: int = 1) -> None:
-        self.tracks = [Track(probe, drops) for probe in probes]
+    def __init__(self, probes: Sequence[Probe], drops: Drops, every: int = 1, *, phases: bool = True) -> None:
+        self.tracks = [Track(probe, drops, phases) for probe in probes]
         self.step = 0
         self.samples = 0
         self.input_size = 0
-        self.phase = PHASES[0]
+        self.phase = _DATA
         self._every = every
+        self._held: str | None = None
+        self._marked = [track for track in self.tracks if track.probe.device.kind != "host"] or self.tracks
         self._ended_at = time.perf_counter()
         self._sampled_step = 0
 
-    def enter(self, phase: str) -> str:
-        """The loop goes from one phase to another; returns the one that ended."""
-        ending, self.phase = self.phase, phase
-        for track in self.tracks:
-            track.note(track.probe.read(), ending, phase)
-        return ending
+    def enter(self, phase: str) -> None:
+        """A hook saw the loop go from one phase to another."""
+        if self._held is None:
+            self._cut(phase)
+
+    def hold(self, phase: str | None) -> str | None:
+        """The user opens a phase, or closes it (None, or the one around it); returns the one that was open."""
+        before, self._held = self._held, phase
+        self._cut(phase or _DATA)
+        return before
 
     def end_step(self) -> bool:
         """An optimizer step ended; returns whether it was sampled."""
         self.step += 1
         if self.step % self._every:
-            self.enter(PHASES[0])
+            self._cut(self._held or _DATA)
             return False
         self._write_rows()
         return True
@@ -114,16 +150,21 @@ class Sampler:
                 found.buffers_bytes,
             )
 
+    def _cut(self, phase: str) -> None:
+        ending, self.phase = self.phase, phase
+        for track in self._marked:
+            track.moments.append((ending, track.probe.mark()))
+            if len(track.moments) >= MOST_MOMENTS:
+                track.hand_over(None, ending)
+
     def _write_rows(self) -> None:
         now = time.perf_counter()
-        steps = self.step - self._sampled_step
-        step_s = (now - self._ended_at) / steps if steps else None
-        head = (self.step, time.time(), step_s, self.input_size or None)
-        ending, self.phase = self.phase, PHASES[0]
+        step = self.step
+        steps = step - self._sampled_step
+        head = (step, time.time(), (now - self._ended_at) / steps if steps else None, self.input_size or None)
+        ending, self.phase = self.phase, self._held or _DATA
         for track in self.tracks:
-            row, extra = track.row(head)
-            track.buffer.append(row, extra)
-            track.note(row[len(head)], ending, PHASES[0])  # type: ignore[arg-type]
+            track.hand_over(head, ending)
         self.samples += 1
         self.input_size = 0
-        self._ended_at, self._sampled_step = now, self.step
+        self._ended_at, self._sampled_step = now, step

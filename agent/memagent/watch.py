@@ -15,6 +15,7 @@ from memagent.estimator.live import predict
 from memagent.guard import Guard
 from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_forward
 from memagent.hooks.step import Remove, watch_steps
+from memagent.leaks.holders import Holder, largest
 from memagent.sampler import Sampler
 
 _GRADIENTS_AT_STEPS = (0, 1, 10)
@@ -67,6 +68,10 @@ class ModelWatch:
         )
         return self.prediction
 
+    def largest_tensors(self) -> list[Holder]:
+        """The largest live tensors, named where the models and optimizers have a name for them."""
+        return largest(self._models, self._optimizers)
+
     def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         if not training:
             self._sampler.enter("eval")
@@ -85,7 +90,9 @@ class ModelWatch:
             self._measure()
 
     def _after_step(self) -> None:
-        entries = sum(len(optimizer.state) for optimizer in self._optimizers)
+        entries = 0
+        for optimizer in self._optimizers:
+            entries += len(optimizer.state)
         if entries != self._state_entries:
             self._state_entries = entries
             self._measure()

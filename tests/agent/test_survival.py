@@ -78,7 +78,60 @@ def test_the_last_words_of_an_out_of_memory_leave_the_process(recording):
     assert found.finish.status == "oom", process.stderr + str(found.finish)
     assert found.finish.step == found.columns()["step"][-1] > 10
     (event,) = found.events
-    assert event.kind == "oom" and event.data["devices"]["host"]["used_bytes"] > 0.8 * 2**30
+    host = event.data["devices"]["host"]
+    assert event.kind == "oom" and host["used_bytes"] > 0.8 * 2**30 == 0.8 * host["limit_bytes"]
+    assert host["components"]["parameters"] == host["components"]["gradients"] > 0
+    assert event.data["phase"] == "data" and event.data["asked_bytes"] is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_gets_a_note(recording):
+    process = run_script(
+        """
+        import resource
+        hog = torch.ones(2**26)  # 256 MiB
+        optimizer.param_groups[0]["momentum"] = 0.9
+        resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+        step()
+        model(hog[:64].reshape(4, 16)).sum().backward()
+        with run.phase("eval"):
+            torch.ones(2**28)
+        """
+    )
+    assert process.returncode == 1
+    (event,) = recording().events
+    assert event.data["phase"] == "eval" and event.data["asked_bytes"] == 2**30
+    largest = event.data["largest_tensors"]
+    assert (largest[0]["size_bytes"], largest[0]["shape"], largest[0]["kind"]) == (2**28, [2**26], "other")
+    assert {(item["name"], item["kind"]) for item in largest[1:]} >= {
+        ("weight", "parameter"),
+        ("weight.grad", "gradient"),
+        ("weight.momentum_buffer", "optimizer_state"),
+    }
+    *_, error, told = process.stderr.rstrip().splitlines()
+    assert error.startswith("RuntimeError") and "tried to allocate 1073741824 bytes" in error
+    if sys.version_info >= (3, 11):
+        assert told.startswith("memagent: out of memory in eval of step 2, asking for 1.00 GiB with ")
+        assert told.endswith(".memagent")
+
+
+def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(training, recording, monkeypatch):
+    model, optimizer, step = training
+    observers = []
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr("memagent.hooks.oom._observed_cores", [])
+    with memagent.attach(model, optimizer):
+        step()
+        observers[0](0, 2**31, 2**34, 2**20)
+        step()
+        step()
+    observers[0](0, 2**31, 2**34, 2**20)  # nobody is listening any more
+    found = recording()
+    (event,) = found.events
+    assert (event.kind, event.step) == ("oom_survived", 2)
+    assert event.data == {"phase": "data", "asked_bytes": 2**31, "free_bytes": 2**20}
+    assert found.finish.status == "completed"
 
 
 def test_a_kill_loses_at_most_the_last_moments(recording):
@@ -163,7 +216,7 @@ def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording)
         threads.add(threading.current_thread())
 
     base = memagent.attach(model, optimizer)
-    used = base._sampler.tracks[-1].probe.read()
+    used = base._sampler.tracks[-1].probe.used_bytes()
     base.finish()
     limit = used + 800 * 2**20
     run = memagent.attach(model, optimizer, limit_bytes=limit, total_steps=5000, on_risk=on_risk, predict=False)

@@ -15,26 +15,15 @@ from memagent.hooks import Hook
 Remove = Callable[[], None]
 
 
-class BeforeStep(Hook):
-    def __init__(self, call: Callable[[], None], guard: Guard) -> None:
-        self._call, self._guard = call, guard
+class StepHook(Hook):
+    def __init__(self, call: Callable[[], None], guard: Guard, place: str) -> None:
+        self._call, self._guard, self._place = call, guard, place
 
     def __call__(self, _optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         try:
             self._call()
         except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
-            self._guard.caught("before step", error)
-
-
-class AfterStep(Hook):
-    def __init__(self, call: Callable[[], None], guard: Guard) -> None:
-        self._call, self._guard = call, guard
-
-    def __call__(self, _optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        try:
-            self._call()
-        except Exception as error:  # noqa: BLE001
-            self._guard.caught("after step", error)
+            self._guard.caught(self._place, error)
 
 
 def unwrap(optimizer: Any) -> Any:
@@ -55,6 +44,6 @@ def watch_steps(
 ) -> list[Remove]:
     """Call `before` when any of the optimizers begins a step and `after` when the first one ends its own."""
     clock = optimizers[0]
-    handles = [optimizer.register_step_pre_hook(BeforeStep(before, guard)) for optimizer in optimizers]
-    handles.append(clock.register_step_post_hook(AfterStep(after, guard)))
+    handles = [optimizer.register_step_pre_hook(StepHook(before, guard, "before step")) for optimizer in optimizers]
+    handles.append(clock.register_step_post_hook(StepHook(after, guard, "after step")))
     return [handle.remove for handle in handles]

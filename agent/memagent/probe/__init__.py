@@ -1,34 +1,55 @@
-"""One module per source of readings. A probe reads one device and knows nothing of steps, buffers or servers."""
+"""One module per source of readings. A probe reads one device and knows nothing of steps, buffers or servers.
+
+The training thread takes readings as raw as they come and leaves them; what they mean is worked out later on a thread of ours.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device
+
+Raw = Any
+"""A reading as it was taken: bytes of a file, or numbers. Only the probe that took it understands it."""
 
 
 class Probe(Protocol):
     """Readings of one device.
 
-    `read` and `sample` run on the training thread and must cost microseconds; `refresh` runs about once a second on a thread
-    of ours and does whatever is slow (NVML, other processes); its findings show in the next `sample`.
+    `mark` and `sample` run on the training thread and must cost microseconds. `peak` and `readings` say what those mean: on any one
+    thread, each reading once, in the order in which they were taken. `refresh` runs about once a second on a thread of ours and does
+    whatever is slow (NVML, other processes); its findings show in the next `readings`.
     """
 
     device: Device
     columns: tuple[str, ...]
-    """Fields that `sample` gives, in its order; the first is `allocated_bytes`."""
+    """Fields that `readings` gives, in its order; the first is `allocated_bytes`."""
 
-    def read(self) -> int:
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit that counts now; `device` holds the one that counted at the start."""
+        ...
+
+    def mark(self) -> Raw:
+        """A reading at a moment between two phases."""
+        ...
+
+    def sample(self) -> Raw:
+        """A reading at the end of a step: also a mark."""
+        ...
+
+    def peak(self, mark: Raw) -> int:
+        """Most bytes allocated between the reading before and `mark`: exact where the device counts peaks, else the higher of
+        both readings."""
+        ...
+
+    def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
+        """What `peak` is for `sample`, and its readings, one for each of `columns`."""
+        ...
+
+    def used_bytes(self) -> int:
         """Bytes allocated now."""
-        ...
-
-    def sample(self) -> tuple[Value, ...]:
-        """All readings now."""
-        ...
-
-    def peak(self, seen: int) -> int:
-        """Most allocated since the last call: at least `seen`, the highest of the caller's readings, more where a counter knows."""
         ...
 
     def refresh(self) -> None: ...

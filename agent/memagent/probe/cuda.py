@@ -1,7 +1,7 @@
 """torch's caching allocator on one CUDA (or ROCm) device, by the one nested dict that C++ hands out.
 
 `torch.cuda.memory_stats()` flattens the same dict into 120 keys at ten times the cost. Nothing here initialises CUDA, synchronises,
-resets a counter that belongs to the user, or reads during graph capture.
+or touches the allocator during graph capture.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memagent.probe import Raw
 from memagent.probe.nvml import Nvml, open_nvml
+from memagent.probe.peaks import Stats, shared_counters
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device
 
@@ -24,15 +26,19 @@ class CudaProbe:
         "active_bytes",
         "requested_bytes",
         "inactive_split_bytes",
+        "segments",
         "alloc_retries_total",
         "ooms_total",
+        "device_allocs_total",
+        "device_frees_total",
+        "pinned_bytes",
         "device_used_bytes",
         "limit_bytes",
     )
 
     def __init__(self, torch: Any, index: int, limit_bytes: int | None = None) -> None:
-        self._stats: Callable[[int], dict[str, Any]] = torch._C._cuda_memoryStats
-        self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        self._core = torch._C
+        self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
         self._index = index
         properties = torch.cuda.get_device_properties(index)
         fraction = _memory_fraction(torch, index)
@@ -48,44 +54,68 @@ class CudaProbe:
         )
         self._nvml: Nvml = open_nvml(self.device.id)
         self._used: int | None = None
-        self._last: dict[str, Any] = self._stats(index)
-        self._peak = int(self._last["allocated_bytes"]["all"]["peak"])
+        self._pinned: int | None = None
+        self._counters = shared_counters(torch._C)
+        self._counters.open()
+        self._reserved_peak = 0
+        self._last: Stats = torch._C._cuda_memoryStats(index)
 
-    def read(self) -> int:
-        return int(self._read()["allocated_bytes"]["all"]["current"])
+    @property
+    def limit_bytes(self) -> int | None:
+        return self._limit
 
-    def sample(self) -> tuple[Value, ...]:
-        stats = self._read()
-        reserved = stats["reserved_bytes"]["all"]
+    def mark(self) -> Raw:
+        """Exact, because the counters start anew at each mark. During graph capture the allocator is left alone and the next mark
+        covers it."""
+        if self._capturing():
+            return 0
+        allocated, reserved, self._last = self._counters.take(self._index)
+        self._reserved_peak = max(self._reserved_peak, reserved)
+        return allocated
+
+    def sample(self) -> Raw:
+        peak = self.mark()
+        stats = self._last
+        reserved = stats["reserved_bytes"]["all"]["current"]
+        peak_reserved, self._reserved_peak = max(self._reserved_peak, reserved), reserved
         return (
+            peak,
             stats["allocated_bytes"]["all"]["current"],
-            reserved["current"],
-            reserved["peak"],
+            reserved,
+            peak_reserved,
             stats["active_bytes"]["all"]["current"],
             stats["requested_bytes"]["all"]["current"],
             stats["inactive_split_bytes"]["all"]["current"],
+            stats["segment"]["all"]["current"],
             stats["num_alloc_retries"],
             stats["num_ooms"],
-            self._used,
-            self._limit,
+            stats.get("num_device_alloc"),
+            stats.get("num_device_free"),
         )
 
-    def peak(self, seen: int) -> int:
-        """Exact whenever the step raised the process's peak; else the highest reading, since the counter is not ours to reset."""
-        peak = int(self._last["allocated_bytes"]["all"]["peak"])
-        raised, self._peak = peak > self._peak, peak
-        return max(seen, peak) if raised else seen
+    def peak(self, mark: Raw) -> int:
+        return int(mark)
+
+    def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
+        return sample[0], (*sample[1:], self._pinned, self._used, self._limit)
+
+    def used_bytes(self) -> int:
+        return int(self._core._cuda_memoryStats(self._index)["allocated_bytes"]["all"]["current"])
 
     def refresh(self) -> None:
         self._used = self._nvml.used_bytes()
+        self._pinned = self._pinned_bytes()
 
     def close(self) -> None:
-        return None
+        self._counters.close()
 
-    def _read(self) -> dict[str, Any]:
-        if not self._capturing():
-            self._last = self._stats(self._index)
-        return self._last
+    def _pinned_bytes(self) -> int | None:
+        """Page-locked host memory that torch's host allocator holds, for all devices; None where this torch doesn't count it."""
+        read = getattr(self._core, "_cuda_hostMemoryStats", None)
+        stats = read() if read is not None else {}
+        found = stats.get("allocated_bytes", {})
+        value = found.get("current", found.get("all", {}).get("current"))
+        return int(value) if value is not None else None
 
 
 def _uuid(properties: Any, index: int) -> str:

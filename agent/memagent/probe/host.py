@@ -14,6 +14,7 @@ from typing import Protocol
 
 import psutil
 
+from memagent.probe import Raw
 from memagent.probe.host_limits import Limit, Usage, binding_limit
 from memagent.units import format_bytes
 from memagent.wire.columns import Value
@@ -23,8 +24,13 @@ _DUTY = 0.01
 """Share of time that reading the children's memory may take: PSS costs up to 15 ms a process."""
 
 
+_COUNTED = {"RLIMIT_AS": Usage._fields.index("mapped_bytes"), "RLIMIT_DATA": Usage._fields.index("data_bytes")}
+"""What of a `Usage` counts against a limit; against all others it is resident memory."""
+
+
 class OwnMemory(Protocol):
-    def usage(self) -> Usage: ...
+    def read(self) -> Raw: ...
+    def usage(self, raw: Raw) -> Usage: ...
     def peak_resident_bytes(self) -> int: ...
     def close(self) -> None: ...
 
@@ -35,16 +41,20 @@ class ProcfsMemory:
     def __init__(self) -> None:
         self._fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._page = os.sysconf("SC_PAGE_SIZE")
+        import resource  # absent on Windows
 
-    def usage(self) -> Usage:
-        pages = os.pread(self._fd, 128, 0).split()
+        self._getrusage, self._self = resource.getrusage, resource.RUSAGE_SELF
+
+    def read(self) -> Raw:
+        return os.pread(self._fd, 128, 0)
+
+    def usage(self, raw: Raw) -> Usage:
+        pages = raw.split()
         page = self._page
         return Usage(int(pages[0]) * page, int(pages[5]) * page, int(pages[1]) * page)
 
     def peak_resident_bytes(self) -> int:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return self._getrusage(self._self).ru_maxrss * 1024
 
     def close(self) -> None:
         os.close(self._fd)
@@ -56,9 +66,11 @@ class PsutilMemory:
     def __init__(self) -> None:
         self._process = psutil.Process()
 
-    def usage(self) -> Usage:
-        info = self._process.memory_info()
-        return Usage(info.vms, info.rss, info.rss)
+    def read(self) -> Raw:
+        return self._process.memory_info()
+
+    def usage(self, raw: Raw) -> Usage:
+        return Usage(raw.vms, raw.rss, raw.rss)
 
     def peak_resident_bytes(self) -> int:
         return 0
@@ -84,26 +96,41 @@ class HostProbe:
         self._given_limit = limit_bytes
         self._children_bytes = 0
         self._next_children_at = 0.0
-        self._peak_resident = self._own.peak_resident_bytes()
-        self._limit = self._find_limit()
+        self._high_water = self._own.peak_resident_bytes()
+        self._set_limit(self._find_limit())
         self.device = _device(self._limit)
+        self._last = self.used_bytes()
 
-    def read(self) -> int:
-        return self._used(self._own.usage())
+    @property
+    def limit_bytes(self) -> int | None:
+        return self._limit.limit_bytes
 
-    def sample(self) -> tuple[Value, ...]:
-        usage = self._own.usage()
-        used = self._used(usage)
+    def mark(self) -> Raw:
+        return self._own.read()
+
+    def sample(self) -> Raw:
+        return self._own.read(), self._own.peak_resident_bytes()
+
+    def peak(self, mark: Raw) -> int:
+        """Nothing counts what was held and freed between two readings."""
+        last, self._last = self._last, self._used(self._own.usage(mark))
+        return max(last, self._last)
+
+    def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
+        """The peak is exact whenever the step raised the kernel's high-water mark of this process's resident memory."""
+        mark, high_water = sample
+        usage = self._own.usage(mark)
+        peak = self.peak(mark)
+        if high_water > self._high_water:
+            self._high_water = high_water
+            if self._counts_resident:
+                peak = max(peak, high_water + self._children_bytes)
+        used = self._last
         resident = usage.resident_bytes + self._children_bytes
-        return used, max(usage.data_bytes, used), used, self._limit.limit_bytes, resident
+        return peak, (used, max(usage.data_bytes, used), used, self._limit.limit_bytes, resident)
 
-    def peak(self, seen: int) -> int:
-        """The kernel's high-water mark is exact whenever the step raised it; it counts resident memory of this process."""
-        peak_resident = self._own.peak_resident_bytes()
-        if peak_resident <= self._peak_resident:
-            return seen
-        self._peak_resident = peak_resident
-        return max(seen, peak_resident + self._children_bytes) if self._counts_resident else seen
+    def used_bytes(self) -> int:
+        return self._used(self._own.usage(self._own.read()))
 
     def refresh(self) -> None:
         """Reads the children's memory, at most a hundredth of the time, and looks whether another limit has been set."""
@@ -112,25 +139,23 @@ class HostProbe:
             self._children_bytes = sum(map(_proportional_bytes, self._process.children(recursive=True)))
             took = time.monotonic() - began
             self._next_children_at = began + took / _DUTY
-        self._limit = self._find_limit()
+        self._set_limit(self._find_limit())
 
     def close(self) -> None:
         self._own.close()
 
-    @property
-    def _counts_resident(self) -> bool:
-        return self._limit.kind not in ("RLIMIT_AS", "RLIMIT_DATA")
-
     def _used(self, usage: Usage) -> int:
-        kind = self._limit.kind
-        if kind == "RLIMIT_DATA":
-            return usage.data_bytes
-        if kind == "RLIMIT_AS":
-            return usage.mapped_bytes
-        return usage.resident_bytes + self._children_bytes
+        """What counts against the limit; the children's share is added to what is resident."""
+        used = usage[self._counted]
+        return used + self._children_bytes if self._counts_resident else used
+
+    def _set_limit(self, limit: Limit) -> None:
+        self._limit = limit
+        self._counted = _COUNTED.get(limit.kind, Usage._fields.index("resident_bytes"))
+        self._counts_resident = limit.kind not in _COUNTED
 
     def _find_limit(self) -> Limit:
-        own = self._own.usage()
+        own = self._own.usage(self._own.read())
         usage = Usage(own.mapped_bytes, own.data_bytes, own.resident_bytes + self._children_bytes)
         if self._given_limit is not None:
             return Limit("given", self._given_limit, usage.resident_bytes)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import psutil
 
@@ -34,9 +34,8 @@ class Limit:
         return self.limit_bytes - self.used_bytes
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What this process (mapped, data) and its tree (resident) hold, in bytes."""
+class Usage(NamedTuple):
+    """What this process (mapped, data) and its tree (resident) hold, in bytes. A tuple, because one is made at each reading."""
 
     mapped_bytes: int
     data_bytes: int

@@ -59,16 +59,16 @@ import resource
 resource.setrlimit(resource.{name}, ({3 * GIB}, {3 * GIB}))
 from memagent.probe.host import HostProbe
 probe = HostProbe()
-before = probe.read()
+before = probe.used_bytes()
 block = bytearray(200 * 2**20)
-print(probe.device.limit_source, probe.device.limit_bytes, probe.read() - before)
+print(probe.device.limit_source, probe.device.limit_bytes, probe.used_bytes() - before)
 try:
-    bytearray({3 * GIB} - probe.read() + 2**20)
+    bytearray({3 * GIB} - probe.used_bytes() + 2**20)
 except MemoryError:
     print("refused")
 else:
     print("granted")
-bytearray({3 * GIB} - probe.read() - 4 * 2**20)
+bytearray({3 * GIB} - probe.used_bytes() - 4 * 2**20)
 print("granted")
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

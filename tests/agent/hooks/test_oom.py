@@ -1,0 +1,67 @@
+"""The allocator's observer, with a stand-in for the C function that torch calls it through."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from memagent.hooks.oom import AllocationFailure, failure_in, watch_failures
+
+
+@pytest.fixture
+def core():
+    """What a CUDA build's torch offers, and the observers that it was given."""
+    observers = []
+    return SimpleNamespace(
+        _C=SimpleNamespace(_cuda_attach_out_of_memory_observer=observers.append),
+        cuda=SimpleNamespace(is_initialized=lambda: True),
+        observers=observers,
+    )
+
+
+def test_1_an_error_in_a_listener_does_not_replace_the_users(core):
+    heard = []
+    remove_first = watch_failures(core, lambda failure: 1 / 0)
+    remove_second = watch_failures(core, heard.append)
+    core.observers[0](3, 100, 1000, 10)
+    remove_first()
+    remove_second()
+    assert heard == [AllocationFailure(asked_bytes=100, device=3, total_bytes=1000, free_bytes=10)]
+
+
+def test_2_the_process_gets_one_observer_and_runs_come_and_go_behind_it(core):
+    heard = []
+    for _ in range(3):
+        remove = watch_failures(core, heard.append)
+        core.observers[0](0, 1, 1, 1)
+        remove()
+        remove()
+    core.observers[0](0, 2, 2, 2)
+    assert len(core.observers) == 1 and len(heard) == 3
+
+
+def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
+    core.cuda.is_initialized = lambda: False
+    watch_failures(core, print)()
+    assert core.observers == []
+    watch_failures(SimpleNamespace(_C=SimpleNamespace(), cuda=core.cuda), print)()
+
+
+@pytest.mark.parametrize(
+    ("message", "asked"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of", 5 * 2**29),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.90 GiB total)", 20 * 2**20),
+        ("out of memory", None),
+    ],
+)
+def test_the_size_is_read_from_the_message_where_there_is_no_observer(message, asked):
+    assert failure_in(RuntimeError(message)).asked_bytes == asked
+
+
+def test_the_size_is_read_from_the_real_message_of_the_hosts_allocator():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert failure_in(caught.value).asked_bytes == 2**60

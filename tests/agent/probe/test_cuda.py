@@ -1,0 +1,92 @@
+"""The CUDA probe over an allocator that only counts, with torch's own Python in between."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memagent.delivery.buffer import Drops
+from memagent.probe.cuda import CudaProbe
+from memagent.sampler import Sampler
+
+MIB = 2**20
+
+
+@pytest.fixture
+def probe(cuda_allocator):
+    probe = CudaProbe(torch, 0)
+    yield probe
+    probe.close()
+
+
+def rows(sampler: Sampler) -> list[dict]:
+    buffer = sampler.tracks[0].buffer
+    return [dict(zip(buffer.columns, row, strict=True)) | (extra or {}) for row, extra in buffer.drain()]
+
+
+def test_a_sample_tells_what_the_allocator_holds(cuda_allocator, probe):
+    cuda_allocator.allocate(3 * MIB)
+    cuda_allocator.allocate(512)
+    cuda_allocator.free(3 * MIB)
+    peak, readings = probe.readings(probe.sample())
+    found = dict(zip(probe.columns, readings, strict=True))
+    assert peak == 3 * MIB + 512
+    assert (found["allocated_bytes"], found["requested_bytes"], found["active_bytes"]) == (512, 505, 512)
+    assert found["reserved_bytes"] == found["peak_reserved_bytes"] == 3 * MIB + 512
+    assert found["segments"] == 2 and found["alloc_retries_total"] == 0 and found["limit_bytes"] == 2**30
+    assert found["device_used_bytes"] is None  # no NVML here
+
+
+def test_the_peak_of_each_phase_is_exact_also_where_it_is_not_the_highest(cuda_allocator, probe):
+    sampler = Sampler([probe], Drops())
+    for phase, size in (("forward", 30), ("backward", 50), ("optimizer", 10)):
+        sampler.enter(phase)
+        cuda_allocator.allocate(size * MIB)
+        cuda_allocator.free(size * MIB)
+    sampler.end_step()
+    (row,) = rows(sampler)
+    assert [row[f"phase_{phase}_peak_bytes"] for phase in ("data", "forward", "backward", "optimizer")] == [
+        0,
+        30 * MIB,
+        50 * MIB,
+        10 * MIB,
+    ]
+    assert row["peak_allocated_bytes"] == row["activations_bytes"] == 50 * MIB
+
+
+def test_skipped_steps_keep_their_exact_peak(cuda_allocator, probe):
+    sampler = Sampler([probe], Drops(), every=4, phases=False)
+    for step in range(8):
+        size = (90 if step == 1 else step + 1) * MIB
+        cuda_allocator.allocate(size)
+        cuda_allocator.free(size)
+        sampler.end_step()
+    found = rows(sampler)
+    assert [(row["step"], row["peak_allocated_bytes"]) for row in found] == [(4, 90 * MIB), (8, 8 * MIB)]
+    assert all(row["phase_data_peak_bytes"] is None for row in found)
+
+
+def test_during_graph_capture_the_allocator_is_left_alone(cuda_allocator, probe):
+    sampler = Sampler([probe], Drops())
+    cuda_allocator.allocate(MIB)
+    sampler.end_step()
+    before = (cuda_allocator.reads, cuda_allocator.resets)
+    cuda_allocator.capturing = True
+    sampler.enter("forward")
+    cuda_allocator.allocate(7 * MIB)
+    cuda_allocator.free(7 * MIB)
+    sampler.enter("backward")
+    sampler.end_step()
+    assert (cuda_allocator.reads, cuda_allocator.resets) == before
+    cuda_allocator.capturing = False
+    sampler.end_step()
+    captured, after = rows(sampler)[1:]
+    assert captured["allocated_bytes"] == MIB
+    assert after["peak_allocated_bytes"] == 8 * MIB
+
+
+def test_a_lower_limit_of_the_process_is_the_limit(cuda_allocator, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 0.25, raising=False)
+    probe = CudaProbe(torch, 0)
+    probe.close()
+    assert (probe.device.limit_bytes, probe.device.limit_source) == (2**28, "per-process fraction")

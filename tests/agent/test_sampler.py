@@ -1,0 +1,129 @@
+"""Moments to rows, with a probe that replays what it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.delivery.buffer import Drops
+from memagent.sampler import MOST_MOMENTS, Sampler
+from memagent.wire.messages import Device
+
+
+class ReplayProbe:
+    """Reads `now`, which a test sets; peaks as the host's: the higher of both ends."""
+
+    columns = ("allocated_bytes",)
+
+    def __init__(self, kind: str = "cuda") -> None:
+        self.device = Device(id=kind, kind=kind, name=kind, limit_bytes=1000)
+        self.now = self._last = 0
+        self.marks = 0
+
+    def mark(self):
+        self.marks += 1
+        return self.now
+
+    sample = mark
+
+    def peak(self, mark):
+        last, self._last = self._last, mark
+        return max(last, mark)
+
+    def readings(self, sample):
+        return self.peak(sample), (sample,)
+
+
+@pytest.fixture
+def probe():
+    return ReplayProbe()
+
+
+def rows(sampler: Sampler) -> list[dict]:
+    buffer = sampler.tracks[0].buffer
+    return [dict(zip(buffer.columns, row, strict=True)) | (extra or {}) for row, extra in buffer.drain()]
+
+
+def go(sampler: Sampler, probe: ReplayProbe, *moments: tuple[str, int]) -> None:
+    for phase, used in moments:
+        probe.now = used
+        sampler.enter(phase)
+
+
+def test_1_a_peak_belongs_to_the_phase_that_ends_and_to_the_one_that_begins(probe):
+    sampler = Sampler([probe], Drops())
+    go(sampler, probe, ("forward", 10), ("backward", 60), ("optimizer", 20))
+    probe.now = 25
+    assert sampler.end_step()
+    (row,) = rows(sampler)
+    assert (row["phase_data_peak_bytes"], row["phase_forward_peak_bytes"]) == (10, 60)
+    assert (row["phase_backward_peak_bytes"], row["phase_optimizer_peak_bytes"]) == (60, 25)
+    assert (row["peak_allocated_bytes"], row["activations_bytes"], row["allocated_bytes"]) == (60, 60, 25)
+
+
+def test_1_gradient_accumulation_keeps_the_highest_of_each_phase(probe):
+    sampler = Sampler([probe], Drops())
+    go(sampler, probe, ("forward", 10), ("backward", 60), ("forward", 12), ("backward", 80), ("optimizer", 20))
+    sampler.end_step()
+    (row,) = rows(sampler)
+    assert (row["phase_forward_peak_bytes"], row["phase_backward_peak_bytes"]) == (80, 80)
+    assert row["step"] == 1
+
+
+def test_2_peaks_cover_the_steps_that_are_skipped(probe):
+    sampler = Sampler([probe], Drops(), every=3)
+    for used in (10, 70, 10, 10, 10, 30):
+        go(sampler, probe, ("forward", 5), ("backward", used), ("optimizer", 6))
+        sampler.end_step()
+    found = rows(sampler)
+    assert [(row["step"], row["peak_allocated_bytes"], row["phase_forward_peak_bytes"]) for row in found] == [
+        (3, 70, 70),
+        (6, 30, 30),
+    ]
+
+
+def test_3_a_phase_of_the_users_holds_whatever_the_hooks_see(probe):
+    sampler = Sampler([probe], Drops())
+    assert sampler.hold("validation") is None
+    go(sampler, probe, ("eval", 10), ("data", 90))
+    assert sampler.hold("inner") == "validation"
+    probe.now = 40
+    assert sampler.hold("validation") == "inner"
+    sampler.end_step()
+    assert sampler.phase == "validation"
+    sampler.hold(None)
+    probe.now = 7
+    sampler.end_step()
+    first, second = rows(sampler)
+    assert (first["phase_validation_peak_bytes"], first["phase_inner_peak_bytes"]) == (90, 90)
+    assert "phase_eval_peak_bytes" not in first
+    assert (second["phase_data_peak_bytes"], second["phase_validation_peak_bytes"]) == (40, 40)
+
+
+def test_4_beside_a_gpu_the_host_is_read_at_the_end_of_steps_only(probe):
+    host = ReplayProbe("host")
+    sampler = Sampler([probe, host], Drops())
+    read = (probe.marks, host.marks)
+    go(sampler, probe, ("forward", 1), ("backward", 1), ("optimizer", 1))
+    sampler.end_step()
+    assert (probe.marks - read[0], host.marks - read[1]) == (4, 1)
+
+
+def test_5_an_evaluation_of_hours_keeps_its_peak_in_bounded_memory(probe):
+    sampler = Sampler([probe], Drops())
+    most = 0
+    for index in range(5 * MOST_MOMENTS):
+        go(sampler, probe, ("eval", 900 if index == 3 else 10))
+        most = max(most, len(sampler.tracks[0].moments))
+    assert most < MOST_MOMENTS
+    assert rows(sampler) == []
+    sampler.end_step()
+    (row,) = rows(sampler)
+    assert row["phase_eval_peak_bytes"] == row["peak_allocated_bytes"] == 900
+
+
+def test_without_phases_only_the_peak_is_told(probe):
+    sampler = Sampler([probe], Drops(), phases=False)
+    go(sampler, probe, ("optimizer", 50))
+    sampler.end_step()
+    (row,) = rows(sampler)
+    assert row["peak_allocated_bytes"] == 50 and row["phase_data_peak_bytes"] is None

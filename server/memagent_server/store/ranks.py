@@ -25,7 +25,7 @@ def enter_rank(session: Session, run: Run, rank: int, attempt: int, now: float) 
     if row.is_current:
         run.last_seen_at = now
         if row.status == "lost_contact":
-            row.status, row.finished_at = "running", None
+            row.status, row.finished_at, row.error = "running", None, None
             settle(session, run, now)
     return row
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Rank, Run
+from memagent_server.store.post_mortem import probable_cause
 from memagent_server.store.ranks import enter_rank, settle, worst_of
 from memagent_server.store.run_list import RunPage, RunQuery, list_runs
 from memagent_server.store.streams import enter_streams
@@ -73,7 +74,7 @@ def lose_contact(session: Session, run_id: str, now: float) -> Run:
     """Give up the ranks that are still running; the run ends as the worst of its ranks. Raises UnknownRunError."""
     run = lock_run(session, run_id)
     for rank in session.scalars(select(Rank).where(Rank.run_id == run_id, Rank.is_current, Rank.status == "running")):
-        rank.status, rank.finished_at = "lost_contact", now
+        rank.status, rank.finished_at, rank.error = "lost_contact", now, probable_cause(session, rank)
     settle(session, run, now)
     return run
 

@@ -22,7 +22,7 @@ HOST = Device(id="host", kind="host", name="host (24.0 GiB)", limit_bytes=1000, 
 def start(database):
     def start(run_id="r", now=10.0, **facts):
         with database.write() as session:
-            run, created = start_run(session, RunStart(run_id=run_id, devices=[HOST], **facts), now)
+            run, created = start_run(session, RunStart(run_id=run_id, **({"devices": [HOST]} | facts)), now)
         return run, created
 
     return start
@@ -159,6 +159,30 @@ def test_a_lost_run_that_speaks_again_is_running(start, database):
     with database.read() as session:
         run = get_run(session, "r")
     assert (run.status, run.finished_at, run.last_seen_at) == ("running", None, 110.0)
+
+
+@pytest.mark.parametrize(
+    ("limit_source", "used", "is_told"),
+    [("cgroup", 95, True), ("physical memory", 95, True), ("cgroup", 60, False), ("RLIMIT_DATA", 95, False)],
+)
+def test_a_run_that_fell_silent_with_its_host_full_was_probably_killed_by_the_kernel(
+    start, database, limit_source, used, is_told
+):
+    host = Device(id="host", kind="host", name="host", limit_bytes=100 * 2**30, limit_source=limit_source)
+    start(devices=[host])
+    columns = {"step": [7], "time_s": [1.0], "allocated_bytes": [used * 2**30]}
+    with database.write() as session:
+        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)]), 5.0)
+    with database.write() as session:
+        error = lose_contact(session, "r", 100.0).error
+    if is_told:
+        assert "out-of-memory killer: 95.00 GiB of 100 GiB" in error and "step 7" in error
+    else:
+        assert error is None
+    with database.write() as session:
+        add_batch(session, "r", Batch(seq=1), 110.0)
+    with database.read() as session:
+        assert get_run(session, "r").error is None
 
 
 def test_a_rank_that_died_of_oom_outweighs_those_that_fell_silent_after_it(start, finish, database):

@@ -14,14 +14,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
 
 from memagent.delivery.buffer import Drops
 from memagent.delivery.collector import Collector
-from memagent.delivery.file import FileTransport
+from memagent.delivery.file import SUFFIX, RunFile
 from memagent.delivery.http import HttpTransport
-from memagent.delivery.parcel import Transport, parcel
+from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
@@ -42,9 +43,8 @@ from memagent.watch import ModelWatch
 from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart
 
-FINISH_DEADLINE_S = 5.0
-DEADLINE_WHILE_AWAY_S = 1.0
-"""With a server that did not answer before, the end of a script does not wait long for it."""
+FINISH_DEADLINE_S = 1.5
+"""What the server has not taken by then waits on the disk for `memagent sync`."""
 _BALLAST_BYTES = 2 * 2**20
 """Given back when the process runs out of memory, so that the last words find room."""
 
@@ -86,8 +86,8 @@ class Run:
         self._reply: BatchReply | None = None
         self._ballast: bytearray | None = bytearray(_BALLAST_BYTES)
         self._finishing = threading.Lock()
-        self._transport = self._make_transport()
-        self._sender = Sender(self._transport, self._start_parcel(), self.drops, self.guard, self._note_reply)
+        self._file = RunFile(self._file_path(), self._start_parcel())
+        self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
         self._watch = ModelWatch(
             models, optimizers, self._sampler, self.guard, phases=options.phases, after_step=self._after_step
         )
@@ -208,7 +208,7 @@ class Run:
             self.fail_with(error)
 
     def __repr__(self) -> str:
-        return f"<memagent.Run {self.id} {self.status} step={self.step} {self.url or self._place()}>"
+        return f"<memagent.Run {self.id} {self.status} step={self.step} {self._place()}>"
 
     # -- what happens on the training thread ------------------------------------------------------------------------------------
 
@@ -273,15 +273,15 @@ class Run:
 
     # -- making and ending -------------------------------------------------------------------------------------------------------
 
-    def _make_transport(self) -> Transport:
-        if self.settings.server:
-            return HttpTransport(self.settings.server, self.settings.token)
-        return FileTransport(
-            self.settings.directory / f"{self.id}-rank{self.identity.rank}-{self.identity.attempt}.memagent"
-        )
+    def _make_transport(self) -> HttpTransport | None:
+        return HttpTransport(self.settings.server, self.settings.token) if self.settings.server else None
+
+    def _file_path(self) -> Path:
+        name = f"{self.id}-rank{self.identity.rank}-{self.identity.attempt}{SUFFIX}"
+        return self.settings.directory / name
 
     def _place(self) -> str:
-        return str(self._transport.path) if isinstance(self._transport, FileTransport) else str(self.url)
+        return self.url or str(self._file.path)
 
     def announce(self) -> None:
         """One line that says where the run can be seen."""
@@ -321,7 +321,7 @@ class Run:
         self._collector.close()
         if finish is not None:
             self._sender.put(parcel(self.id, finish))
-        self._sender.close(DEADLINE_WHILE_AWAY_S if self._sender.is_failing else FINISH_DEADLINE_S)
+        self._sender.close(FINISH_DEADLINE_S)
         for probe in self._probes:
             probe.close()
         _live_runs.discard(self)

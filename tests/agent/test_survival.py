@@ -35,10 +35,11 @@ def run_script(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_server_that_is_down_costs_a_second_at_the_end_and_nothing_else():
+def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(recording):
     process = run_script("for _ in range(50): step()\nprint('trained')", MEMAGENT_SERVER="http://127.0.0.1:9")
     assert process.returncode == 0 and process.stdout == "trained\n"
-    assert "cannot be reached" in process.stderr and "gave up delivering" in process.stderr
+    assert "cannot be reached" in process.stderr and "51 samples wait in" in process.stderr
+    assert recording().columns()["step"] == list(range(51)) and recording().finish.status == "completed"
 
 
 def test_a_server_that_never_answers_does_not_hold_the_script():

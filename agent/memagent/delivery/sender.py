@@ -1,10 +1,12 @@
 """The thread that delivers parcels, in order, one at a time, and tries again for as long as it takes.
 
-1. Parcels wait in a queue that is bounded in bytes; `has_room` tells the collector when to hold back.
-2. A failed delivery waits (1 s doubling to 60 s, with jitter; or as the server says) and sends the same bytes again.
-3. A rejected parcel is counted and left behind: the next ones may be fine.
-4. A server that does not know the run is told of its start again, then asked to take the same parcel.
-5. `close` gives what is queued a deadline; what is left then is counted as dropped.
+1. Every parcel goes to the run's file first (see `spool`), so that a kill loses nothing that was put here. Without a server that is all.
+2. The run's start is delivered before everything else, and again when the server says that it does not know the run.
+3. A failed delivery waits (1 s doubling to 60 s, with jitter; or as the server says) and sends the same bytes again.
+4. A rejected parcel is counted and left behind: the next ones may be fine.
+5. What piled up while the server was away is sent with small pauses: neither the training nor the server should feel it.
+6. `close` gives what waits a deadline, a short one if the server is away; the first failure ends it. What is left stays in the file,
+   and `memagent sync` uploads it. What is only in memory is counted as dropped.
 """
 
 from __future__ import annotations
@@ -12,45 +14,51 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from memagent.delivery.buffer import Drops
+from memagent.delivery.file import RunFile
 from memagent.delivery.http import UnknownRunError
 from memagent.delivery.parcel import Parcel, Transport
+from memagent.delivery.spool import Spool
 from memagent.errors import DeliveryError, RejectedError
 from memagent.guard import Guard, tell
 from memagent.wire.messages import BatchReply
 
-QUEUE_BYTES = 16 * 2**20
 TIMEOUT_S = 15.0
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
+LAST_TRY_S = 0.3
+"""At the end of a run whose server is away: it may have come back since the last try."""
+CATCH_UP_PAUSE_S = 0.02
+HANGING_DISK_S = 0.5
+"""Nobody waits longer than this for a thread that is stuck in writing."""
 
 
 class Sender:
-    """`start` is the run's first parcel; `on_reply` gets the server's answers to batches, on this thread."""
+    """Delivers to `transport`, or with None leaves all in `file`. `on_reply` gets the answers to batches, on the sender's thread."""
 
     def __init__(
-        self, transport: Transport, start: Parcel, drops: Drops, guard: Guard, on_reply: Callable[[BatchReply], None]
+        self,
+        file: RunFile,
+        transport: Transport | None,
+        drops: Drops,
+        guard: Guard,
+        on_reply: Callable[[BatchReply], None],
     ) -> None:
-        self._transport, self._start, self._drops, self._guard, self._on_reply = (
-            transport,
-            start,
-            drops,
-            guard,
-            on_reply,
-        )
-        self._queue: deque[Parcel] = deque([start])
-        self._queued_bytes = len(start.body)
+        self._file, self._transport, self._drops, self._guard, self._on_reply = file, transport, drops, guard, on_reply
+        self._spool = Spool(file, drops, is_destination=transport is None)
         self._changed = threading.Condition()
         self._deadline: float | None = None
         self._failures = 0
         self._last_problem: str | None = None
-        self._thread = threading.Thread(target=self._run, name="memagent-sender", daemon=True)
-        self._thread.start()
+        self._has_told_of_disk = False
+        self._thread: threading.Thread | None = None
+        if transport is not None:
+            self._thread = threading.Thread(target=self._run, args=(transport,), name="memagent-sender", daemon=True)
+            self._thread.start()
 
     def has_room(self) -> bool:
-        return self._queued_bytes < QUEUE_BYTES
+        return self._spool.has_room()
 
     @property
     def is_failing(self) -> bool:
@@ -58,57 +66,94 @@ class Sender:
         return self._failures > 0
 
     def put(self, item: Parcel) -> None:
-        with self._changed:
-            self._queue.append(item)
-            self._queued_bytes += len(item.body)
-            self._changed.notify()
+        """Hand over a parcel; it is on the disk when this returns, if the disk can be written."""
+        if not self._locked(lambda: self._spool.put(item)):
+            self._drops["disk_hangs"] += item.samples
+
+    def draft(self, body: bytes) -> None:
+        """Keep rows of the batch that is still being gathered on the disk, for the case that this process is killed."""
+        self._locked(lambda: self._spool.draft(body))
 
     def close(self, deadline_s: float) -> None:
-        """Deliver what is queued, for at most `deadline_s` seconds, then stop. Safe to call twice."""
-        with self._changed:
-            self._deadline = time.monotonic() + deadline_s
-            self._changed.notify()
-        self._thread.join(deadline_s + 1.0)
-        left = sum(item.samples for item in self._queue)
-        if self._queue:
-            self._drops["not_delivered_at_exit"] += left
-            tell(f"gave up delivering {left} samples at exit: {self._last_problem or 'no time left'}")
-            self._queue.clear()
+        """Deliver what waits, for at most `deadline_s` seconds, then stop. Safe to call twice."""
+        wait_s = LAST_TRY_S if self.is_failing else deadline_s
+        self._deadline = time.monotonic() + wait_s
+        self._locked(lambda: None)  # wakes the thread
+        if self._thread is None:
+            self._locked(self._spool.close)
+        else:
+            self._thread.join(wait_s + 0.1)
+        self._account()
 
-    def _run(self) -> None:
-        while (item := self._next()) is not None:
-            settled = True
+    def _locked(self, work: Callable[[], None]) -> bool:
+        """Do something to the spool and wake the thread; False if the lock cannot be had because a disk hangs."""
+        if not self._changed.acquire(timeout=HANGING_DISK_S):
+            return False
+        try:
+            work()
+            trouble = self._spool.trouble
+            self._changed.notify_all()
+        finally:
+            self._changed.release()
+        if trouble is not None and not self._has_told_of_disk:
+            self._has_told_of_disk = True
+            tell(f"{trouble}; samples wait in memory, and training goes on")
+        return True
+
+    def _account(self) -> None:
+        """Say what did not arrive, and where it is."""
+        reason = self._last_problem or self._spool.trouble or "no time left"
+        if (lost := self._spool.samples_in_memory) > 0:
+            self._drops["not_delivered_at_exit"] += lost
+            tell(f"gave up delivering {lost} samples at exit: {reason}")
+        if self._spool.waits_on_disk:
+            tell(
+                f"{self._spool.samples_on_disk} samples wait in {self._file.path} ({reason}): `memagent sync` uploads them"
+            )
+
+    # -- on the sender's thread ------------------------------------------------------------------------------------------------
+
+    def _run(self, transport: Transport) -> None:
+        is_started = False
+        with self._guard.at("sender"):
+            is_started = self._deliver(transport, self._file.start)
+        while is_started and (item := self._next()) is not None:
+            is_settled = True
             with self._guard.at("sender"):
-                settled = self._deliver(item)
-            if not settled:
+                is_settled = self._deliver(transport, item)
+            if not is_settled:
                 break
             with self._changed:
-                if not self._queue:
-                    break  # given up by `close` while this one was under way
-                self._queue.popleft()
-                self._queued_bytes -= len(item.body)
+                self._spool.pop()
+                if self._spool and self._deadline is None:
+                    self._changed.wait(CATCH_UP_PAUSE_S)
         with self._guard.at("sender"):
-            self._transport.close()
+            transport.close()
+        with self._changed:
+            self._spool.close()
 
     def _next(self) -> Parcel | None:
         with self._changed:
-            while not self._queue:
+            while (item := self._spool.head()) is None:
                 if self._deadline is not None:
                     return None
                 self._changed.wait()
-            return None if self._is_over() else self._queue[0]
+            return None if self._is_over() else item
 
-    def _deliver(self, item: Parcel) -> bool:
-        """True when the parcel has arrived or was rejected for good, False when the deadline passed with it undelivered."""
+    def _deliver(self, transport: Transport, item: Parcel) -> bool:
+        """True when the parcel has arrived or was rejected for good, False when the end has come with it undelivered."""
         while not self._is_over():
             try:
-                reply = self._attempt(item)
+                reply = self._attempt(transport, item)
             except RejectedError as error:
                 self._drops["rejected"] += item.samples
                 tell(str(error))
                 return True
             except DeliveryError as error:
+                is_last = self._deadline is not None
                 self._back_off(error)
+                if is_last:
+                    return False
                 continue
             if self._failures:
                 tell("delivery works again")
@@ -118,27 +163,27 @@ class Sender:
             return True
         return False
 
-    def _attempt(self, item: Parcel) -> BatchReply | None:
+    def _attempt(self, transport: Transport, item: Parcel) -> BatchReply | None:
         try:
-            return self._transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
+            return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
         except UnknownRunError:
-            self._transport.deliver(self._start, timeout_s=self._time_left(TIMEOUT_S))
-            return self._transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
+            transport.deliver(self._file.start, timeout_s=self._time_left(TIMEOUT_S))
+            return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
 
     def _back_off(self, error: DeliveryError) -> None:
+        """Wait before the next try, until `close` asks for the last one."""
         self._last_problem = str(error)
         self._failures += 1
         if self._failures == 1:
             tell(f"{error}; samples wait and training goes on")
         delay = error.retry_after_s
         if delay is None:
-            delay = min(FIRST_DELAY_S * 2 ** (self._failures - 1), LONGEST_DELAY_S) * random.uniform(0.5, 1.0)  # noqa: S311
+            delay = min(FIRST_DELAY_S * 2 ** min(self._failures - 1, 10), LONGEST_DELAY_S)
+            delay *= random.uniform(0.5, 1.0)  # noqa: S311
         until = time.monotonic() + min(delay, LONGEST_DELAY_S)
         with self._changed:
-            while not self._is_over() and (left := until - time.monotonic()) > 0:
-                self._changed.wait(self._time_left(left))
-                if self._deadline is not None:  # closing: one more try at once, then the usual pace
-                    until = min(until, time.monotonic() + 0.2)
+            while self._deadline is None and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
 
     def _is_over(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline

@@ -3,50 +3,76 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
-from memagent.delivery.file import MAGIC, FileTransport, read_frames
+from memagent.delivery.file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
 from memagent.delivery.parcel import parcel
-from memagent.errors import DeliveryError, WireError
-from memagent.wire.messages import Batch, RunStart
+from memagent.errors import WireError
+from memagent.wire.codec import decode, encode
+from memagent.wire.messages import Batch, Chunk, Finish, RunStart
+
+START = parcel("r", RunStart(run_id="r"))
 
 
 @pytest.fixture
-def transport(tmp_path):
-    transport = FileTransport(tmp_path / "deep" / "run.memagent")
-    yield transport
-    transport.close()
+def file(tmp_path):
+    file = RunFile(tmp_path / "deep" / "run.memagent", START)
+    yield file
+    file.close()
 
 
-def deliver(transport, seq):
-    transport.deliver(parcel("r", Batch(seq=seq)), timeout_s=1)
+def batch(seq):
+    return parcel("r", Batch(seq=seq))
 
 
-def test_what_was_delivered_can_be_read_back(transport):
-    start = parcel("r", RunStart(run_id="r"))
-    transport.deliver(start, timeout_s=1)
-    deliver(transport, 0)
-    assert list(read_frames(transport.path)) == [("start", start.body), ("batch", parcel("r", Batch(seq=0)).body)]
+def draft(seq, *steps):
+    return encode(Batch(seq=seq, chunks=[Chunk(stream="host", columns={"step": list(steps)})]))
 
 
-def test_a_torn_last_frame_is_left_out(transport):
-    deliver(transport, 0)
-    deliver(transport, 1)
-    size = transport.path.stat().st_size
-    os.truncate(transport.path, size - 1)
-    assert len(list(read_frames(transport.path))) == 1
+def seqs(path):
+    return [decode(body, Batch).seq for kind, body in read_frames(path) if kind == "batch"]
 
 
-def test_a_damaged_frame_ends_the_reading(transport):
+def is_locked(path):
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return not try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def test_what_was_appended_can_be_read_back_after_the_start(file):
+    file.append(batch(0))
+    assert list(read_frames(file.path)) == [("start", START.body), ("batch", batch(0).body)]
+    assert file.read(file.first) == (batch(0), file.end) and unread_bytes(file.path) == 0
+
+
+def test_nobody_else_can_read_it(file):
+    file.append(batch(0))
+    assert file.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_torn_last_frame_is_left_out_and_told_of(file):
+    file.append(batch(0))
+    file.append(batch(1))
+    os.truncate(file.path, file.end - 1)
+    assert seqs(file.path) == [0] and unread_bytes(file.path) > 0
+
+
+def test_a_damaged_frame_ends_the_reading(file):
     for seq in range(3):
-        deliver(transport, seq)
-    data = bytearray(transport.path.read_bytes())
-    data[len(MAGIC) + 9 + 2] ^= 1
-    transport.path.write_bytes(data)
-    assert list(read_frames(transport.path)) == []
+        file.append(batch(seq))
+    data = bytearray(file.path.read_bytes())
+    data[file.first + 9 + 2] ^= 1
+    file.path.write_bytes(data)
+    assert seqs(file.path) == []
+    with pytest.raises(WireError, match="was damaged"):
+        file.read(file.first)
 
 
 def test_another_file_is_refused(tmp_path):
@@ -55,34 +81,147 @@ def test_another_file_is_refused(tmp_path):
         list(read_frames(tmp_path / "x"))
 
 
-def test_a_folder_that_cannot_be_made_is_a_delivery_error(tmp_path):
+def test_drafts_are_read_as_the_batch_they_would_have_become(file):
+    file.append(batch(0))
+    file.draft(draft(1, 5, 6))
+    file.draft(draft(1, 7))
+    assert seqs(file.path) == [0, 1]
+
+
+def test_a_batch_takes_the_place_of_its_drafts(file):
+    file.draft(draft(0, *range(1000)))
+    file.append(batch(0))
+    assert list(read_frames(file.path)) == [("start", START.body), ("batch", batch(0).body)]
+    assert file.path.stat().st_size == file.end
+
+
+def test_whatever_else_comes_leaves_the_drafts_alone(file):
+    file.draft(draft(0, 1))
+    finish = parcel("r", Finish(status="failed"))
+    file.append(finish)
+    file.draft(draft(0, 2))
+    assert [kind for kind, _ in read_frames(file.path)] == ["start", "finish", "batch"]
+
+
+def test_forgetting_leaves_the_start_and_the_drafts(file):
+    file.append(batch(0))
+    file.draft(draft(1, 5))
+    file.forget()
+    assert seqs(file.path) == [1] and next(read_frames(file.path)) == ("start", START.body)
+    file.append(batch(1))
+    assert seqs(file.path) == [1] and unread_bytes(file.path) == 0
+
+
+@pytest.mark.parametrize("stale", [draft(0, 1), draft(1, 1)])
+def test_a_kill_before_the_tail_is_cut_off_changes_nothing(file, stale):
+    """What is behind the last frame then are drafts of batches that have been made."""
+    file.append(batch(0))
+    file.append(batch(1))
+    file.draft(stale)
+    assert seqs(file.path) == [0, 1]
+
+
+def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DeliveryError, match="cannot be written"):
-        deliver(FileTransport(tmp_path / "file" / "run"), 0)
+    with pytest.raises(OSError, match="file"):
+        RunFile(tmp_path / "file" / "run", START).append(batch(0))
+
+
+def test_a_file_of_somebody_else_is_never_overwritten(file):
+    file.append(batch(0))
+    with pytest.raises(FileExistsError):
+        RunFile(file.path, START).append(batch(1))
+    assert seqs(file.path) == [0] and len(list(file.path.parent.iterdir())) == 1
+
+
+def test_it_is_locked_until_it_is_closed(file):
+    file.append(batch(0))
+    assert is_locked(file.path)
+    file.close()
+    assert not is_locked(file.path)
+
+
+def test_removing_it_spares_drafts_that_nobody_has(file):
+    file.draft(draft(0, 1))
+    file.close(remove=True)
+    assert seqs(file.path) == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_cannot_write_to_it_and_does_not_keep_the_lock(file):
+    file.append(batch(0))
+    child = os.fork()
+    if child == 0:
+        try:
+            file.append(batch(1))
+        except OSError:
+            os.kill(os.getpid(), signal.SIGSTOP)  # refused: stay, alive, with what descriptors there are
+        os._exit(1)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    try:
+        assert os.WIFSTOPPED(status), "the child could write"
+        assert is_locked(file.path) and seqs(file.path) == [0]
+        file.close()
+        assert not is_locked(file.path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+@pytest.mark.parametrize("start", ["os.execv(command[0], command)", "subprocess.run(command, close_fds=False)"])
+def test_a_new_program_does_not_inherit_it(tmp_path, start):
+    path = tmp_path / "run"
+    code = f"""
+        import os, subprocess, sys
+        from pathlib import Path
+        from memagent.delivery.file import RunFile
+        from memagent.delivery.parcel import parcel
+        from memagent.wire.messages import Batch, RunStart
+        file = RunFile(Path({str(path)!r}), parcel("r", RunStart(run_id="r")))
+        file.append(parcel("r", Batch(seq=0)))
+        command = ["/bin/ls", "-l", "/proc/self/fd"]
+        subprocess.run(["/bin/ls", "-l", f"/proc/{{os.getpid()}}/fd"], check=True)
+        print("THEIRS", flush=True)
+        {start}
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ours, theirs = done.stdout.split("THEIRS")
+    assert str(path) in ours and "/dev/null" in ours + theirs and str(path) not in theirs
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full")
 def test_a_full_disk_leaves_no_half_frame_and_the_next_one_fits(tmp_path):
     code = f"""
-import resource, signal
-from pathlib import Path
-from memagent.delivery.file import FileTransport, read_frames
-from memagent.delivery.parcel import parcel
-from memagent.errors import DeliveryError
-from memagent.wire.messages import Batch
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-transport = FileTransport(Path({str(tmp_path / "run")!r}))
-transport.deliver(parcel("r", Batch(seq=0)), timeout_s=1)
-size = transport.path.stat().st_size
-resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
-item = parcel("r", Batch(seq=1, dropped_samples={{"x" * 50: 1}}))
-try:
-    transport.deliver(item, timeout_s=1)
-except DeliveryError:
-    print("refused")
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-transport.deliver(item, timeout_s=1)
-print(len(list(read_frames(transport.path))))
-"""
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.split() == ["refused", "2"]
+        import resource, signal
+        from pathlib import Path
+        from memagent.delivery.file import RunFile, read_frames, unread_bytes
+        from memagent.delivery.parcel import parcel
+        from memagent.wire.messages import Batch, RunStart
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        file = RunFile(Path({str(tmp_path / "run")!r}), parcel("r", RunStart(run_id="r")))
+        file.append(parcel("r", Batch(seq=0)))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.end + 10, resource.RLIM_INFINITY))
+        item = parcel("r", Batch(seq=1, dropped_samples={{"x" * 50: 1}}))
+        try:
+            file.append(item)
+        except OSError:
+            print("refused", unread_bytes(file.path))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        file.append(item)
+        print(len(list(read_frames(file.path))))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["refused", "0", "3"]
+
+
+def test_the_first_line_says_what_it_is(file):
+    file.append(batch(0))
+    assert file.path.read_bytes().startswith(MAGIC)

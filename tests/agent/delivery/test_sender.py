@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from memagent.delivery.buffer import Drops
+from memagent.delivery.file import RunFile, read_frames
 from memagent.delivery.http import HttpTransport
-from memagent.delivery.parcel import parcel
+from memagent.delivery.parcel import Parcel, parcel
 from memagent.delivery.sender import Sender
 from memagent.guard import Guard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
 
 REPLY = {"accepted": 1, "next_seq": 1}
+AWAY = "http://127.0.0.1:9"
+"""The port `discard`: nobody listens there."""
 
 
 class FarEnd:
@@ -72,16 +77,27 @@ def drops():
 
 
 @pytest.fixture
-def make_sender(drops):
-    replies = []
+def path(tmp_path):
+    """Where the run's file is to be."""
+    return tmp_path / "runs" / "r1.memagent"
 
-    def make(url: str, token: str | None = None) -> Sender:
-        start = parcel("r1", RunStart(run_id="r1"))
-        sender = Sender(HttpTransport(url, token), start, drops, Guard(raise_errors=True), replies.append)
+
+@pytest.fixture
+def make_sender(drops, path):
+    replies = []
+    made = []
+
+    def make(url: str | None, token: str | None = None) -> Sender:
+        file = RunFile(path, parcel("r1", RunStart(run_id="r1")))
+        transport = HttpTransport(url, token) if url else None
+        sender = Sender(file, transport, drops, Guard(raise_errors=True), replies.append)
         sender.replies = replies
+        made.append(sender)
         return sender
 
-    return make
+    yield make
+    for sender in made:
+        sender.close(0.0)
 
 
 def batch(seq: int, samples: int = 10):
@@ -133,32 +149,157 @@ def test_a_server_that_forgot_the_run_is_told_again(far_end, make_sender, drops)
     assert paths == ["runs", "batches", "runs", "batches"] and not drops
 
 
-def test_at_the_deadline_what_is_left_is_counted(make_sender, drops, capsys):
-    sender = make_sender("http://127.0.0.1:9")  # discard: nobody listens
+def test_nothing_is_left_on_the_disk_when_all_has_arrived(far_end, make_sender, path):
+    sender = make_sender(far_end.url)
+    sender.put(batch(0))
+    sender.close(5)
+    assert far_end.batches() == [0] and list(path.parent.iterdir()) == []
+
+
+def test_while_the_server_is_away_every_parcel_is_on_the_disk_at_once(make_sender, path):
+    sender = make_sender(AWAY)
+    for seq in range(3):
+        sender.put(batch(seq))
+        assert seqs_in(path) == list(range(seq + 1))
+
+
+def test_at_the_end_what_the_server_did_not_take_stays_on_the_disk(make_sender, drops, path, capsys):
+    sender = make_sender(AWAY)
     sender.put(batch(0, samples=3))
     sender.put(batch(1, samples=4))
     wait_for(lambda: sender.is_failing)
-    sender.close(0.5)
-    assert drops == {"not_delivered_at_exit": 7}
-    assert "gave up delivering 7 samples" in capsys.readouterr().err
+    sender.close(5.0)
+    assert seqs_in(path) == [0, 1] and not drops
+    assert f"7 samples wait in {path}" in capsys.readouterr().err
 
 
-def test_a_slow_server_holds_up_nobody(far_end, make_sender, drops):
+def test_a_server_that_comes_back_gets_everything_in_order_and_the_disk_is_clean(
+    far_end, make_sender, drops, path, monkeypatch
+):
+    monkeypatch.setattr("memagent.delivery.sender.FIRST_DELAY_S", 0.05)
+    far_end.answers = [(503, b"", {})] * 4
+    sender = make_sender(far_end.url)
+    for seq in range(60):
+        sender.put(batch(seq))
+    wait_for(lambda: len(far_end.batches()) == 60)
+    wait_for(lambda: seqs_in(path) == [])
+    sender.put(batch(60))
+    sender.close(5)
+    assert far_end.batches() == list(range(61)) and not drops and not path.exists()
+
+
+def test_a_server_that_is_back_at_the_end_is_tried_once_more(far_end, make_sender, path, monkeypatch):
+    monkeypatch.setattr("memagent.delivery.sender.FIRST_DELAY_S", 3600.0)
+    monkeypatch.setattr("memagent.delivery.sender.LAST_TRY_S", 10.0)
+    far_end.answers = [(503, b"", {})]
+    sender = make_sender(far_end.url)
+    sender.put(batch(0))
+    wait_for(lambda: sender.is_failing)
+    sender.close(10.0)
+    assert far_end.batches() == [0] and not path.exists()
+
+
+def test_a_slow_server_holds_up_nobody(far_end, make_sender, path):
     far_end.delay_s = 3.0
     sender = make_sender(far_end.url)
     for seq in range(100):
         sender.put(batch(seq))
     assert far_end.batches() == []  # all were put while the server was still busy with the first
     sender.close(0.2)
-    assert drops["not_delivered_at_exit"] == 1000
+    assert seqs_in(path) == list(range(100))
 
 
-def test_the_token_is_in_no_message(make_sender, capsys):
-    sender = make_sender("http://127.0.0.1:9", token="hush-hush")
+def test_without_a_server_the_file_is_all_there_is(make_sender, drops, path, capsys):
+    sender = make_sender(None)
+    for seq in range(3):
+        sender.put(batch(seq))
+    sender.close(5)
+    assert seqs_in(path) == [0, 1, 2] and not drops and capsys.readouterr().err == ""
+
+
+def test_a_disk_that_cannot_be_written_is_told_once_and_the_server_gets_all_the_same(
+    far_end, make_sender, path, capsys
+):
+    path.parent.write_text("a file where the folder should be")
+    sender = make_sender(far_end.url)
+    for seq in range(5):
+        sender.put(batch(seq))
+        sender.draft(b"")
+    sender.close(5)
+    assert far_end.batches() == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().err.count("cannot be written") == 1
+
+
+def test_what_is_only_in_memory_at_the_end_is_counted(make_sender, drops, path, capsys):
+    path.parent.write_text("a file where the folder should be")
+    sender = make_sender(AWAY)
+    sender.put(batch(0, samples=3))
+    sender.put(batch(1, samples=4))
+    sender.close(0.0)
+    assert drops == {"not_delivered_at_exit": 7}
+    assert "gave up delivering 7 samples" in capsys.readouterr().err
+
+
+def test_without_a_disk_memory_is_bounded(make_sender, path):
+    path.parent.write_text("a file where the folder should be")
+    sender = make_sender(AWAY)
+    big = Parcel("batch", "r1", b"x" * 2**20, 1)
+    puts = 0
+    while sender.has_room():
+        sender.put(big)
+        puts += 1
+    assert puts == 16
+
+
+def test_a_thread_that_hangs_in_writing_holds_up_nobody(make_sender, drops, monkeypatch):
+    monkeypatch.setattr("memagent.delivery.sender.HANGING_DISK_S", 0.01)
+    sender = make_sender(None)
+    with held_by_another_thread(sender._changed):
+        sender.put(batch(0, samples=2))
+        sender.close(0.0)
+    assert drops == {"disk_hangs": 2}
+
+
+def test_jumps_of_the_clock_change_nothing(far_end, make_sender, monkeypatch):
+    far_end.answers = [(503, b"", {})]
+    hours = iter(range(10**6))
+    monkeypatch.setattr(time, "time", lambda: 1e9 - 3600.0 * next(hours))
+    sender = make_sender(far_end.url)
+    sender.put(batch(0))
+    wait_for(lambda: far_end.batches() == [0])
+
+
+def test_the_token_is_nowhere_but_in_the_header(make_sender, path, capsys):
+    sender = make_sender(AWAY, token="hush-hush")
     sender.put(batch(0))
     wait_for(lambda: sender.is_failing)
     sender.close(0.1)
     assert "hush-hush" not in capsys.readouterr().err
+    assert b"hush-hush" not in path.read_bytes()
+    assert "hush-hush" not in repr(sender) + repr(sender._file) + repr(HttpTransport(AWAY, "hush-hush"))
+
+
+def seqs_in(path) -> list[int]:
+    return [decode(body, Batch).seq for kind, body in read_frames(path) if kind == "batch"]
+
+
+@contextmanager
+def held_by_another_thread(lock) -> Iterator[None]:
+    taken, release = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    try:
+        yield
+    finally:
+        release.set()
+        thread.join()
 
 
 def wait_for(condition, timeout_s: float = 20.0) -> None:

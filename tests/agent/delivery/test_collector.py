@@ -1,0 +1,128 @@
+"""The collector: rows reach the disk at every tick, and the sender in batches."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from memagent.delivery import collector as collecting
+from memagent.delivery.buffer import Drops, SampleBuffer
+from memagent.delivery.collector import Collector
+from memagent.delivery.file import RunFile, read_frames
+from memagent.delivery.parcel import parcel
+from memagent.delivery.sender import Sender
+from memagent.guard import Guard
+from memagent.wire.codec import decode
+from memagent.wire.columns import unpack
+from memagent.wire.messages import Batch, Event, RunStart
+
+
+class Recorder:
+    """A collector that ticks when it is told to, and its file."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+        self.drops, guard = Drops(), Guard(raise_errors=True)
+        self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
+        self.seen: list[int] = []
+        self.refreshed = threading.Event()
+        file = RunFile(path, parcel("r", RunStart(run_id="r")))
+        self.sender = Sender(file, None, self.drops, guard, lambda reply: None)
+        self.collector = Collector(
+            "r", 0, 7, [self.buffer], self.sender, self.drops, guard, observe=self._observe, refresh=self.refreshed.set
+        )
+        self.begun_at = self.collector._sent_at
+
+    def _observe(self, stream, columns):
+        self.seen += columns["step"]
+
+    def step(self, *numbers):
+        for number in numbers:
+            self.buffer.append((number, 100 * number))
+
+    def tick(self, after_s):
+        self.collector._tick(self.begun_at + after_s)
+
+    def batches(self):
+        return [decode(body, Batch) for kind, body in read_frames(self.path) if kind == "batch"]
+
+    def steps(self):
+        return [unpack(chunk.packed)["step"] for batch in self.batches() for chunk in batch.chunks]
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch):
+    monkeypatch.setattr(collecting, "TICK_S", 3600.0)
+    recorder = Recorder(tmp_path / "r.memagent")
+    yield recorder
+    recorder.collector.close()
+    recorder.sender.close(0.0)
+
+
+def test_rows_are_on_the_disk_after_the_next_tick(recorder):
+    recorder.step(1, 2)
+    recorder.tick(0.2)
+    assert recorder.steps() == [[1, 2]]
+    recorder.step(3)
+    recorder.tick(0.4)
+    assert recorder.steps() == [[1, 2, 3]] and recorder.seen == [1, 2, 3]
+
+
+def test_drafts_become_one_batch_that_holds_the_same(recorder):
+    for number in range(5):
+        recorder.step(number)
+        recorder.tick(0.2 * number)
+    drafted = recorder.batches()
+    recorder.step(5)
+    recorder.tick(1.0)
+    recorder.step(6)
+    recorder.tick(1.2)
+    assert recorder.steps() == [[0, 1, 2, 3, 4, 5], [6]]
+    assert [batch.seq for batch in drafted] == [0] and [batch.seq for batch in recorder.batches()] == [0, 1]
+
+
+def test_events_are_drafted_once(recorder):
+    recorder.collector.add_event(Event(kind="oom", step=1))
+    recorder.tick(0.2)
+    recorder.collector.add_event(Event(kind="oom", step=2))
+    recorder.tick(0.4)
+    assert [event.step for batch in recorder.batches() for event in batch.events] == [1, 2]
+    recorder.tick(1.0)
+    assert [event.step for batch in recorder.batches() for event in batch.events] == [1, 2]
+
+
+def test_many_rows_do_not_wait_for_the_second(recorder):
+    recorder.step(*range(500))
+    recorder.tick(0.2)
+    recorder.step(500)
+    recorder.tick(0.4)
+    assert [len(steps) for steps in recorder.steps()] == [500, 1]
+
+
+def test_with_no_room_rows_are_held_and_then_the_newest_are_dropped(recorder, monkeypatch):
+    monkeypatch.setattr(collecting, "HELD_ROWS", 3)
+    monkeypatch.setattr(recorder.sender, "has_room", lambda: False)
+    recorder.step(*range(5))
+    recorder.tick(2.0)
+    assert recorder.drops == {"queue_full": 2} and not recorder.path.exists()
+    monkeypatch.undo()
+    recorder.tick(2.2)
+    assert recorder.steps() == [[0, 1, 2]] and recorder.batches()[0].dropped_samples == {"queue_full": 2}
+
+
+def test_what_takes_time_comes_after_what_must_not_be_lost(recorder, monkeypatch):
+    def fail():
+        raise SystemExit  # as a kill would: nothing after it runs
+
+    monkeypatch.setattr(recorder.collector, "_refresh", fail)
+    recorder.step(1)
+    with pytest.raises(SystemExit):
+        recorder.tick(5.0)
+    assert recorder.steps() == [[1]]
+
+
+def test_closing_takes_what_is_left(recorder):
+    recorder.step(1, 2)
+    recorder.collector.close()
+    assert recorder.steps() == [[1, 2]] and recorder.seen == [1, 2]

@@ -1,0 +1,119 @@
+"""Where parcels wait: order is kept and bounds hold, whether or not the disk can be written."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from memagent.delivery import spool
+from memagent.delivery.buffer import Drops
+from memagent.delivery.file import RunFile, read_frames
+from memagent.delivery.parcel import parcel
+from memagent.delivery.spool import Spool
+from memagent.wire.codec import decode
+from memagent.wire.messages import Batch, RunStart
+
+
+@pytest.fixture
+def drops():
+    return Drops()
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = RunFile(tmp_path / "runs" / "r.memagent", parcel("r", RunStart(run_id="r")))
+    yield file
+    file.close()
+
+
+@pytest.fixture
+def make_spool(file, drops):
+    return lambda is_destination=False: Spool(file, drops, is_destination=is_destination)
+
+
+def batch(seq, samples=10):
+    return parcel("r", Batch(seq=seq), samples)
+
+
+def take_all(queue):
+    taken = []
+    while (item := queue.head()) is not None:
+        taken.append(decode(item.body, Batch).seq)
+        queue.pop()
+    return taken
+
+
+def test_parcels_come_out_as_they_went_in(make_spool):
+    queue = make_spool()
+    for seq in range(3):
+        queue.put(batch(seq, samples=seq))
+    assert queue.samples_on_disk == 3 and queue.head() == batch(0, 0)
+    assert take_all(queue) == [0, 1, 2] and len(queue) == 0
+
+
+def test_the_file_shrinks_when_all_has_arrived(make_spool, file):
+    queue = make_spool()
+    queue.put(batch(0))
+    size = file.path.stat().st_size
+    for seq in range(1, 100):
+        queue.put(batch(seq))
+        queue.pop()
+    queue.pop()
+    queue.put(batch(100))
+    assert file.path.stat().st_size <= size + 2
+
+
+def test_the_order_is_kept_over_a_disk_that_fails_for_a_while(make_spool, file):
+    queue = make_spool()
+    queue.put(batch(0))
+    folder = file.path.parent
+    working, file._fd = file._fd, os.open(os.devnull, os.O_RDONLY)  # a disk that takes nothing
+    queue.put(batch(1))
+    queue.put(batch(2))
+    assert queue.samples_in_memory == 20 and "cannot be written" in queue.trouble
+    os.close(file._fd)
+    file._fd = working
+    queue.put(batch(3))
+    assert queue.samples_in_memory == 0 and queue.trouble is None
+    assert take_all(queue) == [0, 1, 2, 3] and list(folder.iterdir()) == [file.path]
+
+
+def test_the_file_is_bounded_and_the_oldest_stay(make_spool, monkeypatch):
+    monkeypatch.setattr(spool, "SPOOL_BYTES", 500)
+    queue = make_spool()
+    put = 0
+    while queue.has_room():
+        queue.put(batch(put))
+        put += 1
+    assert 0 < put < 100 and take_all(queue) == list(range(put)) and queue.has_room()
+
+
+def test_a_recording_is_not_bounded_and_waits_for_nobody(make_spool, monkeypatch, file):
+    monkeypatch.setattr(spool, "SPOOL_BYTES", 500)
+    queue = make_spool(is_destination=True)
+    for seq in range(100):
+        queue.put(batch(seq))
+    assert queue.has_room() and len(queue) == 0
+    queue.close()
+    assert len(list(read_frames(file.path))) == 101
+
+
+def test_what_somebody_destroyed_is_counted_and_the_rest_goes_on(make_spool, file, drops):
+    queue = make_spool()
+    queue.put(batch(0, samples=3))
+    queue.put(batch(1, samples=4))
+    os.truncate(file.path, file.first + 5)
+    assert queue.head() is None and drops == {"spool_damaged": 7}
+    queue.put(batch(2))
+    assert take_all(queue) == [2]
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_closing_leaves_the_file_only_if_something_waits(make_spool, file, has_arrived):
+    queue = make_spool()
+    queue.put(batch(0))
+    if has_arrived:
+        queue.pop()
+    queue.close()
+    assert file.path.exists() is not has_arrived

@@ -1,0 +1,213 @@
+"""Uploading run files, against a far end that takes each batch once, as a server does."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from memagent.delivery import upload as uploading
+from memagent.delivery.file import RunFile
+from memagent.delivery.http import UnknownRunError
+from memagent.delivery.parcel import Transport, parcel
+from memagent.delivery.upload import find_files, upload
+from memagent.errors import DeliveryError, RejectedError
+from memagent.wire.codec import decode, encode
+from memagent.wire.columns import pack
+from memagent.wire.messages import Batch, BatchReply, Chunk, Finish, RunStart
+
+
+class FarEnd(Transport):
+    """Keeps what it is given, by key; raises `troubles` one after another first."""
+
+    def __init__(self) -> None:
+        self.starts, self.finishes, self.batches, self.asked = [], [], {}, []
+        self.troubles: list[Exception | None] = []
+
+    def deliver(self, item, *, timeout_s):
+        self.asked.append(item.kind)
+        if self.troubles and (trouble := self.troubles.pop(0)) is not None:
+            raise trouble
+        if item.kind == "start":
+            self.starts.append(decode(item.body, RunStart))
+        elif item.kind == "finish":
+            self.finishes.append(decode(item.body, Finish))
+        else:
+            batch = decode(item.body, Batch)
+            assert self.batches.setdefault(batch.seq, item.body) == item.body
+            missing = next(seq for seq in range(10**6) if seq not in self.batches)
+            return BatchReply(accepted=1, next_seq=missing)
+        return None
+
+
+@pytest.fixture
+def far_end():
+    return FarEnd()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(uploading, "FIRST_DELAY_S", 0.0)
+
+
+@pytest.fixture
+def make_file(tmp_path):
+    """A run file whose process is gone."""
+
+    def make(batches=3, *, run_id="r", rank=0, attempt=1, finish="completed", drafts=0):
+        start = parcel(run_id, RunStart(run_id=run_id, rank=rank, attempt=attempt, world_size=rank + 1))
+        file = RunFile(tmp_path / f"{run_id}-rank{rank}-{attempt}.memagent", start)
+        for seq in range(batches):
+            chunk = Chunk(stream="host", packed=pack({"step": [2 * seq, 2 * seq + 1]}))
+            file.append(parcel(run_id, Batch(rank=rank, attempt=attempt, seq=seq, chunks=[chunk])))
+        for number in range(drafts):
+            chunk = Chunk(stream="host", columns={"step": [2 * batches + number]})
+            file.draft(encode(Batch(rank=rank, attempt=attempt, seq=batches, chunks=[chunk])))
+        if finish:
+            file.append(parcel(run_id, Finish(status=finish, rank=rank, attempt=attempt)))
+        file.close()
+        return file.path
+
+    return make
+
+
+def upload_one(path, transport, **options):
+    (found,) = find_files([path])
+    return upload(found, transport, **options)
+
+
+def test_all_of_it_arrives_and_the_file_is_removed(make_file, far_end):
+    path = make_file()
+    done = upload_one(path, far_end)
+    assert (done.outcome, done.run_id, done.parcels, done.samples, done.status) == ("uploaded", "r", 5, 6, "completed")
+    assert far_end.asked == ["start", "batch", "batch", "batch", "finish"] and not path.exists() and done.notes == []
+
+
+def test_a_run_that_never_said_how_it_ended_gets_no_end(make_file, far_end):
+    done = upload_one(make_file(finish=None, drafts=2), far_end)
+    assert done.status is None and far_end.finishes == [] and done.samples == 8
+    assert sorted(far_end.batches) == [0, 1, 2, 3]
+
+
+def test_it_can_be_kept(make_file, far_end):
+    path = make_file()
+    done = upload_one(path, far_end, keep=True)
+    assert not path.exists() and done.path.name == path.name + ".synced"
+    assert find_files([path.parent]) == []
+    assert upload_one(done.path, far_end, keep=True).outcome == "uploaded" and done.path.exists()
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit()])
+@pytest.mark.parametrize("after", range(5))
+def test_an_upload_that_was_interrupted_begins_anew_and_doubles_nothing(make_file, far_end, interruption, after):
+    path = make_file(finish=None, drafts=2)
+    far_end.troubles = [None] * after + [interruption]
+    with pytest.raises(type(interruption)):
+        upload_one(path, far_end)
+    assert path.exists()
+    assert upload_one(path, far_end).outcome == "uploaded" and sorted(far_end.batches) == [0, 1, 2, 3]
+
+
+def test_what_the_server_has_is_skipped(make_file, far_end):
+    path = make_file(batches=50)
+    far_end.troubles = [None] * 41 + [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        upload_one(path, far_end)
+    far_end.asked.clear()
+    assert upload_one(path, far_end).samples == 100
+    assert far_end.asked == ["start", *["batch"] * 11, "finish"]
+
+
+def test_a_server_that_stumbles_is_asked_again(make_file, far_end):
+    far_end.troubles = [DeliveryError("busy"), DeliveryError("busy", retry_after_s=0), None, DeliveryError("busy")]
+    assert upload_one(make_file(), far_end).outcome == "uploaded" and len(far_end.batches) == 3
+
+
+def test_a_server_that_is_away_leaves_everything_as_it_is(make_file, far_end):
+    path = make_file()
+    before = path.read_bytes()
+    far_end.troubles = [None] + [DeliveryError("away")] * 10
+    done = upload_one(path, far_end)
+    assert done.outcome == "waiting" and done.notes == ["away"] and path.read_bytes() == before
+
+
+def test_a_run_that_was_deleted_meanwhile_is_started_again(make_file, far_end):
+    far_end.troubles = [None, UnknownRunError("who?")]
+    assert upload_one(make_file(), far_end).outcome == "uploaded"
+    assert far_end.asked[:4] == ["start", "batch", "start", "batch"]
+
+
+def test_a_refused_parcel_does_not_stop_the_others_but_keeps_the_file(make_file, far_end):
+    path = make_file()
+    far_end.troubles = [None, RejectedError("never")]
+    done = upload_one(path, far_end)
+    assert (done.outcome, done.refused) == ("refused", 1) and path.exists() and sorted(far_end.batches) == [1, 2]
+    assert done.notes == ["never", "the server lacks batch 0: it was lost before it reached the disk, or refused"]
+
+
+def test_a_start_that_is_refused_ends_it(make_file, far_end):
+    path = make_file()
+    far_end.troubles = [RejectedError("never")]
+    done = upload_one(path, far_end)
+    assert done.outcome == "refused" and done.notes == ["never"] and far_end.asked == ["start"] and path.exists()
+
+
+def test_a_torn_end_is_told_and_never_deleted(make_file, far_end):
+    path = make_file()
+    os.truncate(path, path.stat().st_size - 3)
+    done = upload_one(path, far_end)
+    assert done.outcome == "uploaded" and done.path.exists() and done.path.suffix == ".synced"
+    assert done.status is None and "torn or damaged" in done.notes[0] and len(far_end.batches) == 3
+
+
+def test_a_file_that_is_none_is_told_and_the_others_go_on(make_file, far_end, tmp_path):
+    good = make_file()
+    (tmp_path / "bad.memagent").write_text("hello")
+    (tmp_path / "torn.memagent").write_bytes(good.read_bytes()[:25])
+    outcomes = {found.path.name: upload(found, far_end).outcome for found in find_files([tmp_path])}
+    assert outcomes == {"bad.memagent": "unreadable", "torn.memagent": "unreadable", good.name: "uploaded"}
+
+
+def test_older_launches_come_first_whatever_the_names(make_file, tmp_path):
+    for attempt, rank in ((10, 0), (9, 1), (9, 0), (100, 0)):
+        make_file(rank=rank, attempt=attempt)
+    assert [(one.attempt, one.rank) for one in find_files([tmp_path])] == [(9, 0), (9, 1), (10, 0), (100, 0)]
+
+
+def test_a_file_whose_process_lives_is_left_alone(tmp_path, far_end):
+    file = RunFile(tmp_path / "r.memagent", parcel("r", RunStart(run_id="r")))
+    file.append(parcel("r", Batch(seq=0)))
+    done = upload_one(file.path, far_end)
+    assert done.outcome == "in_use" and far_end.asked == [] and "still runs" in done.notes[0]
+    file.close()
+    assert upload_one(file.path, far_end).outcome == "uploaded"
+
+
+def test_of_two_at_the_same_time_one_does_it(make_file):
+    path = make_file(batches=200)
+    far_ends = [FarEnd(), FarEnd()]
+    done = []
+    both = [
+        threading.Thread(target=lambda end, found: done.append(upload(found, end)), args=(end, find_files([path])[0]))
+        for end in far_ends
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert sorted(len(end.batches) for end in far_ends) == [0, 200] and not path.exists()
+    assert {one.outcome for one in done} <= {"uploaded", "in_use"}
+
+
+def test_a_file_that_another_one_finished_in_between_is_no_error(make_file, far_end):
+    path = make_file()
+    (found,) = find_files([path])
+    path.unlink()
+    assert upload(found, far_end).notes == ["another sync was faster"] and far_end.asked == []
+
+
+def test_without_a_transport_it_only_counts(make_file):
+    path = make_file()
+    done = upload_one(path, None)
+    assert (done.outcome, done.samples, done.status) == ("waiting", 6, "completed") and path.exists()

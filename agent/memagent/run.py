@@ -6,13 +6,14 @@ batch and shows it to the local forecaster -> the sender's thread delivers it.
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,8 +46,8 @@ from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk,
 
 FINISH_DEADLINE_S = 1.5
 """What the server has not taken by then waits on the disk for `memagent sync`."""
-_BALLAST_BYTES = 2 * 2**20
-"""Given back when the process runs out of memory, so that the last words find room."""
+_BALLAST_BYTES = 16 * 2**20
+"""Address space given back when the process runs out of memory, so that the last words find room. Never touched, so never resident."""
 
 _live_runs: weakref.WeakSet[Run] = weakref.WeakSet()
 _newest: Run | None = None
@@ -84,7 +85,7 @@ class Run:
         )
         self._risk: Risk | None = None
         self._reply: BatchReply | None = None
-        self._ballast: bytearray | None = bytearray(_BALLAST_BYTES)
+        self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
         self._finishing = threading.Lock()
         self._file = RunFile(self._file_path(), self._start_parcel())
         self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
@@ -189,12 +190,14 @@ class Run:
 
     def fail_with(self, error: BaseException) -> None:
         """End the run with the status that `error` deserves (`oom` for out-of-memory), after its last words."""
-        self._ballast = None
+        self._ballast.close()
         status = status_of(error)
-        if status == "oom":
-            with self.guard.at("last words"):
-                self._say_last_words(error)
-        self.finish(status, error=None if status == "completed" else describe_error(error))
+        try:
+            if status == "oom" and self.status == "running":
+                with self.guard.at("last words"):
+                    self._say_last_words(error)
+        finally:
+            self.finish(status, error=None if status == "completed" else describe_error(error))
 
     def __enter__(self) -> Run:
         return self
@@ -245,7 +248,7 @@ class Run:
         add_note = getattr(error, "add_note", None)  # Python 3.11
         if add_note is not None:
             add_note(note(words, self.step, self._place()))
-        with self.guard.at("largest tensors"):
+        with suppress(MemoryError):  # there may be no room to look around
             words["largest_tensors"] = holders_data(self._watch.largest_tensors())
         self._collector.add_event(Event(kind="oom", step=self.step, time_s=time.time(), data=words))
 
@@ -324,6 +327,7 @@ class Run:
         self._sender.close(FINISH_DEADLINE_S)
         for probe in self._probes:
             probe.close()
+        self._ballast.close()
         _live_runs.discard(self)
 
     def _abandon(self) -> None:

@@ -1,7 +1,7 @@
 """A model and its optimizer under watch: hooks in, moments out; components and prediction come from the live objects.
 
 Components change rarely, so they are measured when they do: parameters and buffers at attach, gradients before the first steps,
-optimizer state when the number of tensors that the optimizer keeps state for has changed.
+optimizer state when its shape has changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memagent.components import measure
+from memagent.components import EMPTY, by_device, state_mark
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
 from memagent.guard import Guard
@@ -20,6 +20,10 @@ from memagent.sampler import Sampler
 
 _GRADIENTS_AT_STEPS = (0, 1, 10)
 """Steps before whose optimizer step gradients are measured: present from the first, all there by the tenth in practice."""
+
+_EARLY_STEPS = 32
+_LOOK_EVERY = 16
+"""Optimizer state comes in the first steps; after those it is looked at each so many steps."""
 
 
 class ModelWatch:
@@ -39,7 +43,7 @@ class ModelWatch:
         self.prediction: Estimate | None = None
         self._predicted = False
         self._inputs: tuple[Shape, ...] | None = None
-        self._state_entries = -1
+        self._state_mark: list[int] = []
         self._measure()
         self._note_context()
         self._removes: list[Remove] = watch_steps(optimizers, guard, before=self._before_step, after=self._after_step)
@@ -90,23 +94,19 @@ class ModelWatch:
             self._measure()
 
     def _after_step(self) -> None:
-        entries = 0
-        for optimizer in self._optimizers:
-            entries += len(optimizer.state)
-        if entries != self._state_entries:
-            self._state_entries = entries
-            self._measure()
+        step = self._sampler.step
+        if step < _EARLY_STEPS or step % _LOOK_EVERY == 0:
+            mark = state_mark(self._optimizers)
+            if mark != self._state_mark:
+                self._state_mark = mark
+                self._measure()
         self._sampler.end_step()
         self._after()
 
     def _measure(self) -> None:
-        devices = [track.probe.device for track in self._sampler.tracks]
-        self._sampler.set_components(
-            [
-                measure(self._models, self._optimizers, device=_torch_device(device.kind, device.index))
-                for device in devices
-            ]
-        )
+        found = by_device(self._models, self._optimizers)
+        devices = (track.probe.device for track in self._sampler.tracks)
+        self._sampler.set_components([found.get(_torch_device(device.kind, device.index), EMPTY) for device in devices])
 
     def _note_context(self) -> None:
         """On a host, what was there before training began and is neither parameters nor buffers: interpreter, libraries, data."""

@@ -150,13 +150,11 @@ def test_torchruns_workers_really_arrive_at_one_id(tmp_path):
     shell.chmod(0o755)
 
     def launch() -> list[list[str]]:
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node=2",
-            f"--master-port={29_600 + os.getpid() % 300}",
-        ]
+        rendezvous = [
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost:0",
+        ]  # any free port; the launch is called "none"
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous]
         done = subprocess.run([*command, "--no-python", str(shell)], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ID"))

@@ -29,7 +29,8 @@ TIMEOUT_S = 15.0
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 LAST_TRY_S = 0.3
 """At the end of a run whose server is away: it may have come back since the last try."""
-CATCH_UP_PAUSE_S = 0.02
+CATCH_UP_PAUSE_S = 0.1
+"""A delivery takes a millisecond of the interpreter: 1 % of the training's time, and a backlog shrinks ten times as fast as it grew."""
 HANGING_DISK_S = 0.5
 """Nobody waits longer than this for a thread that is stuck in writing."""
 
@@ -67,7 +68,7 @@ class Sender:
 
     def put(self, item: Parcel) -> None:
         """Hand over a parcel; it is on the disk when this returns, if the disk can be written."""
-        if not self._locked(lambda: self._spool.put(item)):
+        if not self._locked(lambda: self._spool.put(item), wakes=True):
             self._drops["disk_hangs"] += item.samples
 
     def draft(self, body: bytes) -> None:
@@ -78,26 +79,25 @@ class Sender:
         """Deliver what waits, for at most `deadline_s` seconds, then stop. Safe to call twice."""
         wait_s = LAST_TRY_S if self.is_failing else deadline_s
         self._deadline = time.monotonic() + wait_s
-        self._locked(lambda: None)  # wakes the thread
-        if self._thread is None:
-            self._locked(self._spool.close)
-        else:
+        self._locked(self._spool.close if self._thread is None else _nothing, wakes=True)
+        if self._thread is not None:
             self._thread.join(wait_s + 0.1)
         self._account()
 
-    def _locked(self, work: Callable[[], None]) -> bool:
-        """Do something to the spool and wake the thread; False if the lock cannot be had because a disk hangs."""
+    def _locked(self, work: Callable[[], None], *, wakes: bool = False) -> bool:
+        """Do something to the spool, and with `wakes` wake the thread; False if the lock cannot be had because a disk hangs."""
         if not self._changed.acquire(timeout=HANGING_DISK_S):
             return False
         try:
             work()
             trouble = self._spool.trouble
-            self._changed.notify_all()
+            if wakes:
+                self._changed.notify_all()
         finally:
             self._changed.release()
         if trouble is not None and not self._has_told_of_disk:
             self._has_told_of_disk = True
-            tell(f"{trouble}; samples wait in memory, and training goes on")
+            tell(trouble)
         return True
 
     def _account(self) -> None:
@@ -118,15 +118,17 @@ class Sender:
         with self._guard.at("sender"):
             is_started = self._deliver(transport, self._file.start)
         while is_started and (item := self._next()) is not None:
-            is_settled = True
+            is_settled: bool | None = None
             with self._guard.at("sender"):
                 is_settled = self._deliver(transport, item)
-            if not is_settled:
+            if is_settled is False:
                 break
+            if is_settled is None:
+                self._drops["internal_error"] += item.samples
             with self._changed:
                 self._spool.pop()
-                if self._spool and self._deadline is None:
-                    self._changed.wait(CATCH_UP_PAUSE_S)
+                if self._spool:
+                    self._changed.wait_for(lambda: self._deadline is not None, CATCH_UP_PAUSE_S)
         with self._guard.at("sender"):
             transport.close()
         with self._changed:
@@ -174,7 +176,7 @@ class Sender:
         """Wait before the next try, until `close` asks for the last one."""
         self._last_problem = str(error)
         self._failures += 1
-        if self._failures == 1:
+        if self._failures == 1 and self._deadline is None:
             tell(f"{error}; samples wait and training goes on")
         delay = error.retry_after_s
         if delay is None:
@@ -192,3 +194,7 @@ class Sender:
         if self._deadline is None:
             return most_s
         return max(0.05, min(most_s, self._deadline - time.monotonic()))
+
+
+def _nothing() -> None:
+    pass

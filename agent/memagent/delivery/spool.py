@@ -113,7 +113,7 @@ class Spool:
         try:
             return self._file.read(self._next)
         except (OSError, WireError) as error:
-            self.trouble = f"what waited in {self._file.path} cannot be read: {error}"
+            self.trouble = f"what waited in {self._file.path} is lost: {error}"
             self._drops["spool_damaged"] += self.samples_on_disk
             self._in_file.clear()
             self._forget()
@@ -127,4 +127,4 @@ class Spool:
             self._note(error)
 
     def _note(self, error: OSError) -> None:
-        self.trouble = f"{self._file.path} cannot be written: {error.strerror or error}"
+        self.trouble = f"{self._file.path} cannot be written: {error.strerror or error}; samples wait in memory"

@@ -94,7 +94,11 @@ def _locked(path: Path) -> Iterator[str | None]:
     """Hold the file's lock; gives the reason where it cannot be had. Raises FileNotFoundError if it is gone by then."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        if not try_lock(fd):
+        try:
+            is_ours = try_lock(fd)
+        except OSError as error:
+            raise OSError(f"{path} cannot be locked ({error.strerror}): copy it to another filesystem") from error
+        if not is_ours:
             yield "its process still runs, or another sync is at it"
             return
         if path.stat().st_ino != os.fstat(fd).st_ino:

@@ -260,6 +260,19 @@ def test_a_thread_that_hangs_in_writing_holds_up_nobody(make_sender, drops, monk
     assert drops == {"disk_hangs": 2}
 
 
+def test_an_error_of_ours_costs_one_parcel_and_is_counted(far_end, make_sender, drops, monkeypatch, caplog):
+    sender = make_sender(far_end.url)
+    sender._guard.raise_errors = False
+    monkeypatch.setattr(sender, "_on_reply", lambda reply: 1 / 0)
+    sender.put(batch(0, samples=3))
+    wait_for(lambda: drops == {"internal_error": 3})
+    monkeypatch.undo()
+    sender.put(batch(1))
+    sender.close(5)
+    assert far_end.batches() == [0, 1] and drops == {"internal_error": 3}
+    assert sender._guard.errors == {"sender": 1} and "ZeroDivisionError" in caplog.text
+
+
 def test_jumps_of_the_clock_change_nothing(far_end, make_sender, monkeypatch):
     far_end.answers = [(503, b"", {})]
     hours = iter(range(10**6))

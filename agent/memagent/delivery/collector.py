@@ -28,12 +28,15 @@ HEARTBEAT_S = 15.0
 REFRESH_S = 1.0
 HELD_ROWS = 20_000
 """Rows kept per stream while the sender has no room."""
-STOP_S = 1.0
-"""A collector that does not stop within this hangs in somebody's driver or disk: it is left alone."""
+STOP_S = 0.5
+"""A thread that does not stop within this hangs in somebody's driver or disk: it is left alone."""
 
 
 class Collector:
-    """Drains `buffers`. `observe(stream, columns)` sees all rows soon after they were taken; `refresh` is called once a second."""
+    """Drains `buffers`. `observe(stream, columns)` sees all rows soon after they were taken; `refresh` is called once a second.
+
+    Each on a thread of its own.
+    """
 
     def __init__(
         self,
@@ -55,10 +58,12 @@ class Collector:
         self._events: list[Event] = []
         self._drafted_events = 0
         self._seq = 0
-        self._sent_at = self._refreshed_at = time.monotonic()
+        self._sent_at = time.monotonic()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memagent-collector", daemon=True)
-        self._thread.start()
+        self._collecting = threading.Thread(target=self._collect, name="memagent-collector", daemon=True)
+        self._refreshing = threading.Thread(target=self._refresh_on, name="memagent-refresher", daemon=True)
+        self._collecting.start()
+        self._refreshing.start()
 
     def add_event(self, event: Event) -> None:
         self._events.append(event)
@@ -66,21 +71,30 @@ class Collector:
     def close(self) -> None:
         """Take what is in the buffers, make the last batch of it, and stop."""
         self._stop.set()
-        self._thread.join(STOP_S)
-        if self._thread.is_alive():
+        until = time.monotonic() + STOP_S
+        self._collecting.join(STOP_S)
+        self._refreshing.join(max(0.0, until - time.monotonic()))
+        if self._collecting.is_alive():
+            self._drops["not_delivered_at_exit"] += sum(map(len, self._held)) + sum(map(len, self._buffers))
             return
         with self._guard.at("collector"):
             fresh = self._drain()
             self._send()
             self._show(fresh)
 
-    def _run(self) -> None:
+    def _collect(self) -> None:
         due_at = time.monotonic() + TICK_S
         while not self._stop.wait(max(0.0, due_at - time.monotonic())):
             now = time.monotonic()
             due_at = max(due_at, now) + TICK_S
             with self._guard.at("collector"):
                 self._tick(now)
+
+    def _refresh_on(self) -> None:
+        """On a thread of its own: a driver that takes seconds to answer must not keep rows from the disk."""
+        while not self._stop.wait(REFRESH_S):
+            with self._guard.at("probe refresh"):
+                self._refresh()
 
     def _tick(self, now: float) -> None:
         """What takes time comes after what must not be lost."""
@@ -91,10 +105,6 @@ class Collector:
             else:
                 self._draft(fresh)
         self._show(fresh)
-        if now - self._refreshed_at >= REFRESH_S:
-            self._refreshed_at = now
-            with self._guard.at("probe refresh"):
-                self._refresh()
 
     def _is_due(self, now: float) -> bool:
         waiting = max((len(rows) for rows in self._held), default=0)

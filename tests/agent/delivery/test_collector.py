@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -21,16 +22,15 @@ from memagent.wire.messages import Batch, Event, RunStart
 class Recorder:
     """A collector that ticks when it is told to, and its file."""
 
-    def __init__(self, path) -> None:
+    def __init__(self, path, refresh=lambda: None) -> None:
         self.path = path
         self.drops, guard = Drops(), Guard(raise_errors=True)
         self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
         self.seen: list[int] = []
-        self.refreshed = threading.Event()
         file = RunFile(path, parcel("r", RunStart(run_id="r")))
         self.sender = Sender(file, None, self.drops, guard, lambda reply: None)
         self.collector = Collector(
-            "r", 0, 7, [self.buffer], self.sender, self.drops, guard, observe=self._observe, refresh=self.refreshed.set
+            "r", 0, 7, [self.buffer], self.sender, self.drops, guard, observe=self._observe, refresh=refresh
         )
         self.begun_at = self.collector._sent_at
 
@@ -112,17 +112,58 @@ def test_with_no_room_rows_are_held_and_then_the_newest_are_dropped(recorder, mo
 
 
 def test_what_takes_time_comes_after_what_must_not_be_lost(recorder, monkeypatch):
-    def fail():
+    def fail(stream, columns):
         raise SystemExit  # as a kill would: nothing after it runs
 
-    monkeypatch.setattr(recorder.collector, "_refresh", fail)
+    monkeypatch.setattr(recorder.collector, "_observe", fail)
     recorder.step(1)
     with pytest.raises(SystemExit):
-        recorder.tick(5.0)
+        recorder.tick(0.2)
     assert recorder.steps() == [[1]]
+    monkeypatch.undo()
+
+
+def test_a_driver_that_hangs_keeps_no_rows_from_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(collecting, "REFRESH_S", 0.0)
+    monkeypatch.setattr(collecting, "TICK_S", 0.01)
+    monkeypatch.setattr(collecting, "BATCH_EVERY_S", 3600.0)
+    entered, released = threading.Event(), threading.Event()
+
+    def hang():
+        entered.set()
+        released.wait()
+
+    recorder = Recorder(tmp_path / "r.memagent", refresh=hang)
+    assert entered.wait(20)
+    recorder.step(1, 2)
+    wait_for(lambda: recorder.path.exists() and recorder.steps() == [[1, 2]])
+    monkeypatch.setattr(collecting, "STOP_S", 20.0)
+    closing = threading.Thread(target=recorder.collector.close)
+    recorder.step(3)
+    closing.start()
+    wait_for(lambda: not recorder.collector._collecting.is_alive())
+    released.set()
+    closing.join()
+    assert [batch.seq for batch in recorder.batches()] == [0] and recorder.steps() == [[1, 2, 3]] and not recorder.drops
+    recorder.sender.close(0.0)
+
+
+def test_a_collector_that_hangs_is_left_alone_and_what_it_held_is_counted(recorder, monkeypatch):
+    monkeypatch.setattr(collecting, "STOP_S", 0.0)
+    monkeypatch.setattr(recorder.collector._collecting, "is_alive", lambda: True)
+    recorder.step(1, 2, 3)
+    recorder.collector.close()
+    assert recorder.drops == {"not_delivered_at_exit": 3}
 
 
 def test_closing_takes_what_is_left(recorder):
     recorder.step(1, 2)
     recorder.collector.close()
     assert recorder.steps() == [[1, 2]] and recorder.seen == [1, 2]
+
+
+def wait_for(condition, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

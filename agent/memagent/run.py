@@ -51,6 +51,8 @@ _BALLAST_BYTES = 16 * 2**20
 
 _live_runs: weakref.WeakSet[Run] = weakref.WeakSet()
 _newest: Run | None = None
+_derived_ids = 0
+"""Runs of this process whose id nobody gave; all ranks count alike, so that the second run of each is the same run again."""
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,8 @@ class Run:
 
     def announce(self) -> None:
         """One line that says where the run can be seen."""
+        if self.identity.note:
+            tell(self.identity.note)
         if self.identity.rank == 0:
             where = self.url or f"{self._place()} (no server: set MEMAGENT_SERVER)"
             tell(f"run {self.id} is recorded to {where}")
@@ -345,13 +349,15 @@ def newest_run() -> Run | None:
 
 def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: Options) -> Run:
     """A run of this process; one that `memagent run` began gives way to the script's own `attach` and keeps its id."""
-    global _newest  # noqa: PLW0603 - one process trains one run at a time
+    global _newest, _derived_ids  # noqa: PLW0603 - one process trains one run at a time
     run_id = settings.run_id
     for other in list(_live_runs):
         if other.is_automatic:
             run_id = run_id or other.id
             other.retire()
-    run = Run(settings, identify(run_id), models, optimizers, options)
+    identity = identify(run_id, ordinal=_derived_ids)
+    _derived_ids += run_id is None
+    run = Run(settings, identity, models, optimizers, options)
     run.announce()
     _newest = run
     return run

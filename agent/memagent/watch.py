@@ -23,7 +23,9 @@ _GRADIENTS_AT_STEPS = (0, 1, 10)
 
 _EARLY_STEPS = 32
 _LOOK_EVERY = 16
-"""Optimizer state comes in the first steps; after those it is looked at each so many steps."""
+_LATE_LOOKS = (96, 1_008, 10_000)
+"""Optimizer state comes in the first steps; after those it is looked at each so many steps, and measured a few times whatever it looks
+like: tensors replaced one for one (offloaded, another dtype) leave no mark."""
 
 
 class ModelWatch:
@@ -97,7 +99,7 @@ class ModelWatch:
         step = self._sampler.step
         if step < _EARLY_STEPS or step % _LOOK_EVERY == 0:
             mark = state_mark(self._optimizers)
-            if mark != self._state_mark:
+            if mark != self._state_mark or step in _LATE_LOOKS:
                 self._state_mark = mark
                 self._measure()
         self._sampler.end_step()

@@ -1,4 +1,4 @@
-"""The programs that the tests drive and pip does not have: Chromium, Prometheus, PostgreSQL. Standard library only.
+"""The programs that the tests drive and pip does not have: Chromium, Prometheus, PostgreSQL, a C compiler. Standard library only.
 
 Installed where this is root on Debian or Ubuntu; elsewhere the missing ones are listed, and the tests that need them skip with that
 reason (with CI set they fail instead).
@@ -18,6 +18,8 @@ NEEDED = {
     "promtool": "prometheus",
     "initdb": "postgresql",
     "runuser": "util-linux",
+    "cc": "gcc",
+    "stdio.h": "libc6-dev",
 }
 
 
@@ -41,6 +43,8 @@ def is_there(program: str) -> bool:
         return bool(list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))) or shutil.which("initdb") is not None
     if program == "runuser" and hasattr(os, "geteuid") and os.geteuid() != 0:
         return True
+    if program == "stdio.h":
+        return sys.platform == "darwin" or Path("/usr/include/stdio.h").exists()
     return shutil.which(program) is not None
 
 

@@ -66,8 +66,26 @@ def limits(usage: Usage, *, root: Path = Path("/")) -> list[Limit]:
     return found
 
 
+@dataclass(frozen=True)
+class Cgroup:
+    """Where the kernel keeps this process's memory account."""
+
+    version: int
+    own: Path
+    """Folder of the process's own cgroup, or its nearest parent that can be seen."""
+    limited: Path
+    """Folder of the cgroup with the smallest limit, on the way up; `own` where there is no limit."""
+    limit_bytes: int | None
+
+
 def cgroup_limit_bytes(*, root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of this process's cgroup and its parents, v1 or v2; None where there is none.
+    """The smallest memory limit of this process's cgroup and its parents, v1 or v2; None where there is none."""
+    cgroup = find_cgroup(root=root)
+    return cgroup.limit_bytes if cgroup else None
+
+
+def find_cgroup(*, root: Path = Path("/")) -> Cgroup | None:
+    """This process's memory cgroup, v1 or v2; None where there is none to be seen.
 
     The `0::` line of v2 exists even where v1 holds the memory controller, so `memory` is looked for first.
     """
@@ -80,15 +98,19 @@ def cgroup_limit_bytes(*, root: Path = Path("/")) -> int | None:
     }
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
-            return _smallest(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+            return _cgroup(1, root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
     if "" in paths:
-        return _smallest(root / "sys/fs/cgroup", paths[""], "memory.max")
+        return _cgroup(2, root / "sys/fs/cgroup", paths[""], "memory.max")
     return None
 
 
-def _smallest(mount: Path, path: str, file: str) -> int | None:
-    values = [value for folder in _upwards(mount, path) if (value := _read_limit(folder / file)) is not None]
-    return min(values, default=None)
+def _cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | None:
+    folders = [folder for folder in _upwards(mount, path) if folder.is_dir()]
+    if not folders:
+        return None
+    limits = [(value, folder) for folder in folders if (value := _read_limit(folder / file)) is not None]
+    limit, limited = min(limits, default=(None, folders[0]))
+    return Cgroup(version, folders[0], limited, limit)
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from memagent.probe.host import HostProbe
+from memagent.probe.pressure import Pressure
 
 MIB = 2**20
 
@@ -77,3 +80,40 @@ def test_children_count(probe):
             time.sleep(0.05)
         assert probe.used_bytes() - before > 150 * MIB
         child.stdin.close()
+
+
+def test_what_is_slow_to_read_comes_with_the_next_refresh(probe):
+    before = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
+    probe.refresh()
+    after = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
+    slow = [name for name in probe.columns if before[name] is None]
+    assert slow[:2] == ["host_pss_bytes", "host_locked_bytes"]
+    assert all(after[name] is not None for name in ("host_pss_bytes", "host_locked_bytes"))
+    assert 0 < after["host_pss_bytes"] < 2 * after["host_rss_bytes"]
+
+
+def test_a_kill_by_the_kernel_becomes_an_event_and_older_ones_do_not(probe, monkeypatch):
+    kills = iter([3, 3, None, 5, 5])
+    monkeypatch.setattr("memagent.probe.host.read_pressure", lambda: Pressure(oom_kills_total=next(kills)))
+    events = []
+    for _ in range(5):
+        probe.refresh()
+        events.append([(event.kind, event.data) for event in probe.take_events()])
+    assert events == [[], [], [], [("oom_kill", {"device": "host", "processes": 2})], []]
+
+
+def test_refreshing_in_two_threads_at_once_is_harmless(probe):
+    threads = [threading.Thread(target=lambda: [probe.refresh() for _ in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert probe.readings(probe.sample())[1][5] is not None
+
+
+def test_it_leaves_no_file_open():
+    before = len(os.listdir("/proc/self/fd"))
+    probe = HostProbe()
+    probe.refresh()
+    probe.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,269 @@
+"""What descendants hold, on real processes. The tests carry the numbers of the module's docstring."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from memagent.probe import process_tree
+from memagent.probe.process_tree import SHARES_EVERY_S, ProcfsTree, PsutilTree, descendants, shares_of
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+MIB = 2**20
+CHILD = """
+import sys
+block = bytearray(b"x") * int(sys.stdin.readline())
+print("ready", flush=True)
+block += bytearray(b"x") * int(sys.stdin.readline() or 0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class Child:
+    """A process that holds as much as it is told to."""
+
+    def __init__(self, size: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.hold(size)
+
+    def hold(self, size: int) -> None:
+        self.process.stdin.write(f"{size}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "ready\n"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start_child():
+    children: list[Child] = []
+
+    def start(size: int) -> Child:
+        children.append(Child(size))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.end()
+
+
+class Clock:
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tree(clock):
+    tree = ProcfsTree(clock=clock)
+    yield tree
+    tree.close()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_child):
+    grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
+    with subprocess.Popen([sys.executable, "-c", grandchild], stdin=subprocess.PIPE) as child:
+        made: list[Child] = []
+        may_end = threading.Event()
+
+        def make_child() -> None:  # its children are listed under it for as long as it lives
+            made.append(start_child(MIB))
+            may_end.wait(30)
+
+        thread = threading.Thread(target=make_child)
+        thread.start()
+        try:
+            assert eventually(lambda: bool(made) and len(set(descendants(os.getpid()))) == 3)
+            assert set(descendants(os.getpid())) == {p.pid for p in psutil.Process().children(recursive=True)}
+            assert made[0].process.pid not in set(descendants(os.getpid(), all_threads=False))
+        finally:
+            may_end.set()
+            thread.join()
+            child.stdin.close()
+
+
+def test_1_psutil_is_asked_where_the_kernel_lists_no_children(start_child, monkeypatch):
+    child = start_child(MIB)
+    monkeypatch.setattr(process_tree, "_HAS_CHILDREN_FILES", False)
+    assert child.process.pid in set(descendants(os.getpid()))
+    assert list(descendants(2**22 + 1)) == []
+
+
+def test_2_growth_shows_at_the_next_refresh_without_reading_shares(tree, start_child):
+    child = start_child(MIB)
+    tree.refresh()
+    before, pss = tree.beside_bytes, tree.pss_bytes
+    child.hold(100 * MIB)
+    tree.refresh()  # the clock stands still
+    assert tree.beside_bytes - before == pytest.approx(100 * MIB, abs=5 * MIB)
+    assert tree.pss_bytes == pss
+
+
+def test_3_shares_are_read_again_after_a_while(tree, clock, start_child):
+    child = start_child(MIB)
+    tree.refresh()
+    before = tree.pss_bytes
+    child.hold(100 * MIB)
+    clock.now_s += SHARES_EVERY_S - 1
+    tree.refresh()
+    assert tree.pss_bytes == before
+    clock.now_s += 1
+    tree.refresh()
+    assert tree.pss_bytes - before == pytest.approx(100 * MIB, abs=5 * MIB)
+
+
+def test_3_a_new_process_is_read_at_once(tree, clock, start_child):
+    tree.refresh()
+    start_child(80 * MIB)
+    tree.refresh()
+    assert all(member.shares is not None for member in tree._members.values())
+    assert tree.beside_bytes > 80 * MIB
+
+
+class SlowClock(Clock):
+    """A clock by which whatever is done takes `each_s`."""
+
+    each_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += self.each_s
+        return self.now_s
+
+
+def test_3_reading_shares_takes_no_more_than_a_hundredth_of_the_time(start_child):
+    clock = SlowClock()
+    tree = ProcfsTree(clock=clock)
+    clock.each_s = 0.02
+    start_child(MIB)
+    tree.refresh()
+    first = tree.beside_bytes
+    began = clock.now_s
+    clock.each_s = 0.0
+    start_child(400 * MIB)
+    clock.now_s = began + 1.0
+    tree.refresh()
+    inherited = psutil.Process().memory_info().rss
+    assert tree.beside_bytes - first == pytest.approx(max(0, 400 * MIB - inherited), abs=40 * MIB)
+    clock.now_s = began + 20.0
+    tree.refresh()
+    assert tree.beside_bytes - first > 400 * MIB
+    tree.close()
+
+
+def test_3_a_refresh_reads_shares_of_a_few_at_a_time_the_new_ones_first(start_child):
+    clock = SlowClock()
+    tree = ProcfsTree(clock=clock)
+    children = [start_child(MIB) for _ in range(6)]
+    clock.each_s = 0.004
+    read = []
+    for _ in range(3):
+        tree.refresh()
+        read.append(sum(member.shares is not None for member in tree._members.values()))
+        clock.now_s += 20.0
+    assert 0 < read[0] < len(children)
+    assert read == sorted(read)
+    assert read[-1] == len(children)
+    tree.close()
+
+
+def test_3_a_process_too_large_to_walk_counts_with_what_it_has_beyond_its_parent(tree, start_child, monkeypatch):
+    monkeypatch.setattr(process_tree, "_WALKABLE_BYTES", 0)
+    start_child(600 * MIB)
+    tree.refresh()
+    inherited = psutil.Process().memory_info().rss
+    assert tree.beside_bytes == pytest.approx(max(0, 600 * MIB - inherited), abs=40 * MIB)
+    assert tree.pss_bytes is None
+
+
+def test_4_pages_shared_by_forked_children_count_once():
+    code = f"""
+import os, sys
+from memagent.probe.process_tree import ProcfsTree
+held = bytearray(b"x") * {200 * MIB}
+ready, done = os.pipe(), os.pipe()
+for number in range(3):
+    if not os.fork():
+        private = bytearray(b"y") * ({60 * MIB} * (number == 0))
+        os.write(ready[1], b".")
+        os.close(done[1])
+        os.read(done[0], 1)
+        os._exit(0)
+for _ in range(3):
+    os.read(ready[0], 1)
+tree = ProcfsTree()
+tree.refresh()
+print(tree.beside_bytes)
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 60 * MIB < int(output) < 100 * MIB  # a plain sum of resident memory would be above 660 MiB
+
+
+def test_a_child_that_ended_holds_nothing_even_before_it_is_reaped(tree, start_child):
+    child = start_child(100 * MIB)
+    tree.refresh()
+    assert tree.beside_bytes > 100 * MIB
+    child.process.kill()
+    assert eventually(lambda: psutil.Process(child.process.pid).status() == psutil.STATUS_ZOMBIE)
+    tree.refresh()
+    assert tree.beside_bytes == 0
+    child.process.wait()
+    tree.refresh()
+    assert tree.beside_bytes == 0
+
+
+def test_it_keeps_no_file_of_those_that_are_gone(clock, start_child):
+    before = len(os.listdir("/proc/self/fd"))
+    tree = ProcfsTree(clock=clock)
+    children = [start_child(MIB) for _ in range(3)]
+    with_pipes = len(os.listdir("/proc/self/fd"))  # the tree's file of this process among them
+    tree.refresh()
+    assert len(os.listdir("/proc/self/fd")) == with_pipes + 3
+    children[0].end()
+    tree.refresh()
+    assert len(os.listdir("/proc/self/fd")) == with_pipes - 2 + 2
+    tree.close()
+    assert len(os.listdir("/proc/self/fd")) == with_pipes - 2 - 1 == before + 4
+
+
+def test_shares_of_this_process_add_up_and_those_of_nobody_are_none():
+    shares = shares_of(os.getpid())
+    assert 0 < shares.private_bytes <= shares.proportional_bytes <= shares.resident_bytes
+    assert shares_of(2**22 + 1) is None
+
+
+def test_without_proc_resident_memory_is_summed(start_child):
+    start_child(50 * MIB)
+    tree = PsutilTree()
+    tree.refresh()
+    assert tree.beside_bytes > 50 * MIB
+    assert tree.pss_bytes is None
+    tree.close()

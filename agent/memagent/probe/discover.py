@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
 from memagent.probe import Probe
+from memagent.probe.accelerator import MpsProbe, XpuProbe
 from memagent.probe.cuda import CudaProbe
 from memagent.probe.host import HostProbe
 
 
-def discover(models: Iterable[Any], optimizers: Iterable[Any], limit_bytes: int | None = None) -> list[Probe]:
+def discover(
+    models: Iterable[Any], optimizers: Iterable[Any], limit_bytes: int | None = None, *, torch: Any = None
+) -> list[Probe]:
     """Probes of the devices that hold the parameters, GPUs first, then the host.
 
     `limit_bytes` replaces the limit of the device that the model trains on: of every GPU, or of the host where there is none.
+    `torch` is the imported module, by default the process's own. No device is initialised.
     """
-    torch = sys.modules.get("torch")
-    gpus: list[CudaProbe] = []
-    if torch is not None and hasattr(torch._C, "_cuda_memoryStats") and torch.cuda.is_initialized():
-        gpus = [CudaProbe(torch, index, limit_bytes) for index in _cuda_indexes(models, optimizers)]
+    torch = torch or sys.modules.get("torch")
+    gpus: list[Probe] = []
+    if torch is not None:
+        for kind, index in _devices(models, optimizers):
+            if kind in _PROBES and _IN_USE[kind](torch):
+                gpus.append(_PROBES[kind](torch, index, limit_bytes))
     return [*gpus, HostProbe(None if gpus else limit_bytes)]
 
 
-def _cuda_indexes(models: Iterable[Any], optimizers: Iterable[Any]) -> list[int]:
+_PROBES: dict[str, Callable[[Any, int, int | None], Probe]] = {"cuda": CudaProbe, "xpu": XpuProbe, "mps": MpsProbe}
+_IN_USE: dict[str, Callable[[Any], bool]] = {
+    "cuda": lambda torch: hasattr(torch._C, "_cuda_memoryStats") and torch.cuda.is_initialized(),
+    "xpu": lambda torch: hasattr(torch._C, "_xpu_memoryStats") and torch.xpu.is_initialized(),
+    "mps": lambda torch: bool(torch.backends.mps.is_available()),
+}
+"""Whether this build of torch knows the device and the process uses it already; fake tensors have devices that nobody does."""
+
+
+def _devices(models: Iterable[Any], optimizers: Iterable[Any]) -> list[tuple[str, int]]:
     in_models = (parameter for model in models for parameter in model.parameters())
     in_optimizers = (
         parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]
     )
     devices = {parameter.device for parameter in chain(in_models, in_optimizers)}
-    return sorted(device.index for device in devices if device.type == "cuda")
+    return sorted({(device.type, device.index or 0) for device in devices})

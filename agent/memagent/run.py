@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
 
+from msgspec import structs
+
 from memagent.delivery.buffer import Drops
 from memagent.delivery.collector import Collector
 from memagent.delivery.file import SUFFIX, RunFile
@@ -269,6 +271,8 @@ class Run:
     def _refresh(self) -> None:
         for probe in self._probes:
             probe.refresh()
+            for event in probe.take_events():
+                self._collector.add_event(structs.replace(event, step=self.step))
         if self.options.predict and (prediction := self._watch.predict_once()) is not None:
             device = self._probes[0].device
             message = prediction.to_message(rank=self.identity.rank, device=device.id)

@@ -49,7 +49,6 @@ class Track:
         self.probe = probe
         self.buffer = TrackBuffer(probe.device.id, (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS), drops, self.digest)
         self.components: tuple[Value, ...] = (None, None, None, None)
-        self.context_bytes: int | None = None
         self.moments: Moments = []
         self._phases = phases
         self._peaks: dict[str, int] = {}
@@ -61,12 +60,12 @@ class Track:
         """Leave the moments so far for `digest`; with `head`, the step ends here, in `phase`, and is sampled."""
         moments, self.moments = self.moments, []
         sample = self.probe.sample() if head is not None else None
-        left: Any = (head, moments, sample, phase, self.components, self.context_bytes)
+        left: Any = (head, moments, sample, phase, self.components)
         self.buffer.append(left)
 
     def digest(self, left: Any) -> Entry | None:
         """The row of what `hand_over` left, with the peaks of phases that have no column; None where no step ended."""
-        head, moments, sample, phase, components, context = left
+        head, moments, sample, phase, components = left
         peaks = self._peaks
         for ending, mark in moments:
             self._note(ending, self.probe.peak(mark))
@@ -82,7 +81,7 @@ class Track:
             f"phase_{name}_peak_bytes": value for name, value in peaks.items() if name not in PHASES
         }
         peaks.clear()
-        return (*head, *readings, peak, *components, activations, context, *by_phase), extra or None
+        return (*head, *readings, peak, *components, activations, self.probe.context_bytes, *by_phase), extra or None
 
     def _note(self, phase: str, peak: int) -> None:
         self._peaks[phase] = max(self._peaks.get(phase, 0), peak)

@@ -16,6 +16,7 @@ from memagent.guard import Guard
 from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_forward
 from memagent.hooks.step import Remove, watch_steps
 from memagent.leaks.holders import Holder, largest
+from memagent.probe.host import HostProbe
 from memagent.sampler import Sampler
 
 _GRADIENTS_AT_STEPS = (0, 1, 10)
@@ -70,7 +71,7 @@ class ModelWatch:
             inputs=self._inputs,
             limit_bytes=device.limit_bytes,
             device_kind=device.kind,
-            context_bytes=track.context_bytes or 0,
+            context_bytes=track.probe.context_bytes or 0,
         )
         return self.prediction
 
@@ -113,9 +114,9 @@ class ModelWatch:
     def _note_context(self) -> None:
         """On a host, what was there before training began and is neither parameters nor buffers: interpreter, libraries, data."""
         for track in self._sampler.tracks:
-            if track.probe.device.kind == "host":
+            if isinstance(track.probe, HostProbe):
                 known = sum(value for value in track.components if isinstance(value, int))
-                track.context_bytes = max(0, track.floor - known)
+                track.probe.context_bytes = max(0, track.floor - known)
 
 
 def _torch_device(kind: str, index: int) -> str:

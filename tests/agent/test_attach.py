@@ -258,3 +258,17 @@ def test_what_makes_no_sense_is_refused_before_anything_is_hooked(training, argu
     with pytest.raises(SettingError, match=words):
         memagent.attach(given.pop("model"), given.pop("optimizer"), **given)
     assert not model._forward_hooks and not optimizer._optimizer_step_post_hooks
+
+
+def test_what_a_probe_saw_happen_is_an_event_of_the_step(training, recording, monkeypatch):
+    from memagent.probe.host import HostProbe
+    from memagent.wire.messages import Event
+
+    seen = [[Event(kind="oom_kill", time_s=5.0, data={"processes": 1})]]
+    monkeypatch.setattr(HostProbe, "take_events", lambda probe: seen.pop() if seen else [])
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer):
+        step()
+        step()
+    (event,) = recording().events
+    assert (event.kind, event.step, event.data) == ("oom_kill", 2, {"processes": 1})

@@ -13,6 +13,7 @@ class ReplayProbe:
     """Reads `now`, which a test sets; peaks as the host's: the higher of both ends."""
 
     columns = ("allocated_bytes",)
+    context_bytes = None
 
     def __init__(self, kind: str = "cuda") -> None:
         self.device = Device(id=kind, kind=kind, name=kind, limit_bytes=1000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from memagent.wire.columns import Value
-from memagent.wire.messages import Device
+from memagent.wire.messages import Device, Event
 
 Raw = Any
 """A reading as it was taken: bytes of a file, or numbers. Only the probe that took it understands it."""
@@ -29,6 +29,11 @@ class Probe(Protocol):
     @property
     def limit_bytes(self) -> int | None:
         """The limit that counts now; `device` holds the one that counted at the start."""
+        ...
+
+    @property
+    def context_bytes(self) -> int | None:
+        """What the process holds there apart from tensors: the CUDA context; on a host interpreter, libraries and data."""
         ...
 
     def mark(self) -> Raw:
@@ -53,5 +58,9 @@ class Probe(Protocol):
         ...
 
     def refresh(self) -> None: ...
+
+    def take_events(self) -> list[Event]:
+        """What `refresh` saw happen since the last call, such as `xid`; their step is for the caller to add."""
+        ...
 
     def close(self) -> None: ...

@@ -14,7 +14,7 @@ import psutil
 from memagent.guard import tell
 from memagent.probe import Raw
 from memagent.wire.columns import Value
-from memagent.wire.messages import Device
+from memagent.wire.messages import Device, Event
 
 _MPS_HIGH_WATERMARK = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 _MPS_DEFAULT_WATERMARK = 1.7
@@ -55,6 +55,8 @@ class XpuProbe:
         self._used: int | None = None
         self._peak = _peak(self._stats(index))
         self._last = self.used_bytes()
+
+    context_bytes: int | None = None  # nothing tells it
 
     @property
     def limit_bytes(self) -> int | None:
@@ -100,6 +102,9 @@ class XpuProbe:
         else:
             self._used = total - free
 
+    def take_events(self) -> list[Event]:
+        return []
+
     def close(self) -> None:
         return None
 
@@ -128,6 +133,8 @@ class MpsProbe:
         self._peak = self._read_peak()
         self._last = self.used_bytes()
 
+    context_bytes: int | None = None  # nothing tells it
+
     @property
     def limit_bytes(self) -> int | None:
         return self._limit
@@ -153,6 +160,9 @@ class MpsProbe:
 
     def refresh(self) -> None:
         return None
+
+    def take_events(self) -> list[Event]:
+        return []
 
     def close(self) -> None:
         return None

@@ -11,9 +11,10 @@ from typing import Any
 
 from memagent.probe import Raw
 from memagent.probe.nvml import Nvml, open_nvml
+from memagent.probe.nvml_device import NvmlReading
 from memagent.probe.peaks import Stats, shared_counters
 from memagent.wire.columns import Value
-from memagent.wire.messages import Device
+from memagent.wire.messages import Device, Event
 
 
 class CudaProbe:
@@ -32,8 +33,13 @@ class CudaProbe:
         "device_allocs_total",
         "device_frees_total",
         "pinned_bytes",
-        "device_used_bytes",
         "limit_bytes",
+        "device_used_bytes",
+        "process_device_bytes",
+        "other_processes_bytes",
+        "utilization_ratio",
+        "power_w",
+        "temperature_c",
     )
 
     def __init__(self, torch: Any, index: int, limit_bytes: int | None = None) -> None:
@@ -53,7 +59,8 @@ class CudaProbe:
             limit_source="given" if limit_bytes else "per-process fraction" if fraction < 1 else "device memory",
         )
         self._nvml: Nvml = open_nvml(self.device.id)
-        self._used: int | None = None
+        self._board = NvmlReading()
+        self.context_bytes: int | None = None
         self._pinned: int | None = None
         self._counters = shared_counters(torch._C)
         self._counters.open()
@@ -97,17 +104,34 @@ class CudaProbe:
         return int(mark)
 
     def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
-        return sample[0], (*sample[1:], self._pinned, self._used, self._limit)
+        board = self._board
+        return sample[0], (
+            *sample[1:],
+            self._pinned,
+            self._limit,
+            board.used_bytes,
+            board.process_bytes,
+            board.other_processes_bytes,
+            board.utilization_ratio,
+            board.power_w,
+            board.temperature_c,
+        )
 
     def used_bytes(self) -> int:
         return int(self._core._cuda_memoryStats(self._index)["allocated_bytes"]["all"]["current"])
 
     def refresh(self) -> None:
-        self._used = self._nvml.used_bytes()
+        reserved = self._last["reserved_bytes"]["all"]["current"]
+        board = self._board = self._nvml.reading()
+        self.context_bytes = max(0, board.process_bytes - reserved) if board.process_bytes is not None else None
         self._pinned = self._pinned_bytes()
+
+    def take_events(self) -> list[Event]:
+        return self._nvml.take_events()
 
     def close(self) -> None:
         self._counters.close()
+        self._nvml.close()
 
     def _pinned_bytes(self) -> int | None:
         """Page-locked host memory that torch's host allocator holds, for all devices; None where this torch doesn't count it."""

@@ -59,6 +59,7 @@ class HostProbe:
         self._set_limit(self._find_limit())
         self.device = _device(self._limit)
         self._last = self.used_bytes()
+        self.context_bytes: int | None = None
 
     @property
     def limit_bytes(self) -> int | None:

@@ -7,7 +7,9 @@ import torch
 
 from memagent.delivery.buffer import Drops
 from memagent.probe.cuda import CudaProbe
+from memagent.probe.nvml_device import NvmlReading
 from memagent.sampler import Sampler
+from memagent.wire.messages import Event
 
 MIB = 2**20
 
@@ -90,3 +92,37 @@ def test_a_lower_limit_of_the_process_is_the_limit(cuda_allocator, monkeypatch):
     probe = CudaProbe(torch, 0)
     probe.close()
     assert (probe.device.limit_bytes, probe.device.limit_source) == (2**28, "per-process fraction")
+
+
+class Board:
+    """What NVML would tell of the GPU."""
+
+    def reading(self) -> NvmlReading:
+        return NvmlReading(
+            used_bytes=700 * MIB, process_bytes=510 * MIB, other_processes_bytes=190 * MIB, power_w=250.0
+        )
+
+    def take_events(self) -> list[Event]:
+        return [Event(kind="xid", data={"code": 79})]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_what_nvml_tells_joins_the_sample_and_the_context_is_what_the_process_holds_beyond_its_cache(
+    cuda_allocator, monkeypatch
+):
+    board = Board()
+    monkeypatch.setattr("memagent.probe.cuda.open_nvml", lambda uuid: board)
+    probe = CudaProbe(torch, 0)
+    cuda_allocator.allocate(10 * MIB)
+    probe.mark()
+    assert probe.context_bytes is None
+    probe.refresh()
+    found = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
+    assert (found["device_used_bytes"], found["process_device_bytes"]) == (700 * MIB, 510 * MIB)
+    assert (found["other_processes_bytes"], found["power_w"], found["utilization_ratio"]) == (190 * MIB, 250.0, None)
+    assert probe.context_bytes == 500 * MIB
+    assert [event.kind for event in probe.take_events()] == ["xid"]
+    probe.close()
+    assert board.is_closed

@@ -1,0 +1,133 @@
+"""The command: every measure in its own process, then one table. See `benchmarks.agent`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import benchmarks.agent
+from benchmarks.agent import session
+from benchmarks.agent.figures import Figure, table
+from benchmarks.agent.measures import in_fresh_process
+from benchmarks.agent.peers import PEERS
+from benchmarks.agent.startup import median_of
+
+_SECTIONS = {
+    "training thread, a loop that computes nothing (warm caches)": "empty loop",
+    "training thread, a 1 ms step": "1 ms step",
+    "training thread, a 10 ms step": "10 ms step",
+    "training thread, a step that streams through the caches": "wide step",
+}
+_PEERS_SECTION = "a 1 ms step with each tracker, less the step before it began (20 values a step)"
+_ONCE_SECTION = "once"
+_GPU_SECTION = "GPU, GPT-2 small, bf16 autocast, phases on"
+_FIELDS = {field.name for field in fields(Figure)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.agent", description=benchmarks.agent.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "--quick", action="store_true", help="every row, from few blocks: shows that it works, not how fast it is"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--gpu", action="store_true", help="only the measures that need a CUDA device")
+    arguments = parser.parse_args()
+    sections = _gpu(arguments.quick) if arguments.gpu else _all(arguments.quick)
+    print(table(sections))
+    if arguments.json:
+        rows = {title: [figure.to_dict() for figure in figures] for title, figures in sections.items()}
+        text = json.dumps({"machine": machine(), "quick": arguments.quick, "sections": rows}, indent=2)
+        arguments.json.write_text(text + "\n")
+
+
+def _all(quick: bool) -> dict[str, list[Figure]]:
+    sections = {title: _figures(measure, quick) for title, measure in _SECTIONS.items()}
+    sections[_PEERS_SECTION] = _peers(quick)
+    sections[_ONCE_SECTION] = _once(quick)
+    return sections
+
+
+def _gpu(quick: bool) -> dict[str, list[Figure]]:
+    return {_GPU_SECTION: _figures("gpu", quick)}
+
+
+def _figures(measure: str, quick: bool) -> list[Figure]:
+    _say(measure)
+    result = in_fresh_process(measure, quick=quick)
+    if isinstance(result, str):
+        return [Figure(measure, "", note=result)]
+    return [_figure(row) for row in result]
+
+
+def _peers(quick: bool) -> list[Figure]:
+    """Each tracker in several processes, all of them in random order."""
+    order = [name for name in PEERS for _ in range(1 if quick else 5)]
+    random.Random(0).shuffle(order)
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in PEERS}
+    failures: dict[str, str] = {}
+    for name in order:
+        _say(name)
+        result = in_fresh_process(name, quick=quick)
+        if isinstance(result, str):
+            failures[name] = result
+        else:
+            results[name] += result
+    found = []
+    for name, sessions in results.items():
+        found += session.figures(name, sessions) if sessions else [Figure(name, "us", note=failures[name])]
+    return found
+
+
+def _once(quick: bool) -> list[Figure]:
+    repeats = 1 if quick else 5
+    found = _figures("import", quick)
+    for measure in ("attach", "memory"):
+        rounds = [_figures(measure, quick) for _ in range(repeats)]
+        found += [median_of(list(same)) for same in zip(*rounds, strict=False)]
+    return found
+
+
+def _figure(row: dict[str, Any]) -> Figure:
+    return Figure(**{name: value for name, value in row.items() if name in _FIELDS})
+
+
+def _say(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{what} ...", end="\r", file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": psutil.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What a block of steps runs under: nothing, the raw reads, the hand-off alone, or the agent; and timers around their hooks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+import memagent
+from benchmarks.agent.workload import Workload
+from memagent.delivery.buffer import Drops, SampleBuffer
+
+COLUMNS = 24
+"""Values of a row of the host's stream, about."""
+
+
+class HookTimer:
+    """Seconds spent in the hooks that were registered on the workload while it was made, a sum for each step.
+
+    Counts some 0.1 us a hook too much, the timer's own share, and leaves out what torch itself needs to call a hook.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._before = {(id(table), key) for table in _hook_tables(workload) for key in table}
+        self._spent = 0.0
+
+    def start(self) -> None:
+        """Wrap all hooks that came since this object was made."""
+        for table in _hook_tables(self._workload):
+            for key in table:
+                if (id(table), key) not in self._before:
+                    table[key] = self._timed(table[key])
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        spent, self._spent = self._spent, 0.0
+        return spent
+
+    def _timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        clock = time.perf_counter
+
+        def timed(*arguments: Any) -> Any:
+            began = clock()
+            result = hook(*arguments)
+            self._spent += clock() - began
+            return result
+
+        return timed
+
+
+def _hook_tables(workload: Workload) -> Iterator[dict[int, Any]]:
+    optimizer = workload.optimizer
+    yield from (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    yield from (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    for module in workload.model.modules():
+        yield from (module._forward_pre_hooks, module._forward_hooks)
+        yield from (module._backward_pre_hooks, module._backward_hooks)
+
+
+@contextmanager
+def bare(_workload: Workload) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def agent(workload: Workload) -> Iterator[None]:
+    """Everything on, recorded to a local file."""
+    run = memagent.attach(workload.model, workload.optimizer)
+    try:
+        yield
+    finally:
+        run.finish()
+
+
+@contextmanager
+def raw_reads(workload: Workload) -> Iterator[None]:
+    """One reading at each of the four moments of a step, and the kernel's high-water mark once: system calls and nothing else."""
+    read, peak, close = _reader(workload)
+
+    def moment(*_: Any) -> None:
+        read()
+
+    def end(*_: Any) -> None:
+        read()
+        peak()
+
+    model, optimizer = workload.model, workload.optimizer
+    handles = [
+        model.register_forward_pre_hook(moment),
+        model.register_forward_hook(moment),
+        optimizer.register_step_pre_hook(moment),
+        optimizer.register_step_post_hook(end),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        close()
+
+
+@contextmanager
+def hand_off(workload: Workload) -> Iterator[None]:
+    """A row of ready values put into the agent's buffer each step, drained four times a second."""
+    buffer = SampleBuffer("benchmark", [f"value_{number}" for number in range(COLUMNS)], Drops())
+    values = list(range(COLUMNS))
+    stop = threading.Event()
+
+    def drain() -> None:
+        while not stop.wait(0.25):
+            buffer.drain()
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    handle = workload.optimizer.register_step_post_hook(lambda *_: buffer.append((*values,)))
+    try:
+        yield
+    finally:
+        handle.remove()
+        stop.set()
+        thread.join()
+
+
+def _reader(workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
+    """The cheapest read of memory in use, that of its peak, and what to call in the end."""
+    device = next(workload.model.parameters()).device
+    if device.type == "cuda":
+        stats, index = torch._C._cuda_memoryStats, device.index or 0
+        return lambda: stats(index), lambda: None, lambda: None
+    if sys.platform.startswith("linux"):
+        pread, fd = os.pread, os.open("/proc/self/statm", os.O_RDONLY)
+        return (
+            lambda: pread(fd, 128, 0),
+            lambda: resource.getrusage(resource.RUSAGE_SELF),
+            lambda: os.close(fd),
+        )
+    return psutil.Process().memory_info, lambda: None, lambda: None
+
+
+def agent_cpu_s() -> float | None:
+    """CPU time of the agent's threads so far; None where the system does not tell."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    if clock_of is None:
+        return None
+    total = 0.0
+    for thread in threading.enumerate():
+        if thread.name.startswith("memagent") and thread.ident is not None:
+            total += time.clock_gettime(clock_of(thread.ident))
+    return total

@@ -1,0 +1,109 @@
+"""The trainings that the agent is measured beside. All on one thread: what it takes is not hidden by idle cores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, its optimizer, and `step`, which makes one optimizer step."""
+
+    name: str
+    model: Any
+    optimizer: Any
+    step: Callable[[], None]
+    wait: Callable[[], None] | None = None
+    """Waits until the device has done all it was given; None where a step is done when `step` returns."""
+
+    def times(self, steps: int) -> list[float]:
+        """Seconds of each of so many steps; where steps outlive their call, the mean of them all, so many times."""
+        if self.wait is not None:
+            return self._mean_times(self.wait, steps)
+        times, clock, step = [], time.perf_counter, self.step
+        for _ in range(steps):
+            began = clock()
+            step()
+            times.append(clock() - began)
+        return times
+
+    def _mean_times(self, wait: Callable[[], None], steps: int) -> list[float]:
+        wait()
+        began = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        wait()
+        return [(time.perf_counter() - began) / steps] * steps
+
+
+def empty() -> Workload:
+    """A loop that computes nothing: what hooks add to it is their price with warm caches."""
+    _settle()
+    model = torch.nn.Identity()
+    model.weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    inputs = torch.zeros(64, 256)
+
+    def step() -> None:
+        model(inputs)
+        optimizer.step()
+
+    return Workload("a loop that computes nothing", model, optimizer, step)
+
+
+def small() -> Workload:
+    """About a millisecond a step; its 2 MB of parameters and optimizer state stay in the processor's cache."""
+    return _mlp("a 1 ms step (MLP in cache)", width=512, batch=64)
+
+
+def wide() -> Workload:
+    """Its optimizer streams 20 MB through the caches each step: whatever else runs finds them cold. The worst case, and a common one."""
+    return _mlp("a step that empties the caches (wide MLP)", width=4096, batch=64)
+
+
+def ten_milliseconds() -> Workload:
+    """A small transformer, at the batch size that takes about 10 ms a step."""
+    _settle()
+    width, tokens = 128, 64
+    layers = [
+        torch.nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        for _ in range(2)
+    ]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 256))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch, took = 1, 0.0
+    while batch < 64:
+        inputs = torch.randn(batch, tokens, width)
+        step = _step(model, optimizer, inputs)
+        times = sorted(Workload("", model, optimizer, step).times(15))
+        took = times[len(times) // 2]
+        if took > 0.008:
+            break
+        batch += max(1, min(batch, int(batch * (0.010 / took - 1))))
+    return Workload(f"a 10 ms step (transformer, batch {batch})", model, optimizer, step)
+
+
+def _mlp(name: str, *, width: int, batch: int) -> Workload:
+    _settle()
+    model = torch.nn.Sequential(torch.nn.Linear(256, width), torch.nn.ReLU(), torch.nn.Linear(width, 64))
+    optimizer = torch.optim.AdamW(model.parameters())
+    return Workload(name, model, optimizer, _step(model, optimizer, torch.randn(batch, 256)))
+
+
+def _step(model: Any, optimizer: Any, inputs: Any) -> Callable[[], None]:
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs).pow(2).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def _settle() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)

@@ -12,7 +12,7 @@ help:
 	@echo "make test       set up everything the tests need and run them all"
 	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
 	@echo "make lint       ruff, mypy --strict, import borders"
-	@echo "make bench      benchmarks: ratios against a reference in the same run"
+	@echo "make bench      what the agent costs, beside other trackers, in one table"
 	@echo "make secrets    make ./secrets/ for docker compose"
 	@echo "make setup      only create $(VENV) and install into it"
 
@@ -42,8 +42,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The trackers it compares with come from the extra [bench]; BENCH=--quick shows every row within a minute.
 bench: setup
-	$(BIN)/python -m benchmarks.agent
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	$(BIN)/python -m benchmarks.agent $(BENCH)
 
 secrets: setup
 	$(BIN)/python scripts/make_secrets.py

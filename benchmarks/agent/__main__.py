@@ -44,10 +44,13 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="only the measures that need a CUDA device")
     arguments = parser.parse_args()
     sections = _gpu(arguments.quick) if arguments.gpu else _all(arguments.quick)
-    print(table(sections))
+    found = machine()
+    print(
+        f"{found['processor']}, {found['cores']} cores, load {found['load']:.1f}, torch {found['torch']}\n{table(sections)}"
+    )
     if arguments.json:
         rows = {title: [figure.to_dict() for figure in figures] for title, figures in sections.items()}
-        text = json.dumps({"machine": machine(), "quick": arguments.quick, "sections": rows}, indent=2)
+        text = json.dumps({"machine": found, "quick": arguments.quick, "sections": rows}, indent=2)
         arguments.json.write_text(text + "\n")
 
 
@@ -108,7 +111,7 @@ def _say(what: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """What the figures were measured on. `load` is the mean number of running processes in the last five minutes: ours is one."""
     import torch
 
     return {
@@ -117,6 +120,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": psutil.cpu_count(),
+        "load": psutil.getloadavg()[1],
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 

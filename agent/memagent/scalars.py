@@ -31,6 +31,7 @@ LAST_WAIT_S = 1.0
 """How long the end of a run waits for values that are still on their way."""
 _DEPTH = 8
 _NUMBERS = (float, int, bool)
+_FLOAT = frozenset((float,))
 _RESERVED = ("step", "time_s")
 _Row = tuple[int, float, dict[str, Any], "Arrival | None"]
 
@@ -76,22 +77,23 @@ class ScalarLog:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Raises SettingError for names and values that cannot be logged, once a name; the call's other values are kept."""
         at = time.time()
+        if self._names.issuperset(values) and _FLOAT.issuperset(map(type, values.values())):
+            if self._waiting:
+                self._keep(_step(step), at, dict(values), {})
+            elif values:  # the usual case, at a tenth of the price
+                self.buffer.append((_step(step), at), dict(values))
+            return
         taken: dict[str, float] = {}
         tensors: dict[str, Any] = {}
         refused: list[tuple[str, str]] = []
-        names = self._names
-        for key, item in values.items():
-            if type(item) is float and key in names:  # the usual case
-                taken[key] = item
-                continue
-            for name, value in _flat({key: item}):
-                number = _number(value)
-                if number is None or (name not in names and not self._admit(name)):
-                    refused.append((name, type(value).__name__))
-                elif isinstance(number, float):
-                    taken[name] = number
-                else:
-                    tensors[name] = number
+        for name, value in _flat(values):
+            number = _number(value)
+            if number is None or (name not in self._names and not self._admit(name)):
+                refused.append((name, type(value).__name__))
+            elif isinstance(number, float):
+                taken[name] = number
+            else:
+                tensors[name] = number
         self._keep(_step(step), at, taken, tensors)
         if refused:
             self._complain(refused)
@@ -191,7 +193,9 @@ def _step(step: Any) -> int:
 def _number(value: Any) -> float | Any | None:
     """A float; a one-element tensor that has to be fetched from its device; or None for what is neither."""
     try:
-        if type(value) in _NUMBERS or isinstance(value, numbers.Real):
+        if type(value) in _NUMBERS:
+            return float(value)
+        if isinstance(value, numbers.Real):
             return float(value)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):

@@ -111,6 +111,7 @@ def train(
         "MEMAGENT_PROJECT": "demo",
         "MEMAGENT_NAME": name,
         "MEMAGENT_RUN_ID": run_id,
+        "MEMAGENT_DIR": str(server.folder / "runs"),
         "PYTHONUNBUFFERED": "1",
     }
     command = [sys.executable, str(TRAIN), "--steps", str(steps), "--leak", leak, "--gpu-limit-bytes", str(limit_bytes)]

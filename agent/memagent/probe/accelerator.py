@@ -9,10 +9,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import psutil
-
 from memagent.guard import tell
 from memagent.probe import Raw
+from memagent.probe.host_limits import physical_memory_bytes
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Event
 
@@ -126,7 +125,7 @@ class MpsProbe:
             id="mps:0",
             kind="mps",
             name="Apple GPU",
-            total_bytes=psutil.virtual_memory().total,
+            total_bytes=physical_memory_bytes(),
             limit_bytes=self._limit,
             limit_source="given" if limit_bytes else source,
         )
@@ -187,7 +186,7 @@ def _memory_fraction(torch: Any, index: int) -> float:
 
 def _mps_limit(recommended: int, environ: Mapping[str, str]) -> tuple[int, str]:
     """Where torch raises out-of-memory; the machine's memory where that is switched off or lies beyond it."""
-    machine = psutil.virtual_memory().total
+    machine = physical_memory_bytes()
     try:
         ratio = float(environ.get(_MPS_HIGH_WATERMARK, _MPS_DEFAULT_WATERMARK))
     except ValueError:

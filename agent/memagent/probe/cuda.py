@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memagent.probe import Raw
-from memagent.probe.nvml import Nvml, open_nvml
+from memagent.probe.nvml import EmptyNvml, Nvml, open_nvml
 from memagent.probe.nvml_device import NvmlReading
 from memagent.probe.peaks import Stats, shared_counters
 from memagent.wire.columns import Value
@@ -58,7 +58,8 @@ class CudaProbe:
             limit_bytes=self._limit,
             limit_source="given" if limit_bytes else "per-process fraction" if fraction < 1 else "device memory",
         )
-        self._nvml: Nvml = open_nvml(self.device.id)
+        is_amd = getattr(torch.version, "hip", None) is not None
+        self._nvml: Nvml = EmptyNvml() if is_amd else open_nvml(self.device.id)
         self._board = NvmlReading()
         self.context_bytes: int | None = None
         self._pinned: int | None = None

@@ -10,10 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-import psutil
-
 from memagent.probe import Raw
-from memagent.probe.host_limits import Limit, Usage, binding_limit
+from memagent.probe.host_limits import Limit, Usage, binding_limit, physical_memory_bytes
 from memagent.probe.pressure import read_pressure
 from memagent.probe.process_memory import open_own_memory
 from memagent.probe.process_tree import open_process_tree
@@ -151,7 +149,7 @@ class HostProbe:
 
 
 def _device(limit: Limit) -> Device:
-    total = psutil.virtual_memory().total
+    total = physical_memory_bytes()
     return Device(
         id="host",
         kind="host",

@@ -9,10 +9,9 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
-
-import psutil
+from typing import Protocol
 
 from memagent.probe import Raw
 from memagent.probe.host_limits import Usage
@@ -97,6 +96,8 @@ class PsutilMemory:
     """Where there is no /proc: resident memory stands for all."""
 
     def __init__(self) -> None:
+        import psutil  # slow to import, and not needed on Linux
+
         self.read: Callable[[], Raw] = psutil.Process().memory_info
         self.high_water: Callable[[], Raw] = int
 
@@ -133,9 +134,10 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _reopen_all(*_: Any) -> None:
+def _reopen_all() -> None:
     for memory in list(_opened):
-        memory.reopen_in_child()
+        with suppress(OSError):  # no number left: `repair` tries again
+            memory.reopen_in_child()
 
 
 if hasattr(os, "register_at_fork"):

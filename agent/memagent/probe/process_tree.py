@@ -18,9 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-import psutil
+from typing import Any, Protocol
 
 SHARES_EVERY_S = 30.0
 _DUTY = 0.01
@@ -95,27 +93,27 @@ class ProcfsTree:
                     continue
 
     def _read_shares(self) -> None:
-        """Of those whose shares are due: new members before old ones, this process after all of them."""
+        """Of those whose shares are due: this process, then new members, then old ones."""
         began = self._clock()
         if began < self._idle_until:
             return
         waiting = sorted(self._members.values(), key=lambda member: member.read_at)
-        if _WALKS_ARE_POLITE:
-            waiting.append(self._own)
-        for member in waiting:
-            if member.resident_bytes <= _WALKABLE_BYTES and member.read_at <= began - SHARES_EVERY_S:
-                member.shares, member.read_at = shares_of(member.pid), began
-                if member is self._own and member.shares is not None:
-                    self.pss_bytes = member.shares.proportional_bytes + self._held()
-                self._idle_until = began + (self._clock() - began) / _DUTY
-                if self._clock() - began >= _AT_A_TIME_S:
-                    break
-
-    def _held(self) -> int:
-        return sum(member.held_bytes(self._own.resident_bytes) for member in self._members.values())
+        own = [self._own] if _WALKS_ARE_POLITE else []
+        due = [
+            member
+            for member in own + waiting
+            if member.resident_bytes <= _WALKABLE_BYTES and member.read_at <= began - SHARES_EVERY_S
+        ]
+        for member in due:
+            member.shares, member.read_at = shares_of(member.pid), began
+            self._idle_until = began + (self._clock() - began) / _DUTY
+            if self._clock() - began >= _AT_A_TIME_S:
+                break
+        if self._own in due and self._own.shares is not None:
+            self.pss_bytes = self._own.shares.proportional_bytes + self._own.shares.lent_bytes + self._beside()
 
     def _beside(self) -> int:
-        held = self._held()
+        held = sum(member.held_bytes(self._own.resident_bytes) for member in self._members.values())
         known = [member.shares for member in self._members.values() if member.shares is not None]
         lent = max((shares.lent_bytes for shares in known), default=0)
         return max(held - lent, min(held, sum(shares.private_bytes for shares in known)))
@@ -157,6 +155,8 @@ class PsutilTree:
 
     def __init__(self) -> None:
         self.beside_bytes = 0
+        import psutil  # slow to import, and not needed on Linux
+
         self._process = psutil.Process()
 
     def refresh(self) -> None:
@@ -220,6 +220,8 @@ def _children(pid: int, all_threads: bool) -> Iterator[int]:
 
 
 def _ask_psutil(pid: int) -> Iterator[int]:
+    import psutil
+
     try:
         for child in psutil.Process(pid).children(recursive=True):
             yield child.pid
@@ -227,7 +229,9 @@ def _ask_psutil(pid: int) -> Iterator[int]:
         return
 
 
-def _resident_bytes(process: psutil.Process) -> int:
+def _resident_bytes(process: Any) -> int:
+    import psutil
+
     try:
         return int(process.memory_info().rss)
     except psutil.Error:

@@ -428,3 +428,7 @@ def test_variables_that_matter_are_recorded_and_others_are_not():
     assert telling_variables(environ | others) == environ
     assert telling_variables({"ACCELERATE_TOKEN": "abc"}) == {"ACCELERATE_TOKEN": MASK}
     assert len(telling_variables({f"NCCL_{number}": "x" * 5000 for number in range(500)})) == 100
+
+
+def test_an_empty_config_is_a_config():
+    assert plain_config({}) == {}

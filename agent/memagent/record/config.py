@@ -32,7 +32,9 @@ def plain_config(config: Any) -> dict[str, Any]:
     """A config as a plain dict; secrets masked. Raises SettingError for what has no names and values."""
     if config is None:
         return {}
-    items = _items(config) or _attributes(config)
+    items = _items(config)
+    if items is None:
+        items = _attributes(config)
     if items is None:
         raise SettingError(f"config is a {type(config).__name__}: give a dict, a dataclass or an argparse.Namespace")
     return _Plain().mapping(items, (id(config),))

@@ -23,7 +23,16 @@ class DisabledRun:
     def phase(self, name: str) -> Iterator[None]:
         yield
 
+    def enter(self, phase: str, *inputs: Any) -> str:
+        return phase
+
     def finish(self, status: str = "completed", *, error: str | None = None) -> None:
+        return None
+
+    def unwatch_forward(self) -> None:
+        return None
+
+    def fail_with(self, error: BaseException) -> None:
         return None
 
     def __enter__(self) -> DisabledRun:

@@ -94,7 +94,13 @@ class Run:
         self._file = RunFile(self._file_path(), self._start_parcel())
         self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
         self._watch = ModelWatch(
-            models, optimizers, self._sampler, self.guard, phases=options.phases, after_step=self._after_step
+            models,
+            optimizers,
+            self._sampler,
+            self.guard,
+            phases=options.phases,
+            after_step=self._after_step,
+            adaptive=options.automatic,
         )
         self._collector = Collector(
             identity.run_id,
@@ -159,6 +165,25 @@ class Run:
             raise
         finally:
             self._hold(before)
+
+    def enter(self, phase: str, *inputs: Any) -> str:
+        """The loop goes over to `phase` until somebody enters another; returns the one that ended. For integrations: `phase()` is for
+        scripts. `inputs` is what the model gets there, as it would be handed to forward."""
+        if self.status == "running":
+            with self.guard.at("phase"):
+                return self._watch.enter(phase, inputs)
+        return phase
+
+    def unwatch_forward(self) -> None:
+        """Take the hooks on the models' forward out: an integration tells the phases, by `enter`."""
+        with self.guard.at("unwatch forward"):
+            self._watch.unwatch_forward()
+
+    def extend(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """Watch these as well, from now on."""
+        if self.status == "running":
+            with self.guard.at("extend"):
+                self._watch.extend(models, optimizers)
 
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing."""

@@ -6,19 +6,23 @@ optimizer state when its shape has changed.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memagent.components import EMPTY, by_device, state_mark
+from memagent.components import EMPTY, by_device, distinct, state_mark
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
 from memagent.guard import Guard
-from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_forward
-from memagent.hooks.step import Remove, watch_steps
+from memagent.hooks.clock import AdaptiveClock, FirstClock
+from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_compiled, watch_forward
+from memagent.hooks.step import Remove, StepWatch
 from memagent.leaks.holders import Holder, largest
 from memagent.probe.host import HostProbe
 from memagent.sampler import Sampler
 
+_LOOK_OUTSIDE_AT_STEP = 1
+"""A model whose forward has not been seen by then may be compiled: look for its wrapper."""
 _GRADIENTS_AT_STEPS = (0, 1, 10)
 """Steps before whose optimizer step gradients are measured: present from the first, all there by the tenth in practice."""
 
@@ -30,7 +34,10 @@ like: tensors replaced one for one (offloaded, another dtype) leave no mark."""
 
 
 class ModelWatch:
-    """Drives `sampler` from the hooks of `models` and `optimizers`; `after_step` is called on the training thread."""
+    """Drives `sampler` from the hooks of `models` and `optimizers`; `after_step` is called on the training thread.
+
+    It holds them weakly: what the script lets go of must not stay in memory because of us. `adaptive`: see hooks/clock.py.
+    """
 
     def __init__(
         self,
@@ -41,26 +48,76 @@ class ModelWatch:
         *,
         phases: bool,
         after_step: Callable[[], None],
+        adaptive: bool = False,
     ) -> None:
-        self._models, self._optimizers, self._sampler, self._after = models, optimizers, sampler, after_step
+        self._sampler, self._guard, self._phases, self._after = sampler, guard, phases, after_step
+        self._model_refs: list[weakref.ref[Any]] = []
+        self._optimizer_refs: list[weakref.ref[Any]] = []
         self.prediction: Estimate | None = None
         self._predicted = False
         self._inputs: tuple[Shape, ...] | None = None
         self._state_mark: list[int] = []
-        self._measure()
+        self._gradients_at = -1
+        self._forwards = 0
+        self._phase_before_forward = sampler.phase
+        self._forward_removes: list[Remove] = []
+        self._steps = StepWatch(
+            AdaptiveClock() if adaptive else FirstClock(), guard, before=self._before_step, after=self._after_step
+        )
+        self.extend(models, optimizers)
         self._note_context()
-        self._removes: list[Remove] = watch_steps(optimizers, guard, before=self._before_step, after=self._after_step)
-        if phases:
-            self._removes += watch_forward(models, guard, before=self._before_forward, after=self._after_forward)
+
+    @property
+    def _models(self) -> list[Any]:
+        return [model for reference in self._model_refs if (model := reference()) is not None]
+
+    @property
+    def _optimizers(self) -> list[Any]:
+        return [optimizer for reference in self._optimizer_refs if (optimizer := reference()) is not None]
+
+    def extend(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """Watch these as well; those that are watched already are left alone."""
+        known = {id(item) for item in (*self._models, *self._optimizers)}
+        models = [model for model in distinct(models) if id(model) not in known]
+        optimizers = [optimizer for optimizer in distinct(optimizers) if id(optimizer) not in known]
+        self._model_refs = [weakref.ref(model) for model in (*self._models, *models)]
+        self._optimizer_refs = [weakref.ref(optimizer) for optimizer in (*self._optimizers, *optimizers)]
+        for optimizer in optimizers:
+            self._steps.add(optimizer)
+        if self._phases:
+            self._forward_removes += watch_forward(
+                models, self._guard, before=self._before_forward, after=self._after_forward
+            )
+        self._state_mark = []
+        if models:
+            self._measure()
+
+    def enter(self, phase: str, inputs: tuple[Any, ...] = ()) -> str:
+        """The loop goes over to `phase`, with these inputs of the model; returns the phase that ended."""
+        before = self._sampler.phase
+        if inputs:
+            if self._inputs is None:
+                self._inputs = tensor_shapes(inputs, {})
+            self._sampler.input_size += input_size(inputs, {})
+        self._sampler.enter(phase)
+        return before
 
     def remove(self) -> None:
-        """Take every hook out again."""
-        while self._removes:
-            self._removes.pop()()
+        """Take every hook out again, after counting what compiled graphs have left to count."""
+        with self._guard.at("last steps"):
+            self._steps.catch_up()
+        self._steps.remove()
+        self.unwatch_forward()
+
+    def unwatch_forward(self) -> None:
+        """Take the hooks on the models' forward out: somebody else tells the phases, by `enter`."""
+        self._phases = False
+        while self._forward_removes:
+            self._forward_removes.pop()()
 
     def predict_once(self) -> Estimate | None:
-        """The prediction, the first time that the inputs are known (or a step went by without any), else None."""
-        if self._predicted or (self._inputs is None and self._sampler.step == 0):
+        """The prediction, the first time that the inputs are known (or some steps went by without any), else None."""
+        if self._predicted or (self._inputs is None and self._sampler.step <= _LOOK_OUTSIDE_AT_STEP):
             return None
         self._predicted = True
         track = self._sampler.tracks[0]
@@ -80,7 +137,10 @@ class ModelWatch:
         return largest(self._models, self._optimizers)
 
     def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._steps.catch_up()
+        self._forwards += 1
         if not training:
+            self._phase_before_forward = self._sampler.phase
             self._sampler.enter("eval")
             return
         if self._inputs is None:
@@ -89,21 +149,28 @@ class ModelWatch:
         self._sampler.enter("forward")
 
     def _after_forward(self, training: bool) -> None:
-        self._sampler.enter("backward" if training else "data")
+        self._sampler.enter("backward" if training else self._phase_before_forward)
 
-    def _before_step(self) -> None:
+    def _before_step(self, _optimizer: Any) -> None:
+        step = self._sampler.step
         self._sampler.enter("optimizer")
-        if self._sampler.step in _GRADIENTS_AT_STEPS:
+        if step in _GRADIENTS_AT_STEPS and step != self._gradients_at:
+            self._gradients_at = step
             self._measure()
 
-    def _after_step(self) -> None:
+    def _after_step(self, steps: int) -> None:
         step = self._sampler.step
         if step < _EARLY_STEPS or step % _LOOK_EVERY == 0:
             mark = state_mark(self._optimizers)
             if mark != self._state_mark or step in _LATE_LOOKS:
                 self._state_mark = mark
                 self._measure()
+        self._sampler.step += steps - 1
         self._sampler.end_step()
+        if self._sampler.step == _LOOK_OUTSIDE_AT_STEP and not self._forwards and self._phases:
+            self._forward_removes += watch_compiled(
+                self._models, self._guard, before=self._before_forward, after=self._after_forward
+            )
         self._after()
 
     def _measure(self) -> None:

@@ -1,21 +1,24 @@
 """The model's forward: its beginning ends data, its end begins backward; outside training it is the phase eval.
 
-1. `torch._disable_dynamo` on the hook's own `__call__` hides it from torch.compile: one graph, no break, also with `fullgraph=True`
-   and `model.compile()`, and every step is still seen. (An object that calls a hidden function is not enough: fullgraph refuses it.)
+1. In a graph of torch.compile the hooks are nothing at all: `torch.compiler.is_compiling()` is a constant there, so that the graph
+   stays whole, nothing is compiled again, and `fullgraph=True` holds even for a function that calls the model. (A hook hidden by
+   `torch._disable_dynamo` ends such a function with an error.) A compiled forward is seen from outside: see `watch_compiled`.
 2. Forward hooks fire again where activation checkpointing recomputes a forward inside backward; those are part of backward.
-3. A forward that records no gradients is followed by no backward: it counts as eval, whatever the module's mode.
+3. A forward that records no gradients is followed by no backward: it counts as eval, whatever the module's mode; see
+   `_records_gradients`.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.guard import Guard
 from memagent.hooks import Hook
-from memagent.hooks.step import Remove
+from memagent.hooks.step import Remove, backward_test, compiling_test
 
 Shape = tuple[tuple[int, ...], str]
 """Shape and dtype name of a tensor handed to forward."""
@@ -26,47 +29,83 @@ AfterForward = Callable[[bool], None]
 
 def watch_forward(models: Sequence[Any], guard: Guard, *, before: BeforeForward, after: AfterForward) -> list[Remove]:
     """Call `before(training, args, kwargs)` and `after(training)` around each forward of the models themselves, not of their children."""
-    before_hook, after_hook = _hook_types()
-    handles = []
+    removes: list[Remove] = []
     for model in models:
-        handles.append(model.register_forward_pre_hook(before_hook(before, guard), with_kwargs=True))
-        handles.append(model.register_forward_hook(after_hook(after, guard)))
-    return [handle.remove for handle in handles]
+        before_hook, after_hook = BeforeForwardHook(before, guard), AfterForwardHook(after, guard)
+        if getattr(model, "_compiled_call_impl", None) is not None:
+            removes.append(_around_call(model, before_hook, after_hook))
+        else:
+            removes.append(model.register_forward_pre_hook(before_hook, with_kwargs=True).remove)
+            removes.append(model.register_forward_hook(after_hook).remove)
+    return removes
 
 
-@functools.cache
-def _hook_types() -> tuple[type[Any], type[Any]]:
-    """The two hook classes; made at the first use, because their decorator is torch's."""
-    torch = sys.modules["torch"]
-    hidden = getattr(torch, "_disable_dynamo", lambda call: call)
-    is_grad_enabled = torch.is_grad_enabled
-    backward_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+def watch_compiled(models: Sequence[Any], guard: Guard, *, before: BeforeForward, after: AfterForward) -> list[Remove]:
+    """The same for models whose forward is compiled: from outside, around `torch.compile(model)` or the call that `model.compile()` made.
 
-    class BeforeForwardHook(Hook):
-        def __init__(self, call: BeforeForward, guard: Guard) -> None:
-            self._call, self._guard = call, guard
+    Walks the live objects once to find the wrappers of `models`.
+    """
+    removes: list[Remove] = []
+    for model in models:
+        if getattr(model, "_compiled_call_impl", None) is not None:
+            removes.append(_around_call(model, BeforeForwardHook(before, guard), AfterForwardHook(after, guard)))
+    wrapped = {id(model) for model in models}
+    wrappers = [item for item in gc.get_objects() if type(item).__name__ == "OptimizedModule"]
+    found = [wrapper for wrapper in wrappers if id(wrapper.__dict__.get("_modules", {}).get("_orig_mod")) in wrapped]
+    return removes + watch_forward(found, guard, before=before, after=after)
 
-        @hidden  # type: ignore[untyped-decorator]
-        def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            try:
-                if backward_id() == -1:
-                    self._call(module.training and is_grad_enabled(), arguments, keywords)
-            except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
-                self._guard.caught("before forward", error)
 
-    class AfterForwardHook(Hook):
-        def __init__(self, call: AfterForward, guard: Guard) -> None:
-            self._call, self._guard = call, guard
+def _around_call(model: Any, before: BeforeForwardHook, after: AfterForwardHook) -> Remove:
+    compiled = model._compiled_call_impl
 
-        @hidden  # type: ignore[untyped-decorator]
-        def __call__(self, module: Any, _arguments: Any, _output: Any) -> None:
-            try:
-                if backward_id() == -1:
-                    self._call(module.training and is_grad_enabled())
-            except Exception as error:  # noqa: BLE001
-                self._guard.caught("after forward", error)
+    @functools.wraps(compiled, updated=())
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        before(model, arguments, keywords)
+        output = compiled(*arguments, **keywords)
+        after(model, arguments, output)
+        return output
 
-    return BeforeForwardHook, AfterForwardHook
+    def remove() -> None:
+        if model.__dict__.get("_compiled_call_impl") is call:
+            model._compiled_call_impl = compiled
+
+    model._compiled_call_impl = call
+    return remove
+
+
+class BeforeForwardHook(Hook):
+    def __init__(self, call: BeforeForward, guard: Guard) -> None:
+        self._call, self._guard = call, guard
+        self._is_compiling, self._in_backward = compiling_test(), backward_test()
+
+    def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self._is_compiling():
+            return
+        try:
+            if not self._in_backward():
+                self._call(module.training and _records_gradients(arguments), arguments, keywords)
+        except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
+            self._guard.caught("before forward", error)
+
+
+class AfterForwardHook(Hook):
+    def __init__(self, call: AfterForward, guard: Guard) -> None:
+        self._call, self._guard = call, guard
+        self._is_compiling, self._in_backward = compiling_test(), backward_test()
+
+    def __call__(self, module: Any, arguments: Any, _output: Any) -> None:
+        if self._is_compiling():
+            return
+        try:
+            if not self._in_backward():
+                self._call(module.training and _records_gradients(arguments))
+        except Exception as error:  # noqa: BLE001
+            self._guard.caught("after forward", error)
+
+
+def _records_gradients(arguments: Sequence[Any]) -> bool:
+    """Whether a backward follows. Reentrant checkpointing runs the forward without gradients too, but hands it inputs that have them."""
+    return sys.modules["torch"].is_grad_enabled() or any(getattr(value, "requires_grad", False) for value in arguments)
 
 
 def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[Shape, ...]:

@@ -1,29 +1,122 @@
 """The optimizer's step: its beginning ends backward, its end ends the step.
 
-The first optimizer given is the clock: a step of the run is a step of that one. Others only mark where the optimizer phase begins.
+Which optimizer's steps count is the clock's business (hooks/clock.py). Others only mark where the optimizer phase begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from memagent.errors import SettingError
 from memagent.guard import Guard
 from memagent.hooks import Hook
+from memagent.hooks.clock import Clock
 
 Remove = Callable[[], None]
 
 
-class StepHook(Hook):
-    def __init__(self, call: Callable[[], None], guard: Guard, place: str) -> None:
-        self._call, self._guard, self._place = call, guard, place
+class BeforeStep(Hook):
+    """Calls `call(optimizer)` when gradients are there: before a step, or after each call of the closure that it was given.
 
-    def __call__(self, _optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+    Inside a backward (an optimizer for each parameter, stepping as its gradient arrives) there is no moment of its own to tell.
+    In a graph of torch.compile it is nothing at all, so that the graph stays whole: see `hidden`.
+    """
+
+    def __init__(self, call: Callable[[Any], None], guard: Guard) -> None:
+        self._call, self._guard = call, guard
+        self._is_compiling, self._in_backward = compiling_test(), backward_test()
+
+    def __call__(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self._is_compiling():
+            return None
         try:
-            self._call()
+            if self._in_backward():
+                return None
+            closure = arguments[1] if len(arguments) > 1 else keywords.get("closure")
+            if closure is None:
+                self._call(optimizer)
+            elif len(arguments) > 1:
+                return (arguments[0], self._then(optimizer, closure), *arguments[2:]), keywords
+            else:
+                return arguments, {**keywords, "closure": self._then(optimizer, closure)}
         except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
-            self._guard.caught(self._place, error)
+            self._guard.caught("before step", error)
+        return None
+
+    def _then(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """The closure, and after it the moment: forward and backward have run in it."""
+
+        @functools.wraps(closure, updated=())
+        def closed(*arguments: Any, **keywords: Any) -> Any:
+            result = closure(*arguments, **keywords)
+            try:
+                self._call(optimizer)
+            except Exception as error:  # noqa: BLE001
+                self._guard.caught("before step", error)
+            return result
+
+        return closed
+
+
+class AfterStep(Hook):
+    """Calls `call(optimizer)` after a step. A step inside a graph of torch.compile only leaves word in `unseen`: writing a constant
+    neither breaks the graph nor guards it, and whoever comes next counts the step."""
+
+    def __init__(self, call: Callable[[Any], None], guard: Guard) -> None:
+        self._call, self._guard = call, guard
+        self._is_compiling = compiling_test()
+        self.unseen = False
+
+    def __call__(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        if self._is_compiling():
+            self.unseen = True
+            return
+        try:
+            self._call(optimizer)
+        except Exception as error:  # noqa: BLE001
+            self._guard.caught("after step", error)
+
+
+def hidden(optimizer: Any, hook: Any) -> Any:
+    """The hook as torch.compile should meet it.
+
+    The steps of torch's own optimizers break the graph by themselves (`_use_grad_for_differentiable`), before they come to the
+    arithmetic: there a hook that is skipped costs nothing and counts exactly. Others may be part of a `fullgraph`, which it would end
+    with an error: there the hook is traced and leaves word.
+    """
+    return hide(hook) if breaks_graphs(optimizer) else hook
+
+
+def breaks_graphs(optimizer: Any) -> bool:
+    """Whether torch.compile breaks the graph at this optimizer's step anyway."""
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
+def hide(call: Any) -> Any:
+    """`call`, skipped by torch.compile and run as it is."""
+    disable: Callable[[Any], Any] = getattr(sys.modules["torch"], "_disable_dynamo", lambda same: same)
+    return disable(call)
+
+
+def compiling_test() -> Callable[[], bool]:
+    """torch.compiler.is_compiling, which torch.compile knows for a constant, so that a hook that asks it first leaves no trace."""
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    test: Callable[[], bool] = getattr(compiler, "is_compiling", None) or _never
+    return test
+
+
+def backward_test() -> Callable[[], bool]:
+    """Tells whether this thread is inside a backward: recomputed forwards and optimizers-in-backward are."""
+    task: Callable[[], int] | None = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
+    return _never if task is None else lambda: task() != -1
+
+
+def _never() -> bool:
+    return False
 
 
 def unwrap(optimizer: Any) -> Any:
@@ -39,11 +132,37 @@ def unwrap(optimizer: Any) -> Any:
     return optimizer
 
 
-def watch_steps(
-    optimizers: Sequence[Any], guard: Guard, *, before: Callable[[], None], after: Callable[[], None]
-) -> list[Remove]:
-    """Call `before` when any of the optimizers begins a step and `after` when the first one ends its own."""
-    clock = optimizers[0]
-    handles = [optimizer.register_step_pre_hook(StepHook(before, guard, "before step")) for optimizer in optimizers]
-    handles.append(clock.register_step_post_hook(StepHook(after, guard, "after step")))
-    return [handle.remove for handle in handles]
+class StepWatch:
+    """Hooks on optimizers: `before(optimizer)` when one is about to change parameters, `after(steps)` when a step of the run ended."""
+
+    def __init__(
+        self, clock: Clock, guard: Guard, *, before: Callable[[Any], None], after: Callable[[int], None]
+    ) -> None:
+        self._clock, self._guard, self._before, self._after = clock, guard, before, after
+        self._hooks: list[tuple[weakref.ref[Any], AfterStep]] = []
+        self._removes: list[Remove] = []
+
+    def add(self, optimizer: Any) -> None:
+        self._clock.add(optimizer)
+        after = AfterStep(self._ended, self._guard)
+        self._hooks = [(reference, hook) for reference, hook in self._hooks if reference() is not None]
+        self._hooks.append((weakref.ref(optimizer), after))
+        before = BeforeStep(self._before, self._guard)
+        self._removes.append(optimizer.register_step_pre_hook(hidden(optimizer, before)).remove)
+        self._removes.append(optimizer.register_step_post_hook(hidden(optimizer, after)).remove)
+
+    def catch_up(self) -> None:
+        """Count steps that ended inside compiled graphs since the last call."""
+        for reference, hook in self._hooks:
+            if hook.unseen:
+                hook.unseen = False
+                if (optimizer := reference()) is not None:
+                    self._ended(optimizer)
+
+    def remove(self) -> None:
+        while self._removes:
+            self._removes.pop()()
+
+    def _ended(self, optimizer: Any) -> None:
+        if steps := self._clock.ended(optimizer):
+            self._after(steps)

@@ -1,5 +1,6 @@
 """Attach to a training script without touching it: its memory is recorded, forecast and reported as if it had called
-memagent.attach. Works under torchrun: torchrun --no-python ... memagent run train.py, or torchrun -m memagent run train.py."""
+memagent.attach. Works under torchrun, as in torchrun ... -m memagent run train.py, and around it, as in
+memagent run -m torch.distributed.run ... train.py or memagent run -m accelerate.commands.launch ... train.py."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 
 from memagent.autoattach import AutoAttach
+from memagent.cli.launchers import through_launcher
 from memagent.errors import MemagentError
-from memagent.guard import tell
+from memagent.guard import Guard, tell
 from memagent.hooks.exit import status_of
 from memagent.run import Run, newest_run
 from memagent.settings import Settings
@@ -44,14 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ(server=arguments.server, project=arguments.project, name=arguments.name)
     if not arguments.module and not Path(arguments.target).is_file():
         raise MemagentError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
+    launched = arguments.module and through_launcher(arguments.target, arguments.arguments, _own_options(arguments))
+    if launched:  # the script runs in processes of the launcher's
+        return _run_target(arguments.target, launched, None, is_module=True)
     auto = AutoAttach(settings)
     if not settings.disabled:
         _install(auto)
     try:
-        status = _run_target(arguments.target, arguments.arguments, is_module=arguments.module)
+        status = _run_target(arguments.target, arguments.arguments, auto, is_module=arguments.module)
     finally:
         auto.remove()
     return _conclude(newest_run(), status, arguments.report, budget)
+
+
+def _own_options(arguments: argparse.Namespace) -> list[str]:
+    """The options that this verb was called with, to call it again."""
+    given = [("--report", arguments.report and arguments.report.resolve()), ("--fail-over", arguments.fail_over),
+             ("--project", arguments.project), ("--name", arguments.name), ("--server", arguments.server)]  # fmt: skip
+    return [text for option, value in given if value for text in (option, str(value))]
 
 
 def _install(auto: AutoAttach) -> None:
@@ -61,7 +73,7 @@ def _install(auto: AutoAttach) -> None:
         raise MemagentError("memagent run needs PyTorch in the same environment: pip install torch") from error
 
 
-def _run_target(target: str, arguments: list[str], *, is_module: bool) -> int:
+def _run_target(target: str, arguments: list[str], auto: AutoAttach | None, *, is_module: bool) -> int:
     """Run it as `python target` would: same argv, path, traceback and exit status."""
     sys.argv = [target, *arguments]
     sys.path[0] = os.getcwd() if is_module else str(Path(target).resolve().parent)
@@ -71,17 +83,21 @@ def _run_target(target: str, arguments: list[str], *, is_module: bool) -> int:
         else:
             runpy.run_path(target, run_name="__main__")
     except SystemExit as error:
-        return _end(error, _exit_status(error))
+        return _end(auto, error, _exit_status(error))
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is told and shown, as Python would
-        status = _end(error, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        status = _end(auto, error, 130 if isinstance(error, KeyboardInterrupt) else 1)
         error.__traceback__ = _without_our_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         return status
-    _end(None, 0)
+    _end(auto, None, 0)
     return 0
 
 
-def _end(error: BaseException | None, status: int) -> int:
+def _end(auto: AutoAttach | None, error: BaseException | None, status: int) -> int:
+    if auto is None:
+        return status
+    with Guard(raise_errors=False).at("attaching"):
+        auto.begin()  # a script that died before its first step has a story too
     newest = newest_run()
     if newest is not None and newest.status == "running":
         if error is None or status_of(error) == "completed":

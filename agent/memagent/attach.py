@@ -9,7 +9,7 @@ from memagent.errors import SettingError
 
 if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
     from memagent.disabled import DisabledRun
-    from memagent.run import Run
+    from memagent.run import Options, Run
     from memagent.wire.messages import Risk
 
 
@@ -52,21 +52,32 @@ def attach(
     )
     if preflight is not None or mirror is not None:
         raise SettingError("preflight= and mirror= are not available in this version: leave them out")
-    if total_steps is not None and total_steps < 1:
-        raise SettingError(f"total_steps is {total_steps}: give the number of planned optimizer steps, 1 or more")
-    if isinstance(tags, str):
-        raise SettingError(f"tags is the text {tags!r}: give a list of texts")
+    options = make_options(
+        config=config, tags=tags, total_steps=total_steps, phases=phases, predict=predict, on_risk=on_risk
+    )
     models, optimizers = _modules(model), _optimizers(optimizer)
     if settings.disabled:
         from memagent.disabled import DisabledRun
 
         return DisabledRun()
-    from memagent.run import Options, start_run
+    from memagent.run import start_run
 
-    options = Options(
-        config=config, tags=tags, total_steps=total_steps, phases=phases, predict=predict, on_risk=on_risk
-    )
     return start_run(settings, models, optimizers, options)
+
+
+def make_options(**options: Any) -> Options:
+    """What `attach` takes beyond settings, checked. Raises SettingError for what makes no sense or is no option."""
+    from memagent.run import Options
+
+    unknown = sorted(set(options) - set(Options.__dataclass_fields__))
+    if unknown:
+        raise SettingError(f"there is no option {', '.join(unknown)}: see memagent.attach")
+    total_steps, tags = options.get("total_steps"), options.get("tags")
+    if total_steps is not None and total_steps < 1:
+        raise SettingError(f"total_steps is {total_steps}: give the number of planned optimizer steps, 1 or more")
+    if isinstance(tags, str):
+        raise SettingError(f"tags is the text {tags!r}: give a list of texts")
+    return Options(**options)
 
 
 def _modules(model: Any) -> list[Any]:

@@ -1,0 +1,97 @@
+"""Hugging Face `accelerate`:
+
+    accelerator = Accelerator(log_with=MemagentTracker())
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.init_trackers("my-project", config={...})
+
+or, once this module is imported, by name: `Accelerator(log_with="memagent")`, which takes the project from `init_trackers`.
+
+The run begins when the first prepared model or optimizer is used, so that it does not matter whether `init_trackers` comes before or
+after `prepare`; it ends with `accelerator.end_training()`. A step is a real step of the optimizer, whatever wraps it and however many
+batches are accumulated for it. Every rank has a tracker; scalars are taken from the main process only.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from accelerate import Accelerator, PartialState, tracking
+from accelerate.tracking import GeneralTracker
+
+from memagent.attach import make_options
+from memagent.autoattach import AutoAttach
+from memagent.hooks.step import unwrap
+from memagent.integrations.logged import numbers_in
+from memagent.settings import Settings
+
+if TYPE_CHECKING:
+    from memagent.run import Run
+
+
+class MemagentTracker(GeneralTracker):
+    """`options` are those of `memagent.attach`: tags, total_steps, phases, predict, on_risk.
+
+    Raises SettingError for those that make no sense.
+    """
+
+    name = "memagent"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(
+        self,
+        project: str | None = None,
+        *,
+        name: str | None = None,
+        server: str | None = None,
+        token: str | None = None,
+        run_id: str | None = None,
+        every: int | None = None,
+        limit_bytes: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._options = make_options(**options)
+        self._settings = Settings.from_environ(
+            server=server, token=token, project=project, name=name, run_id=run_id, every=every, limit_bytes=limit_bytes
+        )
+        self._auto: AutoAttach | None = None
+
+    @property
+    def tracker(self) -> Run | None:
+        """The run, once it has begun."""
+        return self._auto.run if self._auto is not None else None
+
+    def start(self) -> None:
+        if self._auto is None and not self._settings.disabled:
+            self._auto = AutoAttach(self._settings, self._options, self._prepared)
+            self._auto.install()
+            self._auto.adopt_living()
+
+    def _prepared(self) -> list[Any]:
+        """What the accelerator that has this tracker has prepared: a notebook may hold optimizers of yesterday."""
+        accelerators = [item for item in gc.get_objects() if issubclass(type(item), Accelerator)]
+        ours = [item for item in accelerators if any(tracker is self for tracker in getattr(item, "trackers", ()))]
+        return [unwrap(optimizer) for accelerator in ours for optimizer in accelerator._optimizers]
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self._options = replace(self._options, config=values)
+        self.start()
+        if self._auto is not None:
+            self._auto.options = self._options
+
+    def log(self, values: dict[str, Any], step: int | None = None, **_options: Any) -> None:
+        if self.tracker is not None and PartialState().is_main_process:
+            self.tracker.log(numbers_in(values), step=step)
+
+    def finish(self) -> None:
+        if self._auto is not None:
+            self._auto.remove()
+        if self.tracker is not None:
+            self.tracker.finish()
+
+
+if hasattr(tracking, "register_tracker_class"):  # accelerate >= 1.15
+    tracking.register_tracker_class(MemagentTracker)

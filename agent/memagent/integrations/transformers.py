@@ -1,0 +1,99 @@
+"""Hugging Face `transformers.Trainer`:
+
+    trainer = Trainer(model, args, ..., callbacks=[MemagentCallback()])
+
+The run begins with the first `train()` and ends with it. Its config is the TrainingArguments, its planned steps `state.max_steps`; what
+the Trainer logs is logged, evaluation and saving are the phases `eval` and `checkpoint`. With gradient accumulation a step is one
+update, as in `state.global_step`. An exception that ends the script ends the run as `failed` or `oom`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from memagent.attach import attach
+from memagent.integrations.logged import numbers_in
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from memagent.disabled import DisabledRun
+    from memagent.run import Run
+
+
+class MemagentCallback(TrainerCallback):
+    """`options` are those of `memagent.attach`; `name`, `config` and `total_steps` come from the Trainer unless given."""
+
+    def __init__(self, **options: Any) -> None:
+        self.run: Run | DisabledRun | None = None
+        self._options = options
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        if (
+            self.run is not None
+        ):  # the Trainer itself caught an out-of-memory and tries a smaller batch, or the script did
+            self.run.finish("failed", error="training began again before it had ended")
+        left = state.max_steps - state.global_step
+        given = {
+            "name": args.run_name if args.run_name != args.output_dir else None,
+            "config": args.to_dict(),
+            "total_steps": left if left > 0 else None,
+            **self._options,
+        }
+        self.run = attach(objects["model"], objects["optimizer"], **given)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
+    ) -> None:
+        if self.run is not None:
+            self.run.finish()
+            self.run = None
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
+    ) -> None:
+        self._enter_what_follows(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
+    ) -> None:
+        self._enter_what_follows(control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
+    ) -> None:
+        self._enter("eval")
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
+    ) -> None:
+        self._enter("checkpoint" if control.should_save else "data")
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any) -> None:
+        self._enter("data")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_objects: Any,
+    ) -> None:
+        if self.run is not None and logs and state.is_world_process_zero:
+            self.run.log(numbers_in(logs))
+
+    def _enter_what_follows(self, control: TrainerControl) -> None:
+        """The Trainer evaluates first, then saves, and calls nobody before either."""
+        if control.should_evaluate:
+            self._enter("eval")
+        elif control.should_save:
+            self._enter("checkpoint")
+
+    def _enter(self, phase: str) -> None:
+        if self.run is not None:
+            self.run.enter(phase)

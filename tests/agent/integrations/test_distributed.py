@@ -1,0 +1,119 @@
+"""Two gloo ranks as real processes, started by torchrun, against a real server: they join one run without talking to each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distributed")]
+
+START = """
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+"""
+LOOP = """
+for number in range(6):
+    model(torch.randn(16, 64)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+DDP = """
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+FSDP2 = """
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+mesh = init_device_mesh("cpu", (2,))
+for layer in (model[0], model[2]):
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+ATTACH = """
+import memagent
+run = memagent.attach(model, optimizer, project="ranks")
+"""
+END = """
+import json
+columns = dict(zip(("parameters", "gradients", "optimizer_state", "buffers"), run._sampler.tracks[0].components))
+with open(f"rank{rank}.json", "w") as file:
+    json.dump({"id": run.id, "step": run.step, **columns}, file)
+run.finish()
+dist.destroy_process_group()
+"""
+LEAVE = "dist.destroy_process_group()\n"
+PARAMETERS_BYTES = 4 * (64 * 256 + 256 + 256 * 8 + 8)
+
+
+def of_ranks(folder, name="rank{}.json"):
+    return [json.loads((folder / name.format(rank)).read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("wrapper", "share"), [(DDP, 1), (FSDP2, 2)], ids=["DDP", "FSDP2"])
+def test_two_ranks_join_one_run_and_both_streams_arrive(torchrun, live_server, monkeypatch, tmp_path, wrapper, share):
+    monkeypatch.setenv("MEMAGENT_SERVER", live_server.url)
+    torchrun(START + wrapper + ATTACH + LOOP + END)
+    ranks = of_ranks(tmp_path)
+    assert ranks[0]["id"] == ranks[1]["id"] and [rank["step"] for rank in ranks] == [6, 6]
+    assert [rank["parameters"] for rank in ranks] == [PARAMETERS_BYTES // share] * 2, "a rank holds its own shards"
+    for rank in ranks:
+        assert rank["gradients"] == rank["parameters"]
+        assert 2 * rank["parameters"] <= rank["optimizer_state"] <= 2 * rank["parameters"] + 64
+    found = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json
+    assert (found["project"], found["status"], found["world_size"]) == ("ranks", "completed", 2)
+    streams = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json["streams"]
+    assert sorted((stream["rank"], stream["last_step"]) for stream in streams) == [(0, 6), (1, 6)]
+
+
+@pytest.mark.parametrize("wrapper", [DDP, FSDP2], ids=["DDP", "FSDP2"])
+def test_an_unchanged_script_is_counted_on_each_rank(torchrun, tmp_path, wrapper):
+    torchrun(START + wrapper + LOOP + LEAVE, "-m", "memagent", "run", "--report", str(tmp_path / "r.json"))
+    assert_both_counted(tmp_path)
+
+
+def test_around_torchrun_each_rank_is_attached(memagent_around, tmp_path):
+    script = START + DDP + LOOP + LEAVE + "import sys\nassert sys.argv[1:] == ['--lr', '3']\n"
+    memagent_around(script, "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert_both_counted(tmp_path)
+
+
+def test_around_accelerate_launch_the_script_is_attached(memagent_around, tmp_path):
+    pytest.importorskip("accelerate")
+    plain = START.replace('dist.init_process_group("gloo")', "").replace("rank = dist.get_rank()", "")
+    script = plain + "optimizer = torch.optim.AdamW(model.parameters())\n" + LOOP
+    memagent_around(script, "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
+                    "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1")  # fmt: skip
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["status"], report["steps"]) == ("completed", 6)
+
+
+@pytest.fixture
+def memagent_around(tmp_path):
+    """Run `memagent run -m LAUNCHER OPTIONS train.py --lr 3` in the test's folder."""
+
+    def run(script, *launcher):
+        (tmp_path / "train.py").write_text(script)
+        command = [sys.executable, "-m", "memagent", "run", "--report", "r.json", "-m", *launcher, "train.py"]
+        process = subprocess.run(
+            [*command, "--lr", "3"], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=os.environ
+        )
+        assert process.returncode == 0, process.stderr
+        assert "no optimizer" not in process.stderr and "RuntimeWarning" not in process.stderr
+
+    return run
+
+
+def assert_both_counted(folder):
+    ranks = of_ranks(folder, "r.rank{}.json")
+    assert len({rank["run_id"] for rank in ranks}) == 1
+    assert [(rank["status"], rank["steps"], rank["samples"]) for rank in ranks] == [("completed", 6, 7)] * 2

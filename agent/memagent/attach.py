@@ -60,7 +60,7 @@ def attach(
         from memagent.disabled import DisabledRun
 
         return DisabledRun()
-    from memagent.run import start_run
+    from memagent.launch import start_run
 
     return start_run(settings, models, optimizers, options)
 

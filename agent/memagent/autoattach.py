@@ -22,7 +22,8 @@ from memagent.components import distinct
 from memagent.guard import Guard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
-from memagent.run import Options, Run, newest_run, start_run
+from memagent.launch import newest_run, start_run
+from memagent.run import Options, Run
 from memagent.settings import Settings
 
 _MOST_LOOKS = 16

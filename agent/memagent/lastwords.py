@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+import sys
+import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from memagent.guard import Guard
 from memagent.hooks.exit import describe_error
-from memagent.hooks.oom import AllocationFailure, failure_in
-from memagent.leaks.holders import Holder
+from memagent.hooks.oom import AllocationFailure, failure_in, watch_failures
 from memagent.sampler import Sampler, Track
 from memagent.units import format_bytes
+from memagent.watch import ModelWatch
+from memagent.wire.messages import Event
 
 _COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
 
 
-def last_words(error: BaseException, failure: AllocationFailure | None, sampler: Sampler, phase: str) -> dict[str, Any]:
-    """The data of the `oom` event: what was asked for, in which phase, and what each device held by component. Sizes in bytes."""
-    told = failure or failure_in(error)
+_BALLAST_BYTES = 16 * 2**20
+"""Address space given back when the process runs out of memory, so that the last words find room. Never touched, so never resident."""
+
+
+class LastWords:
+    """Listens for failed allocations as long as the run lives, and has something to say when one of them is the end."""
+
+    def __init__(self, sampler: Sampler, watch: ModelWatch, guard: Guard, place: str) -> None:
+        self._sampler, self._watch, self._guard, self._place = sampler, watch, guard, place
+        self._failure: AllocationFailure | None = None
+        self._phase = ""
+        self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
+        self._unwatch = watch_failures(sys.modules["torch"], self._note_failure)
+
+    def note_phase(self) -> None:
+        """An error is on its way out: the phase that it left first is where it happened."""
+        self._phase = self._phase or self._sampler.phase
+
+    def take_survived(self) -> Event | None:
+        """A step ended. If an allocation had failed within it, the script has found a way around it."""
+        failure, self._failure = self._failure, None
+        phase, self._phase = self._phase, ""
+        if failure is None:
+            return None
+        data = {"phase": phase, "asked_bytes": failure.asked_bytes, "free_bytes": failure.free_bytes}
+        return Event(kind="oom_survived", step=self._sampler.step, time_s=time.time(), data=data)
+
+    def say(self, error: BaseException) -> Event:
+        """The `oom` event of the `error` that ends the process; the error gets a note that says where the run can be seen."""
+        self._ballast.close()
+        for track in self._sampler.tracks:
+            with self._guard.at("probe refresh"):
+                track.probe.refresh()  # the limit may be younger than a second
+        self.note_phase()
+        words = _words(error, self._failure or failure_in(error), self._sampler, self._phase)
+        add_note = getattr(error, "add_note", None)  # Python 3.11
+        if add_note is not None:
+            add_note(note(words, self._sampler.step, self._place))
+        with suppress(MemoryError):  # there may be no room to look around
+            words["largest_tensors"] = [asdict(holder) for holder in self._watch.largest_tensors()]
+        return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)
+
+    def close(self) -> None:
+        self._unwatch()
+        self._ballast.close()
+
+    def _note_failure(self, failure: AllocationFailure) -> None:
+        self._failure = failure
+        self.note_phase()
+
+
+def _words(error: BaseException, failure: AllocationFailure, sampler: Sampler, phase: str) -> dict[str, Any]:
+    """What was asked for, in which phase, and what each device held by component. Sizes in bytes."""
     return {
         "error": describe_error(error),
         "phase": phase,
-        "asked_bytes": told.asked_bytes,
-        "free_bytes": told.free_bytes,
+        "asked_bytes": failure.asked_bytes,
+        "free_bytes": failure.free_bytes,
         "devices": {track.probe.device.id: _device(track) for track in sampler.tracks},
     }
-
-
-def holders_data(holders: Sequence[Holder]) -> list[dict[str, Any]]:
-    return [asdict(holder) | {"shape": list(holder.shape)} for holder in holders]
 
 
 def note(words: dict[str, Any], step: int, place: str) -> str:

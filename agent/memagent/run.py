@@ -6,14 +6,10 @@ batch and shows it to the local forecaster -> the sender's thread delivers it.
 
 from __future__ import annotations
 
-import mmap
-import os
-import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,10 +27,9 @@ from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
-from memagent.hooks.oom import AllocationFailure, watch_failures
 from memagent.hooks.step import Remove
-from memagent.identity import Identity, identify
-from memagent.lastwords import holders_data, last_words, note
+from memagent.identity import Identity
+from memagent.lastwords import LastWords
 from memagent.outlook import Outlook
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
@@ -44,17 +39,10 @@ from memagent.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.watch import ModelWatch
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart
+from memagent.wire.messages import BatchReply, FinalStatus, Finish, Risk, RunStart
 
 FINISH_DEADLINE_S = 1.5
 """What the server has not taken by then waits on the disk for `memagent sync`."""
-_BALLAST_BYTES = 16 * 2**20
-"""Address space given back when the process runs out of memory, so that the last words find room. Never touched, so never resident."""
-
-_live_runs: weakref.WeakSet[Run] = weakref.WeakSet()
-_newest: Run | None = None
-_derived_ids = 0
-"""Runs of this process whose id nobody gave; all ranks count alike, so that the second run of each is the same run again."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,6 @@ class Run:
         )
         self._risk: Risk | None = None
         self._reply: BatchReply | None = None
-        self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
         self._finishing = threading.Lock()
         self._file = RunFile(self._file_path(), self._start_parcel())
         self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
@@ -113,12 +100,9 @@ class Run:
             observe=self._outlook.observe,
             refresh=self._refresh,
         )
-        self._failure: AllocationFailure | None = None
-        self._failure_phase = ""
-        self._unwatch_failures: Remove = watch_failures(sys.modules["torch"], self._note_failure)
+        self._last_words = LastWords(self._sampler, self._watch, self.guard, self._place())
         self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit)
         self._sampler.sample_start()
-        _live_runs.add(self)
 
     # -- what users see ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +145,7 @@ class Run:
         try:
             yield
         except BaseException:
-            self._failure_phase = self._failure_phase or self._sampler.phase
+            self._last_words.note_phase()
             raise
         finally:
             self._hold(before)
@@ -219,12 +203,11 @@ class Run:
 
     def fail_with(self, error: BaseException) -> None:
         """End the run with the status that `error` deserves (`oom` for out-of-memory), after its last words."""
-        self._ballast.close()
         status = status_of(error)
         try:
             if status == "oom" and self.status == "running":
                 with self.guard.at("last words"):
-                    self._say_last_words(error)
+                    self._collector.add_event(self._last_words.say(error))
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 
@@ -252,10 +235,8 @@ class Run:
 
     def _after_step(self) -> None:
         self._scalars.flush()
-        if self._failure is not None:  # the step ended all the same: the script has found a way around it
-            survived, self._failure = self._failure, None
-            self._note_survived_failure(survived)
-        self._failure_phase = ""
+        if (survived := self._last_words.take_survived()) is not None:
+            self._collector.add_event(survived)
         risk, callback = self._risk, self.options.on_risk
         if risk is not None and callback is not None:
             self._risk = None
@@ -264,26 +245,6 @@ class Run:
 
     def _on_exit(self) -> None:
         self.finish()
-
-    def _note_failure(self, failure: AllocationFailure) -> None:
-        self._failure = failure
-        self._failure_phase = self._failure_phase or self._sampler.phase
-
-    def _say_last_words(self, error: BaseException) -> None:
-        with self.guard.at("probe refresh"):
-            for probe in self._probes:
-                probe.refresh()  # the limit may be younger than a second
-        words = last_words(error, self._failure, self._sampler, self._failure_phase or self._sampler.phase)
-        add_note = getattr(error, "add_note", None)  # Python 3.11
-        if add_note is not None:
-            add_note(note(words, self.step, self._place()))
-        with suppress(MemoryError):  # there may be no room to look around
-            words["largest_tensors"] = holders_data(self._watch.largest_tensors())
-        self._collector.add_event(Event(kind="oom", step=self.step, time_s=time.time(), data=words))
-
-    def _note_survived_failure(self, failure: AllocationFailure) -> None:
-        data = {"phase": self._failure_phase, "asked_bytes": failure.asked_bytes, "free_bytes": failure.free_bytes}
-        self._collector.add_event(Event(kind="oom_survived", step=self.step, time_s=time.time(), data=data))
 
     # -- what happens on threads of ours --------------------------------------------------------------------------------------------
 
@@ -350,7 +311,7 @@ class Run:
     def _close(self, finish: Finish | None) -> None:
         self._watch.remove()
         self._unwatch_exit()
-        self._unwatch_failures()
+        self._last_words.close()
         self._scalars.flush(wait=True)
         with self.guard.at("probe refresh"):
             self._refresh()
@@ -360,42 +321,10 @@ class Run:
         self._sender.close(FINISH_DEADLINE_S)
         for probe in self._probes:
             probe.close()
-        self._ballast.close()
-        _live_runs.discard(self)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """In a forked child the threads are gone and the run belongs to the parent: leave no trace and send nothing."""
         self.status = "abandoned"
         self._watch.remove()
         self._unwatch_exit()
-        self._unwatch_failures()
-
-
-def newest_run() -> Run | None:
-    """The run that this process began last, ended or not."""
-    return _newest
-
-
-def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: Options) -> Run:
-    """A run of this process; one that `memagent run` began gives way to the script's own `attach` and keeps its id."""
-    global _newest, _derived_ids  # noqa: PLW0603 - one process trains one run at a time
-    run_id = settings.run_id
-    for other in list(_live_runs):
-        if other.is_automatic:
-            run_id = run_id or other.id
-            other.retire()
-    identity = identify(run_id, ordinal=_derived_ids)
-    _derived_ids += run_id is None
-    run = Run(settings, identity, models, optimizers, options)
-    run.announce()
-    _newest = run
-    return run
-
-
-def _abandon_all() -> None:
-    for run in list(_live_runs):
-        run._abandon()
-    _live_runs.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
+        self._last_words.close()

@@ -13,7 +13,7 @@ from typing import Any
 from memagent.components import EMPTY, by_device, distinct, state_mark
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
-from memagent.guard import Guard
+from memagent.guard import Guard, tell
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_compiled, watch_forward
 from memagent.hooks.step import Remove, StepWatch
@@ -58,6 +58,7 @@ class ModelWatch:
         self._inputs: tuple[Shape, ...] | None = None
         self._state_mark: list[int] = []
         self._gradients_at = -1
+        self._unread: set[str] = set()
         self._forwards = 0
         self._phase_before_forward = sampler.phase
         self._forward_removes: list[Remove] = []
@@ -175,8 +176,16 @@ class ModelWatch:
 
     def _measure(self) -> None:
         found = by_device(self._models, self._optimizers)
-        devices = (track.probe.device for track in self._sampler.tracks)
-        self._sampler.set_components([found.get(_torch_device(device.kind, device.index), EMPTY) for device in devices])
+        read = [_torch_device(track.probe.device.kind, track.probe.device.index) for track in self._sampler.tracks]
+        self._sampler.set_components([found.get(device, EMPTY) for device in read])
+        self._tell_unread(found.keys() - {*read, "cpu", "meta"})
+
+    def _tell_unread(self, devices: set[str]) -> None:
+        """Devices are looked for once, at attach."""
+        if devices - self._unread:
+            self._unread |= devices
+            names = ", ".join(sorted(devices))
+            tell(f"tensors lie on {names}, which is not read: call memagent.attach() after the model has moved there")
 
     def _note_context(self) -> None:
         """On a host, what was there before training began and is neither parameters nor buffers: interpreter, libraries, data."""

@@ -272,3 +272,16 @@ def test_what_a_probe_saw_happen_is_an_event_of_the_step(training, recording, mo
         step()
     (event,) = recording().events
     assert (event.kind, event.step, event.data) == ("oom_kill", 2, {"processes": 1})
+
+
+def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch, capsys):
+    from memagent.components import Components
+
+    elsewhere = {"cuda:0": Components(1, 1, 1, 1), "cpu": Components(1, 1, 1, 1)}
+    monkeypatch.setattr("memagent.watch.by_device", lambda *_: elsewhere)
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer):
+        step()
+        step()
+    told = capsys.readouterr().err
+    assert told.count("tensors lie on cuda:0, which is not read: call memagent.attach() after") == 1

@@ -17,7 +17,8 @@ from memagent.cli.launchers import through_launcher
 from memagent.errors import MemagentError
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import status_of
-from memagent.run import Run, newest_run
+from memagent.launch import newest_run
+from memagent.run import Run
 from memagent.settings import Settings
 from memagent.units import format_bytes, parse_bytes
 

@@ -1,0 +1,49 @@
+"""The runs of this process: which is the newest, which gives way to which, and what a forked child does with its parent's."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from memagent.identity import identify
+from memagent.run import Options, Run
+from memagent.settings import Settings
+
+_runs: weakref.WeakSet[Run] = weakref.WeakSet()
+_newest: Run | None = None
+_derived_ids = 0
+"""Runs of this process whose id nobody gave; all ranks count alike, so that the second run of each is the same run again."""
+
+
+def newest_run() -> Run | None:
+    """The run that this process began last, ended or not."""
+    return _newest
+
+
+def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: Options) -> Run:
+    """A run of this process; one that `memagent run` began gives way to the script's own `attach` and keeps its id."""
+    global _newest, _derived_ids  # noqa: PLW0603 - one process trains one run at a time
+    run_id = settings.run_id
+    for other in list(_runs):
+        if other.is_automatic and other.status == "running":
+            run_id = run_id or other.id
+            other.retire()
+    identity = identify(run_id, ordinal=_derived_ids)
+    _derived_ids += run_id is None
+    run = Run(settings, identity, models, optimizers, options)
+    run.announce()
+    _runs.add(run)
+    _newest = run
+    return run
+
+
+def _abandon_all() -> None:
+    for run in list(_runs):
+        if run.status == "running":
+            run.abandon()
+    _runs.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -7,6 +7,7 @@ import torch
 
 from memagent.delivery.buffer import Drops
 from memagent.probe.cuda import CudaProbe
+from memagent.probe.discover import discover
 from memagent.probe.nvml_device import NvmlReading
 from memagent.sampler import Sampler
 from memagent.wire.messages import Event
@@ -126,3 +127,15 @@ def test_what_nvml_tells_joins_the_sample_and_the_context_is_what_the_process_ho
     assert [event.kind for event in probe.take_events()] == ["xid"]
     probe.close()
     assert board.is_closed
+
+
+def test_a_model_whose_parameters_are_offloaded_is_read_where_it_computes(cuda_allocator, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    model = torch.nn.Linear(2, 2)
+    assert [probe.device.kind for probe in discover([model], [])] == ["host"]
+    cuda_allocator.allocate(MIB)
+    probes = discover([model], [])
+    assert [probe.device.kind for probe in probes] == ["cuda", "host"]
+    for probe in probes:
+        probe.close()

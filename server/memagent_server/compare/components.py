@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from memagent.wire.fields import COMPONENTS
+from memagent_server.compare.reasons import Facts, reason
 from memagent_server.store.models import Prediction, Run, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.streams import current_streams
@@ -26,6 +28,7 @@ def components(session: Session, run_id: str) -> dict[str, Any] | None:
     prediction = _best(list_predictions(session, run_id))
     stream = _stream_of(current_streams(session, [run_id]), prediction)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
+    facts = _facts(prediction, stream)
     return {
         "run_id": run_id,
         "rank": stream.rank if stream else prediction.rank if prediction else 0,
@@ -33,7 +36,11 @@ def components(session: Session, run_id: str) -> dict[str, Any] | None:
         "step": stream.last_step if stream else None,
         "method": prediction.method if prediction else None,
         "components": [
-            {"component": name, **_row(predicted.get(name), observed.get(name))}
+            {
+                "component": name,
+                **_row(predicted.get(name), observed.get(name)),
+                "reason": reason(name, predicted.get(name), observed.get(name), facts),
+            }
             for name in COMPONENTS
             if name in predicted or name in observed
         ],
@@ -54,6 +61,17 @@ def observe(stream: Stream | None) -> dict[str, int]:
     if stream.kind == "cuda" and reserved is not None and allocated is not None:
         observed["fragmentation"] = max(0, reserved - allocated)
     return observed
+
+
+def _facts(prediction: Prediction | None, stream: Stream | None) -> Facts:
+    assumptions = prediction.assumptions if prediction else {}
+    seen = sum(prod(shape) for given in assumptions.get("inputs", ()) if (shape := given.get("shape")) is not None)
+    came = stream.latest.get("input_size") if stream else None
+    return Facts(
+        method=prediction.method if prediction else "formula",
+        assumptions=assumptions,
+        input_ratio=came / seen if seen and came else None,
+    )
 
 
 def _best(predictions: list[Prediction]) -> Prediction | None:

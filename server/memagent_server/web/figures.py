@@ -37,6 +37,7 @@ class ComponentRow:
     tone: str
     predicted_width: float | None
     observed_width: float | None
+    reason: str | None = None
 
 
 def memory_bar(run: Facts) -> MemoryBar | None:
@@ -167,6 +168,7 @@ def _component_row(name: str, row: Facts, largest: int) -> ComponentRow:
         tone=_residual_tone(residual, row["predicted_bytes"]),
         predicted_width=_percent(row["predicted_bytes"], largest),
         observed_width=_percent(row["observed_bytes"], largest),
+        reason=row.get("reason"),
     )
 
 

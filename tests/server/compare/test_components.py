@@ -53,6 +53,7 @@ def test_observed_is_shown_without_a_prediction(observe):
         "predicted_bytes": None,
         "observed_bytes": 30,
         "residual_bytes": None,
+        "reason": None,
     }
     assert row(found, "gradients") is None
 
@@ -93,6 +94,26 @@ def test_a_prediction_for_a_device_without_samples_stands_alone(observe):
 def test_what_was_measured_once_is_remembered(observe):
     found = observe(readings={"step": [5, 6], "parameters_bytes": [30, None]})
     assert row(found, "parameters")["observed_bytes"] == 30
+
+
+def test_a_large_residual_has_a_reason_and_the_inputs_that_came_are_part_of_it(observe):
+    gib = 2**30
+    message = PredictionMessage(
+        method="trace",
+        device="D",
+        peak_allocated_bytes=50 * gib,
+        components={"activations": 10 * gib, "parameters": 10 * gib},
+        assumptions={"inputs": [{"shape": [4, 512], "dtype": "int64"}]},
+    )
+    readings = {
+        "step": [5],
+        "input_size": [4 * 1024],
+        "activations_bytes": [19 * gib],
+        "parameters_bytes": [10 * gib + 5],
+    }
+    found = observe(readings=readings, predictions=[message])
+    assert row(found, "activations")["reason"] == "inputs were 2.00 times the size of those that the prediction saw"
+    assert row(found, "parameters")["reason"] is None
 
 
 def test_only_what_differs_is_listed():

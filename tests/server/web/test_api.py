@@ -96,10 +96,34 @@ def test_components(filled):
         "step": 3,
         "method": "formula",
         "components": [
-            {"component": "parameters", "predicted_bytes": 50, "observed_bytes": 50, "residual_bytes": 0},
-            {"component": "activations", "predicted_bytes": 10, "observed_bytes": 30, "residual_bytes": 20},
-            {"component": "workspace", "predicted_bytes": 5, "observed_bytes": None, "residual_bytes": None},
-            {"component": "fragmentation", "predicted_bytes": None, "observed_bytes": 200, "residual_bytes": None},
+            {
+                "component": "parameters",
+                "predicted_bytes": 50,
+                "observed_bytes": 50,
+                "residual_bytes": 0,
+                "reason": None,
+            },
+            {
+                "component": "activations",
+                "predicted_bytes": 10,
+                "observed_bytes": 30,
+                "residual_bytes": 20,
+                "reason": None,
+            },
+            {
+                "component": "workspace",
+                "predicted_bytes": 5,
+                "observed_bytes": None,
+                "residual_bytes": None,
+                "reason": None,
+            },
+            {
+                "component": "fragmentation",
+                "predicted_bytes": None,
+                "observed_bytes": 200,
+                "residual_bytes": None,
+                "reason": None,
+            },
         ],
         "peak": {"predicted_bytes": 280, "observed_bytes": 300, "residual_bytes": 20},
     }

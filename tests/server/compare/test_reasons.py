@@ -1,0 +1,50 @@
+"""Reasons for residuals. Numbers are those of the module's docstring."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent_server.compare.reasons import LEAST_BYTES, Facts, reason
+
+GIB = 2**30
+TRACE = Facts(method="trace", assumptions={})
+FORMULA = Facts(method="formula", assumptions={})
+
+
+@pytest.mark.parametrize(
+    ("predicted", "observed"),
+    [(None, GIB), (GIB, None), (GIB, GIB + LEAST_BYTES), (100 * GIB, 109 * GIB), (GIB, GIB)],
+)
+def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
+    assert reason("parameters", predicted, observed, TRACE) is None
+
+
+@pytest.mark.parametrize(
+    ("component", "predicted", "observed", "facts", "words"),
+    [
+        ("activations", 10, 20, Facts("trace", {"checkpointing": "full"}), "checkpointing was assumed"),
+        ("activations", 10, 20, Facts("trace", {"attention": "flash"}), "eager path"),
+        ("activations", 10, 20, Facts("trace", {}, input_ratio=2.0), "2.00 times the size"),
+        ("activations", 10, 20, Facts("trace", {}, input_ratio=0.5), "tensors live longer"),
+        ("activations", 10, 20, FORMULA, "outside of modules"),
+        ("activations", 20, 10, FORMULA, "which the formula does not see"),
+        ("activations", 20, 10, TRACE, "less is kept"),
+        ("activations", 20, 10, Facts("trace", {}, input_ratio=0.5), "0.50 times the size"),
+        ("optimizer_state", 10, 20, TRACE, "in fp32"),
+        ("optimizer_state", 10, 13, TRACE, "more for each parameter"),
+        ("optimizer_state", 10, 0, TRACE, "first step"),
+        ("optimizer_state", 10, 3, TRACE, "quantised"),
+        ("optimizer_state", 10, 8, TRACE, "no gradient yet"),
+        ("gradients", 10, 20, TRACE, "wider type"),
+        ("gradients", 10, 5, TRACE, "frozen"),
+        ("parameters", 10, 20, TRACE, "second copy"),
+        ("parameters", 10, 5, TRACE, "sharded"),
+        ("context", 1, 2, TRACE, "driver"),
+    ],
+)
+def test_2_the_facts_decide(component, predicted, observed, facts, words):
+    assert words in reason(component, predicted * GIB, observed * GIB, facts)
+
+
+def test_a_component_without_reasons_has_none():
+    assert reason("fragmentation", GIB, 9 * GIB, TRACE) is None

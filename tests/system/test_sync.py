@@ -161,7 +161,7 @@ def test_what_a_kill_left_is_uploaded(live_server, train, sync, folder, is_away,
     assert steps_on(live_server)[-1:] != [700]
     status, (file,) = sync(live_server)
     assert (status, file["outcome"], file["status"]) == (0, "uploaded", None)
-    assert steps_on(live_server) == list(range(701)) and status_on(live_server) == "running"
+    assert steps_on(live_server) == list(range(701)) and status_on(live_server) == "lost_contact"
     assert list(folder.iterdir()) == [] and sync(live_server) == (0, [])
 
 

@@ -51,7 +51,7 @@ def _upload_all(found: list[Upload], settings: Settings, *, dry_run: bool, keep:
     """Each file in turn; when the server is away the rest waits, too."""
     if dry_run or settings.server is None:
         return [upload(one, None) for one in found]
-    transport = HttpTransport(settings.server, settings.token)
+    transport = HttpTransport(settings.server, settings.token, replayed=True)
     try:
         for one in found:
             if upload(one, transport, keep=keep).outcome == "waiting":

@@ -9,7 +9,7 @@ import msgspec
 from memagent import __version__
 from memagent.delivery.parcel import Kind, Parcel, Transport
 from memagent.errors import DeliveryError, RejectedError
-from memagent.wire.codec import MSGPACK
+from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.messages import BatchReply
 
 _PATHS: dict[Kind, str] = {
@@ -27,13 +27,18 @@ class UnknownRunError(DeliveryError):
 
 
 class HttpTransport(Transport):
-    """One kept connection to the server. The token is sent with each request and kept out of every message and repr."""
+    """One kept connection to the server. The token is sent with each request and kept out of every message and repr.
 
-    def __init__(self, server: str, token: str | None = None) -> None:
+    `replayed`: what is sent is of processes that have ended.
+    """
+
+    def __init__(self, server: str, token: str | None = None, *, replayed: bool = False) -> None:
         self._server = server
         self._headers = {"Content-Type": MSGPACK, "Accept": "application/json", "User-Agent": f"memagent/{__version__}"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
+        if replayed:
+            self._headers[REPLAYED_HEADER] = "1"
         self._pool: Any = None
 
     def deliver(self, item: Parcel, *, timeout_s: float) -> BatchReply | None:

@@ -8,6 +8,9 @@ import msgspec
 
 from memagent.errors import WireError
 
+REPLAYED_HEADER = "Memagent-Replayed"
+"""HTTP header, `1` on everything that is uploaded after its process has ended: nobody should be alerted."""
+
 MSGPACK = "application/msgpack"
 JSON = "application/json"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
+from memagent.wire.codec import REPLAYED_HEADER
 from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart
 from memagent_server.answers import json_answer
 from memagent_server.context import current
@@ -23,7 +24,7 @@ def post_run() -> Response:
     context = current()
     message = check_start(read_message(request, RunStart))
     with context.database.write() as session:
-        run, created = start_run(session, message, context.clock())
+        run, created = start_run(session, message, context.clock(), live=_is_live())
         next_seq = session.get_one(Rank, (run.id, message.rank, message.attempt)).next_seq
     url = f"{context.settings.public_url}/runs/{run.id}"
     return json_answer({"run_id": run.id, "url": url, "next_seq": next_seq}, 201 if created else 200)
@@ -34,7 +35,7 @@ def post_batch(run_id: str) -> Response:
     context = current()
     batch, chunks = check_batch(read_message(request, Batch))
     with context.database.write() as session:
-        accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks)
+        accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks, live=_is_live())
         risk = latest_risk(session, run_id, batch.rank)
     return json_answer(BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk))
 
@@ -53,5 +54,10 @@ def post_finish(run_id: str) -> Response:
     context = current()
     message = storable(read_message(request, Finish))
     with context.database.write() as session:
-        run = finish_run(session, run_id, message, context.clock())
+        run = finish_run(session, run_id, message, context.clock(), live=_is_live())
     return json_answer({"run_id": run.id, "status": run.status})
+
+
+def _is_live() -> bool:
+    """Whether the process that this is about was alive when it was sent; `memagent sync` says when it was not."""
+    return request.headers.get(REPLAYED_HEADER) != "1"

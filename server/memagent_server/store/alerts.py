@@ -123,7 +123,8 @@ def open_but_over(session: Session) -> list[str]:
 def ended_unheard(session: Session, run_id: str | None = None) -> list[str]:
     """Ids of runs whose newest launch died of out-of-memory or fell silent, and no alert says so; of one run or of all.
 
-    A launch that fell silent, spoke and fell silent again has been heard of only if an alert is as new as the last silence.
+    What was uploaded after its end is history and is not told. A launch that fell silent, spoke and fell silent again has been
+    heard of only if an alert is as new as the last silence.
     """
     current = (Rank.run_id == Run.id, Rank.is_current)
     launched_at = select(func.min(Rank.first_seen_at)).where(*current).scalar_subquery()
@@ -136,7 +137,8 @@ def ended_unheard(session: Session, run_id: str | None = None) -> list[str]:
         .where(Alert.run_id == Run.id, Alert.state == Run.status, is_of_launch, is_of_end)
         .correlate(Run)
     )
-    query = select(Run.id).where(Run.status.in_(UNHEARD_STATUSES), ~heard.exists())
+    was_live = select(Rank.rank).where(*current, Rank.is_replayed.is_(False)).correlate(Run)
+    query = select(Run.id).where(Run.status.in_(UNHEARD_STATUSES), ~heard.exists(), was_live.exists())
     return list(session.scalars(query if run_id is None else query.where(Run.id == run_id)))
 
 

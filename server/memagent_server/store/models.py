@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
@@ -71,6 +83,8 @@ class Rank(Base):
     last_seen_at: Mapped[float]
     finished_at: Mapped[float | None]
     error: Mapped[str | None] = mapped_column(Text)
+    is_replayed: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its process had ended when it was uploaded (`memagent sync`): it is history, and nobody is alerted."""
 
 
 class Stream(Base):

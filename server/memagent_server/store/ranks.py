@@ -3,7 +3,8 @@
 1. A rank that starts again with a newer attempt begins a new *launch*: every older rank and stream stops being current.
 2. The run is running while any current rank is; after that the worst status of the current ranks is the run's.
 3. A rank that was given up as lost and speaks again is running again.
-4. A rank that ends twice keeps the worse status, so that the order of deliveries does not matter.
+4. A rank of a process that is known to have ended (`live` is False) is never running: lost_contact until its own end says better.
+5. A rank that ends twice keeps the worse status, so that the order of deliveries does not matter.
 """
 
 from __future__ import annotations
@@ -16,17 +17,31 @@ from memagent_server.store.models import Rank, Run, Stream
 _FROM_WORST = ("running", "oom", "failed", "lost_contact", "completed")
 
 
-def enter_rank(session: Session, run: Run, rank: int, attempt: int, now: float) -> Rank:
-    """The row of a rank's attempt, made if it is new; marks it as seen. The run's row must be locked."""
+def enter_rank(session: Session, run: Run, rank: int, attempt: int, now: float, *, live: bool = True) -> Rank:
+    """The row of a rank's attempt, made if it is new; marks it as seen. The run's row must be locked.
+
+    `live` is False for what `memagent sync` uploads: the process has ended, whatever its last message says.
+    """
     row = session.get(Rank, (run.id, rank, attempt))
     if row is None:
         row = _enter_new(session, run, rank, attempt, now)
-    row.last_seen_at = now
+    if not live:
+        return _replay(session, run, row, now)
+    row.last_seen_at, row.is_replayed = now, False
     if row.is_current:
         run.last_seen_at = now
         if row.status == "lost_contact":
             row.status, row.finished_at, row.error = "running", None, None
             settle(session, run, now)
+    return row
+
+
+def _replay(session: Session, run: Run, row: Rank, now: float) -> Rank:
+    row.is_replayed = True
+    if row.status == "running":
+        row.status, row.finished_at = "lost_contact", now
+    if row.is_current:
+        settle(session, run, now)
     return row
 
 

@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 
-def start_run(session: Session, message: RunStart, now: float) -> tuple[Run, bool]:
-    """Create or resume a run, and say whether it was created. Saying it twice changes nothing."""
+def start_run(session: Session, message: RunStart, now: float, *, live: bool = True) -> tuple[Run, bool]:
+    """Create or resume a run, and say whether it was created. Saying it twice changes nothing. `live`: see `enter_rank`."""
     created = insert_if_missing(session, Run, _blank(message, now))
     run = lock_run(session, message.run_id)
-    rank = enter_rank(session, run, message.rank, message.attempt, now)
+    rank = enter_rank(session, run, message.rank, message.attempt, now, live=live)
     if created or (message.rank == 0 and rank.is_current):
         _describe(run, message)
     enter_streams(session, rank, message.devices)
@@ -57,10 +57,10 @@ def lock_run(session: Session, run_id: str) -> Run:
     return run
 
 
-def finish_run(session: Session, run_id: str, finish: Finish, now: float) -> Run:
+def finish_run(session: Session, run_id: str, finish: Finish, now: float, *, live: bool = True) -> Run:
     """A rank has ended; the run ends with the last of its ranks. Raises UnknownRunError."""
     run = lock_run(session, run_id)
-    rank = enter_rank(session, run, finish.rank, finish.attempt, now)
+    rank = enter_rank(session, run, finish.rank, finish.attempt, now, live=live)
     if rank.status in ("running", "lost_contact") or worst_of(rank.status, finish.status) != rank.status:
         rank.status, rank.error = finish.status, finish.error
         rank.finished_at = finish.finished_at if finish.finished_at is not None else now

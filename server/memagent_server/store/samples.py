@@ -41,9 +41,15 @@ class Accepted:
 
 
 def add_batch(
-    session: Session, run_id: str, batch: messages.Batch, now: float, *, chunks: Sequence[ReadChunk] | None = None
+    session: Session,
+    run_id: str,
+    batch: messages.Batch,
+    now: float,
+    *,
+    chunks: Sequence[ReadChunk] | None = None,
+    live: bool = True,
 ) -> Accepted:
-    """Store a batch. `chunks` are the batch's own where they have been decoded (and checked) before.
+    """Store a batch. `chunks` are the batch's own where they have been decoded (and checked) before. `live`: see `enter_rank`.
 
     Raises UnknownRunError, WireError for chunks that cannot be read, ConflictError for a key that exists with other content.
     """
@@ -54,7 +60,7 @@ def add_batch(
     known = session.get(Batch, (run_id, batch.rank, batch.attempt, batch.seq))
     if known is not None:
         return _repeat(session, known, digest)
-    rank = enter_rank(session, run, batch.rank, batch.attempt, now)
+    rank = enter_rank(session, run, batch.rank, batch.attempt, now, live=live)
     samples = sum(chunk.rows for chunk in chunks)
     session.add(
         Batch(

@@ -20,6 +20,7 @@ class Bench:
 
     def __init__(self, database, settings) -> None:
         self.database, self.settings, self.now = database, settings, START
+        self.live = True
         self.worker = self.new_worker()
 
     def new_worker(self) -> Worker:
@@ -28,7 +29,8 @@ class Bench:
     def start(self, run_id: str = "r", **facts) -> None:
         device = Device(id="host", kind="host", name="host (64 GiB)", limit_bytes=LIMIT)
         with self.database.write() as session:
-            start_run(session, RunStart(run_id=run_id, name="gpt", devices=[device], **facts), self.now)
+            message = RunStart(run_id=run_id, name="gpt", devices=[device], **facts)
+            start_run(session, message, self.now, live=self.live)
 
     def feed(self, first: int, last: int, gib, *, seq: int, run_id: str = "r", events: tuple[Event, ...] = ()) -> None:
         steps = list(range(first, last))
@@ -41,11 +43,11 @@ class Bench:
         self.now = START + last
         with self.database.write() as session:
             batch = Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)], events=list(events))
-            add_batch(session, run_id, batch, self.now)
+            add_batch(session, run_id, batch, self.now, live=self.live)
 
     def finish(self, status: str, step: int = 0, run_id: str = "r") -> None:
         with self.database.write() as session:
-            finish_run(session, run_id, Finish(status=status, step=step), self.now)
+            finish_run(session, run_id, Finish(status=status, step=step), self.now, live=self.live)
 
     def be_silent(self, seconds: float) -> None:
         """Nothing is heard for so long; the worker goes on."""

@@ -169,8 +169,35 @@ def test_each_silence_is_told(bench):
     assert [alert["rule"] for alert in bench.alerts()] == ["lost_contact", "lost_contact"] and notified(bench) == 4
 
 
+def test_what_is_uploaded_after_its_end_is_stored_and_alerts_nobody(bench):
+    bench.live = False
+    for run_id in ("silent", "dead"):
+        bench.start(run_id)
+        bench.feed(0, 1300, leak, seq=0, run_id=run_id)
+    bench.finish("oom", 1300, "dead")
+    bench.be_silent(300)
+    with bench.database.read() as session:
+        assert {run_id: get_run(session, run_id).status for run_id in ("silent", "dead")} == {
+            "silent": "lost_contact",
+            "dead": "oom",
+        }
+    assert bench.alerts() == []
+
+
+def test_a_live_process_that_speaks_after_a_sync_is_watched_again(bench):
+    bench.start()
+    bench.feed(0, 1100, leak, seq=0)
+    bench.live = False
+    bench.feed(1100, 1150, leak, seq=1)
+    bench.live = True
+    bench.feed(1150, 1300, leak, seq=2)
+    bench.worker.evaluate()
+    assert [alert["rule"] for alert in bench.alerts()] == ["oom_forecast"]
+
+
 @pytest.mark.parametrize(
-    ("status", "state"), [(None, "lost_contact"), ("oom", "oom"), ("completed", "finished"), ("failed", "finished")]
+    ("status", "state"),
+    [(None, "lost_contact"), ("oom", "oom"), ("completed", "finished"), ("failed", "finished")],
 )
 def test_a_new_launch_ends_what_was_open_of_the_older_one(bench, status, state):
     bench.start()

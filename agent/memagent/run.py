@@ -39,7 +39,7 @@ from memagent.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.watch import ModelWatch
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import BatchReply, FinalStatus, Finish, Risk, RunStart
+from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart
 
 FINISH_DEADLINE_S = 1.5
 """What the server has not taken by then waits on the disk for `memagent sync`."""
@@ -57,6 +57,16 @@ class Options:
     on_risk: Callable[[Risk], None] | None = None
     automatic: bool = False
     """Begun by `memagent run`; gives way to the script's own attach."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What may have ended the run after `step`: if another step follows, it did not."""
+
+    step: int
+    status: FinalStatus
+    error: str
+    last_words: Event | None
 
 
 class Run:
@@ -101,7 +111,9 @@ class Run:
             refresh=self._refresh,
         )
         self._last_words = LastWords(self._sampler, self._watch, self.guard, self._place())
-        self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit)
+        self._ending: Ending | None = None
+        self._trainer = 0
+        self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit, on_warning=self._on_warning)
         self._sampler.sample_start()
 
     # -- what users see ------------------------------------------------------------------------------------------------------
@@ -173,10 +185,9 @@ class Run:
         """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing."""
         if status not in get_args(FinalStatus):
             raise SettingError(f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}")
-        with self._finishing:
-            if self.status != "running":
-                return
-            self.status = status
+        if self.status != "running" or not self._finishing.acquire(blocking=False):
+            return  # a signal's handler may come here while its own thread is at it: nobody waits, and nobody lets go
+        self.status = status
         with self.guard.at("finish"):
             self._close(
                 Finish(
@@ -234,6 +245,7 @@ class Run:
         return None
 
     def _after_step(self) -> None:
+        self._trainer = threading.get_ident()
         self._scalars.flush()
         if (survived := self._last_words.take_survived()) is not None:
             self._collector.add_event(survived)
@@ -243,8 +255,24 @@ class Run:
             with self.guard.at("on_risk"):
                 callback(risk)
 
+    def _on_warning(self, error: BaseException, thread: int) -> None:
+        """`sys.exit` was called, or another thread died: of that one only an out-of-memory is ours, or if it was the one that trains."""
+        with self.guard.at("exit"):
+            status = status_of(error)
+            if self.status != "running" or status == "completed":
+                return
+            if isinstance(error, SystemExit) or status == "oom" or thread == self._trainer:
+                last_words = self._last_words.say(error) if status == "oom" else None
+                self._ending = Ending(self.step, status, describe_error(error), last_words)
+
     def _on_exit(self) -> None:
-        self.finish()
+        ending = self._ending
+        if ending is None or ending.step != self.step:
+            self.finish()
+            return
+        if ending.last_words is not None:
+            self._collector.add_event(ending.last_words)
+        self.finish(ending.status, error=ending.error)
 
     # -- what happens on threads of ours --------------------------------------------------------------------------------------------
 

@@ -62,6 +62,38 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
     assert recording().finish.status == "failed" and recording().finish.error == "KeyError: 'mine'"
 
 
+@pytest.mark.parametrize(
+    ("ending", "status", "error"),
+    [
+        ("sys.exit(1)", "failed", "SystemExit: 1"),
+        ("sys.exit('no data')", "failed", "SystemExit: no data"),
+        ("sys.exit(0)", "completed", None),
+        ("try: torch.empty(2**50)\nexcept RuntimeError: sys.exit(1)", "oom", "SystemExit: 1"),
+        ("try: sys.exit(1)\nexcept SystemExit: step()", "completed", None),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\nsignal.raise_signal(15)", "failed", "SystemExit: 1"),
+    ],
+)
+def test_a_script_that_calls_exit_ends_its_run_as_it_says(recording, ending, status, error):
+    process = run_script("import sys, signal\nstep()\n" + ending)
+    assert (process.returncode == 0) == (status == "completed"), process.stderr
+    assert (recording().finish.status, recording().finish.error) == (status, error)
+    assert [event.kind for event in recording().events] == ["oom"] * (status == "oom")
+
+
+def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(recording):
+    code = """
+        import threading
+        def train():
+            step()
+            torch.empty(2**50)
+        thread = threading.Thread(target=train)
+        thread.start(); thread.join()
+    """
+    process = run_script(code)
+    assert process.returncode == 0 and "memagent: out of memory in data of step 2" in process.stderr
+    assert recording().finish.status == "oom" and [event.kind for event in recording().events] == ["oom"]
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
 def test_the_last_words_of_an_out_of_memory_leave_the_process(recording):
     process = run_script(

@@ -1,14 +1,25 @@
 """How the process ends: uncaught exceptions, normal exit, and telling out-of-memory from the rest.
 
-`sys.excepthook` and `atexit` are the two ways out that a script takes by itself; the exception goes on to whoever had the hook before.
+1. An uncaught exception of the main thread is told to `sys.excepthook`. It goes on to whoever had the hook before.
+2. `sys.exit(1)` is not: Python ends on SystemExit without a word to any hook. Hence `sys.exit` itself is wrapped. `raise SystemExit(1)`
+   stays unseen.
+3. Neither is that of another thread, which `threading.excepthook` is told of. The process goes on, and so may the training.
+4. `atexit` comes last. What came before by 2 or 3 was the end if no step followed: the caller knows.
+
+What is wrapped is put back on removal; below a wrapper that somebody else has laid over it meanwhile it stays, and does nothing.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
+import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from memagent.hooks.step import Remove
 from memagent.wire.messages import FinalStatus
@@ -44,26 +55,87 @@ def status_of(error: BaseException | None) -> FinalStatus:
 
 def describe_error(error: BaseException) -> str:
     """Type and message, without the traceback, cut to what the wire takes."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:2000]
+    return f"{type(error).__name__}: {' '.join(_text(error).split())}"[:2000]
 
 
-def watch_exit(on_error: Callable[[BaseException], None], on_exit: Callable[[], None]) -> Remove:
-    """Call `on_error` for an uncaught exception of the main thread, before it is printed, and `on_exit` at interpreter exit."""
-    previous = sys.excepthook
+def watch_exit(
+    on_error: Callable[[BaseException], None],
+    on_exit: Callable[[], None],
+    *,
+    on_warning: Callable[[BaseException, int], None],
+) -> Remove:
+    """Call `on_error` for an uncaught exception of the main thread, before it is printed, and `on_exit` at interpreter exit.
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    `on_warning(error, thread)` is called for what may be the end and may not: `sys.exit` on the main thread, and the uncaught exception
+    that ended another thread, each with the identity of the thread.
+    """
+
+    def told_main(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
         on_error(error)
-        previous(kind, error, trace)
+
+    def told_thread(arguments: Any) -> None:
+        error, thread = arguments.exc_value, arguments.thread
+        if error is not None and not isinstance(error, SystemExit) and thread is not None:
+            on_warning(error, thread.ident)
+
+    def leaving(*arguments: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            error = SystemExit(*arguments)
+            error.__context__ = sys.exc_info()[1]
+            on_warning(error, threading.get_ident())
+
+    removes = [
+        _lay_over(sys, "excepthook", told_main),
+        _lay_over(sys, "exit", leaving),
+        _lay_over(threading, "excepthook", told_thread),
+    ]
+    atexit.register(on_exit)
 
     def remove() -> None:
-        if sys.excepthook is hook:  # somebody who wrapped ours meanwhile keeps theirs
-            sys.excepthook = previous
+        for take_off in removes:
+            take_off()
         atexit.unregister(on_exit)
 
-    sys.excepthook = hook
-    atexit.register(on_exit)
     return remove
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """What a wrapper of ours calls first, none once it was removed, and what it covers."""
+
+    listeners: list[Callable[..., None]]
+    covered: Callable[..., Any]
+
+
+_layers: weakref.WeakKeyDictionary[Callable[..., Any], _Layer] = weakref.WeakKeyDictionary()
+
+
+def _lay_over(owner: Any, name: str, listener: Callable[..., None]) -> Remove:
+    """Call `listener` before the function `name` of `owner`, with the same arguments."""
+    layer = _Layer([listener], getattr(owner, name))
+
+    @functools.wraps(layer.covered)
+    def wrapper(*arguments: Any) -> Any:
+        for listener in list(layer.listeners):
+            listener(*arguments)
+        return layer.covered(*arguments)
+
+    _layers[wrapper] = layer
+    setattr(owner, name, wrapper)
+
+    def remove() -> None:
+        layer.listeners.clear()
+        while (top := _layers.get(getattr(owner, name))) is not None and not top.listeners:
+            setattr(owner, name, top.covered)
+
+    return remove
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is the script's own class, and it has enough trouble
+        return "(its message cannot be read)"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -71,5 +143,5 @@ def _is_out_of_memory(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError | OSError | SystemError | ImportError):
         return False
-    text = str(error).lower()
+    text = _text(error).lower()
     return any(words in text for words in _OUT_OF_MEMORY_TEXTS)

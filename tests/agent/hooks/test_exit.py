@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import sys
+import threading
+from contextlib import suppress
+
 import pytest
 
-from memagent.hooks.exit import describe_error, status_of
+from memagent.hooks.exit import describe_error, status_of, watch_exit
 
 
 class OutOfMemoryError(RuntimeError):
@@ -54,3 +58,74 @@ def test_the_real_allocators_error_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**62, dtype=torch.uint8)
     assert status_of(caught.value) == "oom"
+
+
+class UnreadableError(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+def test_an_error_that_cannot_be_read_is_still_told():
+    assert status_of(UnreadableError()) == "failed"
+    assert describe_error(UnreadableError()) == "UnreadableError: (its message cannot be read)"
+
+
+def watch(told: list) -> object:
+    return watch_exit(told.append, lambda: None, on_warning=lambda error, thread: told.append((error, thread)))
+
+
+def hooks() -> tuple:
+    return sys.excepthook, sys.exit, threading.excepthook
+
+
+def test_everything_is_put_back_whatever_the_order():
+    before = hooks()
+    first, second = watch([]), watch([])
+    first()
+    assert hooks() != before
+    second()
+    assert hooks() == before
+
+
+def test_what_somebody_else_has_wrapped_stays_and_tells_nobody(monkeypatch):
+    monkeypatch.setattr(sys, "exit", sys.exit)
+    told: list = []
+    remove = watch(told)
+    ours = sys.exit
+    theirs = sys.exit = lambda *arguments: ours(*arguments)
+    remove()
+    assert sys.exit is theirs
+    with pytest.raises(SystemExit):
+        sys.exit(1)
+    assert told == []
+
+
+def test_a_call_of_exit_is_told_with_what_was_being_handled():
+    told: list = []
+    remove = watch(told)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            try:
+                raise MemoryError
+            except MemoryError:
+                sys.exit(3)
+    finally:
+        remove()
+    ((error, thread),) = told
+    assert caught.value.code == error.code == 3 and thread == threading.get_ident()
+    assert status_of(error) == "oom"
+
+
+def test_a_thread_that_ends_itself_is_not_the_end():
+    told: list = []
+    remove = watch(told)
+
+    def leave() -> None:
+        with suppress(SystemExit):
+            sys.exit(1)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    remove()
+    assert told == []

@@ -10,28 +10,41 @@ import sys
 from collections import Counter
 from types import TracebackType
 
+from memagent.errors import SettingError
+
 logger = logging.getLogger("memagent")
+
+MOST_TOLD = 5
+"""Mistakes of the script that are told: one that is made at every step must not fill the terminal."""
 
 
 class Guard:
     """`with guard.at("place"):` swallows what goes wrong inside; `guard.caught(place, error)` is the same for hot paths.
 
-    `errors` counts by place. KeyboardInterrupt and SystemExit always pass.
+    `errors` counts by place. What the script got wrong (SettingError) is told in a line; what we did is logged with its traceback.
+    KeyboardInterrupt and SystemExit always pass.
     """
 
     def __init__(self, *, raise_errors: bool = False) -> None:
         self.raise_errors = raise_errors
         self.errors: Counter[str] = Counter()
+        self._logged: set[str] = set()
+        self._told: set[str] = set()
 
     def at(self, place: str) -> _Guarded:
         return _Guarded(self, place)
 
     def caught(self, place: str, error: Exception) -> None:
-        """Take note of `error`; the first one of a place is logged with its traceback."""
+        """Take note of `error`; the first one of a place is logged."""
         self.errors[place] += 1
         if self.raise_errors:
             raise error
-        if self.errors[place] == 1:
+        if isinstance(error, SettingError):
+            if len(self._told) < MOST_TOLD and str(error) not in self._told:
+                self._told.add(str(error))
+                tell(str(error))
+        elif place not in self._logged:
+            self._logged.add(place)
             logger.warning("memagent failed in %s and goes on without it: %r", place, error, exc_info=error)
 
 
@@ -54,8 +67,12 @@ class _Guarded:
 
 
 def tell(message: str) -> None:
-    """One line for the person at the terminal, on stderr. A closed or broken stderr is no reason to fail."""
+    """One line for the person at the terminal, on stderr. A closed or broken stderr, or one that the script has replaced by something
+    that can only write, is no reason to fail."""
+    stream = sys.stderr  # None where the process was started without: print would take stdout then
     try:
-        print(f"memagent: {message}", file=sys.stderr, flush=True)  # noqa: T201
-    except (OSError, ValueError):
+        if stream is not None:
+            stream.write(f"memagent: {message}\n")
+            stream.flush()
+    except Exception:  # noqa: BLE001
         logger.info(message)

@@ -77,6 +77,8 @@ class ScalarLog:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Raises SettingError for names and values that cannot be logged, once a name; the call's other values are kept."""
         at = time.time()
+        if not isinstance(values, Mapping):
+            raise SettingError(f"run.log got a {type(values).__name__}: give a dict of names and numbers")
         if self._names.issuperset(values) and _FLOAT.issuperset(map(type, values.values())):
             if self._waiting:
                 self._keep(_step(step), at, dict(values), {})

@@ -3,7 +3,8 @@
 1. Every parcel goes to the run's file first (see `spool`), so that a kill loses nothing that was put here. Without a server that is all.
 2. The run's start is delivered before everything else, and again when the server says that it does not know the run.
 3. A failed delivery waits (1 s doubling to 60 s, with jitter; or as the server says) and sends the same bytes again.
-4. A rejected parcel is counted and left behind: the next ones may be fine.
+4. A rejected parcel is counted and left behind: the next ones may be fine. Where the start itself is rejected the server would take
+   nothing else: all stays in the file, and the server is left alone.
 5. What piled up while the server was away is sent with small pauses: neither the training nor the server should feel it.
 6. `close` gives what waits a deadline, a short one if the server is away; the first failure ends it. What is left stays in the file,
    and `memagent sync` uploads it. What is only in memory is counted as dropped.
@@ -22,7 +23,7 @@ from memagent.delivery.http import UnknownRunError
 from memagent.delivery.parcel import Parcel, Transport
 from memagent.delivery.spool import Spool
 from memagent.errors import DeliveryError, RejectedError
-from memagent.guard import Guard, tell
+from memagent.guard import MOST_TOLD, Guard, tell
 from memagent.wire.messages import BatchReply
 
 TIMEOUT_S = 15.0
@@ -33,6 +34,10 @@ CATCH_UP_PAUSE_S = 0.1
 """A delivery takes a millisecond of the interpreter: 1 % of the training's time, and a backlog shrinks ten times as fast as it grew."""
 HANGING_DISK_S = 0.5
 """Nobody waits longer than this for a thread that is stuck in writing."""
+
+
+class StartRefusedError(RejectedError):
+    """The server will never take the run's start: it is of another version, or no memagent server at all."""
 
 
 class Sender:
@@ -52,6 +57,8 @@ class Sender:
         self._deadline: float | None = None
         self._failures = 0
         self._last_problem: str | None = None
+        self._is_refused = False
+        self._told: set[str] = set()
         self._has_told_of_disk = False
         self._thread: threading.Thread | None = None
         if transport is not None:
@@ -132,6 +139,7 @@ class Sender:
         with self._guard.at("sender"):
             transport.close()
         with self._changed:
+            self._changed.wait_for(lambda: self._deadline is not None or not self._is_refused)
             self._spool.close()
 
     def _next(self) -> Parcel | None:
@@ -147,9 +155,13 @@ class Sender:
         while not self._is_over():
             try:
                 reply = self._attempt(transport, item)
+            except StartRefusedError as error:
+                self._is_refused, self._last_problem = True, str(error)
+                tell(f"{error}; nothing more is sent, and the run is recorded to {self._file.path}")
+                return False
             except RejectedError as error:
                 self._drops["rejected"] += item.samples
-                tell(str(error))
+                self._tell_refusal(str(error))
                 return True
             except DeliveryError as error:
                 is_last = self._deadline is not None
@@ -166,11 +178,26 @@ class Sender:
         return False
 
     def _attempt(self, transport: Transport, item: Parcel) -> BatchReply | None:
+        if item is self._file.start:
+            self._start(transport)
+            return None
         try:
             return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
         except UnknownRunError:
-            transport.deliver(self._file.start, timeout_s=self._time_left(TIMEOUT_S))
+            self._start(transport)
             return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
+
+    def _start(self, transport: Transport) -> None:
+        try:
+            transport.deliver(self._file.start, timeout_s=self._time_left(TIMEOUT_S))
+        except RejectedError as error:
+            raise StartRefusedError(str(error)) from error
+
+    def _tell_refusal(self, message: str) -> None:
+        """Each once, and not many: there is a batch a second."""
+        if message not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add(message)
+            tell(message)
 
     def _back_off(self, error: DeliveryError) -> None:
         """Wait before the next try, until `close` asks for the last one."""

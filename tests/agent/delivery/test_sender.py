@@ -140,6 +140,30 @@ def test_a_rejected_batch_is_counted_and_the_next_ones_go_on(far_end, make_sende
     assert "chunks[0]: bad" in capsys.readouterr().err
 
 
+def test_the_same_refusal_is_told_once(far_end, make_sender, drops, capsys):
+    far_end.answers = [(201, b"{}", {})] + [(422, b'{"detail": "chunks[0]: bad"}', {})] * 3
+    sender = make_sender(far_end.url)
+    for seq in range(3):
+        sender.put(batch(seq, samples=1))
+    sender.close(5)
+    assert drops["rejected"] == 3 and capsys.readouterr().err.count("chunks[0]: bad") == 1
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_where_the_start_is_refused_the_run_stays_in_its_file(far_end, make_sender, drops, capsys, forgets):
+    refused = (405, b'{"detail": "no such thing here"}', {})
+    far_end.answers = [(201, b"{}", {}), (404, b"{}", {}), refused] if forgets else [refused]
+    sender = make_sender(far_end.url)
+    for seq in range(3):
+        sender.put(batch(seq))
+        wait_for(lambda: not far_end.answers)
+    sender.close(5)
+    told = capsys.readouterr().err
+    assert not drops and told.count("nothing more is sent") == 1 and "samples wait in" in told
+    assert len(far_end.requests) == (3 if forgets else 1)
+    assert [kind for kind, _ in read_frames(sender._file.path)] == ["start", "batch", "batch", "batch"]
+
+
 def test_a_server_that_forgot_the_run_is_told_again(far_end, make_sender, drops):
     far_end.answers = [(201, b"{}", {}), (404, b"{}", {})]
     sender = make_sender(far_end.url)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memagent.errors import SettingError
@@ -11,6 +12,9 @@ if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits 
     from memagent.disabled import DisabledRun
     from memagent.run import Options, Run
     from memagent.wire.messages import Risk
+
+MOST_TAGS, LONGEST_TAG = 100, 200
+"""What the server takes: see `RunStart`."""
 
 
 def attach(
@@ -72,18 +76,35 @@ def make_options(**options: Any) -> Options:
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise SettingError(f"there is no option {', '.join(unknown)}: see memagent.attach")
-    total_steps, tags = options.get("total_steps"), options.get("tags")
-    if total_steps is not None and total_steps < 1:
-        raise SettingError(f"total_steps is {total_steps}: give the number of planned optimizer steps, 1 or more")
-    if isinstance(tags, str):
-        raise SettingError(f"tags is the text {tags!r}: give a list of texts")
-    return Options(**options)
+    return Options(**{**options, "total_steps": _steps(options.get("total_steps")), "tags": _tags(options.get("tags"))})
+
+
+def _steps(value: Any) -> int | None:
+    """A whole number, as the server takes nothing else: `len(loader) * epochs / accumulation` is none, numpy's are of other types."""
+    if value is None:
+        return None
+    try:
+        steps: int = math.ceil(value)
+    except (TypeError, ValueError, OverflowError):
+        steps = 0
+    if not 0 < steps < 2**53:
+        raise SettingError(f"total_steps is {value!r}: give the number of planned optimizer steps, 1 or more")
+    return steps
+
+
+def _tags(value: Any) -> list[str]:
+    if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
+        raise SettingError(f"tags is {value!r}: give a list of texts")
+    tags = [str(tag) for tag in value or ()]
+    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
+        raise SettingError(f"these are {len(tags)} tags: give at most {MOST_TAGS}, of at most {LONGEST_TAG} characters")
+    return tags
 
 
 def _modules(model: Any) -> list[Any]:
     models = _sequence(model, "model")
     for item in models:
-        if not hasattr(item, "register_forward_pre_hook"):
+        if isinstance(item, type) or not hasattr(item, "register_forward_pre_hook"):
             raise SettingError(
                 f"model is a {type(item).__name__}: give attach() a torch.nn.Module, or a sequence of them"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ class DisabledRun:
     url = None
     step = 0
     status = "disabled"
+    is_automatic = False
     prediction = None
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
@@ -25,6 +26,12 @@ class DisabledRun:
 
     def enter(self, phase: str, *inputs: Any) -> str:
         return phase
+
+    def extend(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        return None
+
+    def report(self) -> dict[str, Any]:
+        return {"run_id": self.id, "status": self.status}
 
     def finish(self, status: str = "completed", *, error: str | None = None) -> None:
         return None

@@ -10,13 +10,14 @@ from dataclasses import asdict
 from typing import Any
 
 from memagent.guard import Guard
-from memagent.hooks.exit import describe_error
+from memagent.hooks.exit import chain_of, describe_error
 from memagent.hooks.oom import AllocationFailure, failure_in, watch_failures
 from memagent.sampler import Sampler, Track
 from memagent.units import format_bytes
 from memagent.watch import ModelWatch
 from memagent.wire.messages import Event
 
+_LEFT = "_memagent_phase"
 _COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
 
 
@@ -34,9 +35,11 @@ class LastWords:
         self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
         self._unwatch = watch_failures(sys.modules["torch"], self._note_failure)
 
-    def note_phase(self) -> None:
-        """An error is on its way out: the phase that it left first is where it happened."""
-        self._phase = self._phase or self._sampler.phase
+    def note_phase(self, error: BaseException) -> None:
+        """An error is on its way out: the phase that it left first is where it happened. The error itself remembers it, since it may
+        be caught and another one follow."""
+        if _LEFT not in error.__dict__:
+            error.__dict__[_LEFT] = self._sampler.phase
 
     def take_survived(self) -> Event | None:
         """A step ended. If an allocation had failed within it, the script has found a way around it."""
@@ -53,8 +56,7 @@ class LastWords:
         for track in self._sampler.tracks:
             with self._guard.at("probe refresh"):
                 track.probe.refresh()  # the limit may be younger than a second
-        self.note_phase()
-        words = _words(error, self._failure or failure_in(error), self._sampler, self._phase)
+        words = _words(error, self._failure or failure_in(error), self._sampler, self._phase_of(error))
         add_note = getattr(error, "add_note", None)  # Python 3.11
         if add_note is not None:
             add_note(note(words, self._sampler.step, self._place))
@@ -66,9 +68,13 @@ class LastWords:
         self._unwatch()
         self._ballast.close()
 
+    def _phase_of(self, error: BaseException) -> str:
+        """The phase that the error, or what it was raised from, has left; else that of the failed allocation; else the present one."""
+        left = next((link.__dict__[_LEFT] for link in chain_of(error) if _LEFT in link.__dict__), None)
+        return left or self._phase or self._sampler.phase
+
     def _note_failure(self, failure: AllocationFailure) -> None:
-        self._failure = failure
-        self.note_phase()
+        self._failure, self._phase = failure, self._sampler.phase
 
 
 def _words(error: BaseException, failure: AllocationFailure, sampler: Sampler, phase: str) -> dict[str, Any]:

@@ -150,14 +150,19 @@ class Run:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Everything inside counts as phase `name` (`eval`, `checkpoint`, ...): its peak is recorded with the step's sample."""
+        """Everything inside counts as phase `name` (`eval`, `checkpoint`, ...): its peak is recorded with the step's sample.
+
+        A name that cannot be a column's is told once and counts as no phase."""
         if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
-            raise SettingError(f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}")
+            with self.guard.at("phase"):
+                raise SettingError(f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}")
+            yield
+            return
         before = self._hold(name)
         try:
             yield
-        except BaseException:
-            self._last_words.note_phase()
+        except BaseException as error:
+            self._last_words.note_phase(error)
             raise
         finally:
             self._hold(before)
@@ -182,9 +187,13 @@ class Run:
                 self._watch.extend(models, optimizers)
 
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
-        """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing."""
+        """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing.
+
+        Another status than completed, failed or oom is told, and recorded as the error of a run that failed."""
         if status not in get_args(FinalStatus):
-            raise SettingError(f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}")
+            with self.guard.at("finish"):
+                raise SettingError(f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}")
+            status, error = "failed", error or f"finished with the status {status!r}"
         if self.status != "running" or not self._finishing.acquire(blocking=False):
             return  # a signal's handler may come here while its own thread is at it: nobody waits, and nobody lets go
         self.status = status

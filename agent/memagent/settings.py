@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +56,7 @@ class Settings:
             project=_label("project", project or given.get("MEMAGENT_PROJECT", "default")),
             name=_label("name", name or given.get("MEMAGENT_NAME") or None),
             run_id=_run_id(run_id or given.get("MEMAGENT_RUN_ID")),
-            directory=Path(given["MEMAGENT_DIR"]) if "MEMAGENT_DIR" in given else default_directory(environ),
+            directory=_directory(given.get("MEMAGENT_DIR")) or default_directory(environ),
             every=_every(every if every is not None else given.get("MEMAGENT_EVERY", 1)),
             limit_bytes=None if limit is None else parse_bytes(limit),
             disabled=_flag("MEMAGENT_DISABLED", given),
@@ -64,9 +65,23 @@ class Settings:
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Where runs without a server are recorded: XDG_DATA_HOME/memagent/runs, or ~/.local/share/memagent/runs."""
-    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    """Where runs without a server are recorded: XDG_DATA_HOME/memagent/runs, or ~/.local/share/memagent/runs. A user without a home, as
+    containers have them, gets a folder of its own among the temporary files."""
+    try:
+        base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"memagent-{os.getuid()}" / "runs"
     return Path(base) / "memagent" / "runs"
+
+
+def _directory(text: str | None) -> Path | None:
+    """Absolute: the script may change its working directory later. `~` is for those whose shell has not replaced it."""
+    if text is None:
+        return None
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError) as error:
+        raise SettingError(f"MEMAGENT_DIR is {text!r}, which cannot be found: {error}") from error
 
 
 def _server(text: str | None) -> str | None:
@@ -76,15 +91,17 @@ def _server(text: str | None) -> str | None:
 
 
 def _label(what: str, text: Text) -> Text:
+    if text is not None and not isinstance(text, str):
+        raise SettingError(f"the {what} is {text!r}: give a text")
     if text is not None and not 0 < len(text) <= 200:
         raise SettingError(f"the {what} must have 1 to 200 characters, this one has {len(text)}")
     return text
 
 
 def _run_id(text: str | None) -> str | None:
-    if text is not None and not _RUN_ID.fullmatch(text):
+    if text is not None and not _RUN_ID.fullmatch(str(text)):
         raise SettingError(f"the run id is {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit")
-    return text
+    return None if text is None else str(text)
 
 
 def _every(value: int | str) -> int:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 import threading
+from contextlib import suppress
 
 import pytest
 import torch
 
 import memagent
+from memagent.disabled import DisabledRun
 from memagent.errors import SettingError
+from memagent.run import Run
 
 
 def test_every_optimizer_step_leaves_one_sample_and_attach_one_at_step_zero(training, recording):
@@ -204,6 +208,10 @@ def test_disabled_leaves_nothing_behind(training, clean_settings, monkeypatch):
     assert not model._forward_hooks and not clean_settings.exists()
 
 
+def test_disabled_offers_all_that_a_run_does():
+    assert {name for name in dir(Run) if name[0] != "_"} - set(dir(DisabledRun)) == {"abandon", "announce", "retire"}
+
+
 def test_a_watched_model_can_be_copied_and_saved(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer) as run:
@@ -246,7 +254,13 @@ def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recor
         ({"optimizer": "adam"}, "optimizer is a str"),
         ({"optimizer": []}, "optimizer is \\[\\]"),
         ({"total_steps": 0}, "total_steps is 0"),
+        ({"total_steps": "ten"}, "total_steps is 'ten'"),
+        ({"total_steps": float("nan")}, "total_steps is nan"),
         ({"tags": "one"}, "give a list"),
+        ({"tags": ["x" * 201]}, "at most 200 characters"),
+        ({"name": 5}, "the name is 5"),
+        ({"model": torch.nn.Linear}, "model is a type"),
+        ({"optimizer": torch.optim.SGD}, "optimizer is a type"),
         ({"limit_bytes": "plenty"}, "24GiB"),
         ({"server": "localhost"}, "http"),
         ({"mirror": "wandb"}, "not available"),
@@ -285,3 +299,77 @@ def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch
         step()
     told = capsys.readouterr().err
     assert told.count("tensors lie on cuda:0, which is not read: call memagent.attach() after") == 1
+
+
+def test_numbers_and_tags_of_other_types_become_what_the_server_takes(training, recording):
+    model, optimizer, _ = training
+    memagent.attach(model, optimizer, total_steps=312.5, tags=("a", 7)).finish()
+    assert recording().start.total_steps == 313 and recording().start.tags == ["a", "7"]
+
+
+def test_text_that_is_no_unicode_is_recorded_as_far_as_it_goes(training, recording, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "caf\udce9.csv"])
+    model, optimizer, _ = training
+    memagent.attach(model, optimizer, config={"data": "caf\udce9"}).finish("failed", error="caf\udce9")
+    assert recording().start.config == {"data": "caf?"} and recording().finish.error == "caf?"
+
+
+@pytest.mark.parametrize("name", ["eval!", "x" * 200])
+def test_a_name_that_is_none_of_a_phase_is_told_and_the_script_goes_on(training, recording, monkeypatch, capsys, name):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    for _ in range(3):
+        with run.phase(name):
+            step()
+    run.finish()
+    assert capsys.readouterr().err.count("is no name for a phase") == 1
+    assert recording().columns()["step"] == [0, 1, 2, 3]
+
+
+def test_a_status_that_is_none_ends_the_run_as_failed_and_says_why(training, recording, monkeypatch, capsys):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer, _ = training
+    memagent.attach(model, optimizer).finish("crashed")
+    assert "use completed, failed, oom" in capsys.readouterr().err
+    assert (recording().finish.status, recording().finish.error) == ("failed", "finished with the status 'crashed'")
+
+
+def test_finish_inside_a_signals_handler_during_finish_waits_for_nobody(training, recording):
+    model, optimizer, _ = training
+    run = memagent.attach(model, optimizer)
+    assert run._finishing.acquire(blocking=False)  # where the handler may find it
+    run.finish("failed")
+    run._finishing.release()
+    run.finish()
+    assert recording().finish.status == "completed"
+
+
+def test_an_error_that_was_caught_does_not_lend_its_phase_to_the_next(training, recording):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    step()
+    with suppress(KeyError), run.phase("eval"):
+        raise KeyError("caught")
+    with suppress(RuntimeError):
+        try:
+            torch.empty(2**50)
+        except RuntimeError as error:
+            run.fail_with(error)
+            raise
+    (event,) = recording().events
+    assert event.data["phase"] == "data"
+
+
+def test_the_innermost_phase_that_an_error_left_is_where_it_happened(training, recording):
+    model, optimizer, _ = training
+    run = memagent.attach(model, optimizer)
+    try:
+        with run.phase("eval"), run.phase("checkpoint"):
+            torch.empty(2**50)
+    except RuntimeError as error:
+        with suppress(KeyError), run.phase("eval"):
+            raise KeyError("while tidying up") from None
+        run.fail_with(error)
+    (event,) = recording().events
+    assert event.data["phase"] == "checkpoint"

@@ -44,3 +44,19 @@ def test_a_limit_is_written_as_people_write_sizes():
 def test_what_is_wrong_is_named(environ, words):
     with pytest.raises(SettingError, match=words.replace("/", "\\/")):
         Settings.from_environ(environ)
+
+
+def test_the_folder_is_found_from_wherever_the_script_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for text in ("runs", "~/runs"):
+        assert Settings.from_environ({"MEMAGENT_DIR": text}).directory == tmp_path / "runs"
+
+
+def test_a_user_without_a_home_has_a_folder_too(monkeypatch):
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert Settings.from_environ({}).directory.name == "runs"
+    assert Settings.from_environ({"XDG_DATA_HOME": "/data"}).directory == Path("/data/memagent/runs")

@@ -144,7 +144,8 @@ class Collector:
     def _send(self) -> None:
         """One batch of all that is held; the sequence number is used up only now, so dropping leaves no gap."""
         held, self._held = self._held, [[] for _ in self._buffers]
-        events, self._events = self._events, []
+        events = list(self._events)
+        del self._events[: len(events)]  # not a new list: another thread may be about to add to this one
         self._drafted_events = 0
         chunks = [
             chunk

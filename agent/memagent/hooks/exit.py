@@ -16,7 +16,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -43,14 +43,17 @@ def status_of(error: BaseException | None) -> FinalStatus:
     """
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "completed"
+    return "oom" if any(map(_is_out_of_memory, chain_of(error))) else "failed"
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from or while handling, and so on."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
-        if _is_out_of_memory(link):
-            return "oom"
+        yield link
         seen.add(id(link))
         link = link.__cause__ or link.__context__
-    return "failed"
 
 
 def describe_error(error: BaseException) -> str:
@@ -116,8 +119,8 @@ def _lay_over(owner: Any, name: str, listener: Callable[..., None]) -> Remove:
 
     @functools.wraps(layer.covered)
     def wrapper(*arguments: Any) -> Any:
-        for listener in list(layer.listeners):
-            listener(*arguments)
+        for tell_it in list(layer.listeners):
+            tell_it(*arguments)
         return layer.covered(*arguments)
 
     _layers[wrapper] = layer

@@ -122,9 +122,13 @@ def _never() -> bool:
 def unwrap(optimizer: Any) -> Any:
     """The torch optimizer inside a wrapper such as accelerate's. Raises SettingError for what is no optimizer at all."""
     seen = 0
-    while not hasattr(optimizer, "register_step_post_hook") or type(optimizer).__name__ == "AcceleratedOptimizer":
+    while (
+        isinstance(optimizer, type)
+        or not hasattr(optimizer, "register_step_post_hook")
+        or type(optimizer).__name__ == "AcceleratedOptimizer"
+    ):
         inner = getattr(optimizer, "optimizer", None)
-        if inner is None or seen > 5:
+        if inner is None or seen > 5 or isinstance(optimizer, type):
             raise SettingError(
                 f"optimizer is a {type(optimizer).__name__}: give attach() a torch.optim.Optimizer, or a sequence of them"
             )

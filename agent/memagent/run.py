@@ -91,8 +91,6 @@ class Run:
         self._file = RunFile(self._file_path(), self._start_parcel())
         self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
         self._watch = ModelWatch(
-            models,
-            optimizers,
             self._sampler,
             self.guard,
             phases=options.phases,
@@ -114,6 +112,7 @@ class Run:
         self._ending: Ending | None = None
         self._trainer = 0
         self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit, on_warning=self._on_warning)
+        self._watch.begin(models, optimizers)
         self._sampler.sample_start()
 
     # -- what users see ------------------------------------------------------------------------------------------------------

@@ -139,12 +139,12 @@ class Sampler:
         """The sample of step 0, so that even a run that dies in its first step has left one."""
         self._write_rows()
 
-    def set_components(self, components: Sequence[Components]) -> None:
+    def set_components(self, components: Sequence[Components], *, with_gradients: bool = True) -> None:
         """Bytes by component, one entry for each track, from now on."""
         for track, found in zip(self.tracks, components, strict=True):
             track.components = (
                 found.parameters_bytes,
-                found.gradients_bytes,
+                found.gradients_bytes if with_gradients else None,
                 found.optimizer_state_bytes,
                 found.buffers_bytes,
             )

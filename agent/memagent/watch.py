@@ -6,6 +6,7 @@ optimizer state when its shape has changed.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,15 +35,16 @@ like: tensors replaced one for one (offloaded, another dtype) leave no mark."""
 
 
 class ModelWatch:
-    """Drives `sampler` from the hooks of `models` and `optimizers`; `after_step` is called on the training thread.
+    """Drives `sampler` from the hooks of models and optimizers; `after_step` is called on the training thread.
 
     It holds them weakly: what the script lets go of must not stay in memory because of us. `adaptive`: see hooks/clock.py.
+
+    Gradients are looked at on the thread that trains, of optimizers that it has stepped. Once a second thread steps there is no moment
+    at which nobody writes them, and they are unknown (None).
     """
 
     def __init__(
         self,
-        models: Sequence[Any],
-        optimizers: Sequence[Any],
         sampler: Sampler,
         guard: Guard,
         *,
@@ -58,6 +60,9 @@ class ModelWatch:
         self._inputs: tuple[Shape, ...] | None = None
         self._state_mark: list[int] = []
         self._gradients_at = -1
+        self._thread: int | None = None
+        self._is_shared = False
+        self._stepped: set[int] = set()
         self._unread: set[str] = set()
         self._forwards = 0
         self._phase_before_forward = sampler.phase
@@ -65,8 +70,6 @@ class ModelWatch:
         self._steps = StepWatch(
             AdaptiveClock() if adaptive else FirstClock(), guard, before=self._before_step, after=self._after_step
         )
-        self.extend(models, optimizers)
-        self._note_context()
 
     @property
     def _models(self) -> list[Any]:
@@ -76,6 +79,11 @@ class ModelWatch:
     def _optimizers(self) -> list[Any]:
         return [optimizer for reference in self._optimizer_refs if (optimizer := reference()) is not None]
 
+    def begin(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """Watch these. From here on hooks may fire, on any thread."""
+        self.extend(models, optimizers)
+        self._note_context()
+
     def extend(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Watch these as well; those that are watched already are left alone."""
         known = {id(item) for item in (*self._models, *self._optimizers)}
@@ -84,6 +92,7 @@ class ModelWatch:
         self._model_refs = [weakref.ref(model) for model in (*self._models, *models)]
         self._optimizer_refs = [weakref.ref(optimizer) for optimizer in (*self._optimizers, *optimizers)]
         for optimizer in optimizers:
+            self._stepped.discard(id(optimizer))
             self._steps.add(optimizer)
         if self._phases:
             self._forward_removes += watch_forward(
@@ -135,13 +144,14 @@ class ModelWatch:
 
     def largest_tensors(self) -> list[Holder]:
         """The largest live tensors, named where the models and optimizers have a name for them."""
-        return largest(self._models, self._optimizers)
+        return largest(self._models, self._optimizers, with_gradients=not self._is_shared)
 
     def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self._steps.catch_up()
         self._forwards += 1
         if not training:
-            self._phase_before_forward = self._sampler.phase
+            if self._sampler.phase != "eval":  # else inside another, or after one that raised
+                self._phase_before_forward = self._sampler.phase
             self._sampler.enter("eval")
             return
         if self._inputs is None:
@@ -152,7 +162,8 @@ class ModelWatch:
     def _after_forward(self, training: bool) -> None:
         self._sampler.enter("backward" if training else self._phase_before_forward)
 
-    def _before_step(self, _optimizer: Any) -> None:
+    def _before_step(self, optimizer: Any) -> None:
+        self._note_thread(optimizer)
         step = self._sampler.step
         self._sampler.enter("optimizer")
         if step in _GRADIENTS_AT_STEPS and step != self._gradients_at:
@@ -174,10 +185,20 @@ class ModelWatch:
             )
         self._after()
 
+    def _note_thread(self, optimizer: Any) -> None:
+        thread = threading.get_ident()
+        if thread != self._thread:
+            self._is_shared, self._thread = self._thread is not None, thread
+        if id(optimizer) not in self._stepped:
+            self._stepped.add(id(optimizer))
+
     def _measure(self) -> None:
-        found = by_device(self._models, self._optimizers)
+        optimizers = self._optimizers
+        is_calm = not self._is_shared and self._thread in (None, threading.get_ident())
+        waiting = [item for item in optimizers if id(item) not in self._stepped] if len(optimizers) > 1 else []
+        found = by_device(self._models, optimizers, busy=waiting if is_calm else None)
         read = [_torch_device(track.probe.device.kind, track.probe.device.index) for track in self._sampler.tracks]
-        self._sampler.set_components([found.get(device, EMPTY) for device in read])
+        self._sampler.set_components([found.get(device, EMPTY) for device in read], with_gradients=is_calm)
         self._tell_unread(found.keys() - {*read, "cpu", "meta"})
 
     def _tell_unread(self, devices: set[str]) -> None:

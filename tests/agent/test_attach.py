@@ -292,7 +292,7 @@ def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch
     from memagent.components import Components
 
     elsewhere = {"cuda:0": Components(1, 1, 1, 1), "cpu": Components(1, 1, 1, 1)}
-    monkeypatch.setattr("memagent.watch.by_device", lambda *_: elsewhere)
+    monkeypatch.setattr("memagent.watch.by_device", lambda *_, **__: elsewhere)
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()
@@ -373,3 +373,53 @@ def test_the_innermost_phase_that_an_error_left_is_where_it_happened(training, r
         run.fail_with(error)
     (event,) = recording().events
     assert event.data["phase"] == "checkpoint"
+
+
+def test_gradients_that_another_thread_may_be_writing_are_not_looked_at(recording):
+    def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        return model, torch.optim.AdamW(model.parameters())
+
+    def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(100):
+            model(torch.randn(8, 16)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    networks = [network() for _ in range(4)]
+    with memagent.attach(*map(list, zip(*networks, strict=True))):
+        train(*networks[0])
+        threads = [threading.Thread(target=train, args=each) for each in networks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    columns = recording().columns()
+    assert columns["step"] == list(range(201))
+    assert columns["gradients_bytes"][50] == sum(p.numel() * 4 for p in networks[0][0].parameters())
+    assert columns["gradients_bytes"][-1] is None and columns["parameters_bytes"][-1] > 0
+
+
+def test_the_gradients_of_an_optimizer_that_has_not_stepped_yet_are_not_looked_at(training, recording):
+    model, optimizer, step = training
+    other = torch.nn.Linear(64, 64)
+    other(torch.randn(1, 64)).sum().backward()
+    second = torch.optim.SGD(other.parameters())
+    with memagent.attach([model, other], [optimizer, second]):
+        step()
+        second.step()
+        step()
+    own = sum(p.numel() * 4 for p in model.parameters())
+    assert recording().columns()["gradients_bytes"] == [0, own, own + 4 * 64 * 65]
+
+
+def test_an_evaluation_that_raises_does_not_turn_what_follows_into_evaluation(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        model.eval()
+        with suppress(RuntimeError):
+            model(torch.randn(1, 3))
+        model(torch.randn(1, 64))
+        assert run._sampler.phase == "data"
+        model.train()
+        step()

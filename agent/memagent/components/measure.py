@@ -38,15 +38,23 @@ def measure(models: Sequence[Any], optimizers: Sequence[Any], *, device: str | N
     )
 
 
-def by_device(models: Sequence[Any], optimizers: Sequence[Any]) -> dict[str, Components]:
-    """Bytes now held on each device that holds any, by its name: "cpu", "cuda:0", "mps:0"."""
+def by_device(
+    models: Sequence[Any], optimizers: Sequence[Any], *, busy: Sequence[Any] | None = ()
+) -> dict[str, Components]:
+    """Bytes now held on each device that holds any, by its name: "cpu", "cuda:0", "mps:0".
+
+    `busy` are optimizers whose parameters another thread may be training at this moment, None if any may be. Their gradients are not
+    looked at: autograd writes `.grad` without the interpreter's lock, and who reads it meanwhile may bring the process down.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
     modules = _modules_of(models)
     parameters = _parameters_of(modules, optimizers)
     attached, attached_gradients = held_by_parameter(parameters)
-    gradients = [gradient for p in parameters if p.is_leaf and (gradient := p.grad) is not None]
+    others = {id(p) for optimizer in busy or () for group in optimizer.param_groups for p in group["params"]}
+    calm = [p for p in parameters if id(p) not in others] if busy is not None else ()
+    gradients = [gradient for p in calm if p.is_leaf and (gradient := p.grad) is not None]
     buffers = (buffer for module in modules for buffer in module._buffers.values() if buffer is not None)
     ledger = Ledger(torch)
     return _sorted_by_device(

@@ -22,14 +22,16 @@ class Holder:
     size_bytes: int
 
 
-def largest(models: Sequence[Any], optimizers: Sequence[Any], count: int = 10) -> list[Holder]:
-    """The `count` largest storages that Python objects hold, largest first.
+def largest(
+    models: Sequence[Any], optimizers: Sequence[Any], count: int = 10, *, with_gradients: bool = True
+) -> list[Holder]:
+    """The `count` largest storages that Python objects hold, largest first; without gradients where another thread may be writing them.
 
     Reads no data and never synchronises. Tensors that only autograd's C++ graph keeps (saved activations) are not among them.
     """
-    names = dict(_named(models, optimizers))
+    names = dict(_named(models, optimizers, with_gradients))
     seen: dict[tuple[str, int], tuple[int, Any]] = {}
-    for tensor in _live_tensors():
+    for tensor in _live_tensors(with_gradients):
         place = _place(tensor)
         if place is None:
             continue
@@ -40,14 +42,14 @@ def largest(models: Sequence[Any], optimizers: Sequence[Any], count: int = 10) -
     return [_describe(tensor, size, names) for size, tensor in found]
 
 
-def _live_tensors() -> Iterator[Any]:
+def _live_tensors(with_gradients: bool) -> Iterator[Any]:
     tensor_type = sys.modules["torch"].Tensor
     for item in gc.get_objects():
         if issubclass(
             type(item), tensor_type
         ):  # isinstance() would ask proxies for their __class__, which may run their code
             yield item
-            grad = item.grad if item.is_leaf else None
+            grad = item.grad if with_gradients and item.is_leaf else None
             if grad is not None:
                 yield grad  # known to C++ only until somebody asks
 
@@ -62,7 +64,9 @@ def _place(tensor: Any) -> tuple[tuple[str, int], int] | None:
         return None
 
 
-def _named(models: Sequence[Any], optimizers: Sequence[Any]) -> Iterator[tuple[int, tuple[str, str]]]:
+def _named(
+    models: Sequence[Any], optimizers: Sequence[Any], with_gradients: bool
+) -> Iterator[tuple[int, tuple[str, str]]]:
     """id of a tensor -> name and kind."""
     paths: dict[int, str] = {}
     for index, model in enumerate(models):
@@ -70,7 +74,7 @@ def _named(models: Sequence[Any], optimizers: Sequence[Any]) -> Iterator[tuple[i
         for path, parameter in model.named_parameters():
             paths[id(parameter)] = prefix + path
             yield id(parameter), (prefix + path, "parameter")
-            if parameter.grad is not None:
+            if with_gradients and parameter.grad is not None:
                 yield id(parameter.grad), (f"{prefix}{path}.grad", "gradient")
         for path, buffer in model.named_buffers():
             yield id(buffer), (prefix + path, "buffer")

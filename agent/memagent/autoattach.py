@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import weakref
@@ -112,7 +113,10 @@ class AutoAttach:
         self._waiting.append(weakref.ref(optimizer))
         trigger = ForwardTrigger(self._begin_forward, self._guard)
         for model in self._look(optimizer) or ():
-            self._triggers.append(model.register_forward_pre_hook(trigger, with_kwargs=True).remove)
+            with contextlib.suppress(
+                RuntimeError
+            ):  # torch.jit.script refuses hooks: the run begins with the first step
+                self._triggers.append(model.register_forward_pre_hook(trigger, with_kwargs=True).remove)
 
     def _look(self, optimizer: Any) -> list[Any] | None:
         """Models that own parameters of `optimizer` and have not been found yet, or None when we have looked often enough: walking

@@ -423,3 +423,37 @@ def test_an_evaluation_that_raises_does_not_turn_what_follows_into_evaluation(tr
         assert run._sampler.phase == "data"
         model.train()
         step()
+
+
+class Careful(torch.optim.SGD):
+    """torch wraps this `step` with hooks, and the one that it calls as well."""
+
+    def step(self, closure=None):
+        if not all(p.grad is not None for group in self.param_groups for p in group["params"]):
+            raise ValueError("no gradients")
+        return super().step(closure)
+
+
+def test_a_subclass_that_calls_its_base_makes_one_step(training, recording):
+    model, _, _ = training
+    optimizer = Careful(model.parameters(), lr=0.1)
+    with memagent.attach(model, optimizer) as run:
+        for _ in range(3):
+            with suppress(ValueError):
+                optimizer.step()
+            model(torch.randn(8, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert run.step == 3
+    assert recording().columns()["step"] == [0, 1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_refuses_hooks_and_its_steps_are_counted(recording):
+    model = torch.jit.script(torch.nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with memagent.attach(model, optimizer):
+        for _ in range(3):
+            model(torch.randn(8, 64)).sum().backward()
+            optimizer.step()
+    assert recording().columns()["step"] == [0, 1, 2, 3]

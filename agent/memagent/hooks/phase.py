@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
@@ -35,8 +36,9 @@ def watch_forward(models: Sequence[Any], guard: Guard, *, before: BeforeForward,
         if getattr(model, "_compiled_call_impl", None) is not None:
             removes.append(_around_call(model, before_hook, after_hook))
         else:
-            removes.append(model.register_forward_pre_hook(before_hook, with_kwargs=True).remove)
-            removes.append(model.register_forward_hook(after_hook).remove)
+            with contextlib.suppress(RuntimeError):  # torch.jit.script refuses hooks: its forward is not seen
+                removes.append(model.register_forward_pre_hook(before_hook, with_kwargs=True).remove)
+                removes.append(model.register_forward_hook(after_hook).remove)
     return removes
 
 

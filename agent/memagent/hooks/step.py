@@ -26,13 +26,14 @@ class BeforeStep(Hook):
     In a graph of torch.compile it is nothing at all, so that the graph stays whole: see `hidden`.
     """
 
-    def __init__(self, call: Callable[[Any], None], guard: Guard) -> None:
-        self._call, self._guard = call, guard
+    def __init__(self, call: Callable[[Any], None], guard: Guard, after: AfterStep) -> None:
+        self._call, self._guard, self._after = call, guard, after
         self._is_compiling, self._in_backward = compiling_test(), backward_test()
 
     def __call__(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._is_compiling():
             return None
+        self._after.is_due = True
         try:
             if self._in_backward():
                 return None
@@ -64,17 +65,24 @@ class BeforeStep(Hook):
 
 class AfterStep(Hook):
     """Calls `call(optimizer)` after a step. A step inside a graph of torch.compile only leaves word in `unseen`: writing a constant
-    neither breaks the graph nor guards it, and whoever comes next counts the step."""
+    neither breaks the graph nor guards it, and whoever comes next counts the step.
+
+    torch calls hooks around each `step` in the optimizer's class and its bases: where one calls `super().step()`, the inner one's end is
+    the step's, and the outer one's is not due any more."""
 
     def __init__(self, call: Callable[[Any], None], guard: Guard) -> None:
         self._call, self._guard = call, guard
         self._is_compiling = compiling_test()
         self.unseen = False
+        self.is_due = True
 
     def __call__(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         if self._is_compiling():
             self.unseen = True
             return
+        if not self.is_due:
+            return
+        self.is_due = False
         try:
             self._call(optimizer)
         except Exception as error:  # noqa: BLE001
@@ -151,7 +159,7 @@ class StepWatch:
         after = AfterStep(self._ended, self._guard)
         self._hooks = [(reference, hook) for reference, hook in self._hooks if reference() is not None]
         self._hooks.append((weakref.ref(optimizer), after))
-        before = BeforeStep(self._before, self._guard)
+        before = BeforeStep(self._before, self._guard, after)
         self._removes.append(optimizer.register_step_pre_hook(hidden(optimizer, before)).remove)
         self._removes.append(optimizer.register_step_post_hook(hidden(optimizer, after)).remove)
 

@@ -17,6 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -74,7 +75,10 @@ def watch_exit(
     """
 
     def told_main(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-        on_error(error)
+        with suppress(
+            KeyboardInterrupt
+        ):  # a second Ctrl-C: whoever presses it wants the end, and the traceback that follows
+            on_error(error)
 
     def told_thread(arguments: Any) -> None:
         error, thread = arguments.exc_value, arguments.thread

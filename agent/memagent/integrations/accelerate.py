@@ -22,6 +22,7 @@ from accelerate.tracking import GeneralTracker
 
 from memagent.attach import make_options
 from memagent.autoattach import AutoAttach
+from memagent.disabled import DisabledRun
 from memagent.hooks.step import unwrap
 from memagent.integrations.logged import numbers_in
 from memagent.settings import Settings
@@ -60,8 +61,10 @@ class MemagentTracker(GeneralTracker):
         self._auto: AutoAttach | None = None
 
     @property
-    def tracker(self) -> Run | None:
+    def tracker(self) -> Run | DisabledRun | None:
         """The run, once it has begun."""
+        if self._settings.disabled:
+            return DisabledRun()
         return self._auto.run if self._auto is not None else None
 
     def start(self) -> None:

@@ -129,3 +129,17 @@ def test_a_thread_that_ends_itself_is_not_the_end():
     thread.join()
     remove()
     assert told == []
+
+
+def test_a_second_interrupt_leaves_the_first_one_to_be_printed(monkeypatch):
+    printed: list = []
+    monkeypatch.setattr(sys, "excepthook", lambda _kind, error, _trace: printed.append(error))
+
+    def interrupted(_error: BaseException) -> None:
+        raise KeyboardInterrupt
+
+    remove = watch_exit(interrupted, lambda: None, on_warning=lambda *_: None)
+    first = KeyboardInterrupt("first")
+    sys.excepthook(KeyboardInterrupt, first, None)
+    remove()
+    assert printed == [first]

@@ -137,6 +137,8 @@ def test_disabled_is_an_accelerator_like_any_other(accelerated, clean_settings, 
     monkeypatch.setenv("MEMAGENT_DISABLED", "1")
     accelerator, step = accelerated(MemagentTracker())
     accelerator.log({"loss": step()})
+    with accelerator.get_tracker("memagent", unwrap=True).phase("eval"):
+        step()
     accelerator.end_training()
     assert not clean_settings.exists()
 

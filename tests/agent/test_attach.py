@@ -278,12 +278,13 @@ def test_what_a_probe_saw_happen_is_an_event_of_the_step(training, recording, mo
     from memagent.probe.host import HostProbe
     from memagent.wire.messages import Event
 
-    seen = [[Event(kind="oom_kill", time_s=5.0, data={"processes": 1})]]
+    seen: list[list[Event]] = []
     monkeypatch.setattr(HostProbe, "take_events", lambda probe: seen.pop() if seen else [])
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()
         step()
+        seen.append([Event(kind="oom_kill", time_s=5.0, data={"processes": 1})])
     (event,) = recording().events
     assert (event.kind, event.step, event.data) == ("oom_kill", 2, {"processes": 1})
 

@@ -1,0 +1,40 @@
+"""The ordered set behind the pools, against a sorted list."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memagent.estimator.allocator.ordered import OrderedNumbers
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 60))))
+def test_it_answers_as_a_sorted_list_does(steps):
+    ours, plain = OrderedNumbers(), []
+    for add, number in steps:
+        if add and number not in plain:
+            ours.add(number)
+            plain = sorted([*plain, number])
+        elif not add and number in plain:
+            ours.remove(number)
+            plain.remove(number)
+        where = bisect_left(plain, number)
+        assert ours.at_least(number) == (plain[where] if where < len(plain) else -1)
+        assert ours.largest() == (plain[-1] if plain else -1)
+        assert list(ours) == plain
+        assert len(ours) == len(plain)
+
+
+def test_it_stays_ordered_over_many_thousands():
+    ours = OrderedNumbers()
+    numbers = [(number * 7919) % 20_011 for number in range(20_000)]
+    for number in numbers:
+        ours.add(number)
+    assert list(ours) == sorted(numbers)
+    assert ours.at_least(12_345) == min(number for number in numbers if number >= 12_345)
+    for number in numbers[:19_990]:
+        ours.remove(number)
+    assert list(ours) == sorted(numbers[19_990:])

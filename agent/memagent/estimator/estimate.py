@@ -13,7 +13,10 @@ from memagent.wire.messages import AdviceItem, PredictionMessage
 class Estimate:
     """What one step needs. Sizes are bytes; `components` are named by `memagent.wire.fields.COMPONENTS` and are what is held at the peak.
 
-    `low_bytes` and `high_bytes` bound the peak as far as the method knows its own errors; `assumptions` says what was taken for granted.
+    `peak_allocated_bytes` is what tensors take at once; `peak_device_bytes` what the GPU shows, with the context and what the allocator
+    cannot reuse. `phases` are the peaks of forward, backward and the optimizer's step: the peak is their maximum, never their sum.
+    `terms` name the smaller parts (gathered layers, buckets, casts, cuBLAS' workspace). `low_bytes` and `high_bytes` bound the peak as
+    far as the method knows its own errors; `assumptions` says what was taken for granted.
     """
 
     method: Literal["formula", "trace"]
@@ -26,18 +29,31 @@ class Estimate:
     assumptions: dict[str, Any] = field(default_factory=dict)
     advice: tuple[AdviceItem, ...] = ()
     timeline: tuple[tuple[str, int], ...] = ()
+    peak_device_bytes: int | None = None
+    phases: dict[str, int] = field(default_factory=dict)
+    terms: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def needed_bytes(self) -> int:
+        """What a limit is compared with: the device's bytes where they are known, else the tensors'."""
+        return self.peak_allocated_bytes if self.peak_device_bytes is None else self.peak_device_bytes
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """Room below the limit; negative where it will not fit, None where no limit is known."""
+        return None if self.limit_bytes is None else self.limit_bytes - self.needed_bytes
 
     @property
     def fits(self) -> bool | None:
         """Whether the peak stays below the limit; None where no limit is known."""
-        return None if self.limit_bytes is None else self.peak_allocated_bytes <= self.limit_bytes
+        return None if self.limit_bytes is None else self.needed_bytes <= self.limit_bytes
 
     def verdict(self) -> str:
         """One line for people."""
         if self.limit_bytes is None:
-            return f"needs {format_bytes(self.peak_allocated_bytes)}"
+            return f"needs {format_bytes(self.needed_bytes)}"
         words = "fits" if self.fits else "will not fit"
-        return f"{words}: needs {format_bytes(self.peak_allocated_bytes)} of {format_bytes(self.limit_bytes)} (predicted by {self.method})"
+        return f"{words}: needs {format_bytes(self.needed_bytes)} of {format_bytes(self.limit_bytes)} (predicted by {self.method})"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -45,11 +61,14 @@ class Estimate:
             "method": self.method,
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_device_bytes": self.peak_device_bytes,
             "low_bytes": self.low_bytes,
             "high_bytes": self.high_bytes,
             "limit_bytes": self.limit_bytes,
             "fits": self.fits,
             "components": dict(self.components),
+            "phases": dict(self.phases),
+            "terms": dict(self.terms),
             "assumptions": dict(self.assumptions),
             "advice": [
                 {"change": a.change, "saving_bytes": a.saving_bytes, "cost": a.cost, "code": a.code}

@@ -1,8 +1,7 @@
-"""Memory of a training step by formula: sizes in, `Estimate` out. No torch.
+"""Memory of a training step by formula: a model's shape and how it is trained in, `Estimate` out. No torch.
 
-Sources: mixed-precision bookkeeping after Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054, section 3.1: 2 + 2 + 12 bytes a parameter
-for Adam); activations of a transformer layer after Korthikanti et al. 2022 (arXiv 2205.05198, equations 1 and 2); optimizer temporaries
-as torch.optim allocates them (torch/optim/adam.py, `_multi_tensor_adam` and `_single_tensor_adam`).
+Each part has a file and its sources there: `shapes` and `families` (parameters), `precision`, `optimizers`, `weights` (what is held),
+`saved` and `loss` (what forward keeps), `working` (what lives for a moment), `parallel`, `devices`, and `moments`, which adds them up.
 """
 
 from __future__ import annotations
@@ -12,45 +11,119 @@ from typing import Any, Literal
 
 from memagent.errors import EstimateError
 from memagent.estimator.estimate import Estimate
+from memagent.estimator.loss import loss_bytes
+from memagent.estimator.moments import Moments, moments
+from memagent.estimator.optimizers import optimizer_named, state_bytes
+from memagent.estimator.precision import BYTES_OF
+from memagent.estimator.shapes import ModelShape
+from memagent.estimator.sizes import StepSizes, estimate_step
+from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.working import activation_stack, edge_bytes
 
-BYTES_OF = {
-    "float64": 8,
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3fn": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int4": 0.5,
-}
+__all__ = [
+    "BYTES_OF",
+    "ModelShape",
+    "StepSizes",
+    "TrainingSpec",
+    "TransformerShape",
+    "attention_scores",
+    "estimate_step",
+    "estimate_training",
+    "estimate_transformer",
+    "state_bytes_per_parameter",
+    "transformer_activations",
+    "with_batch",
+]
 
-STATE_BYTES = {
-    "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8.0, "nadam": 8.0, "radam": 8.0, "amsgrad": 12.0,
-    "adam8bit": 2.03, "adamw8bit": 2.03, "rmsprop": 4.0, "adagrad": 4.0, "lion": 4.0, "adafactor": 0.02, "muon": 4.0,
-}  # fmt: skip
-"""Optimizer state in bytes a parameter where states are fp32; the 8-bit optimizers add one fp32 scale to each block of 256."""
-
-MASTER_BYTES = 4.0
-UNCERTAIN = 0.3
-"""Relative error allowed for activations when bounding the peak; the other components are exact or nearly so."""
+UNCERTAIN = 0.1
+"""Relative error allowed for what depends on the input: nine of ten measured cases lie within it (docs/estimator.md)."""
+FRAGMENTED = 0.08
+"""What the caching allocator reserves beyond the tensors' peak, as a share of it: the middle of measured fine-tunings, which lie from
+0.02 to 0.3."""
 
 
-@dataclass(frozen=True)
-class StepSizes:
-    """Bytes that a step's tensors take. `temporaries_bytes` are what the optimizer allocates within its step."""
+def estimate_training(
+    spec: TrainingSpec, *, limit_bytes: int | None = None, context_bytes: int | None = None
+) -> Estimate:
+    """What one rank needs for one step.
 
-    parameters_bytes: int
-    gradients_bytes: int
-    optimizer_state_bytes: int
-    buffers_bytes: int = 0
-    activations_bytes: int | None = None
-    temporaries_bytes: int = 0
-    context_bytes: int = 0
+    With `spec.gpu` or `context_bytes` the device's level is given too: tensors, what the allocator cannot reuse, and the context;
+    `limit_bytes` defaults to what that GPU has. Raises EstimateError for what makes no sense (by name).
+    """
+    stage = _fullest_stage(spec)
+    gpu = spec.gpu_rule
+    context = context_bytes if context_bytes is not None else gpu.context_bytes if gpu else 0
+    peak = round(stage.peak)
+    uncertain = UNCERTAIN * (stage.activations + stage.working - stage.static.temporaries)
+    terms = {name: round(size) for name, size in stage.terms.items()}
+    fragmentation = round(FRAGMENTED * peak) if gpu else 0
+    phases = {name: round(size) for name, size in stage.phases.items()}
+    return Estimate(
+        method="formula",
+        peak_allocated_bytes=peak,
+        low_bytes=max(0, round(peak - uncertain)),
+        high_bytes=round(peak + uncertain),
+        components={
+            "parameters": round(stage.static.parameters),
+            "gradients": round(stage.static.gradients),
+            "optimizer_state": round(stage.static.state),
+            "buffers": 0,
+            "activations": round(stage.activations),
+            "workspace": round(stage.working) + sum(terms.values()),
+            "fragmentation": fragmentation,
+            "context": context,
+        },
+        limit_bytes=limit_bytes if limit_bytes is not None else gpu.total_bytes if gpu else None,
+        assumptions=_assumptions(spec),
+        timeline=tuple(phases.items()),
+        peak_device_bytes=peak + fragmentation + context if gpu or context_bytes is not None else None,
+        phases=phases,
+        terms=terms,
+    )
+
+
+def _fullest_stage(spec: TrainingSpec) -> Moments:
+    """A pipeline's first stage holds the embeddings and most micro-batches, its last the head: the worse of the two."""
+    if spec.parallel.pipeline == 1:
+        return moments(spec)
+    ends = moments(spec, last=False), moments(spec, first=False)
+    return max(ends, key=lambda stage: stage.peak)
+
+
+def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
+    shape, plan = spec.model, spec.parallel
+    taken: dict[str, Any] = {
+        "model": shape.name or shape.family,
+        "parameters": spec.parameter_count or shape.parameter_count(),
+        "precision": spec.precision,
+        "optimizer": f"{spec.optimizer} ({spec.step_implementation})",
+        "checkpointing": spec.checkpointing,
+        "attention": spec.attention_path,
+        "loss": spec.loss,
+        "batch": spec.batch,
+        "sequence": spec.positions,
+    }
+    if shape.parameters is not None:
+        taken["activations"] = "left out: only the number of parameters is known of this model"
+    if spec.lora_rank is not None:
+        taken["lora"] = f"rank {spec.lora_rank} at {', '.join(spec.lora_targets)}"
+    if spec.quantised is not None:
+        taken["quantised"] = spec.quantised
+    if spec.rule.paged:
+        taken["optimizer_state"] = "paged: it may leave for the host when memory is short; counted as held"
+    if plan.data * plan.tensor * plan.pipeline > 1:
+        taken["parallel"] = (
+            f"data {plan.data} (ZeRO {plan.zero}), tensor {plan.tensor}, pipeline {plan.pipeline}: one rank's share"
+        )
+    if shape.activation_name not in ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "quick_gelu"):
+        taken["activation"] = f"{shape.activation_name} is taken to keep its input"
+    return taken
 
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """A decoder or encoder. `ffn` defaults to 4 x hidden, `kv_heads` to heads; `gated` feed-forward has three matrices."""
+    """A decoder or encoder with its batch, for those who know no more than that. `ffn` defaults to 4 x hidden, `kv_heads` to heads; a
+    `gated` feed-forward has three matrices, and is taken for Llama's block; others for GPT-2's."""
 
     layers: int
     hidden: int
@@ -68,74 +141,33 @@ class TransformerShape:
             if getattr(self, name) < 1:
                 raise EstimateError(f"{name} is {getattr(self, name)}: give 1 or more")
 
+    def model(self) -> ModelShape:
+        """The same as a model: learned positions and dropout go with GPT-2's block."""
+        common = {"kv_heads": self.kv_heads, "ffn": self.ffn, "tied_embeddings": self.tied_embeddings}
+        if self.gated:
+            return ModelShape(self.layers, self.hidden, self.heads, self.vocab, family="llama", **common)  # type: ignore[arg-type]
+        return ModelShape(
+            self.layers, self.hidden, self.heads, self.vocab, family="gpt2", activation="gelu", positions=self.sequence, dropout=0.1,
+            **common,  # type: ignore[arg-type]
+        )  # fmt: skip
+
     def parameter_count(self) -> int:
-        """Weights and biases of embeddings, layers and the output, positions learned only where the feed-forward is not gated."""
-        ffn, h = self.ffn or 4 * self.hidden, self.hidden
-        kv = h * (self.kv_heads or self.heads) // self.heads
-        attention = 2 * h * h + 2 * h * kv
-        feed_forward = (3 if self.gated else 2) * h * ffn
-        small = 2 * h if self.gated else 13 * h  # norms, and biases where there are any
-        embeddings = self.vocab * h * (1 if self.tied_embeddings else 2) + (0 if self.gated else self.sequence * h)
-        return self.layers * (attention + feed_forward + small) + embeddings + h
-
-
-def estimate_step(
-    sizes: StepSizes, *, limit_bytes: int | None = None, assumptions: dict[str, Any] | None = None
-) -> Estimate:
-    """The peak of a step: the larger of the moment when activations are held and gradients begin, and the optimizer's step.
-
-    At the end of forward the step holds parameters, buffers, state (from the second step on) and all activations; gradients grow as
-    activations are freed, so their sum never reaches both totals. At the optimizer's step activations are gone, gradients and
-    temporaries are there.
-    """
-    known = sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + sizes.context_bytes
-    activations = sizes.activations_bytes or 0
-    forward_end = known + activations
-    backward = known + max(activations, sizes.gradients_bytes) + min(activations, sizes.gradients_bytes) // 4
-    optimizer_step = known + sizes.gradients_bytes + sizes.temporaries_bytes
-    peak = max(forward_end, backward, optimizer_step)
-    margin = int(UNCERTAIN * activations)
-    return Estimate(
-        method="formula",
-        peak_allocated_bytes=peak,
-        low_bytes=max(known, peak - margin),
-        high_bytes=peak + margin,
-        components={
-            "parameters": sizes.parameters_bytes,
-            "gradients": sizes.gradients_bytes,
-            "optimizer_state": sizes.optimizer_state_bytes,
-            "buffers": sizes.buffers_bytes,
-            "activations": activations,
-            "workspace": sizes.temporaries_bytes,
-            "context": sizes.context_bytes,
-        },
-        limit_bytes=limit_bytes,
-        assumptions=assumptions or {},
-        timeline=(("forward", forward_end), ("backward", backward), ("optimizer", optimizer_step)),
-    )
+        """Weights and biases, tied ones once."""
+        return self.model().parameter_count()
 
 
 def transformer_activations(
     shape: TransformerShape,
     *,
-    bytes_per_value: float = 2.0,
-    checkpointing: Literal["none", "full"] = "none",
-    attention: Literal["eager", "sdpa"] = "sdpa",
+    precision: str = "mixed",
+    checkpointing: Literal["none", "full", "selective"] = "none",
+    attention: Literal["eager", "math", "sdpa"] = "sdpa",
 ) -> int:
-    """Bytes saved for backward, logits and their loss included.
-
-    Per layer and without checkpointing s*b*h*34 bytes at two bytes a value (Korthikanti et al., equation 1), and 5*a*s^2*b more where
-    attention materialises its scores (softmax input and output and a one-byte dropout mask). With full checkpointing only the layer's
-    input, 2*s*b*h, is kept (plus one layer being recomputed). Logits: their copy in fp32 and its gradient, s*b*v*(value + 4 + 4).
-    """
-    tokens = shape.batch * shape.sequence
-    scale = bytes_per_value / 2
-    layer = 34 * tokens * shape.hidden * scale
-    if attention == "eager":
-        layer += attention_scores(shape, bytes_per_value=bytes_per_value) * 2.5
-    kept = layer * shape.layers if checkpointing == "none" else 2 * tokens * shape.hidden * scale * shape.layers + layer
-    logits = tokens * shape.vocab * (bytes_per_value + 8)
-    return int(kept + logits)
+    """Bytes kept for backward, logits' log-softmax included; for GPT-2's block in two bytes 34 s b h a layer, and 5 a s^2 b more where
+    attention materialises its scores (Korthikanti et al. 2022, equation 1)."""
+    spec = _plain(shape, precision=precision, checkpointing=checkpointing, attention=attention)
+    kept, recomputed, _ = activation_stack(spec, layers=shape.layers, decoders=0)
+    return round(kept + recomputed + edge_bytes(spec) + loss_bytes(spec).kept)
 
 
 def attention_scores(shape: TransformerShape, *, bytes_per_value: float = 2.0) -> int:
@@ -146,52 +178,31 @@ def attention_scores(shape: TransformerShape, *, bytes_per_value: float = 2.0) -
 def estimate_transformer(
     shape: TransformerShape,
     *,
-    precision: Literal["fp32", "bf16", "fp16", "mixed"] = "mixed",
+    precision: Literal["fp32", "bf16", "fp16", "mixed", "amp", "fp8"] = "mixed",
     optimizer: str = "adamw",
-    checkpointing: Literal["none", "full"] = "none",
-    attention: Literal["eager", "sdpa"] = "sdpa",
+    checkpointing: Literal["none", "full", "selective"] = "none",
+    attention: Literal["eager", "math", "sdpa"] = "sdpa",
     parameter_count: int | None = None,
     context_bytes: int = 0,
     limit_bytes: int | None = None,
 ) -> Estimate:
-    """A transformer's step from its shape alone.
+    """A transformer's step from its shape alone. `precision` is one of `memagent.estimator.precision.PRECISIONS`.
 
-    precision `mixed` keeps 2-byte weights and gradients and a 4-byte master copy: with Adam 2 + 2 + 12 = 16 bytes a parameter.
-    `bf16` and `fp16` keep weights, gradients and state in two bytes; `fp32` keeps all in four.
     Raises EstimateError for an unknown optimizer.
     """
-    count = parameter_count or shape.parameter_count()
-    weight = 4 if precision == "fp32" else 2
-    state = state_bytes_per_parameter(optimizer) * (0.5 if precision in ("bf16", "fp16") else 1)
-    master = MASTER_BYTES if precision == "mixed" else 0.0
-    activations = transformer_activations(
-        shape, bytes_per_value=weight, checkpointing=checkpointing, attention=attention
-    )
-    sizes = StepSizes(
-        parameters_bytes=count * weight,
-        gradients_bytes=count * weight,
-        optimizer_state_bytes=int(count * (state + master)),
-        activations_bytes=activations,
-        context_bytes=context_bytes,
-    )
-    taken = {
-        "parameters": count,
-        "precision": precision,
-        "optimizer": optimizer,
-        "checkpointing": checkpointing,
-        "attention": attention,
-        "batch": shape.batch,
-        "sequence": shape.sequence,
-    }
-    return estimate_step(sizes, limit_bytes=limit_bytes, assumptions=taken)
+    spec = _plain(
+        shape, precision=precision, optimizer=optimizer, checkpointing=checkpointing, attention=attention, parameter_count=parameter_count
+    )  # fmt: skip
+    return estimate_training(spec, limit_bytes=limit_bytes, context_bytes=context_bytes or None)
+
+
+def _plain(shape: TransformerShape, **options: Any) -> TrainingSpec:
+    return TrainingSpec(shape.model(), shape.batch, shape.sequence, use_cache=False, **options)
 
 
 def state_bytes_per_parameter(optimizer: str) -> float:
     """Bytes of fp32 state a parameter. Raises EstimateError that lists the optimizers known."""
-    try:
-        return STATE_BYTES[optimizer.lower()]
-    except KeyError:
-        raise EstimateError(f"optimizer {optimizer!r} is not known: use one of {', '.join(STATE_BYTES)}") from None
+    return state_bytes(optimizer_named(optimizer), value_bytes=4)
 
 
 def with_batch(shape: TransformerShape, batch: int) -> TransformerShape:

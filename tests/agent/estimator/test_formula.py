@@ -7,6 +7,7 @@ import pytest
 from memagent.errors import EstimateError
 from memagent.estimator.formula import (
     StepSizes,
+    TrainingSpec,
     TransformerShape,
     attention_scores,
     estimate_step,
@@ -15,6 +16,7 @@ from memagent.estimator.formula import (
     transformer_activations,
     with_batch,
 )
+from memagent.estimator.saved import layer_saved
 
 LLAMA_7B = TransformerShape(layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048, ffn=11_008, gated=True)
 GPT2 = TransformerShape(layers=12, hidden=768, heads=12, vocab=50_257, sequence=1024, tied_embeddings=True)
@@ -44,20 +46,38 @@ def test_attention_scores_are_batch_heads_sequence_squared_times_two():
     assert attention_scores(with_batch(LLAMA_7B, 4)) == 4 * 32 * 2048**2 * 2
 
 
+PLAIN = TransformerShape(layers=24, hidden=2048, heads=16, vocab=50_257, sequence=1024, tied_embeddings=True)
+
+
 def test_a_layer_keeps_34_sbh_and_eager_attention_five_as_squared_b_more():
-    without_logits = 8 * LLAMA_7B.sequence * LLAMA_7B.vocab + 2 * LLAMA_7B.sequence * LLAMA_7B.vocab
-    sbh = 2048 * 4096
-    assert transformer_activations(LLAMA_7B) - without_logits == 32 * 34 * sbh
-    assert (
-        transformer_activations(LLAMA_7B, attention="eager") - transformer_activations(LLAMA_7B)
-        == 32 * 5 * 32 * 2048**2
-    )
+    """Korthikanti et al. 2022, equation 1: GPT's block with a plain GELU and dropout in two bytes; FlashAttention keeps no scores."""
+    layer = layer_saved(TrainingSpec(PLAIN.model(), 1, 1024, precision="mixed", use_cache=False))
+    statistics = 1024 * (
+        2 * 8 + 4 * 16
+    )  # two norms' mean and deviation, attention's log-sum-exp: the paper leaves them out
+    assert layer.total - statistics == 34 * 1024 * 2048
+    eager, sdpa = transformer_activations(PLAIN, attention="eager"), transformer_activations(PLAIN)
+    assert eager - sdpa == 24 * (5 * 16 * 1024**2 - 4 * 16 * 1024)
+
+
+def test_tensor_parallel_divides_24_of_34_and_sequence_parallel_the_rest():
+    """Korthikanti et al. 2022, equations 2 and 4: s b h (10 + 24 / t), then 34 / t."""
+    layer = layer_saved(TrainingSpec(PLAIN.model(), 1, 1024, precision="mixed", use_cache=False))
+    sbh, small = 1024 * 2048, 1024 * (2 * 8 + 4 * 16)
+    assert layer.on_rank(4, sequence=False) == pytest.approx(sbh * (10 + 24 / 4), abs=small)
+    assert layer.on_rank(4, sequence=True) == pytest.approx(sbh * 34 / 4, abs=small)
 
 
 def test_checkpointing_keeps_a_layers_input_each_and_one_layer():
-    full, none = transformer_activations(LLAMA_7B, checkpointing="full"), transformer_activations(LLAMA_7B)
-    assert full < 0.2 * none
-    assert none - full == 31 * 34 * 2048 * 4096 - 32 * 2 * 2048 * 4096
+    full, none = transformer_activations(PLAIN, checkpointing="full"), transformer_activations(PLAIN)
+    layer = layer_saved(TrainingSpec(PLAIN.model(), 1, 1024, precision="mixed", use_cache=False)).total
+    assert full < 0.3 * none
+    assert none - full == 23 * layer - 24 * 2 * 1024 * 2048
+
+
+def test_selective_checkpointing_drops_the_scores_alone():
+    selective = transformer_activations(PLAIN, checkpointing="selective", attention="eager")
+    assert transformer_activations(PLAIN, attention="eager") - selective == 24 * 5 * 16 * 1024**2
 
 
 def test_activations_grow_with_the_batch():

@@ -1,0 +1,86 @@
+"""Bytes a value: how weights, gradients and activations are held, and what quantised weights take with their scales.
+
+Sources: Micikevicius et al. 2018 (mixed precision) and Rajbhandari et al. 2020 (its bookkeeping); Dettmers et al. 2022 (LLM.int8) and
+2023 (QLoRA, section 3: blocks of 64, double quantisation in blocks of 256); torch/amp/autocast_mode.py for what autocast keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memagent.errors import EstimateError
+
+BYTES_OF = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int4": 0.5,
+}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes of one value. `residual` is the stream between layers; `master` an fp32 copy that the optimizer keeps (0: none);
+    `state` what a state's value takes where the optimizer follows the parameter's dtype. `casts` are the copies of weights that
+    autocast, or fp8's kernels, keep until backward has used them."""
+
+    name: str
+    weight: float
+    gradient: float
+    compute: float
+    residual: float
+    state: float
+    master: float = 0.0
+    casts: float = 0.0
+    autocast: bool = False
+    stored: float | None = None
+    """Bytes of a linear layer's saved input where it differs from `compute` (fp8 keeps one byte)."""
+
+    @property
+    def saved_input(self) -> float:
+        return self.compute if self.stored is None else self.stored
+
+
+PRECISIONS = {
+    "fp32": Precision("fp32", 4, 4, 4, 4, 4),
+    "bf16": Precision("bf16", 2, 2, 2, 2, 2),
+    "fp16": Precision("fp16", 2, 2, 2, 2, 2),
+    "mixed": Precision("mixed", 2, 2, 2, 2, 4, master=4),
+    "amp": Precision("amp", 4, 4, 2, 4, 4, casts=2, autocast=True),
+    "fp8": Precision("fp8", 2, 2, 2, 2, 4, master=4, casts=2, stored=1),
+}
+"""`bf16`, `fp16`: all in two bytes, as `model.to(torch.bfloat16)` gives. `mixed`: two-byte weights and gradients, fp32 master copy and
+states (Apex O2, Megatron, DeepSpeed: 2 + 2 + 12 bytes a parameter with Adam). `amp`: torch.autocast over fp32 weights. `fp8`:
+Transformer Engine over bf16 weights, which keeps each weight in fp8 and transposed, and saves inputs in fp8."""
+
+
+def precision_named(name: str) -> Precision:
+    """Raises EstimateError that lists the precisions known."""
+    try:
+        return PRECISIONS[name]
+    except KeyError:
+        raise EstimateError(f"precision {name!r} is not known: use one of {', '.join(PRECISIONS)}") from None
+
+
+QUANTISED = {
+    "int8": 1.0,
+    "fp8": 1.0,
+    "int4": 0.5 + 2 / 128,
+    "nf4": 0.5 + 4 / 64,
+    "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256),
+}
+"""Bytes a value of a quantised weight, scales included: NF4 has one fp32 scale to each block of 64 (0.0625 bytes), double quantisation
+makes that one byte and an fp32 scale to each 256 blocks (0.0159; QLoRA section 3); int4 as GPTQ has one fp16 scale to each 128."""
+
+
+def quantised_bytes(name: str) -> float:
+    """Raises EstimateError that lists the quantisations known."""
+    try:
+        return QUANTISED[name]
+    except KeyError:
+        raise EstimateError(f"quantisation {name!r} is not known: use one of {', '.join(QUANTISED)}") from None

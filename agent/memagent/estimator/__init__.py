@@ -1,4 +1,5 @@
 """The estimator: what a training step will need, before it runs. Its answer is a *prediction*, never a forecast.
 
-`formula` needs sizes only (no torch), `live` reads them off a model and its optimizer, `advice` says what to change.
+`formula` needs a shape only (no torch), `live` reads sizes off a model and its optimizer; `search` finds what fits, `changes` says what to
+change so that a run does, `advice` has words for a forecast's causes.
 """

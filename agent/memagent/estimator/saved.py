@@ -195,16 +195,18 @@ def _qkv_values(spec: TrainingSpec, tokens: int, key_tokens: int) -> float:
 
 def _scores(spec: TrainingSpec, kept: Saved, values: float) -> None:
     """Probabilities, and their dropped-out copy with its mask (Korthikanti: 2 + 1 + 2 bytes); in fp32 first where the model asks for it."""
-    shape, math = spec.model, spec.attention_path == "math"
-    c = 4.0 if math else spec.numbers.compute
+    shape, numbers, math = spec.model, spec.numbers, spec.attention_path == "math"
+    c = 4.0 if math else numbers.compute
     # autocast takes softmax in fp32 on CUDA; on the CPU only where a mask in fp32 is added first, as for decoders
-    autocast = spec.numbers.autocast and (spec.device == "cuda" or shape.kind_of_head == "lm")
+    autocast = numbers.autocast and (spec.device == "cuda" or shape.kind_of_head == "lm")
     fp32 = shape.style.softmax_fp32 or autocast or math
     chance = spec.attention_chance
     size = (4.0 if fp32 else c) + (c if chance > 0 or (fp32 and c < 4) else 0.0)
     if spec.checkpointing != "selective":
         kept.add("attention_scores", values * size)
-        _mask(spec, kept, values, chance, split=True)
+        # rotary's fp32 tables leave queries in fp32 under autocast, and dropout works in their dtype
+        wide = numbers.autocast and shape.style.rotary and spec.device == "cpu"
+        _mask(spec, kept, values * (2 if wide else 1), chance, split=True)
 
 
 def _feed_forward(spec: TrainingSpec, kept: Saved, tokens: int) -> None:
@@ -215,9 +217,13 @@ def _feed_forward(spec: TrainingSpec, kept: Saved, tokens: int) -> None:
         # the router's copies, and each token's values for each of its experts: gathered input, hidden, weighted output
         kept.add("router", tokens * shape.experts * 8, split=False)
         f, chosen = f * shape.experts_per_token, tokens * shape.experts_per_token * shape.hidden
-        kept.add("ffn_input", tokens * shape.hidden * c, split=False)
-        kept.add("experts", 2 * chosen * c)
-        kept.add("ffn", f * c * (4 if shape.is_gated else 2))
+        # grouped products are not on autocast's list: experts work in the stream's dtype (transformers/integrations/moe.py)
+        inner, trained = stream if numbers.autocast else c, spec.lora_rank is None
+        if trained:
+            kept.add("ffn_input", tokens * shape.hidden * c, split=False)
+        # frozen experts keep neither what they gather nor the input of their last product
+        kept.add("experts", chosen * inner * (1 + trained))
+        kept.add("ffn", f * inner * ((3 if shape.is_gated else 1) + trained))
     else:
         # Phi and such read one norm's output for attention and feed-forward: one storage, counted with attention
         shared = shape.style.norms == 1 and not numbers.autocast and spec.lora_rank is None
@@ -251,7 +257,7 @@ def cast_bytes(spec: TrainingSpec) -> float:
         return 0.0
     if spec.lora_rank is not None:
         return spec.numbers.casts * sum(spec.lora_rank * (m.rows + m.cols) * m.copies for m in spec.lora_matrices())
-    linear = sum(m.copies * m.rows * m.cols for m in matrices(spec.model) if m.kind in ("linear", "expert", "head"))
+    linear = sum(m.copies * m.rows * m.cols for m in matrices(spec.model) if m.kind in ("linear", "head"))
     shape = spec.model
     if shape.kind_of_head in ("lm", "mlm") and shape.is_tied:
         linear += shape.vocab * shape.hidden

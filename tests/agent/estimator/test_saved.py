@@ -1,6 +1,7 @@
 """What the formula says that autograd keeps, and a step holds, beside what it really does: transformers on the CPU, random weights.
 
-The cases are wide, not chosen: every family, three precisions, with and without checkpointing, SDPA and eager attention, dropout on and off.
+The cases are wide, not chosen: every family, three precisions, with and without checkpointing, SDPA and eager attention, dropout on
+and off.
 """
 
 from __future__ import annotations

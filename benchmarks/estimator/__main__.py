@@ -1,0 +1,91 @@
+"""The command. See `benchmarks.estimator`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import benchmarks.estimator
+from benchmarks.estimator.workload import Case
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what was asked for; plain options mean `score`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        words.insert(0, "score")
+    asked = _parser().parse_args(words)
+    warnings.simplefilter("ignore")  # the libraries' own; each case is somebody's
+    if asked.verb == "record":
+        from benchmarks.estimator import record
+
+        return record.main(asked.out, device=asked.device, quick=asked.quick)
+    _score(asked.json, quick=asked.quick)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.estimator", description=benchmarks.estimator.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    score = verbs.add_parser("score", help="the error table, against every truth there is")
+    score.add_argument("--quick", action="store_true", help="a few cases of the zoo: shows that it works")
+    score.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    record = verbs.add_parser("record", help="measure the zoo on this machine's GPU and keep it as a truth")
+    record.add_argument("--out", type=Path, metavar="FILE", help="default: benchmarks/estimator/truth/<gpu>.json")
+    record.add_argument("--quick", action="store_true", help="a few small cases")
+    record.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try the recorder out where there is no GPU"
+    )
+    return parser
+
+
+def _score(out: Path | None, *, quick: bool) -> None:
+    from benchmarks.agent.__main__ import machine
+    from benchmarks.estimator import score, table, truths, zoo
+    from benchmarks.estimator.estimators import warm_up
+
+    cases = zoo.small(quick=quick)
+    warm_up(cases)
+    checked = {case.name for case in cases[::3]} if quick else {case.name for case in cases}
+    found = list(truths.measured_here(_told(cases), check=lambda case: case.name in checked))
+    if not quick:
+        found += [*truths.recorded(), *truths.published()]
+    results = list(score.estimates(found, _say))
+    _say("")
+    judged = score.summaries(results)
+    print(table.printed(found, results, judged))
+    if out:
+        content = {
+            "machine": machine(),
+            "quick": quick,
+            "truths": [truth.to_dict() for truth in found],
+            "summaries": [summary.to_dict() for summary in judged],
+            "results": [result.to_dict() for result in results],
+        }
+        out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _told(cases: Iterable[Case]) -> Iterator[Case]:
+    for case in cases:
+        _say(f"{case.name}: the truth")
+        yield case
+
+
+def _say(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

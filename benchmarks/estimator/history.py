@@ -1,0 +1,59 @@
+"""A snapshot of torch's allocator with its history, reduced to what replays it: plain JSON, no Python frames, compressed.
+
+The keys are those of `torch.cuda.memory._snapshot()` ("device_traces", "segments"), so that whatever reads a snapshot reads this. Kept
+of each event are action, address, size and stream; of each segment its place, size, pool and blocks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ACTIONS = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom",
+)  # fmt: skip
+
+_EVENT = ("action", "addr", "size", "stream", "device_free")
+_SEGMENT = (
+    "device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream", "segment_type",
+    "segment_pool_id", "is_expandable",
+)  # fmt: skip
+_BLOCK = ("address", "size", "requested_size", "state")
+
+
+def reduced(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot without frames and without what is not memory (marks of the profiler, say)."""
+    traces = [
+        [_kept(event, _EVENT) for event in trace if event["action"] in ACTIONS] for trace in snapshot["device_traces"]
+    ]
+    segments = [
+        {**_kept(segment, _SEGMENT), "blocks": [_kept(block, _BLOCK) for block in segment.get("blocks", ())]}
+        for segment in snapshot["segments"]
+    ]
+    return {
+        "device_traces": traces,
+        "segments": segments,
+        "allocator_settings": dict(snapshot.get("allocator_settings", {})),
+    }
+
+
+def write(path: Path, snapshot: Mapping[str, Any]) -> int:
+    """Writes the reduced snapshot, the same bytes for the same content, and gives back how many events it holds."""
+    content = reduced(snapshot)
+    text = json.dumps(content, separators=(",", ":")).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text, mtime=0))
+    return sum(map(len, content["device_traces"]))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` wrote."""
+    content: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return content
+
+
+def _kept(item: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: item[name] for name in names if name in item}

@@ -1,0 +1,173 @@
+"""Errors of every estimator against every truth, as values; `table.py` shows them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.estimator import isolated
+from benchmarks.estimator.estimators import ESTIMATORS, LeftOutError, Prediction
+from benchmarks.estimator.truths import LEVELS, Truth
+from benchmarks.estimator.workload import Case
+
+LIMITS = (0.5, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.25, 2.0)
+"""Device sizes that each case is judged at, as multiples of what it needed: five that it dies of and five that it fits in."""
+
+_LEFT_OUT = f"{LeftOutError.__name__}: "
+_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One estimate beside its truth. `predicted_bytes` is None where there is none, and `note` says why."""
+
+    source: str
+    level: str
+    case: str
+    estimator: str
+    true_bytes: int | None
+    predicted_bytes: int | None = None
+    low_bytes: int | None = None
+    high_bytes: int | None = None
+    died_at_bytes: int | None = None
+    seconds: float | None = None
+    left_out: bool = False
+    note: str = ""
+
+    @property
+    def error_ratio(self) -> float | None:
+        """Predicted over true, less one."""
+        if self.predicted_bytes is None or not self.true_bytes:
+            return None
+        return self.predicted_bytes / self.true_bytes - 1
+
+    def verdicts(self) -> Iterator[tuple[bool, bool]]:
+        """(won't fit, said that it won't) at each limit. A prediction that fits says so up to the limit itself."""
+        if self.predicted_bytes is None:
+            return
+        if self.died_at_bytes is not None:
+            yield True, self.predicted_bytes > self.died_at_bytes
+        if self.true_bytes:
+            for share in LIMITS:
+                yield share < 1, self.predicted_bytes > share * self.true_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "error_ratio": self.error_ratio}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One estimator at one level of one source. Ratios; None where nothing was judged. `worst_ratio` has its sign."""
+
+    source: str
+    level: str
+    estimator: str
+    cases: int
+    failed: int
+    left_out: int
+    median_ratio: float | None = None
+    p90_ratio: float | None = None
+    worst_ratio: float | None = None
+    worst_case: str = ""
+    exact_ratio: float | None = None
+    recall_ratio: float | None = None
+    false_alarm_ratio: float | None = None
+    covered_ratio: float | None = None
+    median_s: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def estimates(truths: Iterable[Truth], say: Callable[[str], None] = lambda _: None) -> Iterator[Result]:
+    """Every estimator on every truth that there is, each in a process of its own."""
+    for truth in truths:
+        if not truth.levels and truth.died_at_bytes is None:
+            continue
+        for name, estimate in ESTIMATORS.items():
+            say(f"{truth.case.name}: {name}")
+            yield from _compared(truth, name, estimate)
+
+
+def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Prediction]) -> Iterator[Result]:
+    outcome = isolated.call(lambda: estimate(truth.case, truth.device), timeout_s=_TIMEOUT_S)
+    for level in truth.levels or ("allocated",):
+        shared = {
+            "source": truth.source,
+            "level": level,
+            "case": truth.case.name,
+            "estimator": name,
+            "true_bytes": truth.levels.get(level),
+            "died_at_bytes": truth.died_at_bytes,
+        }
+        if outcome.value is None:
+            left_out = outcome.error.startswith(_LEFT_OUT)
+            yield Result(**shared, left_out=left_out, note=outcome.error.removeprefix(_LEFT_OUT))
+            continue
+        found = getattr(outcome.value, f"{level}_bytes")
+        if found is None:
+            yield Result(**shared, left_out=True, note=f"says nothing of {level}")
+            continue
+        bounds = (outcome.value.low_bytes, outcome.value.high_bytes) if level == "allocated" else (None, None)
+        yield Result(
+            **shared, predicted_bytes=found, low_bytes=bounds[0], high_bytes=bounds[1], seconds=outcome.seconds
+        )
+
+
+def summaries(results: Sequence[Result]) -> list[Summary]:
+    """In the order of sources, levels and estimators."""
+    sources = list(dict.fromkeys(result.source for result in results))
+    keys = [(source, level, name) for source in sources for level in LEVELS for name in ESTIMATORS]
+    groups = ((key, [r for r in results if (r.source, r.level, r.estimator) == key]) for key in keys)
+    return [_summary(*key, group) for key, group in groups if group]
+
+
+def _summary(source: str, level: str, estimator: str, results: list[Result]) -> Summary:
+    failed = sum(result.predicted_bytes is None and not result.left_out for result in results)
+    left_out = sum(result.left_out for result in results)
+    judged = [(result.error_ratio, result) for result in results if result.error_ratio is not None]
+    counts = (source, level, estimator, len(results), failed, left_out)
+    recall, false_alarms = verdict_ratios(results)
+    if not judged:
+        return Summary(*counts, recall_ratio=recall, false_alarm_ratio=false_alarms)
+    sizes = sorted(abs(error) for error, _ in judged)
+    worst, where = max(judged, key=lambda pair: abs(pair[0]))
+    times = [result.seconds for _, result in judged if result.seconds is not None]
+    return Summary(
+        *counts,
+        median_ratio=statistics.median(sizes),
+        p90_ratio=quantile(sizes, 0.9),
+        worst_ratio=worst,
+        worst_case=where.case,
+        exact_ratio=sum(error == 0 for error, _ in judged) / len(judged),
+        recall_ratio=recall,
+        false_alarm_ratio=false_alarms,
+        covered_ratio=covered(results),
+        median_s=statistics.median(times) if times else None,
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of them do not exceed."""
+    rank = -(-len(ordered) * round(1000 * share) // 1000)
+    return ordered[max(0, rank - 1)]
+
+
+def verdict_ratios(results: Iterable[Result]) -> tuple[float | None, float | None]:
+    """Of what does not fit, the share that was said not to; of what fits, the share that was said not to."""
+    verdicts = [verdict for result in results for verdict in result.verdicts()]
+    dies = [said for happens, said in verdicts if happens]
+    fits = [said for happens, said in verdicts if not happens]
+    return (sum(dies) / len(dies) if dies else None), (sum(fits) / len(fits) if fits else None)
+
+
+def covered(results: Iterable[Result]) -> float | None:
+    """How often the truth lies within the interval, where one is given."""
+    inside = [
+        result.low_bytes <= result.true_bytes <= result.high_bytes
+        for result in results
+        if result.low_bytes is not None and result.high_bytes is not None and result.true_bytes
+    ]
+    return sum(inside) / len(inside) if inside else None

@@ -1,0 +1,123 @@
+"""What is printed: how the truth agrees with itself, a table of summaries, and every case with every estimator's error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.estimator.estimators import ESTIMATORS
+from benchmarks.estimator.score import Result, Summary
+from benchmarks.estimator.truths import Truth
+
+_HEAD = (
+    "",
+    "cases",
+    "median",
+    "p90",
+    "worst",
+    "exact",
+    "OOM recall",
+    "false alarms",
+    "covered",
+    "s",
+    "worst case; what is missing",
+)
+_SHORT = {
+    "memagent, trace": "trace", "memagent, formula": "formula", "memagent, shape": "shape", "torch MemTracker": "MemTracker",
+    "DeepSpeed ZeRO-2": "ZeRO-2", "DeepSpeed ZeRO-3": "ZeRO-3", "parameters x 16": "x 16",
+}  # fmt: skip
+
+
+def printed(truths: Sequence[Truth], results: Sequence[Result], found: Sequence[Summary]) -> str:
+    """Everything."""
+    return "\n\n".join(part for part in (_checked(truths), _summaries(found), *_cases(results)) if part)
+
+
+def percent(ratio: float | None, *, signed: bool = False) -> str:
+    """Three digits that matter: `0`, `0.0107 %`, `-12.2 %`; a dash for None."""
+    if ratio is None:
+        return "-"
+    size = abs(100 * ratio)
+    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else 3 if size >= 0.1 else 4
+    return f"{100 * ratio:{'+' if signed and size else ''}.{digits}f} %"
+
+
+def _checked(truths: Sequence[Truth]) -> str:
+    """The second method beside the first."""
+    checked = [(truth.checked_bytes / truth.levels["allocated"] - 1, truth) for truth in truths if truth.checked_bytes]
+    rows = [
+        f"   {truth.case.name}: {percent(difference, signed=True)}"
+        for difference, truth in checked
+        if abs(difference) > 1e-4
+    ]
+    unmeasured = [f"   {truth.case.name}: {truth.note}" for truth in truths if not truth.levels and truth.note]
+    if unmeasured:
+        rows += ["-- not measured", *unmeasured]
+    if not checked:
+        return "\n".join(rows)
+    alike = sum(abs(difference) <= 1e-4 for difference, _ in checked)
+    head = f"-- the allocator's own account (torch.profiler) beside the storages counted: {alike} of {len(checked)} within 0.01 %"
+    return "\n".join([head, *rows])
+
+
+def _summaries(found: Sequence[Summary]) -> str:
+    rows: list[tuple[str, ...]] = [_HEAD]
+    for title in dict.fromkeys((summary.source, summary.level) for summary in found):
+        rows.append((f"-- {title[0]}: {title[1]}", *[""] * (len(_HEAD) - 1)))
+        rows += [_summary_row(summary) for summary in found if (summary.source, summary.level) == title]
+    return aligned(rows)
+
+
+def _summary_row(summary: Summary) -> tuple[str, ...]:
+    judged = summary.cases - summary.failed - summary.left_out
+    missing = [f"{summary.failed} failed"] * bool(summary.failed) + [f"{summary.left_out} left out"] * bool(
+        summary.left_out
+    )
+    return (
+        f"   {summary.estimator}",
+        str(judged),
+        percent(summary.median_ratio),
+        percent(summary.p90_ratio),
+        percent(summary.worst_ratio, signed=True),
+        percent(summary.exact_ratio),
+        percent(summary.recall_ratio),
+        percent(summary.false_alarm_ratio),
+        percent(summary.covered_ratio),
+        "-" if summary.median_s is None else f"{summary.median_s:.3f}",
+        "; ".join([summary.worst_case] * bool(summary.worst_case) + missing),
+    )
+
+
+def _cases(results: Sequence[Result]) -> list[str]:
+    parts = []
+    for source, level in dict.fromkeys((result.source, result.level) for result in results):
+        chosen = [result for result in results if (result.source, result.level) == (source, level)]
+        rows: list[tuple[str, ...]] = [("", "MiB", *(_SHORT.get(name, name) for name in ESTIMATORS), "")]
+        rows.append((f"-- {source}: {level}, predicted over true less one", *[""] * (len(rows[0]) - 1)))
+        for case in dict.fromkeys(result.case for result in chosen):
+            rows.append(_case_row(case, {result.estimator: result for result in chosen if result.case == case}))
+        parts.append(aligned(rows))
+    return parts
+
+
+def _case_row(case: str, by_estimator: dict[str, Result]) -> tuple[str, ...]:
+    true = next(iter(by_estimator.values())).true_bytes
+    failures = [
+        f"{_SHORT.get(r.estimator, r.estimator)}: {r.note}" for r in by_estimator.values() if r.note and not r.left_out
+    ]
+    errors = (percent(by_estimator[name].error_ratio, signed=True) for name in ESTIMATORS)
+    return (f"   {case}", "died" if true is None else f"{true / 2**20:,.2f}", *errors, "; ".join(failures))
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns: the first to the left, the last as it is, the others to the right. A title does not widen its column."""
+    last = len(rows[0]) - 1
+    widths = [max(len(row[at]) for row in rows if at or not row[0].startswith("--")) for at in range(last)]
+    lines = []
+    for row in rows:
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:last], widths[1:], strict=True)),
+            row[last],
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

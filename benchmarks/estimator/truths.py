@@ -1,0 +1,86 @@
+"""Truth as the scorer sees it, whatever it was measured with: one row a case, its bytes at up to three levels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.estimator import isolated, public, truth_cpu, zoo
+from benchmarks.estimator.workload import Case
+
+FOLDER = Path(__file__).parent / "truth"
+
+LEVELS = ("allocated", "reserved", "device")
+"""Peaks of: live bytes as the allocator counts them, what it holds of the device, and what NVML shows for the device."""
+
+CPU = "this machine's CPU"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a case needed. `levels` are bytes; `fits_bytes` is a size it is known not to fit in, where it died of it."""
+
+    source: str
+    device: str
+    case: Case
+    levels: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
+    checked_bytes: int | None = None
+    """The same by the second method."""
+    died_at_bytes: int | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measured_here(cases: Iterable[Case], *, check: Callable[[Case], bool]) -> Iterator[Truth]:
+    """Each case run on the CPU; those that `check` picks are profiled as well."""
+    for case in cases:
+        package = zoo.missing(case)
+        if package:
+            yield Truth(CPU, "cpu", case, note=f"{package} is not installed")
+            continue
+        build = partial(zoo.build, case)
+        counted = isolated.call(partial(_one_thread, truth_cpu.measured_peaks, build))
+        profiled = isolated.call(partial(_one_thread, truth_cpu.profiled_peaks, build)) if check(case) else None
+        if counted.value is None:
+            yield Truth(CPU, "cpu", case, note=counted.error)
+            continue
+        yield Truth(
+            CPU,
+            "cpu",
+            case,
+            {"allocated": counted.value.peak_bytes},
+            counted.value.by_phase,
+            profiled.value.peak_bytes if profiled and profiled.value else None,
+            note=profiled.error if profiled else "",
+        )
+
+
+def _one_thread(measure: Callable[..., truth_cpu.Peaks], build: Any) -> truth_cpu.Peaks:
+    with truth_cpu.one_thread():
+        return measure(build)
+
+
+def recorded(folder: Path = FOLDER) -> Iterator[Truth]:
+    """What `record` left below `truth/`, a file for each kind of GPU."""
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        if content.get("kind") != "recorded":
+            continue
+        for row in content["cases"]:
+            levels = {level: row[f"peak_{level}_bytes"] for level in LEVELS if row.get(f"peak_{level}_bytes")}
+            yield Truth(
+                content["gpu"], "cuda", Case(**row["case"]), levels, row.get("phases", {}), note=row.get("error", "")
+            )
+
+
+def published(folder: Path = FOLDER) -> Iterator[Truth]:
+    """What others measured."""
+    for row in public.rows(folder / public.FILE):
+        yield Truth(row.source, "cuda", row.case, row.levels, died_at_bytes=row.died_at_bytes, note=row.note)

@@ -1,0 +1,75 @@
+"""What a case is, what it builds, and the one training loop that all truths and estimators share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+STEPS = 2
+"""The first creates the optimizer's state, the second is the steady one."""
+
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training, described. `size` is "small" (a step on a CPU core takes less than a second) or "large" (for a GPU)."""
+
+    name: str
+    family: str
+    optimizer: str = "adamw"
+    autocast: Literal["bfloat16"] | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    checkpointing: Literal["none", "reentrant", "non_reentrant"] = "none"
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    accumulation: int = 1
+    lora: bool = False
+    holds_output: bool = True
+    """Whether the loop's variable keeps the model's output through backward, as most scripts do and `transformers.Trainer` does not."""
+    size: Literal["small", "large"] = "small"
+
+
+@dataclass
+class Workload:
+    """A case, built. `batch` makes the model's keyword arguments and the targets anew; `loss` takes the output and the targets."""
+
+    case: Case
+    model: nn.Module
+    batch: Callable[[], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
+    loss: Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    device: str = "cpu"
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.case.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device, dtype=getattr(torch, self.case.autocast))
+
+
+def train_step(workload: Workload, enter: Callable[[str], None] = lambda _: None) -> None:
+    """One optimizer step; `enter` is told of each phase as it begins. What is left between two steps is the training's own state."""
+    for _ in range(workload.case.accumulation):
+        _forward_backward(workload, enter)
+    enter("optimizer")
+    workload.optimizer.step()
+    workload.optimizer.zero_grad(set_to_none=True)
+
+
+def _forward_backward(workload: Workload, enter: Callable[[str], None]) -> None:
+    enter("data")
+    inputs, targets = workload.batch()
+    enter("forward")
+    with workload.autocast():
+        output = workload.model(**inputs)
+        loss = workload.loss(output, targets)
+    if not workload.case.holds_output:
+        del output
+    if workload.case.accumulation > 1:
+        loss = loss / workload.case.accumulation
+    enter("backward")
+    torch.autograd.backward(loss)

@@ -1,0 +1,133 @@
+"""The cases. `small()` runs anywhere; `large()` are the same kinds at sizes that fill some GiB of a GPU, for `record`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from benchmarks.estimator import families, language, public
+from benchmarks.estimator.optimizers import optimizer_named
+from benchmarks.estimator.workload import Case, Workload
+
+_BF16: dict[str, Any] = {"autocast": "bfloat16"}
+_AGAIN: dict[str, Any] = {"checkpointing": "non_reentrant"}
+_AGAIN_OLD: dict[str, Any] = {"checkpointing": "reentrant"}
+
+_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp": ("mlp", {}),
+    "mlp sgd": ("mlp", {"optimizer": "sgd"}),
+    "mlp momentum": ("mlp", {"optimizer": "momentum"}),
+    "mlp foreach": ("mlp", {"optimizer": "adamw_foreach"}),
+    "mlp fused": ("mlp", {"optimizer": "adamw_fused"}),
+    "mlp amsgrad": ("mlp", {"optimizer": "amsgrad"}),
+    "mlp rmsprop": ("mlp", {"optimizer": "rmsprop"}),
+    "mlp 8-bit": ("mlp", {"optimizer": "adamw_8bit"}),
+    "mlp adafactor": ("mlp", {"optimizer": "adafactor"}),
+    "mlp autocast": ("mlp", _BF16),
+    "mlp bf16": ("mlp", {"dtype": "bfloat16"}),
+    "mlp accumulated": ("mlp", {"accumulation": 4}),
+    "resnet": ("resnet", {"optimizer": "momentum"}),
+    "resnet adamw": ("resnet", {}),
+    "resnet autocast": ("resnet", {"optimizer": "momentum", **_BF16}),
+    "resnet checkpointed": ("resnet", {"optimizer": "momentum", **_AGAIN}),
+    "resnet accumulated": ("resnet", {"optimizer": "momentum", "accumulation": 2}),
+    "unet": ("unet", {}),
+    "unet autocast": ("unet", _BF16),
+    "unet checkpointed": ("unet", _AGAIN),
+    "diffusion": ("diffusion", {}),
+    "diffusion autocast": ("diffusion", {"optimizer": "adamw_8bit", **_BF16}),
+    "decoder": ("decoder", {}),
+    "decoder foreach": ("decoder", {"optimizer": "adamw_foreach"}),
+    "decoder autocast": ("decoder", _BF16),
+    "decoder checkpointed": ("decoder", _AGAIN),
+    "decoder checkpointed, reentrant": ("decoder", _AGAIN_OLD),
+    "decoder accumulated": ("decoder", {"accumulation": 4, "optimizer": "sgd"}),
+    "decoder lora": ("decoder", {"lora": True}),
+    "decoder output dropped": ("decoder", {"holds_output": False}),
+    "encoder": ("encoder", {}),
+    "moe": ("moe", {}),
+    "moe autocast": ("moe", _BF16),
+    "scan": ("scan", {}),
+    "scan checkpointed": ("scan", _AGAIN),
+    "lstm": ("lstm", {}),
+    "lstm momentum": ("lstm", {"optimizer": "momentum"}),
+    "graph": ("graph", {}),
+    "graph autocast": ("graph", _BF16),
+    "gpt2": ("gpt2", {}),
+    "gpt2 eager": ("gpt2", {"attention": "eager"}),
+    "gpt2 autocast": ("gpt2", _BF16),
+    "gpt2 checkpointed": ("gpt2", _AGAIN),
+    "gpt2 accumulated": ("gpt2", {"accumulation": 2, **_BF16}),
+    "gpt2 lora": ("gpt2", {"lora": True}),
+    "gpt2 as the Trainer": ("gpt2", {"holds_output": False, **_BF16}),
+    "bert": ("bert", {}),
+    "bert autocast 8-bit": ("bert", {"optimizer": "adamw_8bit", **_BF16}),
+    "llama": ("llama", {}),
+    "llama bf16 checkpointed": ("llama", {"dtype": "bfloat16", "optimizer": "adamw_foreach", **_AGAIN}),
+    "llama lora checkpointed": ("llama", {"lora": True, "dtype": "bfloat16", **_AGAIN_OLD}),
+    "llama accumulated": ("llama", {"accumulation": 2}),
+    "mixtral": ("mixtral", {}),
+    "t5": ("t5", {}),
+    "t5 adafactor": ("t5", {"optimizer": "adafactor", **_AGAIN}),
+    "mamba": ("mamba", {}),
+    "vit": ("vit", {}),
+    "vit autocast": ("vit", {"optimizer": "momentum", **_BF16}),
+}
+
+_QUICK = (
+    "mlp", "mlp 8-bit", "mlp accumulated", "resnet", "unet checkpointed", "decoder autocast", "decoder lora", "lstm", "graph", "gpt2",
+)  # fmt: skip
+
+
+def small(*, quick: bool = False) -> list[Case]:
+    """Every case, or a few of as many kinds as possible."""
+    cases = [Case(name, family, **rest) for name, (family, rest) in _CASES.items()]
+    return [case for case in cases if case.name in _QUICK] if quick else cases
+
+
+def large() -> list[Case]:
+    """The same cases at the size of real trainings."""
+    return [replace(case, name=f"{case.name}, large", size="large") for case in small()]
+
+
+def missing(case: Case) -> str | None:
+    """The package that this case needs and that is not installed."""
+    needs = [] if case.family in families.FAMILIES else ["transformers"]
+    needs += ["peft"] if needs and case.lora else []
+    return next((package for package in needs if find_spec(package) is None), None)
+
+
+def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
+    """The case, made on `device` and in its dtype from the start: nothing is moved, so it can be built on fake and meta tensors too.
+
+    With no device it is made wherever torch makes tensors at the moment.
+    """
+    torch.manual_seed(seed)
+    builders = families.FAMILIES | language.FAMILIES | public.FAMILIES
+    with _defaults(case, device):
+        model, batch, loss = builders[case.family](case)
+        model.train()
+        optimizer = optimizer_named(case.optimizer, model.parameters())
+
+    def made() -> tuple[families.Tensors, families.Tensors]:
+        with _defaults(case, device):
+            return batch()
+
+    return Workload(case, model, made, loss, optimizer, device or "cpu")
+
+
+@contextmanager
+def _defaults(case: Case, device: str | None) -> Iterator[None]:
+    """New tensors are on the device, and those of no given dtype in the case's."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, case.dtype))
+    try:
+        with torch.device(device) if device else nullcontext():
+            yield
+    finally:
+        torch.set_default_dtype(before)

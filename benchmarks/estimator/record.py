@@ -151,14 +151,14 @@ def measure(case: Case, device: str, history_path: Path) -> dict[str, Any]:
     current = "build"
     workload = zoo.build(case, device)
 
-    def enter(phase: str) -> None:
+    def enter(step: int, phase: str) -> None:
         nonlocal current
         _keep(peaks, current, probe.peaks())
         probe.restart_peaks()
         current = f"{step} {phase}"
 
     for step in range(STEPS):
-        train_step(workload, enter)
+        train_step(workload, partial(enter, step))
     _keep(peaks, current, probe.peaks())
     events = probe.save_history(history_path)
     highest = {

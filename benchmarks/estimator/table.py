@@ -21,6 +21,7 @@ _HEAD = (
     "s",
     "worst case; what is missing",
 )
+_ALIKE = 1e-4
 _SHORT = {
     "memagent, trace": "trace", "memagent, formula": "formula", "memagent, shape": "shape", "torch MemTracker": "MemTracker",
     "DeepSpeed ZeRO-2": "ZeRO-2", "DeepSpeed ZeRO-3": "ZeRO-3", "parameters x 16": "x 16",
@@ -42,21 +43,17 @@ def percent(ratio: float | None, *, signed: bool = False) -> str:
 
 
 def _checked(truths: Sequence[Truth]) -> str:
-    """The second method beside the first."""
-    checked = [(truth.checked_bytes / truth.levels["allocated"] - 1, truth) for truth in truths if truth.checked_bytes]
-    rows = [
-        f"   {truth.case.name}: {percent(difference, signed=True)}"
-        for difference, truth in checked
-        if abs(difference) > 1e-4
+    """How far the two methods are apart, and what has no truth."""
+    pairs = [
+        (truth.profiled_bytes / truth.counted_bytes - 1, truth)
+        for truth in truths
+        if truth.profiled_bytes and truth.counted_bytes
     ]
+    alike = sum(abs(difference) <= _ALIKE for difference, _ in pairs)
+    rows = [f"-- peaks by torch.profiler less those of the storages counted: {alike} of {len(pairs)} within 0.01 %"]
+    rows += [f"   {truth.case.name}: {percent(gap, signed=True)}" for gap, truth in pairs if abs(gap) > _ALIKE]
     unmeasured = [f"   {truth.case.name}: {truth.note}" for truth in truths if not truth.levels and truth.note]
-    if unmeasured:
-        rows += ["-- not measured", *unmeasured]
-    if not checked:
-        return "\n".join(rows)
-    alike = sum(abs(difference) <= 1e-4 for difference, _ in checked)
-    head = f"-- the allocator's own account (torch.profiler) beside the storages counted: {alike} of {len(checked)} within 0.01 %"
-    return "\n".join([head, *rows])
+    return "\n".join(rows + ["-- not measured"] * bool(unmeasured) + unmeasured)
 
 
 def _summaries(found: Sequence[Summary]) -> str:

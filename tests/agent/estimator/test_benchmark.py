@@ -1,0 +1,309 @@
+"""`python -m benchmarks.estimator` as it is called, and the truths it rests on. How good an estimate is, or how fast, is not judged."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.estimator import history, isolated, public, score, truth_cpu, truths, zoo
+from benchmarks.estimator.estimators import ESTIMATORS, meta
+from benchmarks.estimator.optimizers import AdamW8bit
+from benchmarks.estimator.score import LIMITS, Result
+from benchmarks.estimator.table import percent
+from benchmarks.estimator.workload import PHASES, Case, Workload, train_step
+
+ROOT = Path(__file__).parents[3]
+TORCH_ONLY = [case for case in zoo.small() if zoo.missing(Case("", case.family)) is None]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Many small operators are no faster on many threads, and much slower where other tests run beside."""
+    with truth_cpu.one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """What `--quick` prints and writes."""
+    out = tmp_path_factory.mktemp("figures") / "figures.json"
+    done = run("--quick", "--json", str(out))
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(out.read_text())
+
+
+def test_it_prints_every_estimator_and_every_case_of_the_quick_zoo(quick):
+    printed, written = quick
+    for name in (*ESTIMATORS, *(case.name for case in zoo.small(quick=True))):
+        assert name in printed
+    assert {row["estimator"] for row in written["summaries"]} == set(ESTIMATORS)
+    assert written["quick"] is True and written["machine"]["torch"]
+
+
+def test_every_case_has_its_truth_or_the_reason_why_not(quick):
+    for truth in quick[1]["truths"]:
+        assert truth["levels"].get("allocated", 0) > 0 or "not installed" in truth["note"]
+
+
+def test_an_estimate_is_there_or_says_why_it_is_not(quick):
+    for row in quick[1]["results"]:
+        assert (row["predicted_bytes"] is None) == bool(row["note"])
+        assert (row["error_ratio"] is None) == (row["predicted_bytes"] is None)
+
+
+def test_the_formula_and_the_peers_answer_for_a_plain_mlp(quick):
+    answered = {row["estimator"] for row in quick[1]["results"] if row["case"] == "mlp" and row["predicted_bytes"]}
+    assert answered >= set(ESTIMATORS) - {"memagent, trace", "memagent, shape"}
+
+
+def test_the_profiler_agrees_with_the_storages_counted(quick):
+    """It also sees the kernels' scratch, which convolutions have and matrix products do not."""
+    measured = {row["case"]["name"]: row for row in quick[1]["truths"] if row["levels"]}
+    for row in measured.values():
+        assert row["profiled_bytes"] == pytest.approx(row["counted_bytes"], rel=0.1)
+        assert row["levels"]["allocated"] <= min(row["profiled_bytes"], row["counted_bytes"])
+    assert measured["mlp"]["profiled_bytes"] == pytest.approx(measured["mlp"]["counted_bytes"], rel=1e-4)
+
+
+def test_the_zoo_holds_forty_cases_of_every_kind_asked_for():
+    cases = zoo.small()
+    assert len({case.name for case in cases}) == len(cases) >= 40
+    assert len(zoo.large()) == len(cases)
+    kinds = [
+        "mlp", "resnet", "unet", "vit", "bert", "gpt2", "llama", "t5", "scan", "moe", "lstm", "graph", "diffusion",
+    ]  # fmt: skip
+    assert {case.family for case in cases} >= set(kinds)
+    assert {case.optimizer for case in cases} >= {"adamw", "sgd", "momentum", "adamw_8bit"}
+    assert any(case.autocast for case in cases) and any(case.lora for case in cases)
+    assert any(case.accumulation > 1 for case in cases) and {case.checkpointing for case in cases} >= {
+        "none", "reentrant", "non_reentrant",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TORCH_ONLY, ids=lambda case: case.name)
+def test_every_case_trains(case):
+    workload = zoo.build(case)
+    trained = [parameter for parameter in workload.model.parameters() if parameter.requires_grad]
+    before = [parameter.detach().clone() for parameter in trained]
+    phases = []
+    train_step(workload, phases.append)
+    assert phases == [*PHASES[:3]] * case.accumulation + ["optimizer"]
+    changed = sum(not torch.equal(old, new) for old, new in zip(before, trained, strict=True))
+    assert changed >= len(trained) // 2
+    assert all(parameter.grad is None for parameter in trained)
+
+
+@pytest.mark.parametrize("case", TORCH_ONLY, ids=lambda case: case.name)
+def test_a_large_case_can_be_built_without_memory(case):
+    large = next(other for other in zoo.large() if other.name.startswith(f"{case.name}, "))
+    workload = meta(large)
+    assert {parameter.device.type for parameter in workload.model.parameters()} == {"meta"}
+    assert sum(p.numel() for p in workload.model.parameters()) > sum(
+        p.numel() for p in zoo.build(case).model.parameters()
+    )
+
+
+def test_the_counted_peak_of_a_step_known_by_heart():
+    """A Linear without bias and SGD without state: all that lives can be listed."""
+    peaks = truth_cpu.measured_peaks(partial(bare_linear, rows=8, width=16))
+    weights, batch, output, scalar = 4 * 16 * 16, 4 * 8 * 16, 4 * 8 * 16, 4
+    assert peaks.start_bytes == weights
+    assert peaks.by_phase["0 data"] == peaks.by_phase["1 data"] == weights + batch
+    forward = weights + batch + output + scalar
+    assert peaks.by_phase["1 forward"] == forward
+    assert (
+        peaks.by_phase["1 backward"] == forward + scalar + output + weights
+    )  # the loss's gradient, the output's, the weights'
+    assert peaks.by_phase["0 optimizer"] == peaks.by_phase["1 optimizer"] == 2 * weights
+    assert truth_cpu.complete(peaks)
+
+
+def test_the_profiler_counts_the_same_for_it_and_a_scalar_of_scratch():
+    build = partial(bare_linear, rows=8, width=16)
+    counted, profiled = truth_cpu.measured_peaks(build), truth_cpu.profiled_peaks(build)
+    assert profiled.start_bytes == counted.start_bytes
+    assert all(0 <= profiled.by_phase[phase] - size <= 16 for phase, size in counted.by_phase.items())
+    assert truth_cpu.complete(profiled)
+
+
+def test_what_a_dispatch_mode_adds_is_not_in_the_truth():
+    """A tensor with many uses: autograd adds up its gradients in place, but out of place while any dispatch mode is on."""
+
+    class ManyUses(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 16, bias=False)
+
+        def forward(self, input):  # noqa: A002 - as Linear names it
+            hidden = self.inner(input)
+            return sum((hidden * float(times)).sum() for times in range(8))
+
+    build = partial(bare, ManyUses, rows=4096, width=16)
+    counted, profiled = truth_cpu.measured_peaks(build), truth_cpu.profiled_peaks(build)
+    hidden = 4 * 4096 * 16
+    assert counted.peak_bytes - profiled.peak_bytes == pytest.approx(hidden, rel=0.01)
+    assert truth_cpu.smaller(counted, profiled).peak_bytes == profiled.peak_bytes
+
+
+def test_storages_are_counted_once_and_until_the_last_view_is_gone():
+    with truth_cpu.LiveStorages() as live:
+        base = torch.zeros(1000)
+        view = base[10:20]
+        assert live.live_bytes == 4000
+        del base
+        gc.collect()
+        assert live.live_bytes == 4000
+        del view
+        gc.collect()
+        assert (live.live_bytes, live.peak_bytes) == (0, 4000)
+
+
+def test_eight_bit_states_are_two_bytes_a_parameter_and_train():
+    parameter = torch.nn.Parameter(torch.ones(128, 128))
+    optimizer = AdamW8bit([parameter], lr=0.1)
+    for _ in range(3):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert parameter.mean().item() < 0.9
+    tensors = [tensor for moment in optimizer.state[parameter].values() for tensor in moment]
+    assert sum(tensor.nbytes for tensor in tensors) == (2 + 2 * 4 / 256) * parameter.numel()
+
+
+def test_a_fork_gives_back_values_errors_deaths_and_hangs():
+    assert isolated.call(lambda: {"bytes": 1}).value == {"bytes": 1}
+    assert isolated.call(lambda: b"x" * 10**6).value == b"x" * 10**6
+    assert isolated.call(lambda: 1 / 0).error == "ZeroDivisionError: division by zero"
+    assert isolated.call(lambda: os.kill(os.getpid(), signal.SIGKILL)).error == "the process died: SIGKILL"
+    assert isolated.call(lambda: os.read(os.pipe()[0], 1), timeout_s=0.2).error == "not done after 0.2 s"
+
+
+def test_errors_verdicts_and_coverage_are_those_worked_out_by_hand():
+    def result(true, predicted, low=None, high=None, died=None):
+        return Result("here", "allocated", "c", "parameters x 16", true, predicted, low, high, died)
+
+    found = [result(100, 100, 90, 110), result(100, 90, 80, 95), result(100, 200, 90, 250), result(None, 50, died=80)]
+    (summary,) = score.summaries([*found, Result("here", "allocated", "c", "parameters x 16", 100, note="crash")])
+    assert (summary.cases, summary.failed, summary.left_out) == (5, 1, 0)
+    assert (summary.median_ratio, summary.p90_ratio, summary.worst_ratio) == (pytest.approx(0.1), 1.0, 1.0)
+    assert summary.exact_ratio == pytest.approx(1 / 3) and summary.covered_ratio == pytest.approx(2 / 3)
+    dies = sum(share < 1 for share in LIMITS)
+    missed = sum(0.9 <= share < 1 for share in LIMITS) + 1  # by the one that says 90, and the one that died at 80
+    assert summary.recall_ratio == pytest.approx(1 - missed / (3 * dies + 1))
+    alarms = sum(1 < share < 2 for share in LIMITS)  # by the one that says 200
+    assert summary.false_alarm_ratio == pytest.approx(alarms / (3 * (len(LIMITS) - dies)))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(None, "-"), (0.0, "0 %"), (0.000107, "+0.0107 %"), (-0.1221, "-12.2 %"), (1.324, "+132 %"), (0.0496, "+4.96 %")],
+)
+def test_errors_are_printed_with_three_digits(ratio, text):
+    assert percent(ratio, signed=True) == text
+
+
+def test_published_rows_hold_the_facts_and_can_be_rebuilt():
+    rows = list(public.rows(truths.FOLDER / public.FILE))
+    by_name = {row.case.name: row for row in rows}
+    assert by_name["santacoder x 4"].levels["allocated"] == 11_267_745_280
+    assert by_name["mixtral8x7b x 8"].died_at_bytes == 80 * 2**30
+    assert by_name["mistral7b lora x 4"].levels["device"] == 29576 * 2**20
+
+
+@pytest.mark.filterwarnings("default")  # transformers' own
+def test_published_models_have_the_parameters_that_are_known():
+    pytest.importorskip("transformers")
+    rows = {row.case.name: row.case for row in public.rows(truths.FOLDER / public.FILE)}
+    counts = {
+        name: sum(p.numel() for p in meta(rows[f"{name} x 4"]).model.parameters())
+        for name in ("santacoder", "mistral7b")
+    }
+    assert counts["mistral7b"] == 7_241_732_096
+    assert counts["santacoder"] == pytest.approx(6_770_300_416 / 6, rel=0.01)  # what was measured: 6 bytes a parameter
+
+
+def test_the_recorder_runs_without_a_gpu_and_says_that_it_was_a_trial(tmp_path):
+    out = tmp_path / "tried.json"
+    done = run("record", "--quick", "--device", "cpu", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    written = json.loads(out.read_text())
+    assert written["kind"] == "tried"  # never taken for a truth
+    assert list(truths.recorded(tmp_path)) == []
+    rows = {row["case"]["name"]: row for row in written["cases"]}
+    counted = truth_cpu.measured_peaks(partial(zoo.build, Case(**rows["mlp"]["case"])))
+    assert {
+        name: peak["allocated"] for name, peak in rows["mlp"]["phases"].items() if name != "build"
+    } == counted.by_phase
+    assert rows["mlp"]["peak_allocated_bytes"] == rows["mlp"]["undisturbed_allocated_bytes"] == counted.peak_bytes
+
+
+def test_without_a_gpu_recording_says_so():
+    if torch.cuda.is_available():
+        pytest.skip("has a GPU")
+    done = run("record")
+    assert done.returncode == 1 and done.stderr.splitlines() == [
+        "there is nothing to record: RuntimeError: torch sees no CUDA device here"
+    ]
+
+
+def test_a_history_keeps_what_replays_it_and_nothing_else(tmp_path):
+    event = {"action": "alloc", "addr": 512, "size": 1024, "stream": 0}
+    block = {"address": 512, "size": 1024, "requested_size": 1000, "state": "active_allocated"}
+    segment = {"address": 512, "total_size": 2**21, "stream": 0, "segment_type": "small"}
+    snapshot = {
+        "device_traces": [
+            [{**event, "frames": [{"filename": "/home/me/secret.py"}], "time_us": 1}, {"action": "snapshot"}]
+        ],
+        "segments": [{**segment, "device": 0, "frames": [], "blocks": [{**block, "frames": []}]}],
+        "allocator_settings": {"expandable_segments": False},
+    }
+    path = tmp_path / "case.json.gz"
+    assert history.write(path, snapshot) == 1
+    assert history.read(path) == {
+        "device_traces": [[event]],
+        "segments": [{**segment, "device": 0, "blocks": [block]}],
+        "allocator_settings": {"expandable_segments": False},
+    }
+    before = path.read_bytes()
+    history.write(path, snapshot)
+    assert path.read_bytes() == before
+
+
+def test_a_recorded_file_is_a_truth(tmp_path):
+    row = {
+        "case": {"name": "mlp", "family": "mlp"},
+        "peak_allocated_bytes": 5,
+        "peak_reserved_bytes": 6,
+        "peak_device_bytes": None,
+    }
+    failed = {"case": {"name": "moe", "family": "moe"}, "error": "the process died: SIGKILL"}
+    (tmp_path / "a_gpu.json").write_text(json.dumps({"kind": "recorded", "gpu": "A GPU", "cases": [row, failed]}))
+    first, second = truths.recorded(tmp_path)
+    assert (first.source, first.levels) == ("A GPU", {"allocated": 5, "reserved": 6})
+    assert second.levels == {} and "SIGKILL" in second.note
+
+
+def bare_linear(*, rows: int, width: int):
+    return bare(partial(torch.nn.Linear, width, width, bias=False), rows=rows, width=width)
+
+
+def bare(make, *, rows: int, width: int):
+    """A workload of nothing but a model, the mean of its output and SGD."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    batch = lambda: ({"input": torch.ones(rows, width)}, {})  # noqa: E731
+    return Workload(Case("bare", "mlp"), model, batch, lambda output, _: output.mean(), optimizer)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, run in the checkout."""
+    command = [sys.executable, "-m", "benchmarks.estimator", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)

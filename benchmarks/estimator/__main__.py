@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _score(out: Path | None, *, quick: bool) -> None:
     from benchmarks.agent.__main__ import machine
-    from benchmarks.estimator import score, table, truths, zoo
+    from benchmarks.estimator import replayed, score, table, truths, zoo
     from benchmarks.estimator.estimators import warm_up
 
     cases = zoo.small(quick=quick)
@@ -63,13 +63,15 @@ def _score(out: Path | None, *, quick: bool) -> None:
     results = list(score.estimates(found, _say))
     _say("")
     judged = score.summaries(results)
-    print(table.printed(found, results, judged))
+    histories = list(replayed.repeated())
+    print(table.printed(found, results, judged, histories))
     if out:
         content = {
             "machine": machine(),
             "quick": quick,
             "truths": [truth.to_dict() for truth in found],
             "summaries": [summary.to_dict() for summary in judged],
+            "histories": [one.to_dict() for one in histories],
             "results": [result.to_dict() for result in results],
         }
         out.write_text(json.dumps(content, indent=1) + "\n")

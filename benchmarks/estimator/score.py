@@ -106,7 +106,7 @@ def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Predictio
             left_out = outcome.error.startswith(_LEFT_OUT)
             yield Result(**shared, left_out=left_out, note=outcome.error.removeprefix(_LEFT_OUT))
             continue
-        found = getattr(outcome.value, f"{level}_bytes")
+        found = _at(level, outcome.value, truth)
         if found is None:
             yield Result(**shared, left_out=True, note=f"says nothing of {level}")
             continue
@@ -114,6 +114,14 @@ def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Predictio
         yield Result(
             **shared, predicted_bytes=found, low_bytes=bounds[0], high_bytes=bounds[1], seconds=outcome.seconds
         )
+
+
+def _at(level: str, prediction: Prediction, truth: Truth) -> int | None:
+    """What is predicted at this level. The device holds what the allocator holds, and the context, which agents measure."""
+    if level == "device" and prediction.device_bytes is None and prediction.reserved_bytes and truth.context_bytes:
+        return prediction.reserved_bytes + truth.context_bytes
+    found: int | None = getattr(prediction, f"{level}_bytes")
+    return found
 
 
 def summaries(results: Sequence[Result]) -> list[Summary]:

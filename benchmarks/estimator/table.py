@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.estimator.estimators import ESTIMATORS
+from benchmarks.estimator.replayed import Repeated
 from benchmarks.estimator.score import Result, Summary
 from benchmarks.estimator.truths import Truth
 
@@ -28,9 +29,11 @@ _SHORT = {
 }  # fmt: skip
 
 
-def printed(truths: Sequence[Truth], results: Sequence[Result], found: Sequence[Summary]) -> str:
+def printed(
+    truths: Sequence[Truth], results: Sequence[Result], found: Sequence[Summary], histories: Sequence[Repeated]
+) -> str:
     """Everything."""
-    return "\n\n".join(part for part in (_checked(truths), _summaries(found), *_cases(results)) if part)
+    return "\n\n".join([_checked(truths), _histories(histories), _summaries(found), *_cases(results)])
 
 
 def percent(ratio: float | None, *, signed: bool = False) -> str:
@@ -54,6 +57,18 @@ def _checked(truths: Sequence[Truth]) -> str:
     rows += [f"   {truth.case.name}: {percent(gap, signed=True)}" for gap, truth in pairs if abs(gap) > _ALIKE]
     unmeasured = [f"   {truth.case.name}: {truth.note}" for truth in truths if not truth.levels and truth.note]
     return "\n".join(rows + ["-- not measured"] * bool(unmeasured) + unmeasured)
+
+
+def _histories(histories: Sequence[Repeated]) -> str:
+    """The simulator alone."""
+    if not histories:
+        return "-- the allocator simulator alone: no history has been recorded on a GPU yet"
+    exact = sum(one.exact is True for one in histories)
+    rows = [f"-- the allocator simulator alone: {exact} of {len(histories)} recorded histories exact"]
+    wrong = (one for one in histories if not one.exact)
+    return "\n".join(
+        rows + [f"   {one.source}, {one.case}: {one.note or f'off by {one.worst_bytes} bytes'}" for one in wrong]
+    )
 
 
 def _summaries(found: Sequence[Summary]) -> str:

@@ -33,6 +33,8 @@ class Truth:
     """The highest peak by the storages counted, and below by the profiler."""
     profiled_bytes: int | None = None
     died_at_bytes: int | None = None
+    context_bytes: int | None = None
+    """What the process takes of the device beside its tensors: measured where it was recorded, a constant where it was not."""
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,12 +79,16 @@ def recorded(folder: Path = FOLDER) -> Iterator[Truth]:
             continue
         for row in content["cases"]:
             levels = {level: row[f"peak_{level}_bytes"] for level in LEVELS if row.get(f"peak_{level}_bytes")}
-            yield Truth(
-                content["gpu"], "cuda", Case(**row["case"]), levels, row.get("phases", {}), note=row.get("error", "")
-            )
+            rest = {"context_bytes": row.get("context_bytes"), "note": row.get("error", "")}
+            yield Truth(content["gpu"], "cuda", Case(**row["case"]), levels, _allocated(row), **rest)
+
+
+def _allocated(row: dict[str, Any]) -> dict[str, int]:
+    return {phase: peak["allocated"] for phase, peak in row.get("phases", {}).items()}
 
 
 def published(folder: Path = FOLDER) -> Iterator[Truth]:
     """What others measured."""
     for row in public.rows(folder / public.FILE):
-        yield Truth(row.source, "cuda", row.case, row.levels, died_at_bytes=row.died_at_bytes, note=row.note)
+        rest = {"died_at_bytes": row.died_at_bytes, "context_bytes": public.CONTEXT_BYTES, "note": row.note}
+        yield Truth(row.source, "cuda", row.case, row.levels, **rest)

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.estimator import history, isolated, public, score, truth_cpu, truths, zoo
-from benchmarks.estimator.estimators import ESTIMATORS, meta
+from benchmarks.estimator import history, isolated, public, replayed, score, truth_cpu, truths, zoo
+from benchmarks.estimator.estimators import ESTIMATORS, Prediction, meta
 from benchmarks.estimator.optimizers import AdamW8bit
 from benchmarks.estimator.score import LIMITS, Result
 from benchmarks.estimator.table import percent
@@ -289,6 +290,32 @@ def test_a_recorded_file_is_a_truth(tmp_path):
     first, second = truths.recorded(tmp_path)
     assert (first.source, first.levels) == ("A GPU", {"allocated": 5, "reserved": 6})
     assert second.levels == {} and "SIGKILL" in second.note
+
+
+def test_a_recorded_history_is_repeated_or_says_why_not(tmp_path):
+    events = [
+        {"action": "segment_alloc", "addr": 2**30, "size": 2**21, "stream": 0},
+        {"action": "alloc", "addr": 2**30, "size": 1024, "stream": 0},
+    ]
+    blocks = [
+        {"address": 2**30, "size": 1024, "requested_size": 1000, "state": "active_allocated"},
+        {"address": 2**30 + 1024, "size": 2**21 - 1024, "requested_size": 0, "state": "inactive"},
+    ]
+    sizes = {"total_size": 2**21, "allocated_size": 1024, "active_size": 1024, "requested_size": 1000}
+    segment = {"device": 0, "address": 2**30, **sizes, "stream": 0, "segment_type": "small", "blocks": blocks}
+    history.write(tmp_path / "a_gpu" / "mlp.json.gz", {"device_traces": [events], "segments": [segment]})
+    rows = [{"case": {"name": "mlp", "family": "mlp"}, "history": f"a_gpu/{name}.json.gz"} for name in ("mlp", "lost")]
+    content = {"kind": "recorded", "gpu": "A GPU", "device_bytes": 2**34, "cases": rows}
+    (tmp_path / "a_gpu.json").write_text(json.dumps(content))
+    found, lost = replayed.repeated(tmp_path)
+    assert lost.exact is None and lost.note
+    assert found.exact if find_spec("memagent.estimator.allocator") else "not built" in found.note
+
+
+def test_the_device_holds_what_is_reserved_and_the_context():
+    truth = truths.Truth("A GPU", "cuda", Case("mlp", "mlp"), {"device": 150, "reserved": 99}, context_bytes=50)
+    prediction = Prediction(90, reserved_bytes=100)
+    assert [score._at(level, prediction, truth) for level in truths.LEVELS] == [90, 100, 150]
 
 
 def bare_linear(*, rows: int, width: int):

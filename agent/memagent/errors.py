@@ -6,6 +6,7 @@ MemagentError
 ├── DeliveryError       the server could not take something
 │   └── RejectedError   ... and never will: it answered 4xx
 └── EstimateError       an estimate was asked for with inputs that make no sense
+    └── TraceError      ... or the step could not be run on fake tensors; names the op
 
 A message says what happened, to what, and what to do. Command-line verbs turn each of these into one line on stderr.
 Nothing of this tree ever reaches a training loop after `attach()` has returned: see `memagent.guard`.
@@ -44,3 +45,11 @@ class RejectedError(DeliveryError):
 
 class EstimateError(MemagentError):
     """An estimate was asked for with inputs that make no sense."""
+
+
+class TraceError(EstimateError):
+    """A training step could not be run on fake tensors; `op` names the operator it stopped at, "" where there was none."""
+
+    def __init__(self, message: str, *, op: str = "") -> None:
+        super().__init__(message)
+        self.op = op

@@ -1,0 +1,65 @@
+"""One rank of a spread-out model, on torch's fake process group."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from memagent.estimator.trace import TraceError, record_trace
+
+RANKS, ROWS = 4, torch.ones(8, 256)
+WEIGHTS = 4 * (256 * 256 + 256) * 4
+
+
+@pytest.fixture(autouse=True)
+def group():
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    yield
+    distributed.destroy_process_group()
+
+
+def net() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+
+
+def test_it_keeps_ddp_s_buckets_beside_the_gradients():
+    plain = record_trace(net, ROWS).summary()
+    spread = record_trace(nn.parallel.DistributedDataParallel(net()), ROWS).summary()
+    assert spread.peak_bytes - plain.peak_bytes == WEIGHTS
+    assert spread.components["gradients"] == 2 * plain.components["gradients"]
+
+
+def test_it_counts_no_buckets_where_gradients_are_views_of_them():
+    plain = record_trace(net, ROWS).summary()
+    spread = record_trace(nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS).summary()
+    assert spread.peak_bytes == plain.peak_bytes
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_it_traces_one_rank_of_fsdp2(device):
+    mesh = init_device_mesh(device, (RANKS,))
+
+    def sharded() -> nn.Module:
+        model = net()
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    trace = record_trace(sharded, ROWS, device=device)
+
+    held = [event for event in trace.events if event.kind == "alloc" and event.component == "parameters"]
+    assert sum(event.size_bytes for event in held) == WEIGHTS // RANKS
+    state = trace.retained_bytes() - WEIGHTS // RANKS
+    assert state >= 2 * WEIGHTS // RANKS
+    gathered = trace.summary().phase_peak_bytes["forward"] - trace.retained_bytes()
+    assert WEIGHTS // 4 <= gathered <= WEIGHTS  # one to all layers are whole at a time
+
+
+def test_it_says_how_to_trace_a_model_that_is_sharded_already():
+    mesh = init_device_mesh("cpu", (RANKS,))
+    with pytest.raises(TraceError, match="pass a callable that builds it"):
+        record_trace(fully_shard(net(), mesh=mesh), ROWS)

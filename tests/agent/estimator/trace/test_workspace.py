@@ -1,0 +1,44 @@
+"""Memory that no tensor of the program shows, against the sizes known from the libraries' sources."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memagent.estimator.trace.workspace import cublas_workspace_bytes, scratch_bytes
+
+
+@pytest.mark.parametrize(
+    ("capability", "setting", "bytes_"),
+    [
+        ((8, 0), None, 8_519_680),
+        ((7, 5), None, 8_519_680),
+        (None, None, 8_519_680),
+        ((9, 0), None, 32 << 20),
+        ((10, 0), None, 32 << 20),
+        ((9, 0), ":4096:8", 32 << 20),
+        ((8, 0), ":16:8", 128 << 10),
+        ((9, 0), ":4096:2:16:8", 8_519_680),
+        ((8, 0), "nonsense", 8_519_680),
+    ],
+)
+def test_it_knows_cublas_s_workspace_by_generation_and_setting(capability, setting, bytes_):
+    assert cublas_workspace_bytes(capability, setting) == bytes_
+
+
+def test_it_rounds_flash_attention_s_scratch_as_the_kernel_does():
+    query = torch.empty(1, 2, 100, 40, device="meta", dtype=torch.bfloat16)
+    args = (query, query, query)
+    assert scratch_bytes("aten::_scaled_dot_product_flash_attention_backward", args) == 4 * 2 * 128 * (64 + 1)
+
+
+def test_it_counts_the_keys_that_are_repeated_for_grouped_queries():
+    query = torch.empty(1, 8, 128, 64, device="meta", dtype=torch.bfloat16)
+    key = torch.empty(1, 2, 128, 64, device="meta", dtype=torch.bfloat16)
+    alone = scratch_bytes("aten::_scaled_dot_product_flash_attention_backward", (query, query, query))
+    grouped = scratch_bytes("aten::_scaled_dot_product_flash_attention_backward", (query, query, key))
+    assert grouped - alone == 2 * 8 * 128 * 64 * 2
+
+
+def test_it_takes_no_scratch_for_other_operators():
+    assert scratch_bytes("aten::mm", (torch.empty(1), torch.empty(1))) == 0

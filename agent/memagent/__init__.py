@@ -1,6 +1,7 @@
 """memagent: a memory-aware experiment tracker for PyTorch.
 
     run = memagent.attach(model, optimizer)
+    memagent.estimate(model, inputs, gpu="a100")
 
 Importing this costs milliseconds and imports neither torch nor anything else that is heavy.
 """
@@ -13,13 +14,14 @@ from memagent.attach import attach
 from memagent.errors import MemagentError, SettingError
 
 if TYPE_CHECKING:
+    from memagent.estimator.asking import estimate
     from memagent.run import Run
     from memagent.wire.messages import Risk
 
 __version__ = "0.1.0"
-__all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach"]
+__all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach", "estimate"]
 
-_LAZY = {"Run": "memagent.run", "Risk": "memagent.wire.messages"}
+_LAZY = {"estimate": "memagent.estimator.asking", "Run": "memagent.run", "Risk": "memagent.wire.messages"}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,7 @@ from memagent.hooks.step import Remove
 from memagent.identity import Identity
 from memagent.lastwords import LastWords
 from memagent.outlook import Outlook
+from memagent.prediction import Predictor
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
 from memagent.report import build_report
@@ -86,15 +87,20 @@ class Run:
             identity.rank, [probe.device for probe in self._probes], options.total_steps, self._note_risk
         )
         self._risk: Risk | None = None
+        self._told_too_large = False
         self._reply: BatchReply | None = None
         self._finishing = threading.Lock()
         self._file = RunFile(self._file_path(), self._start_parcel())
         self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
+        self._predictor = Predictor(
+            self._probes[0], self._probes[-1], self.guard, self._tell_prediction, traces=identity.rank == 0
+        )
         self._watch = ModelWatch(
             self._sampler,
             self.guard,
             phases=options.phases,
             after_step=self._after_step,
+            first_inputs=self._first_inputs,
             adaptive=options.automatic,
         )
         self._collector = Collector(
@@ -138,7 +144,7 @@ class Run:
     @property
     def prediction(self) -> Estimate | None:
         """What the estimator said this run needs, once it has said so."""
-        return self._watch.prediction
+        return self._predictor.newest
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
         """Record scalars at `step`, by default the run's current one. Takes numbers and one-element tensors; never synchronises."""
@@ -273,6 +279,12 @@ class Run:
                 last_words = self._last_words.say(error) if status == "oom" else None
                 self._ending = Ending(self.step, status, describe_error(error), last_words)
 
+    def _first_inputs(
+        self, models: list[Any], optimizers: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        if self.options.predict:
+            self._predictor.begin(models, optimizers, arguments, keywords)
+
     def _on_exit(self) -> None:
         ending = self._ending
         if ending is None or ending.step != self.step:
@@ -295,12 +307,13 @@ class Run:
             probe.refresh()
             for event in probe.take_events():
                 self._collector.add_event(structs.replace(event, step=self.step))
-        if self.options.predict and (prediction := self._watch.predict_once()) is not None:
-            device = self._probes[0].device
-            message = prediction.to_message(rank=self.identity.rank, device=device.id)
-            self._sender.put(parcel(self.id, message))
-            if prediction.fits is False:
-                tell(prediction.verdict())
+
+    def _tell_prediction(self, prediction: Estimate) -> None:
+        message = prediction.to_message(rank=self.identity.rank, device=self._probes[0].device.id)
+        self._sender.put(parcel(self.id, message))
+        if prediction.surely_too_large and not self._told_too_large:
+            self._told_too_large = True
+            tell(prediction.verdict())
 
     # -- making and ending -------------------------------------------------------------------------------------------------------
 
@@ -346,6 +359,7 @@ class Run:
 
     def _close(self, finish: Finish | None) -> None:
         self._watch.remove()
+        self._predictor.close()
         self._unwatch_exit()
         self._last_words.close()
         self._scalars.flush(wait=True)
@@ -361,6 +375,7 @@ class Run:
     def abandon(self) -> None:
         """In a forked child the threads are gone and the run belongs to the parent: leave no trace and send nothing."""
         self.status = "abandoned"
+        self._predictor.abandon()
         self._watch.remove()
         self._unwatch_exit()
         self._last_words.close()

@@ -1,4 +1,4 @@
-"""A model and its optimizer under watch: hooks in, moments out; components and prediction come from the live objects.
+"""A model and its optimizer under watch: hooks in, moments out; components come from the live objects.
 
 Components change rarely, so they are measured when they do: parameters and buffers at attach, gradients before the first steps,
 optimizer state when its shape has changed.
@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import EMPTY, by_device, distinct, state_mark
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.live import predict
 from memagent.guard import Guard, tell
 from memagent.hooks.clock import AdaptiveClock, FirstClock
-from memagent.hooks.phase import Shape, input_size, tensor_shapes, watch_compiled, watch_forward
+from memagent.hooks.phase import input_size, watch_compiled, watch_forward
 from memagent.hooks.step import Remove, StepWatch
 from memagent.leaks.holders import Holder, largest
 from memagent.probe.host import HostProbe
@@ -50,14 +48,14 @@ class ModelWatch:
         *,
         phases: bool,
         after_step: Callable[[], None],
+        first_inputs: Callable[[list[Any], list[Any], tuple[Any, ...], dict[str, Any]], None],
         adaptive: bool = False,
     ) -> None:
         self._sampler, self._guard, self._phases, self._after = sampler, guard, phases, after_step
         self._model_refs: list[weakref.ref[Any]] = []
         self._optimizer_refs: list[weakref.ref[Any]] = []
-        self.prediction: Estimate | None = None
-        self._predicted = False
-        self._inputs: tuple[Shape, ...] | None = None
+        self._first_inputs = first_inputs
+        self._saw_inputs = False
         self._state_mark: list[int] = []
         self._gradients_at = -1
         self._thread: int | None = None
@@ -106,8 +104,7 @@ class ModelWatch:
         """The loop goes over to `phase`, with these inputs of the model; returns the phase that ended."""
         before = self._sampler.phase
         if inputs:
-            if self._inputs is None:
-                self._inputs = tensor_shapes(inputs, {})
+            self._note_inputs(inputs, {})
             self._sampler.input_size += input_size(inputs, {})
         self._sampler.enter(phase)
         return before
@@ -125,23 +122,6 @@ class ModelWatch:
         while self._forward_removes:
             self._forward_removes.pop()()
 
-    def predict_once(self) -> Estimate | None:
-        """The prediction, the first time that the inputs are known (or some steps went by without any), else None."""
-        if self._predicted or (self._inputs is None and self._sampler.step <= _LOOK_OUTSIDE_AT_STEP):
-            return None
-        self._predicted = True
-        track = self._sampler.tracks[0]
-        device = track.probe.device
-        self.prediction = predict(
-            self._models,
-            self._optimizers,
-            inputs=self._inputs,
-            limit_bytes=device.limit_bytes,
-            device_kind=device.kind,
-            context_bytes=track.probe.context_bytes or 0,
-        )
-        return self.prediction
-
     def largest_tensors(self) -> list[Holder]:
         """The largest live tensors, named where the models and optimizers have a name for them."""
         return largest(self._models, self._optimizers, with_gradients=not self._is_shared)
@@ -154,10 +134,17 @@ class ModelWatch:
                 self._phase_before_forward = self._sampler.phase
             self._sampler.enter("eval")
             return
-        if self._inputs is None:
-            self._inputs = tensor_shapes(arguments, keywords)
+        if not self._saw_inputs:
+            self._note_inputs(arguments, keywords)
         self._sampler.input_size += input_size(arguments, keywords)
         self._sampler.enter("forward")
+
+    def _note_inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Hand on the inputs of the first training forward, or that there were none to be seen."""
+        if not self._saw_inputs:
+            self._saw_inputs = True
+            with self._guard.at("prediction"):
+                self._first_inputs(self._models, self._optimizers, arguments, keywords)
 
     def _after_forward(self, training: bool) -> None:
         self._sampler.enter("backward" if training else self._phase_before_forward)
@@ -179,6 +166,8 @@ class ModelWatch:
                 self._measure()
         self._sampler.step += steps - 1
         self._sampler.end_step()
+        if self._sampler.step > _LOOK_OUTSIDE_AT_STEP and not self._saw_inputs:
+            self._note_inputs((), {})
         if self._sampler.step == _LOOK_OUTSIDE_AT_STEP and not self._forwards and self._phases:
             self._forward_removes += watch_compiled(
                 self._models, self._guard, before=self._before_forward, after=self._after_forward

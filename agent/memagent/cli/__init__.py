@@ -18,6 +18,7 @@ from memagent.errors import MemagentError, SettingError
 
 VERBS = {
     "run": "attach to a training script without touching it",
+    "estimate": "say what a training step will need, before it runs",
     "sync": "upload runs that were recorded without a server, or while it was away",
     "demo": "train for real, leak for real, and be warned before it dies",
     "serve": "start the server: API, pages, metrics and the worker",

@@ -11,7 +11,8 @@ from memagent.wire.messages import AdviceItem, PredictionMessage
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one step needs. Sizes are bytes; `components` are named by `memagent.wire.fields.COMPONENTS` and are what is held at the peak.
+    """What one step needs. Sizes are bytes; `components` are named by `memagent.wire.fields.COMPONENTS` and mean what a run's readings of
+    them do: gradients are those that the optimizer's step finds, which the peak need not hold, so their sum may be more than the peak.
 
     `peak_allocated_bytes` is what tensors take at once; `peak_device_bytes` what the GPU shows, with the context and what the allocator
     cannot reuse. `phases` are the peaks of forward, backward and the optimizer's step: the peak is their maximum, never their sum.
@@ -32,6 +33,7 @@ class Estimate:
     peak_device_bytes: int | None = None
     phases: dict[str, int] = field(default_factory=dict)
     terms: dict[str, int] = field(default_factory=dict)
+    fits_by_replay: bool | None = None
 
     @property
     def needed_bytes(self) -> int:
@@ -45,8 +47,17 @@ class Estimate:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak stays below the limit; None where no limit is known."""
+        """Whether the peak stays below the limit, or the simulated allocator gets through by giving back its cache; None where no limit is
+        known."""
+        if self.fits_by_replay is not None:
+            return self.fits_by_replay
         return None if self.limit_bytes is None else self.needed_bytes <= self.limit_bytes
+
+    @property
+    def surely_too_large(self) -> bool:
+        """Whether even the least that it may need is over the limit."""
+        least = self.needed_bytes if self.low_bytes is None else min(self.low_bytes, self.needed_bytes)
+        return self.fits is False and self.limit_bytes is not None and least > self.limit_bytes
 
     def verdict(self) -> str:
         """One line for people."""

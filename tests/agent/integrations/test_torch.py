@@ -186,7 +186,7 @@ class TestSteps:
             weight.register_post_accumulate_grad_hook(step)
         measured, entered = [], []
         measure, enter = watch.by_device, Sampler.enter
-        monkeypatch.setattr(watch, "by_device", lambda *given: measured.append(1) or measure(*given))
+        monkeypatch.setattr(watch, "by_device", lambda *given, **busy: measured.append(1) or measure(*given, **busy))
         monkeypatch.setattr(Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase))
         with memagent.attach(model, list(optimizers.values())) as run:
             for _ in range(5):

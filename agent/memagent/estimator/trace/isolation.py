@@ -46,25 +46,47 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and sys.platform == "linux"
 
 
+class Forked:
+    """Work that has begun in a forked child, whose result is bytes. Raises OSError where the system refuses the fork.
+
+    `result` may be asked for on another thread than the one that forked, once; `cancel` from any.
+    """
+
+    def __init__(self, work: Callable[[], bytes]) -> None:
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads "may lead to deadlocks": see 2.
+            self._pid = os.fork()
+        if self._pid == 0:
+            _be_child(work, reader, writer)
+        os.close(writer)
+        self._reader = reader
+
+    def result(self, *, timeout_s: float, limit_growth_bytes: int | None = None) -> tuple[bytes | None, int]:
+        """What the child wrote, None when time was up first, and its exit code (negative: the signal that killed it).
+
+        Raises TraceError when it grows by more than the limit.
+        """
+        try:
+            growth = Growth(limit_growth_bytes, self._pid)
+            answer = _read(self._reader, time.monotonic() + timeout_s, growth.check)
+        finally:
+            os.close(self._reader)
+            self.cancel()
+            status = _reaped(self._pid)
+        return answer, os.waitstatus_to_exitcode(status)
+
+    def cancel(self) -> None:
+        """End the child, and with it those that it forked."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+
 def trace_in_fork(job: Job, *, timeout_s: float) -> Trace:
     """Run the job in a forked child. Raises TraceError, ChildDiedError among them."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # "multi-threaded, use of fork() may lead to deadlocks": see 2.
-        pid = os.fork()
-    if pid == 0:
-        _be_child(job, reader, writer)
-    os.close(writer)
-    try:
-        answer = _read(reader, time.monotonic() + timeout_s, Growth(job.limit_growth_bytes, pid).check)
-    finally:
-        os.close(reader)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        status = _reaped(pid)
-    return _decoded(answer, timeout_s, os.waitstatus_to_exitcode(status))
+    begun = Forked(lambda: _encoded(job))
+    answer, exit_code = begun.result(timeout_s=timeout_s, limit_growth_bytes=job.limit_growth_bytes)
+    return _decoded(answer, timeout_s, exit_code)
 
 
 def trace_in_interpreter(job: Job, *, timeout_s: float) -> Trace:
@@ -97,12 +119,12 @@ def main() -> None:
     os._exit(0)
 
 
-def _be_child(job: Job, reader: int, writer: int) -> None:
+def _be_child(work: Callable[[], bytes], reader: int, writer: int) -> None:
     """The forked child's life; never returns."""
     try:
         os.close(reader)
         _quieten()
-        _write(writer, _encoded(job))
+        _write(writer, work())
     finally:
         os._exit(0)
 

@@ -1,0 +1,135 @@
+"""`memagent.estimate`: what a training step of this model will need, before it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from memagent.errors import EstimateError
+from memagent.estimator.devices import HANDLES, gpu_named
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.live import predict
+from memagent.estimator.question import Question
+from memagent.estimator.trace import TraceError
+from memagent.estimator.trace.workspace import CUBLAS_WORKSPACE_BYTES
+from memagent.estimator.what_if import advise
+from memagent.units import parse_bytes
+
+
+def estimate(
+    model: Any,
+    inputs: Any,
+    *,
+    optimizer: Any = "adamw",
+    loss: Callable[..., Any] | None = None,
+    targets: Any = None,
+    autocast: Literal["bf16", "fp16"] | None = None,
+    checkpointing: Literal["full"] | None = None,
+    accumulate: int = 1,
+    device: str = "cuda",
+    gpu: str | None = None,
+    limit_bytes: int | str | None = None,
+    context_bytes: int | None = None,
+    allocator: str | None = None,
+    advice: bool = False,
+    timeout_s: float = 60.0,
+) -> Estimate:
+    """What a training step of `model` on `inputs` needs, without running it: it is traced on fake tensors in a process of its own.
+
+    model: a torch.nn.Module (left as it is), a callable that makes one, or "path.py:factory". inputs: what it is called with (tensor,
+    tuple, dict), or `(shape, dtype name)` in place of a tensor, such as `((8, 1024), "int64")`. optimizer: one made for the model, a name
+    in torch.optim, a callable that takes the parameters, or None. loss: `loss(output, targets)`; without one the model's own
+    (`output.loss`). autocast: None, "bf16" or "fp16". checkpointing: "full" recomputes each repeated block. device: "cuda" (no GPU
+    needed) or "cpu". gpu: a name such as "a100", which brings limit and context. limit_bytes: bytes or "24GiB". allocator: as in
+    PYTORCH_CUDA_ALLOC_CONF, by default that variable. advice: also try what would save memory (a trace for each change).
+
+    A model that cannot be traced gets the formula's answer, and `assumptions["trace"]` says what stopped it. Raises EstimateError for
+    arguments that make no sense, and SettingError for a size that is none.
+    """
+    card = gpu_named(gpu) if gpu is not None else None
+    if device not in ("cuda", "cpu"):
+        raise EstimateError(f'device is {device!r}: give "cuda" (no GPU is needed) or "cpu"')
+    limit = parse_bytes(limit_bytes) if limit_bytes is not None else card.total_bytes if card else None
+    question = Question(
+        model=model,
+        inputs=inputs,
+        targets=targets,
+        optimizer=optimizer,
+        loss=loss,
+        autocast=autocast,
+        checkpointing=checkpointing,
+        accumulate=accumulate,
+        device=device,
+        allocator=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if allocator is None else allocator,
+        limit_bytes=limit,
+        workspace_bytes=HANDLES * (card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES) if device == "cuda" else 0,
+        context_bytes=context_bytes if context_bytes is not None else card.context_bytes if card else 0,
+        timeout_s=timeout_s,
+    )
+    try:
+        trace = question.trace()
+    except TraceError as error:
+        return by_formula(question, error)
+    found = question.estimate(trace)
+    return advise(question, trace, found) if advice else found
+
+
+def by_formula(question: Question, error: TraceError) -> Estimate:
+    """The formula's answer for a model that could not be traced. Raises EstimateError where even its parameters are not to be had."""
+    from dataclasses import replace
+
+    model = _module(question.model, error)
+    found = predict(
+        [model],
+        _optimizers(model, question.optimizer),
+        inputs=tuple(_shapes(question.inputs)) or None,
+        limit_bytes=question.limit_bytes,
+        device_kind=question.device if question.device == "cuda" else "host",
+        context_bytes=question.context_bytes,
+    )
+    operator = f" at {error.op}" if error.op else ""
+    return replace(found, assumptions={**found.assumptions, "trace": f"not traced{operator}: {error}"})
+
+
+def _module(model: Any, error: TraceError) -> Any:
+    if hasattr(model, "named_parameters") and not isinstance(model, type):
+        return model
+    try:
+        import torch
+
+        from memagent.estimator.trace.session import built
+
+        with torch.device("meta"):
+            return built(model)
+    except Exception as second:
+        raise EstimateError(f"the model can neither be traced ({error}) nor made ({second})") from second
+
+
+def _optimizers(model: Any, optimizer: Any) -> Sequence[Any]:
+    """An optimizer to read the state's size off; making one allocates nothing."""
+    import torch
+
+    if optimizer is None or hasattr(optimizer, "param_groups"):
+        return [] if optimizer is None else [optimizer]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if callable(optimizer):
+        return [optimizer(trained)]
+    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    kind = kinds.get(str(optimizer).lower())
+    if kind is None:
+        raise EstimateError(f"optimizer {optimizer!r} is not in torch.optim: give one of {', '.join(sorted(kinds))}")
+    return [kind(trained, lr=1e-3)]
+
+
+def _shapes(value: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of the tensors in the inputs, or of what stands for them."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return [(tuple(value.shape), str(value.dtype).removeprefix("torch."))]
+    if isinstance(value, dict):
+        return [shape for item in value.values() for shape in _shapes(item)]
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        return [(tuple(value[0]), value[1])]
+    if isinstance(value, tuple | list):
+        return [shape for item in value for shape in _shapes(item)]
+    return []

@@ -1,0 +1,193 @@
+"""What the run is predicted to need: the formula's answer at once, the trace's when it is done.
+
+1. The first inputs of the model begin it, on the training thread. Where it can, the process forks there and then: the child has the model,
+   the optimizer and the inputs as they are, and the autograd engine has not run yet, which a fork needs (`trace.isolation`).
+2. A thread of ours tells the formula's answer, waits for the child, and tells the trace's. The child traces in children of its own, also
+   what would save memory where memory is short. All of it is bounded in time, has the lowest priority, and ends with the run.
+3. Not traced are several models or optimizers at once, processes of a distributed job (a fork there may corrupt what network cards read),
+   processes too large to fork without a pause, and hosts that are nearly full. The formula's answer then stands and says why.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from memagent.errors import EstimateError, TraceError
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.live import predict
+from memagent.estimator.question import Question
+from memagent.estimator.trace.isolation import Forked, can_fork
+from memagent.estimator.trace.workspace import cublas_workspace_bytes
+from memagent.estimator.what_if import advise
+from memagent.guard import Guard
+from memagent.hooks.phase import tensor_shapes
+from memagent.probe import Probe
+
+TIMEOUT_S = 120.0
+TIGHT = 0.7
+"""Of the limit, from which on it is worth trying what would save memory: a trace for each change."""
+_FORKABLE_BYTES = 16 * 2**30
+"""Resident memory up to which a fork, which copies the page tables, takes some tens of milliseconds at most."""
+_HOST_HEADROOM_BYTES = 2 * 2**30
+_HANDLES = 2
+
+
+class Predictor:
+    """`deliver` gets each estimate, on a thread of ours. `probe` is the device trained on, `host` the host's."""
+
+    def __init__(
+        self, probe: Probe, host: Probe, guard: Guard, deliver: Callable[[Estimate], None], *, traces: bool
+    ) -> None:
+        self._probe, self._host, self._guard, self._deliver, self._traces = probe, host, guard, deliver, traces
+        self._has_begun = self._is_over = False
+        self._tracing: Forked | None = None
+        self._thread: threading.Thread | None = None
+        self.newest: Estimate | None = None
+
+    def begin(
+        self, models: Sequence[Any], optimizers: Sequence[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        """The first call counts: the model is about to be called with these inputs, or steps went by and none were seen."""
+        if self._has_begun or self._is_over:
+            return
+        self._has_begun = True
+        refusal = self._refusal(models, optimizers, bool(arguments or keywords))
+        if refusal is None:
+            try:
+                question = self._question(models[0], optimizers[0], arguments, keywords)
+                self._tracing = Forked(lambda: _answer(question))
+            except OSError as error:
+                refusal = f"the system refused a fork ({error.strerror})"
+        shapes = tensor_shapes(arguments, keywords) or None
+        self._thread = threading.Thread(
+            target=self._run, args=(models, optimizers, shapes, refusal), name="memagent-predict", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        self._is_over = True
+        if self._tracing is not None:
+            self._tracing.cancel()
+        if self._thread is not None:
+            self._thread.join(2.0)
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is not here, and the tracing child is the parent's."""
+        self._is_over, self._tracing, self._thread = True, None, None
+
+    def _run(self, models: Sequence[Any], optimizers: Sequence[Any], shapes: Any, refusal: str | None) -> None:
+        with self._guard.at("prediction"):
+            device = self._probe.device
+            formula = predict(
+                models,
+                optimizers,
+                inputs=shapes,
+                limit_bytes=self._probe.limit_bytes,
+                device_kind=device.kind,
+                context_bytes=self._probe.context_bytes or 0,
+            )
+            self._tell(_with_note(formula, refusal))
+            if self._tracing is not None:
+                self._tell(self._traced(formula))
+
+    def _traced(self, formula: Estimate) -> Estimate:
+        tracing, self._tracing = self._tracing, None
+        assert tracing is not None
+        answer, exit_code = tracing.result(timeout_s=TIMEOUT_S)
+        if not answer:
+            return _with_note(
+                formula, f"it was not done after {TIMEOUT_S:g} s" if answer is None else f"it died ({exit_code})"
+            )
+        found: Estimate | str = pickle.loads(answer)  # noqa: S301 - our own child wrote it
+        if isinstance(found, str):
+            return _with_note(formula, found)
+        inputs = {key: formula.assumptions[key] for key in ("inputs",) if key in formula.assumptions}
+        return replace(found, assumptions={**found.assumptions, **inputs})
+
+    def _tell(self, estimate: Estimate) -> None:
+        if not self._is_over:
+            self.newest = estimate
+            self._deliver(estimate)
+
+    def _refusal(self, models: Sequence[Any], optimizers: Sequence[Any], has_inputs: bool) -> str | None:
+        """Why the step is not traced, or None."""
+        if not self._traces or not has_inputs:
+            return "no input was seen" if self._traces else "not asked for on this rank"
+        if len(models) != 1 or len(optimizers) != 1:
+            return "several models or optimizers"
+        if not can_fork() or self._probe.device.kind not in ("cuda", "host"):
+            return "not possible on this system"
+        distributed = getattr(sys.modules["torch"], "distributed", None)
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return "a process of a distributed job"
+        used, limit = self._host.used_bytes(), self._host.limit_bytes
+        is_shared = self._host.device.limit_source in (
+            "cgroup",
+            "physical memory",
+        )  # other limits are each process's own
+        if used > _FORKABLE_BYTES or (is_shared and limit is not None and limit - used < _HOST_HEADROOM_BYTES):
+            return "the process is too large, or the host too full, to trace it beside the training"
+        return None
+
+    def _question(self, model: Any, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Question:
+        return Question(
+            model=lambda: _eager(model),
+            inputs=_bound(model, arguments, keywords) if keywords and arguments else keywords or arguments,
+            optimizer=optimizer,
+            device="cuda" if self._probe.device.kind == "cuda" else "cpu",
+            allocator=_allocator_settings(),
+            limit_bytes=self._probe.limit_bytes,
+            workspace_bytes=self._workspace_bytes(),
+            context_bytes=self._probe.context_bytes or 0,
+        )
+
+    def _workspace_bytes(self) -> int:
+        if self._probe.device.kind != "cuda":
+            return 0
+        capability = sys.modules["torch"].cuda.get_device_capability(self._probe.device.index)
+        return _HANDLES * cublas_workspace_bytes(capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+
+
+def _answer(question: Question) -> bytes:
+    """In the child: a pickled Estimate, or a text that says why there is none."""
+    try:
+        trace = question.trace()
+        found = question.estimate(trace)
+        if found.limit_bytes is not None and found.needed_bytes > TIGHT * found.limit_bytes:
+            found = advise(question, trace, found)
+        return pickle.dumps(found)
+    except (TraceError, EstimateError) as error:
+        operator = getattr(error, "op", "")
+        return pickle.dumps(f"{error}" + (f" (at {operator})" if operator else ""))
+
+
+def _with_note(formula: Estimate, reason: str | None) -> Estimate:
+    if reason is None:
+        return formula
+    return replace(formula, assumptions={**formula.assumptions, "trace": f"not traced: {reason}"})
+
+
+def _allocator_settings() -> str:
+    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+
+
+def _bound(model: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Positional and named arguments of forward, all by name."""
+    import inspect
+
+    return dict(inspect.signature(model.forward).bind_partial(*arguments, **keywords).arguments)
+
+
+def _eager(model: Any) -> Any:
+    """In the child: the model without torch.compile around it."""
+    model = getattr(model, "_orig_mod", model)
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        model._compiled_call_impl = None
+    return model

@@ -1,0 +1,128 @@
+"""Predictions of real runs: the formula's at once, the trace's soon after, and reasons where there is none."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+
+import memagent
+from memagent.estimator.trace.isolation import can_fork
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
+PATIENCE_S = 60.0
+
+
+def wait_for_answer(run) -> None:
+    """Until the trace has answered, or it is said why there is none."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if run.prediction and (run.prediction.method == "trace" or "trace" in run.prediction.assumptions):
+            return
+        time.sleep(0.02)
+    raise TimeoutError(run.prediction)
+
+
+def test_the_trace_of_the_first_inputs_becomes_the_runs_prediction(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        step()
+        wait_for_answer(run)
+    formula, trace = recording().predictions
+    parameters = sum(p.numel() * 4 for p in model.parameters())
+    assert (formula.method, trace.method) == ("formula", "trace")
+    assert trace.components["parameters"] == trace.components["gradients"] == parameters
+    assert 2 * parameters <= trace.components["optimizer_state"] <= 2 * parameters + 100
+    assert trace.assumptions["inputs"] == [{"shape": [32, 64], "dtype": "float32"}]
+    assert trace.assumptions["largest_tensors"][0]["module"] == "0.weight"
+    assert run.prediction.peak_allocated_bytes == trace.peak_allocated_bytes > 4 * parameters
+
+
+def losses(attach: bool) -> tuple[list[float], torch.Tensor]:
+    """Four steps of the same training from the same seed, and the random state after them."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Dropout(0.3), torch.nn.Linear(256, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    run = memagent.attach(model, optimizer) if attach else None
+    found = []
+    for _ in range(4):
+        loss = model(torch.randn(32, 64)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+        if run is not None:
+            wait_for_answer(run)
+    if run is not None:
+        assert run.prediction.method == "trace"
+        run.finish()
+    assert all(type(parameter.data) is torch.Tensor for parameter in model.parameters())
+    return found, torch.get_rng_state()
+
+
+def test_nothing_of_the_training_changes():
+    bare, bare_state = losses(attach=False)
+    watched, state = losses(attach=True)
+    assert watched == bare and torch.equal(state, bare_state)
+
+
+def test_a_model_that_cannot_be_traced_says_at_which_operator(recording):
+    class Asks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.inner(inputs) * float(inputs.sum())
+
+    model = Asks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with memagent.attach(model, optimizer) as run:
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        wait_for_answer(run)
+    last = recording().predictions[-1]
+    assert last.method == "formula" and "aten::sum" in last.assumptions["trace"]
+
+
+def test_where_memory_is_short_the_prediction_says_what_would_save_some(recording):
+    block = lambda: torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64))  # noqa: E731
+    model = torch.nn.Sequential(*(block() for _ in range(8)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with memagent.attach(model, optimizer, limit_bytes="1MiB") as run:
+        model(torch.randn(4096, 64)).pow(2).mean().backward()
+        optimizer.step()
+        wait_for_answer(run)
+    trace = recording().predictions[-1]
+    changes = {item.change: item.saving_bytes for item in trace.advice}
+    assert changes["recompute activations (gradient checkpointing)"] > 4 * 2**20
+    assert changes["half the batch, accumulated over two"] > 4 * 2**20
+    assert [item.saving_bytes for item in trace.advice] == sorted(changes.values(), reverse=True)
+
+
+def test_a_run_that_ends_first_leaves_no_process_behind(training):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    step()
+    run.finish()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_predict_false_traces_nothing(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, predict=False) as run:
+        step()
+    assert run.prediction is None and recording().predictions == []
+
+
+def test_several_models_get_the_formula_and_the_reason(training, recording):
+    model, optimizer, step = training
+    second = torch.nn.Linear(2, 2)
+    with memagent.attach([model, second], optimizer) as run:
+        step()
+        wait_for_answer(run)
+    (formula,) = recording().predictions
+    assert formula.assumptions["trace"] == "not traced: several models or optimizers"

@@ -51,9 +51,10 @@ class Predictor:
         self.newest: Estimate | None = None
 
     def begin(
-        self, models: Sequence[Any], optimizers: Sequence[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self, models: list[Any], optimizers: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        """The first call counts: the model is about to be called with these inputs, or steps went by and none were seen."""
+        """The first call counts: the model is about to be called with these inputs, or steps went by and none were seen. The lists
+        become ours."""
         if self._has_begun or self._is_over:
             return
         self._has_begun = True
@@ -82,7 +83,7 @@ class Predictor:
         """In a forked child: the thread is not here, and the tracing child is the parent's."""
         self._is_over, self._tracing, self._thread = True, None, None
 
-    def _run(self, models: Sequence[Any], optimizers: Sequence[Any], shapes: Any, refusal: str | None) -> None:
+    def _run(self, models: list[Any], optimizers: list[Any], shapes: Any, refusal: str | None) -> None:
         with self._guard.at("prediction"):
             device = self._probe.device
             formula = predict(
@@ -93,14 +94,15 @@ class Predictor:
                 device_kind=device.kind,
                 context_bytes=self._probe.context_bytes or 0,
             )
+            models.clear()  # what the script lets go of must not wait for the trace
+            optimizers.clear()
             self._tell(_with_note(formula, refusal))
-            if self._tracing is not None:
-                self._tell(self._traced(formula))
+            if (tracing := self._tracing) is not None:
+                self._tell(self._traced(tracing, formula))
 
-    def _traced(self, formula: Estimate) -> Estimate:
-        tracing, self._tracing = self._tracing, None
-        assert tracing is not None
+    def _traced(self, tracing: Forked, formula: Estimate) -> Estimate:
         answer, exit_code = tracing.result(timeout_s=TIMEOUT_S)
+        self._tracing = None
         if not answer:
             return _with_note(
                 formula, f"it was not done after {TIMEOUT_S:g} s" if answer is None else f"it died ({exit_code})"

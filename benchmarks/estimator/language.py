@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -122,14 +123,18 @@ def prepared(case: Case, model: Any, targets: list[str], *, rank: int = 8) -> nn
     """Checkpointing before LoRA, as `transformers.Trainer` users do it."""
     if case.checkpointing != "none":
         arguments = {"use_reentrant": _CHECKPOINTING[case.checkpointing]}
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=arguments)
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable(arguments)  # its name since transformers 5.23, and the one before
     if not case.lora:
         return model
     from peft import LoraConfig, get_peft_model
 
     if case.checkpointing == "reentrant":
         model.enable_input_require_grads()
-    return get_peft_model(model, LoraConfig(r=rank, target_modules=targets))
+    is_conv1d = "c_attn" in targets  # GPT-2's, whose weights are transposed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name of before 5.23
+        return get_peft_model(model, LoraConfig(r=rank, target_modules=targets, fan_in_fan_out=is_conv1d))
 
 
 FAMILIES: dict[str, Callable[[Case], Built]] = {

@@ -3,7 +3,8 @@
 No clock, no I/O, no numpy, memory that does not grow with the run. The server and the agent's local mode run the same code.
 """
 
+from memagent.forecast.answer import CAUSES, Cause, Forecast, Level
 from memagent.forecast.feed import feed
-from memagent.forecast.forecaster import Forecast, Forecaster, Level
+from memagent.forecast.forecaster import Forecaster
 
-__all__ = ["Forecast", "Forecaster", "Level", "feed"]
+__all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "Level", "feed"]

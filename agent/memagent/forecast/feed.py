@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memagent.forecast.forecaster import Forecast, Forecaster
+from memagent.forecast.answer import Forecast
+from memagent.forecast.forecaster import Forecaster
 
 READINGS = {
     "time_s": "time_s",

@@ -1,72 +1,40 @@
 """The streaming forecaster of one rank and device.
 
 1. The run dies in the step whose need reaches the limit: need = floor (allocated after the step) + excess (how far recent steps
-   peaked above their floor) + inactive split blocks + what other processes hold.
-2. Each of these is watched as a series of its own (`Trail`), and those that grow in a lasting way (`find_trend`) are extrapolated
-   together; the one that grows fastest is the cause.
-3. A trend pages only as far ahead as half the time it was watched, and is a notice up to twice that: most harmless growth ends
-   before that, and most fatal growth does not. A trend that ends beyond the planned steps is silent.
+   peaked above their floor) + inactive split blocks + what other processes hold (`signals`).
+2. Each of these is watched as a series of its own (`trail`), and those that grow in a lasting way (`trend`) are extrapolated
+   together, with their bend (`reach`); the one that grows most gives the cause.
+3. A trend pages only as far ahead as half the time it was watched, and is a notice up to twice that. One that ends beyond the planned
+   steps is silent; so is one that was watched for less than an epoch and would be freed at its end.
 4. Some deaths are known without a trend: optimizer state that is not there yet, the largest input that is still to come.
-5. A saw tooth that has fallen once is judged by its low points. Before a leak pages, `gc_probe`, where given, collects garbage and reads
-   the floor again: what falls then was no leak.
-6. A level once reached is kept while its reason stands with double tolerance, so that it does not flap.
+5. Where nothing grows, heavy-tailed sizes of batches may still end it: a probability and at most a notice (`tail`).
+6. Before a leak pages, `gc_probe`, where given, collects garbage and reads the floor again: what falls then was no leak.
+7. A level once reached is kept while its reason stands with double tolerance, and what is told changes only when it means it (`steady`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
-from memagent.forecast.series import Excess, StepClock
-from memagent.forecast.trail import Trail
-from memagent.forecast.trend import Trend, find_trend
+from memagent.forecast.answer import Cause, Forecast, Level
+from memagent.forecast.reach import NOTICE_AHEAD, Reach, reach
+from memagent.forecast.series import StepClock
+from memagent.forecast.signals import Signals, reading
+from memagent.forecast.steady import Steady
+from memagent.forecast.trend import Trend
 
-Level = Literal["ok", "notice", "warning", "critical"]
-
-PAGE_AHEAD, NOTICE_AHEAD = 0.5, 2.0
-"""How far a trend is believed, as a multiple of how long it was watched."""
 CRITICAL_S = 120.0
-TRIFLE = 0.003
-"""Growth below this share of the limit is not looked at."""
+CRITICAL_STEPS = 20
+"""Critical where the steps have no times."""
 SETTLING_STEPS = 5
 """First steps of a run (lazy allocation, autotuning) that are no part of any trend."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What is known after `step`. Steps are the run's own; `eta_*` are None where nothing is expected to run out.
-
-    `oom_probability` is that of running out before the planned end (or the horizon). Sizes are bytes.
-    """
-
-    step: int
-    level: Level = "ok"
-    oom_probability: float = 0.0
-    cause: str | None = None
-    eta_step: float | None = None
-    eta_low: float | None = None
-    eta_high: float | None = None
-    eta_s: float | None = None
-    used_bytes: int | None = None
-    limit_bytes: int | None = None
-    growth_bytes_per_step: float | None = None
-    growing_since_step: int | None = None
-
-
-@dataclass(frozen=True)
-class _Outlook:
-    """Where the trends lead: steps from now until the limit is reached."""
-
-    cause: str
-    steps_left: float
-    steps_left_low: float
-    steps_left_high: float
-    watched_steps: float
-    slope: float
-    since_step: float
-    limit_bytes: int
+PAGES = ("warning", "critical")
+LARGEST_COMES = 0.88
+"""How often the largest input that may come does come, or a lesser one that is too large."""
+LIKELY, UNLIKELY, QUIET = 0.5, 0.3, 0.01
+"""A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
+FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
 class Forecaster:
@@ -102,20 +70,15 @@ class Forecaster:
         self._step: int | None = None
         self._first_step = 0
         self._clock = StepClock()
-        self._excess = Excess()
-        self._trails = {
-            "leak": Trail(min),
-            "fragmentation": Trail(min),
-            "other_processes": Trail(min),
-            "input": Trail(max),
-            "host_memory": Trail(min),
-        }
-        self._trends: dict[str, Trend] = {}
-        self._since_looked = 0
-        self._floor = self._split = self._others = self._host = 0.0
-        self._used: int | None = None
+        self._signals = Signals(self.limit_bytes, self.host_limit_bytes)
         self._forecast = Forecast(step=0)
-        self._next_gc_step = 0
+        self._steady = Steady()
+        self._next_gc_step, self._was_garbage = 0.0, False
+
+    @property
+    def newest(self) -> Forecast:
+        """What the last update returned."""
+        return self._forecast
 
     def update(
         self,
@@ -126,7 +89,7 @@ class Forecaster:
         peak_allocated_bytes: int | None = None,
         reserved_bytes: int | None = None,
         inactive_split_bytes: int | None = None,
-        alloc_retries: int | None = None,
+        alloc_retries: int | None = None,  # predict nothing alone (torchtitan 2389 survives six of them)
         device_used_bytes: int | None = None,
         host_used_bytes: int | None = None,
         input_size: float | None = None,
@@ -134,201 +97,153 @@ class Forecaster:
         optimizer_steps: int | None = None,
     ) -> Forecast:
         """Take the readings at the end of `step`; None is a reading that was not taken. A step that goes back begins anew."""
-        del (
-            alloc_retries
-        )  # retries alone predict nothing (torchtitan 2389 survives six of them): kept for the tail's forecast
         if self._step is not None and step <= self._step:
             self._begin()
         if self._step is None or optimizer_steps == 0:
             self._first_step = step  # before the first optimizer step nothing has settled
         self._step = step
         self._clock.tick(step, time_s)
-        floor = allocated_bytes if allocated_bytes is not None else device_used_bytes
-        new = False
-        if floor is not None:
-            self._used = max(floor, peak_allocated_bytes or 0)
-            new = self._watch_device(
-                step,
-                floor,
-                peak_allocated_bytes,
-                reserved_bytes,
-                inactive_split_bytes,
-                device_used_bytes,
-                input_size,
-                phase,
-            )
-        if host_used_bytes is not None and self.host_limit_bytes:
-            self._host = host_used_bytes
-            new = self._watch("host_memory", step, host_used_bytes) or new
-        self._since_looked += 1
-        if new and self._since_looked >= 4:
-            self._since_looked = 0
-            self._look()
-        return self._conclude(step, optimizer_steps)
+        device_used = reading(device_used_bytes)
+        allocated = reading(allocated_bytes)
+        self._signals.take(
+            step,
+            settled=step - self._first_step >= SETTLING_STEPS,
+            floor=allocated if allocated is not None else device_used,
+            peak=reading(peak_allocated_bytes),
+            reserved=reading(reserved_bytes),
+            split=reading(inactive_split_bytes),
+            device_used=device_used,
+            host=reading(host_used_bytes),
+            input_size=reading(input_size) if phase == "train" else None,
+            training=phase == "train",
+        )
+        fresh = self._known_death(step, optimizer_steps) or self._by_trends(step)
+        self._forecast = self._steady.settle(fresh, self._clock.seconds(1))
+        return self._forecast
 
-    def _watch_device(
-        self,
-        step: int,
-        floor: int,
-        peak: int | None,
-        reserved: int | None,
-        split: int | None,
-        used: int | None,
-        input_size: float | None,
-        phase: str,
-    ) -> bool:
-        self._floor = floor
-        excess = max(0, (peak or floor) - floor)
-        self._excess.add(excess, input_size if phase == "train" else None)
-        new = self._watch("leak", step, floor)
-        if self._excess.follows_input:
-            self._watch("input", step, excess)
-        if split is not None:
-            self._split = split
-            self._watch("fragmentation", step, split)
-        if used is not None and reserved is not None:
-            self._others = max(0, used - max(reserved, floor))
-            self._watch("other_processes", step, self._others)
-        return new
-
-    def _watch(self, cause: str, step: int, value: float) -> bool:
-        return step - self._first_step >= SETTLING_STEPS and self._trails[cause].add(step, value)
-
-    def _look(self) -> None:
-        """Fit the trends anew."""
-        self._trends = {}
-        for cause, trail in self._trails.items():
-            limit = self.host_limit_bytes if cause == "host_memory" else self.limit_bytes
-            trend = find_trend(trail.steps, trail.values, TRIFLE * (limit or inf))
-            if trend is not None:
-                self._trends[cause] = trend
-
-    def _conclude(self, step: int, optimizer_steps: int | None) -> Forecast:
-        known = self._known_death(step, optimizer_steps)
-        forecast = known or self._from_trends(step)
-        self._forecast = forecast
-        return forecast
+    # -- deaths that need no trend -------------------------------------------------------------------------------------
 
     def _known_death(self, step: int, optimizer_steps: int | None) -> Forecast | None:
-        need = self._floor + self._excess.recent + self._split + self._others
-        if self._state_bytes and optimizer_steps == 0 and need + self._state_bytes > self.limit_bytes:
-            return self._sure(step, "optimizer_state", 0.97, step + 1)
-        largest = self._excess.at_input(self._max_input)
-        if largest is not None and need - self._excess.recent + largest > self.limit_bytes * 1.01:
-            return self._sure(step, "input", 0.85, None)
+        signals = self._signals
+        if self._state_bytes and optimizer_steps == 0 and signals.need + self._state_bytes > self.limit_bytes:
+            return self._answer(step, "critical", "optimizer_state", 0.97, steps_left=(1, 1, 1))
+        largest = signals.excess.at_input(self._max_input)
+        if largest is not None and signals.need - signals.excess.recent + largest > self.limit_bytes * 1.01:
+            heavy = signals.chance_of_excess(self.limit_bytes, 1) > 0
+            return self._answer(step, "warning", "tail" if heavy else "input", LARGEST_COMES)
         return None
 
-    def _sure(self, step: int, cause: str, probability: float, eta_step: float | None) -> Forecast:
-        return Forecast(
-            step=step,
-            level="critical" if eta_step is not None else "warning",
-            oom_probability=probability,
-            cause=cause,
-            eta_step=eta_step,
-            eta_low=eta_step,
-            eta_high=eta_step,
-            eta_s=self._clock.seconds(1) if eta_step is not None else None,
-            used_bytes=self._used,
-            limit_bytes=self.limit_bytes,
-        )
+    def _by_tail(self, step: int) -> Forecast:
+        """No trend: the chance of one batch that is too large. It never pages, for half of such runs survive."""
+        chance = 0.0
+        if self._signals.excess.at_input(self._max_input) is None:  # else the largest is known, and fits
+            steps = self.total_steps - step if self.total_steps else step - self._first_step
+            chance = self._signals.chance_of_excess(self.limit_bytes, steps)
+        if chance >= LIKELY:
+            return self._answer(step, "notice", "tail", chance)
+        return self._answer(step, "ok", None, max(chance, QUIET))
 
-    def _from_trends(self, step: int) -> Forecast:
-        outlook = self._outlook(step)
-        quiet = Forecast(step=step, oom_probability=0.01, used_bytes=self._used, limit_bytes=self.limit_bytes)
-        if outlook is None:
-            return quiet
-        level = self._level(step, outlook)
-        if (
-            level in ("warning", "critical")
-            and outlook.cause == "leak"
-            and not self._survives_collection(step, outlook)
-        ):
-            return quiet
-        if level == "ok":
-            return Forecast(
-                step=step,
-                oom_probability=0.03,
-                used_bytes=self._used,
-                limit_bytes=outlook.limit_bytes,
-                growth_bytes_per_step=outlook.slope,
-                growing_since_step=int(outlook.since_step),
-            )
-        ahead = outlook.steps_left / outlook.watched_steps
+    def _answer(
+        self,
+        step: int,
+        level: Level,
+        cause: Cause | None,
+        probability: float,
+        *,
+        steps_left: tuple[float, float, float] | None = None,
+        grown_by: Reach | None = None,
+    ) -> Forecast:
+        """`steps_left`: expected, at least, at most."""
+        host = grown_by is not None and grown_by.cause == "host_memory"
+        left, low, high = (step + steps for steps in steps_left) if steps_left else (None, None, None)
         return Forecast(
             step=step,
             level=level,
-            oom_probability=0.97 / (1 + (ahead / 1.2) ** 2),
-            cause=outlook.cause,
-            eta_step=step + outlook.steps_left,
-            eta_low=step + outlook.steps_left_low,
-            eta_high=step + outlook.steps_left_high,
-            eta_s=self._clock.seconds(outlook.steps_left),
-            used_bytes=int(self._host) if outlook.cause == "host_memory" else self._used,
-            limit_bytes=outlook.limit_bytes,
-            growth_bytes_per_step=outlook.slope,
-            growing_since_step=int(outlook.since_step),
+            oom_probability=probability,
+            cause=cause,
+            eta_step=left,
+            eta_low=low,
+            eta_high=high,
+            eta_s=self._clock.seconds(steps_left[0]) if steps_left else None,
+            used_bytes=_whole(self._signals.host if host else self._signals.used),
+            limit_bytes=grown_by.limit_bytes if grown_by else self.limit_bytes,
+            growth_bytes_per_step=grown_by.slope if grown_by else None,
+            growing_since_step=int(grown_by.since_step) if grown_by else None,
         )
 
-    def _outlook(self, step: int) -> _Outlook | None:
-        device = {cause: trend for cause, trend in self._trends.items() if cause not in self._excluded()}
-        need = self._floor + self._excess.recent + self._split + self._others
-        outlooks = [self._reach(device, self.limit_bytes - need, self.limit_bytes)]
-        if "host_memory" in self._trends and self.host_limit_bytes:
-            only = {"host_memory": self._trends["host_memory"]}
-            outlooks.append(self._reach(only, self.host_limit_bytes - self._host, self.host_limit_bytes))
-        return min((found for found in outlooks if found), key=lambda found: found.steps_left, default=None)
+    # -- trends --------------------------------------------------------------------------------------------------------
 
-    def _excluded(self) -> tuple[str, ...]:
-        """What is no trend of the device: the host's, and that of an input whose largest is known to fit."""
-        largest_is_known = self._excess.at_input(self._max_input) is not None
-        return ("host_memory", "input") if largest_is_known else ("host_memory",)
+    def _by_trends(self, step: int) -> Forecast:
+        nearest = self._nearest()
+        if nearest is None:
+            return self._by_tail(step)
+        level = self._level(step, nearest)
+        if level in PAGES and nearest.cause == "leak" and self._is_garbage(step, nearest):
+            self._steady.forget()
+            level = "ok"
+        planned_left = max(0, self.total_steps - step) if self.total_steps else inf
+        probability = nearest.chance_within(planned_left)
+        if level == "ok":
+            return self._answer(step, "ok", None, min(probability, UNLIKELY), grown_by=nearest)
+        bounds = (nearest.steps_left, nearest.steps_left_low, nearest.steps_left_high)
+        return self._answer(step, level, nearest.cause, probability, steps_left=bounds, grown_by=nearest)
 
-    def _reach(self, trends: dict[str, Trend], headroom: float, limit: int) -> _Outlook | None:
-        if not trends:
+    def _nearest(self) -> Reach | None:
+        """The memory that runs out first, device's or host's."""
+        signals = self._signals
+        if not signals.trends:
             return None
-        cause = max(trends, key=lambda name: trends[name].slope)
-        leading = trends[cause]
-        slope = sum(trend.slope for trend in trends.values())
-        low, high = sum(t.slope_high for t in trends.values()), sum(t.slope_low for t in trends.values())
-        left = max(0.0, headroom)
-        return _Outlook(
-            cause, left / slope, left / low, left / high, leading.watched_steps, slope, leading.since_step, limit
-        )
+        largest_is_known = signals.excess.at_input(self._max_input) is not None  # then its trend ends there
+        device: dict[Cause, Trend] = {
+            cause: trend
+            for cause, trend in signals.trends.items()
+            if cause != "host_memory" and not (cause == "input" and largest_is_known)
+        }
+        found = [reach(device, self.limit_bytes - signals.need, self.limit_bytes)]
+        host = signals.trends.get("host_memory")
+        if host is not None and self.host_limit_bytes:
+            found.append(reach({"host_memory": host}, self.host_limit_bytes - signals.host, self.host_limit_bytes))
+        return min((one for one in found if one), key=lambda one: one.steps_left, default=None)
 
-    def _level(self, step: int, outlook: _Outlook) -> Level:
-        kept = 2.0 if self._forecast.level in ("warning", "critical") else 1.0
-        planned_left = self.total_steps - step if self.total_steps else inf
-        if outlook.steps_left > planned_left * (1.1 if kept > 1 else 1.0):
+    def _level(self, step: int, nearest: Reach) -> Level:
+        """How bad that is."""
+        paged = self._forecast.level in PAGES
+        planned_left = max(0, self.total_steps - step) if self.total_steps else inf
+        if nearest.steps_left > planned_left * (1.1 if paged else 1.0):
             return "ok"
-        page = PAGE_AHEAD * kept
-        if self._predicted_peak and self._floor + self._excess.recent < 0.98 * self._predicted_peak:
+        page = nearest.page_ahead * (2.0 if paged else 1.0)
+        if self._predicted_peak and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak:
             page /= 2  # the estimator expects this much: growth up to there needs more evidence
-        if outlook.steps_left <= page * outlook.watched_steps and not self._ends_with_epoch(step, outlook):
-            seconds = self._clock.seconds(outlook.steps_left)
-            return "critical" if seconds is not None and seconds <= CRITICAL_S else "warning"
-        return "notice" if outlook.steps_left <= NOTICE_AHEAD * outlook.watched_steps else "ok"
+        if nearest.ahead <= page and not self._ends_with_epoch(step, nearest):
+            return "critical" if self._is_close(nearest) else "warning"
+        return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
 
-    def _ends_with_epoch(self, step: int, outlook: _Outlook) -> bool:
+    def _is_close(self, nearest: Reach) -> bool:
+        kept = 1.2 if self._forecast.level == "critical" else 1.0
+        seconds = self._clock.seconds(nearest.steps_left)
+        if seconds is None:
+            return nearest.steps_left <= CRITICAL_STEPS * kept
+        return seconds <= CRITICAL_S * kept
+
+    def _ends_with_epoch(self, step: int, nearest: Reach) -> bool:
         """Growth watched for less than an epoch may be freed at its end, if it gets there."""
-        if not self._epoch_steps or outlook.cause != "leak" or outlook.watched_steps > 1.2 * self._epoch_steps:
+        epoch = self._epoch_steps
+        if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.watched_steps > 1.2 * epoch:
             return False
-        left_of_epoch = self._epoch_steps - (step - self._first_step) % self._epoch_steps
-        return outlook.steps_left > left_of_epoch
+        return 0.8 * nearest.steps_left > epoch - step % epoch
 
-    def _survives_collection(self, step: int, outlook: _Outlook) -> bool:
-        """False when collecting garbage brought the floor down: a saw tooth of reference cycles, judged anew from there."""
+    def _is_garbage(self, step: int, nearest: Reach) -> bool:
+        """Whether collecting garbage brought the floor down: a saw tooth of reference cycles, judged anew from there."""
         if self._gc_probe is None or step < self._next_gc_step:
-            return True
-        self._next_gc_step = step + max(100, int(outlook.watched_steps / 2))
+            return self._was_garbage
+        self._next_gc_step = step + max(20.0, nearest.watched_steps / 4)
         floor = self._gc_probe()
-        grown = outlook.slope * outlook.watched_steps
-        if floor is None or self._floor - floor < 0.5 * grown:
-            return True
-        self._trails["leak"].clear()
-        self._trends.pop("leak", None)
-        return False
+        grown = nearest.slope * nearest.watched_steps
+        self._was_garbage = floor is not None and self._signals.floor - floor >= 0.5 * grown
+        if self._was_garbage:
+            self._signals.forget("leak")
+        return self._was_garbage
 
-    @property
-    def newest(self) -> Forecast:
-        """What the last update returned."""
-        return self._forecast
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,97 +1,200 @@
-"""Is a series growing in a way that goes on? A straight line over the longest stretch of recent past that really is one.
+"""Is a series growing in a way that goes on, and how does its slope change? Answered over the longest recent stretch that shows it.
 
-1. Windows: the whole trail, then its last half, quarter and eighth. A warm-up or a late onset spoils the long ones and leaves the short.
+1. Windows: the whole trail, then shorter ones, each two thirds of the one before, all ending now. A warm-up or a late onset spoils the
+   long ones and leaves the short.
 2. In each, ordinary least squares. The line's rise over the window must stand above the scatter around it (7 standard deviations; a
    single jump has 6) and be more than a trifle of the limit.
-3. Growth must go on: the slope of the newer half at least 0.6 of the older one's. A curve that saturates, 1 - exp(-t/tau), fails this on
-   every window longer than tau, and on a shorter one its line reaches beyond its asymptote only after more than the window's length.
-4. Growth must be everywhere: the lowest value of each quarter rises from one to the next, with one step back allowed for noise.
-   A saw tooth fails once it has fallen.
-5. The longest window that passes is taken: most evidence.
+3. Growth must be everywhere: the lowest value of each quarter rises from one to the next, with one step back allowed for noise.
+4. Growth must go on: the slope of the newer half is at least 0.4 of the older one's.
+5. The bend: the ratio q of the two halves' slopes is taken to go on, so that the slope x steps ahead is slope * exp(rate * x) with
+   rate = ln(q) / half a window (Holt's multiplicative trend; exact for exponential saturation, 1 - exp(-t/tau), whose end it finds
+   before it is reached). The error of q is that of the differences between the means of eight blocks. Within that error q is what the
+   next longer window said, where that failed by rule 4 only, and else 1: growth in rare jumps does not read as a bend, and a few jumps
+   of a growth that is dying out do not read as a line. Acceleration is not taken to go on: a window with a late onset in it looks the
+   same; the newer half's slope is what counts there.
+6. The same once more with q lower by its error (`slow`): what a careful reader must still allow for.
+7. A restless series, which before the window has twice fallen by half as much as it rose in it, is not growing but wandering.
+8. A saw tooth that has fallen: windows within its repetition (`Trail.repeats_from`) are passed over; those that reach back into the
+   tooth before see whether the low points rise too.
+9. The longest window that passes is taken: most evidence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
+from math import exp, expm1, inf, log, log1p, sqrt
+
+from memagent.forecast.line import Lines
 
 SHORTEST = 16
 """Buckets that a window must hold."""
+SHRINK = 2 / 3
 RISE_OVER_SCATTER = 7.0
-GOES_ON = 0.6
-ALLOWANCE = 1.15
-"""On either side of the slope, beyond what scatter and curvature say: peaks between readings, rates that change later."""
+GOES_ON = 0.4
+STEEPEST = 2.0
+"""Largest q: what accelerates more is a jump, and not believed to do so again."""
+FLATTEST = 0.25
+"""Smallest q."""
+BLOCKS = 8
+BELIEVED_ERRORS = 0.7
+RESTLESS_FALLS = 2
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A line that a series follows. `slope` is per step; `low` and `high` bound it by what its halves and its scatter say."""
+    """Growth of one series. `slope` is per step, now, with its standard `error`; it changes by the factor exp(rate) a step."""
 
     slope: float
-    slope_low: float
-    slope_high: float
+    error: float
+    rate: float
+    slow_slope: float
+    slow_rate: float
     since_step: float
     watched_steps: float
     rise: float
+    largest_jump: float
 
 
-def find_trend(steps: list[float], values: list[float], trifle: float) -> Trend | None:
-    """The trend of the newest part of a series, or None. `trifle` is a rise that does not matter, in the values' unit."""
-    count = len(steps)
-    size = count
+def steps_until(headroom: float, slope: float, rate: float) -> float:
+    """Steps until growth at `slope`, changing by exp(rate) a step, has used up `headroom`; infinity where it never does."""
+    if headroom <= 0:
+        return 0.0
+    if slope <= 0:
+        return inf
+    bend = headroom * rate / slope
+    if bend <= -1:
+        return inf
+    return headroom / slope if abs(bend) < 1e-6 else log1p(bend) / rate
+
+
+def growth_in(steps: float, slope: float, rate: float) -> float:
+    """How much a series grows in so many steps: the inverse of `steps_until`."""
+    return slope * steps if abs(rate * steps) < 1e-9 else slope * expm1(min(rate * steps, 50.0)) / rate
+
+
+def find_trend(
+    steps: Sequence[float], values: Sequence[float], trifle: float, *, repeats_from: float = inf
+) -> Trend | None:
+    """The trend of the newest part of a series, or None. `trifle` is a rise that does not matter, in the values' unit.
+
+    Windows that begin after step `repeats_from` are not looked at.
+    """
+    size = float(len(steps))
+    if size < SHORTEST or values[-1] - min(values) < trifle:
+        return None
+    lines: Lines | None = None
+    rate = 0.0
     while size >= SHORTEST:
-        trend = _fit(steps[count - size :], values[count - size :], trifle)
-        if trend is not None:
-            return trend
-        size //= 2
+        start = len(steps) - int(size)
+        if steps[start] > repeats_from:
+            return None
+        size *= SHRINK
+        if not _rises_everywhere(values, start, trifle):
+            continue
+        lines = lines or Lines(steps, values)
+        window = _Window(lines, values, start)
+        if window.rises_above_scatter(trifle):
+            if window.newer >= GOES_ON * window.older and _falls(values[: start + 1], window.rise / 2) < RESTLESS_FALLS:
+                return window.trend(rate)
+            if window.newer > 0:
+                rate = min(0.0, window.rate(window.newer / window.older))
     return None
 
 
-def _fit(steps: list[float], values: list[float], trifle: float) -> Trend | None:
-    watched = steps[-1] - steps[0]
-    if values[-1] - values[0] < trifle or watched <= 0:
-        return None
-    slope, scatter = _line(steps, values)
-    rise = slope * watched
-    if rise < max(RISE_OVER_SCATTER * scatter, trifle):
-        return None
-    middle = len(steps) // 2
-    older, _ = _line(steps[: middle + 1], values[: middle + 1])
-    newer, _ = _line(steps[middle:], values[middle:])
-    if newer < GOES_ON * older or newer <= 0 or not _rises_everywhere(values, rise):
-        return None
-    error = 2 * scatter * sqrt(12 / len(steps)) / watched
-    return Trend(
-        slope=newer if newer > 1.1 * slope else slope,  # accelerating: the newer half is nearer to what comes
-        slope_low=max(0.3 * slope, (min(slope, newer) - error) / ALLOWANCE),
-        slope_high=(max(slope, newer) + error) * ALLOWANCE,
-        since_step=steps[0],
-        watched_steps=watched,
-        rise=rise,
-    )
+class _Window:
+    """The end of a series from `start`."""
+
+    __slots__ = ("_lines", "_start", "_values", "newer", "older", "rise", "scatter", "slope", "watched")
+
+    def __init__(self, lines: Lines, values: Sequence[float], start: int) -> None:
+        self._lines, self._start, self._values = lines, start, values
+        self.watched = lines.steps[-1] - lines.steps[start]
+        self.slope = self.scatter = self.older = self.newer = self.rise = 0.0
+
+    def rises_above_scatter(self, trifle: float) -> bool:
+        """Rule 2."""
+        start, end = self._start, len(self._values)
+        if self.watched <= 0:
+            return False
+        self.slope, self.scatter = self._lines.fit(start, end)
+        self.rise = self.slope * self.watched
+        if self.rise < max(RISE_OVER_SCATTER * self.scatter, trifle):
+            return False
+        middle = (start + end) // 2
+        self.older, _ = self._lines.fit(start, middle + 1)
+        self.newer, _ = self._lines.fit(middle, end)
+        return self.newer > 0
+
+    def rate(self, q: float) -> float:
+        """Change of the slope a step, as the exponent of a factor, where the newer half's is q times the older one's."""
+        return log(min(max(q, FLATTEST), STEEPEST)) * 2 / self.watched
+
+    def trend(self, longer_rate: float) -> Trend:
+        """Rules 5 and 6; `longer_rate` is what the next longer window said."""
+        error = self._error_of_ratio()
+        raw = min(max(self.newer / self.older, FLATTEST), STEEPEST) if self.older > 0 else STEEPEST
+        told = max(FLATTEST, exp(longer_rate * self.watched / 2))
+        pull = BELIEVED_ERRORS * error
+        q = max(told, raw - pull) if raw > told else min(told, raw + pull)
+        slow = max(FLATTEST, min(1.0, q, raw - error))
+        values = self._values[self._start :]
+        return Trend(
+            slope=self._slope_now(q),
+            error=2 * self.scatter * sqrt(12 / len(values)) / self.watched + 0.5 * error * self.slope,
+            rate=min(0.0, self.rate(q)),
+            slow_slope=self._slope_now(slow),
+            slow_rate=self.rate(slow),
+            since_step=self._lines.steps[self._start],
+            watched_steps=self.watched,
+            rise=self.rise,
+            largest_jump=max(after - before for before, after in pairwise(values)),
+        )
+
+    def _slope_now(self, q: float) -> float:
+        newer = self.slope * 2 * q / (1 + q)  # halves with the ratio q and the mean `slope`
+        return newer * sqrt(q) if q < 1 else newer  # ... whose middle is a quarter of the window ago
+
+    def _error_of_ratio(self) -> float:
+        """Standard error of the ratio of two halves' slopes, by how the growth from block to block scatters around its own line."""
+        size = (len(self._values) - self._start) / BLOCKS
+        edges = [self._start + round(block * size) for block in range(BLOCKS + 1)]
+        means = [self._lines.mean(a, b) for a, b in pairwise(edges)]
+        growth = [after - before for before, after in pairwise(means)]
+        mean = sum(growth) / len(growth)
+        if mean <= 0:
+            return 1.0
+        _, scatter = Lines(range(len(growth)), growth).fit(0, len(growth))
+        return min(1.0, scatter * sqrt(len(growth) / (len(growth) - 2)) / mean * sqrt(2 / 3.5))
 
 
-def _line(x: list[float], y: list[float]) -> tuple[float, float]:
-    """Slope and residual standard deviation of least squares."""
-    n = len(x)
-    mean_x, mean_y = sum(x) / n, sum(y) / n
-    xx = xy = yy = 0.0
-    for a, b in zip(x, y, strict=True):
-        a -= mean_x  # noqa: PLW2901
-        b -= mean_y  # noqa: PLW2901
-        xx += a * a
-        xy += a * b
-        yy += b * b
-    if xx <= 0:
-        return 0.0, 0.0
-    slope = xy / xx
-    return slope, sqrt(max(0.0, yy - slope * xy) / n)
+def _rises_everywhere(values: Sequence[float], start: int, trifle: float) -> bool:
+    """Rule 3 for the window from `start`."""
+    rise = values[-1] - values[start]
+    if rise < trifle:
+        return False
+    end = len(values)
+    quarter = (end - start) // 4
+    lows = [
+        min(values[begin : begin + quarter]) for begin in (start, start + quarter, start + 2 * quarter, end - quarter)
+    ]
+    falls = [before - after for before, after in pairwise(lows)]
+    return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise
 
 
-def _rises_everywhere(values: list[float], rise: float) -> bool:
-    quarter = len(values) // 4
-    lows = [min(values[start : start + quarter]) for start in (0, quarter, 2 * quarter, len(values) - quarter)]
-    falls = sum(after <= before for before, after in pairwise(lows))
-    highest_fall = max(before - after for before, after in pairwise(lows))
-    return falls <= 1 and highest_fall < 0.1 * rise
+def _falls(values: Sequence[float], size: float) -> int:
+    """How often a series fell by at least `size` from its highest since it last rose as much."""
+    falls, falling = 0, False
+    high = low = values[0]
+    for value in values:
+        if falling:
+            low = min(low, value)
+            if value >= low + size:
+                falling, high = False, value
+        else:
+            high = max(high, value)
+            if value <= high - size:
+                falling, low = True, value
+                falls += 1
+    return falls

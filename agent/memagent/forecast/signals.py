@@ -1,0 +1,113 @@
+"""The readings of one device, told apart into what each grows for, and each watched as a series of its own.
+
+floor     allocated after the step: what stays, so what leaks                         -> leak
+excess    how far the step peaks above its floor: activations                         -> input
+split     free pieces of split blocks, which nobody else can use                      -> fragmentation
+others    used on the device and not reserved by this process                         -> other_processes
+host      memory of the process tree, where it has a limit of its own                 -> host_memory
+
+The step that dies is that whose need = floor + excess + split + others reaches the limit.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from memagent.forecast.answer import Cause
+from memagent.forecast.series import Excess
+from memagent.forecast.tail import Tail
+from memagent.forecast.trail import Trail
+from memagent.forecast.trend import Trend, find_trend
+
+TRIFLE = 0.003
+"""Growth below this share of the limit is not looked at."""
+GRAIN_BYTES = 4 * 2**20
+"""... nor growth below the portions in which malloc's arenas and caching allocators take memory and give it back."""
+LOOK_EVERY = 3
+"""Buckets between two fits."""
+
+
+def reading(value: float | None) -> float | None:
+    """The value, or None where it is no size: absent, negative, infinite or not a number."""
+    return value if value is not None and 0 <= value < inf else None
+
+
+class Signals:
+    """`take` the readings of a step; then `trends` holds what grows. Trails begin when `settled` is given as true."""
+
+    def __init__(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
+        self._trifle: dict[Cause, float] = dict.fromkeys(
+            ("leak", "fragmentation", "other_processes", "input"), max(TRIFLE * limit_bytes, GRAIN_BYTES)
+        )
+        if host_limit_bytes:
+            self._trifle["host_memory"] = max(TRIFLE * host_limit_bytes, GRAIN_BYTES)
+        self._trails: dict[Cause, Trail] = {cause: Trail(max if cause == "input" else min) for cause in self._trifle}
+        self.trends: dict[Cause, Trend] = {}
+        self.excess = Excess()
+        self._tail = Tail()
+        self.used: float | None = None
+        """Most that was used within the newest step."""
+        self.floor = self.split = self.others = self.host = 0.0
+        self._new_buckets = 0
+
+    @property
+    def need(self) -> float:
+        """Bytes that a step like the recent ones takes at its peak."""
+        return self.floor + self.excess.recent + self.split + self.others
+
+    def take(
+        self,
+        step: int,
+        *,
+        settled: bool,
+        floor: float | None,
+        peak: float | None,
+        reserved: float | None,
+        split: float | None,
+        device_used: float | None,
+        host: float | None,
+        input_size: float | None,
+        training: bool,
+    ) -> None:
+        if floor is not None:
+            excess = max(0.0, (peak or floor) - floor)
+            self.floor, self.used = floor, floor + excess
+            self.excess.add(excess, input_size)
+            if training:
+                self._tail.add(excess)
+            self._watch("leak", step, floor, settled)
+            if excess:
+                self._watch("input", step, excess, settled)
+        if split is not None:
+            self.split = split
+            self._watch("fragmentation", step, split, settled)
+        if device_used is not None and reserved is not None:
+            self.others = max(0.0, device_used - max(reserved, floor or 0.0))
+            self._watch("other_processes", step, self.others, settled)
+        if host is not None and "host_memory" in self._trails:
+            self.host = host
+            self._watch("host_memory", step, host, settled)
+        if self._new_buckets >= LOOK_EVERY:
+            self._look()
+
+    def chance_of_excess(self, limit_bytes: int, steps: float) -> float:
+        """Probability that one of the next `steps` peaks further above its floor than there is room."""
+        return self._tail.chance(limit_bytes - (self.floor + self.split + self.others), steps)
+
+    def forget(self, cause: Cause) -> None:
+        """Watch a series anew from here."""
+        self._trails[cause].clear()
+        self.trends.pop(cause, None)
+
+    def _watch(self, cause: Cause, step: int, value: float, settled: bool) -> None:
+        if settled and self._trails[cause].add(step, value, self._trifle[cause]) and cause in ("leak", "host_memory"):
+            self._new_buckets += 1
+
+    def _look(self) -> None:
+        """Fit the trends anew."""
+        self._new_buckets = 0
+        self.trends = {}
+        for cause, trail in self._trails.items():
+            trend = find_trend(trail.steps, trail.values, self._trifle[cause], repeats_from=trail.repeats_from())
+            if trend is not None:
+                self.trends[cause] = trend

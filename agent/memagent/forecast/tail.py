@@ -1,0 +1,61 @@
+"""The chance that one batch is too large: heavy-tailed sizes are a question for extreme values, not for a trend.
+
+1. The logarithms of what training steps take above their floor are summed up by mean and variance: lengths of documents, images and
+   graphs are close to lognormal.
+2. Where they vary at all and their largest stands out as it should (that of evenly spread sizes does not), the chance of one step is
+   what the normal distribution leaves above the room, with the width that an estimate from so many values deserves.
+3. Sizes that are cut off show: the largest comes again and again. Then nothing larger is expected.
+4. That of n steps is 1 - (1 - p)^n, drawn halfway in from certainty, since sizes are only nearly lognormal and nearly independent.
+"""
+
+from __future__ import annotations
+
+from math import erfc, expm1, log, log1p, sqrt
+
+FEWEST = 20
+LEAST_SPREAD = 0.12
+STANDS_OUT = 0.6
+"""Share of the distance from the mean that the largest of so many normal values reaches, sqrt(2 ln n) standard deviations."""
+SAME, CUT_OFF = 0.01, 4
+"""Values within this share of the largest are the same; so many of them are a cut."""
+BASE, WEIGHT = 0.2, 0.75
+"""The drawing in, by the reliability table in docs/forecast.md."""
+
+
+class Tail:
+    """`add` each value; `chance` is that of one of the next steps exceeding `room`. Values of zero or less are no sizes."""
+
+    __slots__ = ("_largest", "_mean", "_seen", "_squares", "_ties")
+
+    def __init__(self) -> None:
+        self._seen = self._ties = 0
+        self._mean = self._squares = 0.0
+        self._largest = 0.0
+
+    def add(self, value: float) -> None:
+        if value <= 0:
+            return
+        self._seen += 1
+        logarithm = log(value)
+        off = logarithm - self._mean
+        self._mean += off / self._seen
+        self._squares += off * (logarithm - self._mean)
+        if value > self._largest * (1 + SAME):
+            self._largest, self._ties = value, 1
+        elif value > self._largest * (1 - SAME):
+            self._ties += 1
+
+    def chance(self, room: float, steps: float) -> float:
+        """Probability that a value of the next `steps` is larger than `room`; 0 where there is no tail to speak of."""
+        if self._seen < FEWEST or steps < 1 or self._ties >= CUT_OFF:
+            return 0.0
+        spread = sqrt(self._squares / (self._seen - 1))
+        if spread < LEAST_SPREAD or log(self._largest) - self._mean < STANDS_OUT * sqrt(2 * log(self._seen)) * spread:
+            return 0.0
+        if room <= 0:
+            return BASE + WEIGHT
+        level = (log(room) - self._mean) / spread
+        level /= sqrt(1 + (3 + level * level / 2) / self._seen)
+        one = min(0.5 * erfc(level / sqrt(2)), 0.999)
+        any_of_them = -expm1(steps * log1p(-one))
+        return BASE * min(1.0, 10 * any_of_them) + WEIGHT * any_of_them

@@ -1,0 +1,60 @@
+"""Traces of a generator in a folder of its own: `gen.py` with `make(n_oom, n_benign, seed)`. Its sizes are GiB in numpy arrays."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks.forecast.traces import Trace
+
+GIB = 2**30
+CAUSES = {
+    "a_leak": "leak", "b_step": "leak", "c_frag": "fragmentation", "d_tail": "tail", "e_optim": "optimizer_state", "f_eval": "eval",
+    "g_other": "other_processes", "h_host": "host_memory", "i_compile": "leak", "j_nccl": "other_processes", "k_curric": "input",
+}  # fmt: skip
+TRENDING = {"a_leak", "b_step", "c_frag", "h_host", "i_compile", "k_curric"}
+BYTES = {
+    "allocated_bytes": "alloc", "peak_allocated_bytes": "peak", "reserved_bytes": "reserved", "inactive_split_bytes": "split",
+    "device_used_bytes": "nvml", "host_rss_bytes": "host",
+}  # fmt: skip
+PHASES = ("train", "eval", "checkpoint")
+
+
+def traces(folder: Path, each: int, seed: int) -> Iterator[Trace]:
+    """`each` runs that die and as many that live."""
+    for found in _module(folder).make(each, each, seed):
+        yield _trace(found)
+
+
+def _module(folder: Path) -> ModuleType:
+    path = folder / "gen.py"
+    spec = importlib.util.spec_from_file_location("forecast_generator", path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise SystemExit(f"no generator at {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _trace(found: Any) -> Trace:
+    rows = len(found.alloc)
+    columns = {name: (getattr(found, field) * GIB).astype("int64").tolist() for name, field in BYTES.items()}
+    columns |= {
+        "step": list(range(rows)), "time_s": [found.step_s * step for step in range(rows)], "input_size": found.tokens.tolist(),
+        "phase": [PHASES[phase] for phase in found.phase],
+        "optimizer_steps": [max(0, step - found.optim_at + 1) for step in range(rows)],
+    }  # fmt: skip
+    garbage = found.meta.get("gcable")
+    options = {
+        "host_limit_bytes": int(found.host_cap * GIB), "total_steps": found.planned, "max_input_size": found.max_tokens,
+        "optimizer_state_bytes": int(found.optim_bytes * GIB) or None, "epoch_steps": found.meta.get("epoch_len"),
+    }  # fmt: skip
+    return Trace(
+        found.family, int(found.cap * GIB), columns, found.oom, CAUSES.get(found.family) if found.oom is not None else None,
+        found.family in TRENDING, options, [0] * rows if garbage is None else (garbage * GIB).astype("int64").tolist(),
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Today's practice, and the forecaster in the same clothes: a trace in, the first alarm out. Each sees the trace up to now only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from benchmarks.forecast.traces import Alarm, Trace
+from memagent.forecast import Forecaster, feed
+
+Detector = Callable[[Trace], Alarm | None]
+WINDOW_S, HORIZON_S = 900.0, 3600.0
+
+
+def memagent(trace: Trace) -> Alarm | None:
+    row = 0
+    options = dict(trace.options)
+    if trace.garbage is not None:
+        allocated, garbage = trace.columns["allocated_bytes"], trace.garbage
+        options["gc_probe"] = lambda: allocated[row] - garbage[row]
+    forecasts = feed(Forecaster(trace.limit_bytes, **options), trace.columns)
+    for row in range(len(trace.columns["step"])):  # noqa: B007 the probe reads it
+        told = next(forecasts)
+        if told.level in ("warning", "critical"):
+            return Alarm(told.step, told.eta_step, told.eta_low, told.eta_high, told.cause)
+    return None
+
+
+def threshold_90(trace: Trace) -> Alarm | None:
+    return next((Alarm(step) for step, used in _used(trace) if used > 0.9 * trace.limit_bytes), None)
+
+
+def predict_linear(trace: Trace) -> Alarm | None:
+    """Prometheus: predict_linear(used[15m], 1h) > limit, from the first minute."""
+    times = trace.columns["time_s"]
+    line = _Line()
+    for (step, used), now in zip(_used(trace), times, strict=True):
+        line.add(now, used)
+        line.forget_before(now - WINDOW_S)
+        slope, value, _ = line.fit()
+        if now - times[0] >= 60 and value + slope * HORIZON_S > trace.limit_bytes:
+            return Alarm(step)
+    return None
+
+
+def least_squares(trace: Trace) -> Alarm | None:
+    """A line over the last 100 steps that fits (R2 > 0.8) and ends before the run does."""
+    line = _Line()
+    for step, used in _used(trace):
+        line.add(step, used)
+        line.forget_before(step - 99)
+        slope, value, r2 = line.fit()
+        left = (trace.planned - step) if trace.planned else 2 * step
+        if step >= 30 and r2 > 0.8 and slope > 0 and (trace.limit_bytes - value) / slope < left:
+            return Alarm(step, step + max(0.0, (trace.limit_bytes - value) / slope), cause="leak")
+    return None
+
+
+def holt(trace: Trace) -> Alarm | None:
+    """Holt's linear trend, alpha 0.1, beta 0.02."""
+    level, slope = None, 0.0
+    for step, used in _used(trace):
+        before = used if level is None else level
+        level = used if level is None else 0.1 * used + 0.9 * (level + slope)
+        slope = 0.02 * (level - before) + 0.98 * slope
+        left = (trace.planned - step) if trace.planned else 2 * step
+        if step > 30 and slope > 1000 and (trace.limit_bytes - level) / slope < left:
+            return Alarm(step, step + max(0.0, (trace.limit_bytes - level) / slope), cause="leak")
+    return None
+
+
+DETECTORS: dict[str, Detector] = {
+    "memagent": memagent,
+    "90 % threshold": threshold_90,
+    "predict_linear 15m -> 1h": predict_linear,
+    "least squares, R2": least_squares,
+    "Holt": holt,
+}
+
+
+def _used(trace: Trace) -> zip[tuple[int, float]]:
+    columns = trace.columns
+    return zip(columns["step"], columns.get("device_used_bytes") or columns["peak_allocated_bytes"], strict=True)
+
+
+class _Line:
+    """Least squares over a sliding window, from sums."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque()
+        self._sums = [0.0] * 5
+        self._origin: tuple[float, float] | None = None
+
+    def add(self, x: float, y: float) -> None:
+        self._origin = self._origin or (x, y)
+        point = (x - self._origin[0], y - self._origin[1])
+        self._points.append(point)
+        self._count(point, 1)
+
+    def forget_before(self, x: float) -> None:
+        while self._origin and self._points[0][0] < x - self._origin[0]:
+            self._count(self._points.popleft(), -1)
+
+    def fit(self) -> tuple[float, float, float]:
+        """Slope, value at the newest point, and R2."""
+        n = len(self._points)
+        x, y, xx, xy, yy = self._sums
+        vx, vxy, vy = n * xx - x * x, n * xy - x * y, n * yy - y * y
+        if n < 2 or vx <= 0 or self._origin is None:
+            return 0.0, 0.0, 0.0
+        slope = vxy / vx
+        value = self._origin[1] + (y - slope * x) / n + slope * self._points[-1][0]
+        return slope, value, vxy * vxy / (vx * vy) if vy > 1e-9 * n * abs(yy) + 1 else 0.0
+
+    def _count(self, point: tuple[float, float], sign: int) -> None:
+        x, y = point
+        for place, value in enumerate((x, y, x * x, x * y, y * y)):
+            self._sums[place] += sign * value

@@ -1,0 +1,98 @@
+"""From first alarms to figures."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.forecast.rivals import Detector
+from benchmarks.forecast.traces import Alarm, Trace
+
+ENOUGH_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Score:
+    """Shares are of 1; `lead` is the median share of the run's life that was left at the first page.
+
+    Without `planned` steps in sight there is no telling a slow leak; without deaths there is no recall: then a figure is None.
+    """
+
+    name: str
+    recall: float | None
+    false_alarms_per_1000: float | None
+    lead: float | None
+    eta_error: float | None
+    eta_covered: float | None
+    cause_right: float | None
+    us_per_step: float
+    families: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def score(name: str, detector: Detector, traces: Sequence[Trace]) -> Score:
+    """`recall` and all about ETAs are of the trending families."""
+    hits, false, leads, errors, covered, causes = ([] for _ in range(6))
+    families: dict[str, list[bool]] = defaultdict(list)
+    seconds, steps = 0.0, 0
+    for trace in traces:
+        begun = time.perf_counter()
+        alarm = detector(trace)
+        seconds += time.perf_counter() - begun
+        steps += 1 + (alarm.step if alarm else len(trace.columns["step"]))
+        if trace.death is None:
+            false.append(alarm is not None)
+            families[trace.family].append(alarm is not None)
+            continue
+        left = trace.death - alarm.step if alarm else 0
+        families[trace.family].append(left >= (ENOUGH_STEPS if trace.trending else 1))
+        if trace.trending:
+            hits.append(left >= ENOUGH_STEPS)
+        if alarm and alarm.cause:
+            causes.append(alarm.cause == trace.cause)
+        if alarm and left >= 1 and trace.trending:
+            leads.append(left / trace.death)
+            _eta(alarm, trace.death, errors, covered)
+    return Score(
+        name, _mean(hits), None if not false else 1000 * statistics.fmean(false), _median(leads), _median(errors), _mean(covered),
+        _mean(causes), 1e6 * seconds / steps, {family: statistics.fmean(found) for family, found in families.items()},
+    )  # fmt: skip
+
+
+def _eta(alarm: Alarm, death: int, errors: list[float], covered: list[bool]) -> None:
+    if alarm.eta_step is not None:
+        errors.append(abs(alarm.eta_step - death) / (death - alarm.step))
+    if alarm.eta_low is not None and alarm.eta_high is not None:
+        covered.append(alarm.eta_low <= death <= alarm.eta_high)
+
+
+def table(scores: Sequence[Score]) -> str:
+    """What is printed: the detectors, then the families of the first of them."""
+    lines = [f"{'':26}  recall  false/1000   lead  ETA error  covered  cause  us/step"]
+    lines += [
+        f"{one.name:26}  {_cell(one.recall, '.3f'):>6}  {_cell(one.false_alarms_per_1000, '.0f'):>10}  {_cell(one.lead, '.0%'):>5}"
+        f"  {_cell(one.eta_error, '.0%'):>9}  {_cell(one.eta_covered, '.0%'):>7}  {_cell(one.cause_right, '.0%'):>5}  {one.us_per_step:7.1f}"
+        for one in scores
+    ]
+    first = scores[0]
+    lines += ["", f"share of runs that {first.name} warned of, by family"]
+    lines += [f"   {family:32} {share:.3f}" for family, share in sorted(first.families.items())]
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _mean(values: Sequence[bool]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,39 @@
+"""What a detector gets to see of a run, and how the run ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`columns` are samples as `memagent.forecast.feed` takes them, one row a step. Sizes in bytes.
+
+    `death` is the step that died, one after the last row, or None for a run that lived. `trending` runs die of something that grows.
+    `options` go to the forecaster. `garbage` is what a garbage collection would free at each row.
+    """
+
+    family: str
+    limit_bytes: int
+    columns: dict[str, list[Any]]
+    death: int | None
+    cause: str | None = None
+    trending: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    garbage: list[int] | None = None
+
+    @property
+    def planned(self) -> int | None:
+        return self.options.get("total_steps")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The first page of a detector."""
+
+    step: int
+    eta_step: float | None = None
+    eta_low: float | None = None
+    eta_high: float | None = None
+    cause: str | None = None

@@ -1,0 +1,82 @@
+"""What is told changes only when it means it: one test for each rule of `memagent.forecast.steady`."""
+
+from __future__ import annotations
+
+from memagent.forecast.answer import Forecast
+from memagent.forecast.steady import CALM, Steady
+
+
+def answer(step: int, level="warning", eta: float | None = 1000.0, cause="leak") -> Forecast:
+    low, high = (eta - 50, eta + 50) if eta else (None, None)
+    return Forecast(step, level, 0.9, cause, eta, low, high, None, 10, 100)
+
+
+def test_rule_1_a_level_rises_at_once_and_everything_is_told_anew():
+    steady = Steady()
+    steady.settle(answer(1, "notice", 1000), 1.0)
+    fresh = answer(2, "critical", 1010)
+    assert steady.settle(fresh, 1.0) == fresh
+
+
+def test_rule_2_a_level_falls_when_the_answers_stay_calm():
+    steady = Steady()
+    steady.settle(answer(1), 1.0)
+    levels = [steady.settle(answer(step, "ok", None, None), 1.0).level for step in range(2, 2 + CALM)]
+    assert levels == ["warning"] * (CALM - 1) + ["ok"]
+
+
+def test_rule_2_a_level_that_flickers_stays():
+    steady = Steady()
+    levels = {
+        steady.settle(answer(step, "warning" if step % CALM == 1 else "notice"), 1.0).level for step in range(1, 100)
+    }
+    assert levels == {"warning"}
+
+
+def test_rule_2_a_cause_that_flickers_stays():
+    steady = Steady()
+    causes = {
+        steady.settle(answer(step, cause="leak" if step % 3 else "fragmentation"), 1.0).cause for step in range(1, 100)
+    }
+    assert causes == {"leak"}
+
+
+def test_rule_3_an_eta_that_hardly_moves_is_not_told_anew():
+    steady = Steady()
+    told = {steady.settle(answer(step, eta=1000 + step % 50), 2.0).eta_step for step in range(1, 200)}
+    assert told == {1001.0}
+
+
+def test_rule_3_an_eta_that_moves_is_told_with_its_interval():
+    steady = Steady()
+    steady.settle(answer(1, eta=1000), 2.0)
+    moved = steady.settle(answer(2, eta=600), 2.0)
+    assert (moved.eta_low, moved.eta_step, moved.eta_high) == (550, 600, 650)
+
+
+def test_rule_3_the_seconds_left_run_down_meanwhile():
+    steady = Steady()
+    steady.settle(answer(1, eta=1000), 2.0)
+    later = steady.settle(answer(101, eta=1010), 2.0)
+    assert (later.step, later.eta_step, later.eta_s) == (101, 1000, 1798)
+    assert steady.settle(answer(102, eta=1010), None).eta_s is None
+
+
+def test_an_eta_that_was_reached_is_told_anew():
+    steady = Steady()
+    steady.settle(answer(1, eta=100), 1.0)
+    assert steady.settle(answer(99, eta=100.5), 1.0).eta_step == 100.5
+
+
+def test_while_it_is_kept_its_interval_never_lies_before_the_step():
+    steady = Steady()
+    steady.settle(answer(1, eta=100), 1.0)
+    kept = steady.settle(answer(70, eta=102), 1.0)
+    assert (kept.eta_low, kept.eta_step, kept.eta_high) == (70, 100, 150)
+
+
+def test_it_forgets_when_the_reason_is_known_to_be_gone():
+    steady = Steady()
+    steady.settle(answer(1), 1.0)
+    steady.forget()
+    assert steady.settle(answer(2, "ok", None, None), 1.0).level == "ok"

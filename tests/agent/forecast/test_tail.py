@@ -1,0 +1,58 @@
+"""The chance of one batch that is too large: one test for each rule of `memagent.forecast.tail`."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from memagent.forecast.tail import BASE, WEIGHT, Tail
+
+
+def tail_of(values) -> Tail:
+    tail = Tail()
+    for value in values:
+        tail.add(value)
+    return tail
+
+
+def lognormal(count: int, spread: float = 0.4, seed: int = 1) -> list[float]:
+    source = random.Random(seed)
+    return [source.lognormvariate(0, spread) for _ in range(count)]
+
+
+def test_rule_1_and_2_its_chance_is_that_of_the_distribution():
+    tail = tail_of(lognormal(20_000))
+    room = math.exp(0.4 * 3.0902)  # one in a thousand is larger
+    told = (tail.chance(room, 1000) - BASE) / WEIGHT
+    assert told == pytest.approx(1 - 0.999**1000, abs=0.05)
+
+
+def test_rule_2_few_values_leave_more_room_for_doubt():
+    room = math.exp(0.4 * 4)
+    assert tail_of(lognormal(100)).chance(room, 500) > 1.5 * tail_of(lognormal(20_000)).chance(room, 500)
+
+
+@pytest.mark.parametrize("values", [[5.0] * 100, [1 + step / 100 for step in range(100)], lognormal(10), []])
+def test_rule_2_without_a_tail_there_is_no_chance(values):
+    assert tail_of(values).chance(max(values, default=1.0) * 1.2, 1000) == 0
+
+
+def test_rule_3_sizes_that_are_cut_off_do_not_grow():
+    cut = [min(value, 1.8) for value in lognormal(2000)]
+    assert tail_of(cut).chance(1.9, 10_000) == 0
+
+
+def test_rule_4_it_grows_with_the_steps_and_is_never_certain():
+    tail = tail_of(lognormal(500))
+    chances = [tail.chance(4.0, steps) for steps in (0, 10, 100, 1000, 10**9)]
+    assert chances == sorted(chances)
+    assert chances[0] == 0
+    assert tail.chance(0, 10) == chances[-1] == pytest.approx(BASE + WEIGHT)
+
+
+def test_it_takes_no_notice_of_sizes_of_nothing():
+    values = lognormal(200)
+    with_nothing = [value for pair in zip(values, [0.0] * 200, strict=True) for value in pair]
+    assert tail_of(with_nothing).chance(3.0, 50) == tail_of(values).chance(3.0, 50)

@@ -1,0 +1,115 @@
+"""Which growth counts as growth: one test for each rule of `memagent.forecast.trend`."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from memagent.forecast.line import Lines
+from memagent.forecast.trend import find_trend, growth_in, steps_until
+
+TRIFLE = 1.0
+
+
+def trend_of(function, count: int = 100, **options):
+    return find_trend(
+        [float(step) for step in range(count)], [function(step) for step in range(count)], TRIFLE, **options
+    )
+
+
+def test_it_fits_every_stretch_as_statistics_does():
+    source = random.Random(1)
+    steps = [float(step * 3) for step in range(40)]
+    values = [4e10 + 2e6 * step + source.gauss(0, 1e7) for step in steps]
+    slope, scatter = Lines(steps, values).fit(7, 31)
+    wanted = statistics.linear_regression(steps[7:31], values[7:31])
+    assert slope == pytest.approx(wanted.slope)
+    residuals = [y - wanted.slope * x - wanted.intercept for x, y in zip(steps[7:31], values[7:31], strict=True)]
+    assert scatter == pytest.approx(statistics.pstdev(residuals))
+
+
+def test_rule_1_it_finds_a_late_onset_in_a_shorter_window():
+    trend = trend_of(lambda t: 10 + max(0, t - 60))
+    assert trend.slope == pytest.approx(1, rel=0.2)
+    assert trend.since_step > 30
+
+
+def test_rule_2_it_leaves_alone_what_does_not_stand_above_its_scatter():
+    source = random.Random(2)
+    assert trend_of(lambda t: 0.05 * t + source.gauss(0, 3)) is None
+
+
+def test_rule_2_it_leaves_alone_a_single_jump():
+    assert trend_of(lambda t: 10 if t < 50 else 30) is None
+
+
+def test_rule_2_it_leaves_trifles_alone():
+    assert trend_of(lambda t: 0.009 * t) is None
+
+
+def test_rule_3_it_wants_growth_everywhere():
+    assert trend_of(lambda t: max(0, 25 - t) + max(0, t - 94) * 10) is None
+
+
+def test_rule_4_it_leaves_alone_growth_that_is_nearly_over():
+    assert trend_of(lambda t: 40 * (1 - math.exp(-t / 12))) is None
+
+
+def test_rule_5_it_finds_where_a_saturating_growth_ends():
+    trend = trend_of(lambda t: 100 * (1 - math.exp(-t / 100)))
+    reached = 100 * (1 - math.exp(-0.99))
+    assert steps_until(20, trend.slope, trend.rate) == pytest.approx(
+        -100 * math.log((100 - reached - 20) / 100) - 99, rel=0.2
+    )
+    assert steps_until(60, trend.slope, trend.rate) == math.inf
+
+
+def test_rule_5_a_straight_line_stays_straight():
+    trend = trend_of(lambda t: 5.0 * t)
+    assert (trend.slope, trend.rate) == (pytest.approx(5), pytest.approx(0, abs=1e-9))
+
+
+def test_rule_5_an_acceleration_is_not_taken_to_go_on():
+    trend = trend_of(lambda t: t**1.5)
+    assert trend.rate == 0.0
+    assert trend.slope > 10
+
+
+def test_rule_6_a_few_jumps_may_die_out_and_a_line_may_not():
+    jumps = [0, 9, 14, 30, 41, 52, 66, 90]
+    rare = trend_of(lambda t: 10.0 * sum(jump <= t for jump in jumps))
+    steady = trend_of(lambda t: 0.8 * t)
+    assert rare.slow_rate < rare.rate - 0.005
+    assert steady.slow_rate == pytest.approx(0, abs=1e-3)
+    assert (rare.largest_jump, steady.largest_jump) == (10, pytest.approx(0.8))
+
+
+def test_rule_7_a_series_that_wanders_is_not_growing():
+    def wandering(t: int) -> float:
+        return {0: 0.0, 1: 30.0, 2: 0.0, 3: 30.0}.get(t // 20, 0.0) if t < 80 else 1.5 * (t - 80)
+
+    assert trend_of(wandering) is None
+    assert trend_of(lambda t: 0.0 if t < 80 else 1.5 * (t - 80)) is not None
+
+
+def test_rule_8_windows_within_a_repetition_are_passed_over():
+    assert trend_of(lambda t: float(t % 50), repeats_from=25.0) is None
+    assert trend_of(lambda t: float(t % 50)) is not None
+
+
+def test_rule_9_it_takes_the_longest_window():
+    assert trend_of(lambda t: float(t)).watched_steps == 99
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.01, 0.003])
+def test_it_reckons_steps_and_growth_both_ways(rate):
+    assert growth_in(steps_until(30, 1.0, rate), 1.0, rate) == pytest.approx(30)
+
+
+def test_it_has_no_steps_left_without_headroom_and_no_end_without_growth():
+    assert steps_until(0, 1.0, 0.0) == 0
+    assert steps_until(10, 0.0, 0.0) == math.inf
+    assert steps_until(200, 1.0, -0.01) == math.inf

@@ -44,20 +44,20 @@ def _jump_and_stay(source: random.Random) -> Shape:
 
 
 FATAL: dict[str, Callable[[random.Random], Shape]] = {
-    "leak, linear": lambda source: lambda time: time,
-    "leak, accelerating": lambda source: lambda time: time**1.5,
+    "leak, linear": lambda _source: lambda time: time,
+    "leak, accelerating": lambda _source: lambda time: time**1.5,
     "leak, late onset": _late,
     "leak, per eval": _per_eval,
     "compile, jumps": lambda source: _jumps(source, source.randint(8, 40), 1.2),
 }
 HARMLESS: dict[str, Callable[[random.Random], Shape]] = {
-    "flat": lambda source: lambda time: 0.0,
-    "flat at 98 %": lambda source: lambda time: 0.9,
+    "flat": lambda _source: lambda _time: 0.0,
+    "flat at 98 %": lambda _source: lambda _time: 0.9,
     "plateau": _plateau,
     "saw tooth": _saw,
     "jump and stay": _jump_and_stay,
     "compile, dying out": lambda source: _scaled(_jumps(source, source.randint(8, 40), 5), source.uniform(0.3, 0.85)),
-    "too slow": lambda source: lambda time: 0.4 * time,
+    "too slow": lambda _source: lambda time: 0.4 * time,
 }
 
 

@@ -26,7 +26,7 @@ def traces(file: Path = FILE) -> Iterator[Trace]:
         run = json.loads(line)
         floors = [PAGE * pages for pages in accumulate(run["floor"])]
         peaks = [floor + PAGE * pages for floor, pages in zip(floors, run["excess"], strict=True)]
-        for limit, death in _ends(floors, peaks, leaks=run["leaks"]):
+        for limit, death in _ends(peaks, leaks=run["leaks"]):
             rows = len(floors) if death is None else death
             columns = {
                 "step": list(range(rows)), "time_s": [run["step_s"] * step for step in range(rows)],
@@ -38,7 +38,7 @@ def traces(file: Path = FILE) -> Iterator[Trace]:
                 yield Trace(name, limit, columns, death, cause, death is not None, {"total_steps": planned})
 
 
-def _ends(floors: list[int], peaks: list[int], *, leaks: bool) -> Iterator[tuple[int, int | None]]:
+def _ends(peaks: list[int], *, leaks: bool) -> Iterator[tuple[int, int | None]]:
     if not leaks:
         yield from ((int(max(peaks) * limit), None) for limit in LIMITS)
         return

@@ -74,16 +74,24 @@ def _eta(alarm: Alarm, death: int, errors: list[float], covered: list[bool]) -> 
 
 def table(scores: Sequence[Score]) -> str:
     """What is printed: the detectors, then the families of the first of them."""
-    lines = [f"{'':26}  recall  false/1000   lead  ETA error  covered  cause  us/step"]
-    lines += [
-        f"{one.name:26}  {_cell(one.recall, '.3f'):>6}  {_cell(one.false_alarms_per_1000, '.0f'):>10}  {_cell(one.lead, '.0%'):>5}"
-        f"  {_cell(one.eta_error, '.0%'):>9}  {_cell(one.eta_covered, '.0%'):>7}  {_cell(one.cause_right, '.0%'):>5}  {one.us_per_step:7.1f}"
-        for one in scores
-    ]
+    lines = [_row("", ("recall", "false/1000", "lead", "ETA error", "covered", "cause", "us/step"))]
+    lines += [_row(one.name, _cells(one)) for one in scores]
     first = scores[0]
     lines += ["", f"share of runs that {first.name} warned of, by family"]
     lines += [f"   {family:32} {share:.3f}" for family, share in sorted(first.families.items())]
     return "\n".join(lines)
+
+
+def _cells(one: Score) -> tuple[str, ...]:
+    shares = (one.lead, one.eta_error, one.eta_covered, one.cause_right)
+    return (
+        _cell(one.recall, ".3f"), _cell(one.false_alarms_per_1000, ".0f"), *(_cell(share, ".0%") for share in shares),
+        f"{one.us_per_step:.1f}",
+    )  # fmt: skip
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:26}" + "".join(cell.rjust(12) for cell in cells)
 
 
 def _cell(value: float | None, form: str) -> str:

@@ -18,6 +18,8 @@ READINGS = {
     "device_used_bytes": "device_used_bytes",
     "host_rss_bytes": "host_used_bytes",
     "input_size": "input_size",
+    "phase": "phase",
+    "optimizer_steps": "optimizer_steps",
 }
 """Sample column -> argument of `Forecaster.update`."""
 

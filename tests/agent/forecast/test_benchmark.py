@@ -1,0 +1,90 @@
+"""The forecaster's benchmark: its scorer counts right, its traces are what they say, its command runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.forecast import made, recorded
+from benchmarks.forecast.rivals import DETECTORS, least_squares, memagent, threshold_90
+from benchmarks.forecast.score import score, table
+from benchmarks.forecast.traces import Alarm, Trace
+
+GIB = 2**30
+ROOT = Path(__file__).parents[3]
+
+
+def ramp(death: int | None = 100) -> Trace:
+    used = [step * GIB for step in range(100)]
+    columns = {
+        "step": list(range(100)),
+        "time_s": list(range(100)),
+        "allocated_bytes": used,
+        "peak_allocated_bytes": used,
+    }
+    return Trace("ramp", 100 * GIB, columns, death, "leak" if death else None, death is not None)
+
+
+def test_it_scores_a_warning_that_came_true():
+    found = score("x", lambda trace: Alarm(60, 110, 90, 120, "leak"), [ramp()])
+    assert (found.recall, found.lead, found.eta_error, found.eta_covered, found.cause_right) == (1, 0.4, 0.25, 1, 1)
+    assert found.false_alarms_per_1000 is None
+
+
+def test_it_scores_a_warning_that_came_too_late():
+    found = score("x", lambda trace: Alarm(95), [ramp()])
+    assert (found.recall, found.families) == (0, {"ramp": 0})
+
+
+def test_it_scores_false_alarms():
+    found = score("x", lambda trace: Alarm(95) if trace.family == "ramp" else None, [ramp(None)] * 3)
+    assert (found.recall, found.false_alarms_per_1000) == (None, 1000)
+    assert "1000" in table([found])
+
+
+def test_its_rivals_see_a_ramp_where_they_should():
+    assert threshold_90(ramp()).step == 91
+    assert least_squares(ramp()).eta_step == pytest.approx(100)
+
+
+def test_it_asks_for_a_garbage_collection_at_the_row_that_is_looked_at():
+    used = [20 * GIB + step * GIB // 50 for step in range(900)]
+    columns = {"step": list(range(900)), "allocated_bytes": used, "peak_allocated_bytes": used}
+    garbage = Trace("saw", 40 * GIB, columns, None, garbage=[bytes_used - 20 * GIB for bytes_used in used])
+    assert memagent(garbage) is None
+    assert memagent(Trace("leak", 40 * GIB, columns, 1000)) is not None
+
+
+def test_made_traces_die_only_where_their_need_reaches_the_limit():
+    found = list(made.traces(3, seed=1))
+    assert {trace.family for trace in found} == set(made.FATAL) | set(made.HARMLESS)
+    for trace in found:
+        assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
+        assert trace.death in (None, len(trace.columns["step"]))
+        assert trace.family in made.FATAL or trace.death is None
+
+
+def test_recorded_traces_die_where_their_memory_reached_the_limit():
+    found = list(recorded.traces())
+    assert {trace.death is None for trace in found} == {True, False}
+    for trace in found:
+        assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
+        assert trace.death in (None, len(trace.columns["step"]))
+
+
+def test_no_recorded_leak_is_missed():
+    leaks = [trace for trace in recorded.traces() if trace.death is not None]
+    assert score("memagent", memagent, leaks).recall == 1
+
+
+def test_the_command_prints_a_table_and_writes_the_same_as_json(tmp_path):
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.forecast", "--quick", "--json", str(file)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    written = json.loads(file.read_text())
+    assert [one["name"] for one in written["sets"]["recorded"]] == list(DETECTORS)
+    assert all(name in printed for name in DETECTORS)

@@ -32,6 +32,7 @@ SETTLING_STEPS = 5
 PAGES = ("warning", "critical")
 LARGEST_COMES = 0.88
 """How often the largest input that may come does come, or a lesser one that is too large."""
+NEARLY_SURE = 0.9
 LIKELY, UNLIKELY, QUIET = 0.5, 0.3, 0.01
 """A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
@@ -128,20 +129,25 @@ class Forecaster:
         if self._state_bytes and optimizer_steps == 0 and signals.need + self._state_bytes > self.limit_bytes:
             return self._answer(step, "critical", "optimizer_state", 0.97, steps_left=(1, 1, 1))
         largest = signals.excess.at_input(self._max_input)
-        if largest is not None and signals.need - signals.excess.recent + largest > self.limit_bytes * 1.01:
-            heavy = signals.chance_of_excess(self.limit_bytes, 1) > 0
-            return self._answer(step, "warning", "tail" if heavy else "input", LARGEST_COMES)
-        return None
+        if largest is None or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01:
+            return None
+        chance = self._chance_of_tail(step)
+        if chance == 0.0:
+            return self._answer(step, "warning", "input", LARGEST_COMES)
+        # the largest of heavy-tailed sizes may never come: what counts is the chance of one that is too large
+        return self._answer(step, "warning", "tail", chance) if chance >= NEARLY_SURE else None
 
     def _by_tail(self, step: int) -> Forecast:
         """No trend: the chance of one batch that is too large. It never pages, for half of such runs survive."""
-        chance = 0.0
-        if self._signals.excess.at_input(self._max_input) is None:  # else the largest is known, and fits
-            steps = self.total_steps - step if self.total_steps else step - self._first_step
-            chance = self._signals.chance_of_excess(self.limit_bytes, steps)
+        chance = self._chance_of_tail(step)
         if chance >= LIKELY:
             return self._answer(step, "notice", "tail", chance)
         return self._answer(step, "ok", None, max(chance, QUIET))
+
+    def _chance_of_tail(self, step: int) -> float:
+        """That one of the steps to come, or of as many as were seen, takes more than there is room for."""
+        steps = self.total_steps - step if self.total_steps else step - self._first_step
+        return self._signals.chance_of_excess(self.limit_bytes, steps, self._max_input)
 
     def _answer(
         self,

@@ -6,7 +6,7 @@
 3. Some growth is believed less, for it more often ends by itself: that of the step's peak (`input`), since lengths grow by a curriculum
    or a sorted epoch and the largest is not known; that of the host's memory, since caches and workers fill it; and growth whose rate
    cannot be told from one that dies out before the limit (`slow`, rule 6 of `trend`), as compiled graphs and caches do by jumps.
-4. None of that counts in the last steps, nor where one more jump like the largest so far would be the end.
+4. None of that counts in the last steps, nor where a jump or two like the largest so far would be the end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from memagent.forecast.trend import Trend, growth_in, steps_until
 PAGE_AHEAD, NOTICE_AHEAD = 0.5, 2.0
 BELIEVED: dict[Cause, float] = {"input": 0.12, "host_memory": 0.35}
 """Page distance of causes that are believed less, as a multiple of the time watched."""
-DYING_OUT, SLOW_AHEAD = 0.2, 1.0
-"""Page distance of growth that may die out: where it would, by its slow reading, need more than SLOW_AHEAD of the time watched."""
+DYING_OUT, SLOW_AHEAD, JUMPS = 0.2, 1.0, 1.5
+"""Page distance of growth that may die out: where it would, by its slow reading, need more than SLOW_AHEAD of the time watched, and more
+than JUMPS of its largest jumps are still to come."""
 LAST_STEPS = 20
 """So many steps before its end any trend may page, where half of the time watched is as long."""
 FADES: dict[Cause, float] = {"input": 0.5}
@@ -84,7 +85,7 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
     cause = max(trends, key=lambda name: growth_in(left, trends[name].slope, trends[name].rate))
     leading = trends[cause]
     slow = _slow(found, headroom)
-    may_die_out = headroom > leading.largest_jump and slow > SLOW_AHEAD * leading.watched_steps
+    may_die_out = headroom > JUMPS * leading.largest_jump and slow > SLOW_AHEAD * leading.watched_steps
     error, jump = sum(trend.error for trend in found), leading.largest_jump
     low = steps_until(headroom - jump / 2, (slope + error) * ALLOWANCE, rate)
     high = steps_until(headroom + jump, max(0.3 * slope, (slope - error) / ALLOWANCE), rate)

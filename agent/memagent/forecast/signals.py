@@ -90,9 +90,11 @@ class Signals:
         if self._new_buckets >= LOOK_EVERY:
             self._look()
 
-    def chance_of_excess(self, limit_bytes: int, steps: float) -> float:
+    def chance_of_excess(self, limit_bytes: int, steps: float, largest_input: float | None) -> float:
         """Probability that one of the next `steps` peaks further above its floor than there is room."""
-        return self._tail.chance(limit_bytes - (self.floor + self.split + self.others), steps)
+        room = limit_bytes - (self.floor + self.split + self.others)
+        largest = self.excess.at_input(largest_input)
+        return 0.0 if largest is not None and largest <= room else self._tail.chance(room, steps)
 
     def forget(self, cause: Cause) -> None:
         """Watch a series anew from here."""

@@ -2,7 +2,8 @@
 
 1. A level rises at once, and with it everything is told anew.
 2. It falls, and the cause changes, when that has been so for CALM answers in a row.
-3. An ETA is kept, with its interval, while the fresh one differs by less than MATERIAL of what is left.
+3. An ETA is kept, with its interval, while the fresh one differs by less than MATERIAL of what is left, or half of what the interval
+   leaves open anyway.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def _is_news(told: Forecast, fresh: Forecast) -> bool:
     if told.eta_step is None or fresh.eta_step is None:
         return True
     left = told.eta_step - fresh.step
-    return abs(fresh.eta_step - told.eta_step) > max(MATERIAL * left, LEAST_STEPS) or left < LEAST_STEPS
+    wide = ((told.eta_high or 0.0) - (told.eta_low or 0.0)) / 4
+    return abs(fresh.eta_step - told.eta_step) > max(MATERIAL * left, wide, LEAST_STEPS) or left < LEAST_STEPS
 
 
 def _later(told: Forecast, fresh: Forecast, step_s: float | None) -> Forecast:

@@ -242,3 +242,49 @@ def test_no_readings_make_it_raise_or_answer_nonsense(rows, limit):
 def test_a_limit_must_be_more_than_zero(limit):
     with pytest.raises(ValueError, match="more than zero"):
         Forecaster(limit)
+
+
+def heavy_tailed(*, largest: float | None = None, spread: float = 0.35, count: int = 600, seed: int = 5, **options):
+    """Forecasts of batches of lognormal sizes beside a limit of four times their median."""
+    forecaster = Forecaster(LIMIT, max_input_size=largest, **options)
+    source = random.Random(seed)
+    for step in range(1, count):
+        size = min(source.lognormvariate(0, spread), 3.5)
+        yield forecaster.update(
+            step, allocated_bytes=20 * GIB, peak_allocated_bytes=int((20 + 5 * size) * GIB), input_size=size
+        )
+
+
+def test_heavy_tailed_batches_are_a_probability_and_a_notice_and_no_page():
+    told = list(heavy_tailed(spread=0.5, total_steps=20_000))
+    assert {forecast.level for forecast in told} <= {"ok", "notice"}
+    assert any(forecast.cause == "tail" and forecast.oom_probability > 0.5 for forecast in told)
+
+
+def test_a_largest_batch_that_may_never_come_does_not_page():
+    assert not {forecast.level for forecast in heavy_tailed(spread=0.35, largest=4.5, total_steps=700)} & set(PAGES)
+
+
+def test_what_is_told_of_a_leak_changes_seldom():
+    forecaster = Forecaster(LIMIT)
+    told = []
+    for step, allocated, peak in series(5000, lambda t: 10 + 0.02 * t, noise=0.2):
+        forecast = forecaster.update(step, time_s=step, allocated_bytes=allocated, peak_allocated_bytes=peak)
+        if not told or told[-1] != (forecast.level, forecast.eta_step):
+            told.append((forecast.level, forecast.eta_step))
+    levels = [level for level, _ in told]
+    assert levels == sorted(levels, key=("ok", "notice", "warning", "critical").index)
+    assert len(told) < 40
+
+
+def test_an_accumulator_that_begins_anew_says_nothing_new_where_the_epoch_is_not_known():
+    rows = series(3000, lambda t: 10 + 12 * (t % 300) / 300)
+    assert first_page(rows) is None
+
+
+def test_growth_that_dies_out_by_jumps_is_left_alone_and_one_that_goes_on_is_not():
+    source = random.Random(4)
+    early = sorted(source.betavariate(1, 6) * 2000 for _ in range(25))
+    assert first_page(series(2000, lambda t: 10 + 0.65 * sum(at <= t for at in early))) is None
+    steady = sorted(source.uniform(0, 2000) for _ in range(60))
+    assert first_page(series(2000, lambda t: 10 + 0.8 * sum(at <= t for at in steady))) is not None

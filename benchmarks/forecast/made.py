@@ -48,7 +48,7 @@ FATAL: dict[str, Callable[[random.Random], Shape]] = {
     "leak, accelerating": lambda _source: lambda time: time**1.5,
     "leak, late onset": _late,
     "leak, per eval": _per_eval,
-    "compile, jumps": lambda source: _jumps(source, source.randint(8, 40), 1.2),
+    "compile, jumps": lambda source: _scaled(_jumps(source, source.randint(8, 40), 1.2), 1.05),
 }
 HARMLESS: dict[str, Callable[[random.Random], Shape]] = {
     "flat": lambda _source: lambda _time: 0.0,

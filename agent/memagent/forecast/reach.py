@@ -1,8 +1,8 @@
 """Where trends lead: the steps until together they have used up the headroom, and how far such a lead is to be believed.
 
 1. Trends of one memory add up; the one that will have grown the most over the believed distance gives the cause.
-2. A trend is believed to page only as far ahead as half the time it was watched, and for a notice twice that: most harmless growth
-   ends before it, and most fatal growth does not.
+2. A trend is believed to page only as far ahead as about half the time it was watched, and for a notice twice that time: most harmless
+   growth ends before it, and most fatal growth does not.
 3. Some growth is believed less, for it more often ends by itself: that of the step's peak (`input`), since lengths grow by a curriculum
    or a sorted epoch and the largest is not known; that of the host's memory, since caches and workers fill it; and growth whose rate
    cannot be told from one that dies out before the limit (`slow`, rule 6 of `trend`), as compiled graphs and caches do by jumps.
@@ -18,7 +18,7 @@ from math import erfc, isfinite, log, sqrt
 from memagent.forecast.answer import Cause
 from memagent.forecast.trend import Trend, growth_in, steps_until
 
-PAGE_AHEAD, NOTICE_AHEAD = 0.5, 2.0
+PAGE_AHEAD, NOTICE_AHEAD = 0.53, 2.0
 BELIEVED: dict[Cause, float] = {"input": 0.12, "host_memory": 0.35}
 """Page distance of causes that are believed less, as a multiple of the time watched."""
 DYING_OUT, SLOW_AHEAD, JUMPS = 0.2, 1.0, 1.5

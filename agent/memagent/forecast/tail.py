@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from math import erfc, expm1, log, log1p, sqrt
 
-FEWEST = 20
+FEWEST = 8
 LEAST_SPREAD = 0.12
 STANDS_OUT = 0.6
 """Share of the distance from the mean that the largest of so many normal values reaches, sqrt(2 ln n) standard deviations."""

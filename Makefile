@@ -46,6 +46,8 @@ format: setup
 bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
 	$(BIN)/python -m benchmarks.agent $(BENCH)
+	$(BIN)/python -m benchmarks.estimator $(BENCH)
+	$(BIN)/python -m benchmarks.forecast $(BENCH)
 
 secrets: setup
 	$(BIN)/python scripts/make_secrets.py

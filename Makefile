@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # The torch that is installed where there is none: the one place that names it. Any torch >= 2.4 works.
 TORCH := torch==2.13.0
 
-.PHONY: help setup demo test test-fast lint format bench secrets clean
+.PHONY: help setup demo test test-long test-fast lint format bench secrets clean
 
 help:
 	@echo "make demo       train for real, leak for real, and be warned before it dies"
 	@echo "make test       set up everything the tests need and run them all"
+	@echo "make test-long  the tests of the benchmarks, which take minutes each"
 	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
 	@echo "make lint       ruff, mypy --strict, import borders"
 	@echo "make bench      what the agent costs, beside other trackers, in one table"
@@ -27,10 +28,13 @@ demo: setup
 
 test: setup lint
 	$(PYTHON) scripts/system_packages.py
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
+
+test-long: setup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
 test-fast: setup
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not browser and not slow" tests/agent tests/server tests/contract
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not browser and not slow and not long" tests/agent tests/server tests/contract
 
 lint: setup
 	$(BIN)/ruff format --check .

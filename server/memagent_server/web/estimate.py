@@ -28,10 +28,10 @@ class EstimateRequest(msgspec.Struct, kw_only=True):
     ffn: Size | None = None
     gated: bool = False
     tied_embeddings: bool = False
-    precision: Literal["fp32", "bf16", "fp16", "mixed"] = "mixed"
+    precision: Literal["fp32", "amp", "bf16", "fp16", "mixed", "fp8"] = "mixed"
     optimizer: Annotated[str, Meta(max_length=40)] = "adamw"
-    checkpointing: Literal["none", "full"] = "none"
-    attention: Literal["eager", "sdpa"] = "sdpa"
+    checkpointing: Literal["none", "selective", "full"] = "none"
+    attention: Literal["eager", "math", "sdpa"] = "sdpa"
     parameter_count: Annotated[int, Meta(ge=1, le=10**14)] | None = None
     context_bytes: Bytes = 0
     limit_bytes: Bytes | None = None

@@ -22,6 +22,7 @@ from benchmarks.estimator.score import LIMITS, Result
 from benchmarks.estimator.table import percent
 from benchmarks.estimator.workload import PHASES, Case, Workload, train_step
 
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("estimator-benchmark")]  # what takes minutes is prepared once
 ROOT = Path(__file__).parents[3]
 TORCH_ONLY = [case for case in zoo.small() if zoo.missing(Case("", case.family)) is None]
 

@@ -220,6 +220,24 @@ def test_an_estimate(sqlite_client):
 
 
 @pytest.mark.parametrize(
+    ("change", "peak_is"),
+    [
+        ({"precision": "amp"}, "smaller"),
+        ({"precision": "fp8"}, "smaller"),
+        ({"checkpointing": "selective"}, "smaller"),
+        ({"checkpointing": "full"}, "smaller"),
+        ({"attention": "math"}, "larger"),
+    ],
+)
+def test_how_it_is_trained_changes_what_it_needs(sqlite_client, change, peak_is):
+    batch = {**SHAPE, "batch": 8, "precision": "fp32", "attention": "math"}
+    plain = {**batch, "attention": "sdpa"} if "attention" in change else batch
+    before = sqlite_client.post("/api/v1/estimate", json=plain).get_json()["peak_allocated_bytes"]
+    after = sqlite_client.post("/api/v1/estimate", json={**plain, **change}).get_json()["peak_allocated_bytes"]
+    assert (after < before) == (peak_is == "smaller") and after != before
+
+
+@pytest.mark.parametrize(
     ("change", "field"),
     [
         ({"layers": 0}, "layers"),

@@ -71,6 +71,7 @@ def _facts(prediction: Prediction | None, stream: Stream | None) -> Facts:
         method=prediction.method if prediction else "formula",
         assumptions=assumptions,
         input_ratio=came / seen if seen and came else None,
+        on_host=stream is not None and stream.kind == "host",
     )
 
 

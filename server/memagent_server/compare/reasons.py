@@ -19,11 +19,13 @@ _TWICE = 1.8
 
 @dataclass(frozen=True)
 class Facts:
-    """`assumptions` are the prediction's; `input_ratio` is the largest input that came over the one predicted with, if both are known."""
+    """`assumptions` are the prediction's; `input_ratio` is the largest input that came over the one predicted with, if both are known;
+    `on_host`: the readings are of the process's memory, not of tensors."""
 
     method: str
     assumptions: Mapping[str, Any]
     input_ratio: float | None = None
+    on_host: bool = False
 
 
 def reason(component: str, predicted: int | None, observed: int | None, facts: Facts) -> str | None:
@@ -70,6 +72,8 @@ def _more_activations(facts: Facts) -> str:
 
 
 def _fewer_activations(facts: Facts) -> str:
+    if facts.on_host:
+        return "malloc keeps what a step frees for the next one, so a host's readings hardly show activations"
     if facts.input_ratio is not None and facts.input_ratio < 1 / _LARGER_INPUT:
         return _inputs(facts.input_ratio)
     if facts.method == "formula":

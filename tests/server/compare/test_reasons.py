@@ -29,6 +29,7 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
         ("activations", 10, 20, FORMULA, "outside of modules"),
         ("activations", 20, 10, FORMULA, "which the formula does not see"),
         ("activations", 20, 10, TRACE, "less is kept"),
+        ("activations", 20, 10, Facts("trace", {}, on_host=True), "malloc keeps"),
         ("activations", 20, 10, Facts("trace", {}, input_ratio=0.5), "0.50 times the size"),
         ("optimizer_state", 10, 20, TRACE, "in fp32"),
         ("optimizer_state", 10, 13, TRACE, "more for each parameter"),

@@ -29,6 +29,9 @@ import pytest
 import urllib3
 
 SECRET_KEY = "a secret key for tests only"
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # before torch is imported: as many tests run at once as there are processors
 START_TIMEOUT_S = 60.0
 
 

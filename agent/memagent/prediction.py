@@ -4,8 +4,9 @@
    the optimizer and the inputs as they are, and the autograd engine has not run yet, which a fork needs (`trace.isolation`).
 2. A thread of ours tells the formula's answer, waits for the child, and tells the trace's. The child traces in children of its own, also
    what would save memory where memory is short. All of it is bounded in time, has the lowest priority, and ends with the run.
-3. Not traced are several models or optimizers at once, processes of a distributed job (a fork there may corrupt what network cards read),
-   processes too large to fork without a pause, and hosts that are nearly full. The formula's answer then stands and says why.
+3. Not traced are several models or optimizers at once, sharded models (their hooks hold the shards), processes too large to fork without
+   a pause, and hosts that are nearly full. The formula's answer then stands and says why. A job of many ranks is traced on the first: a
+   fork beside its communicators is what every DataLoader's worker is, and the child never speaks on the network.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _FORKABLE_BYTES = 16 * 2**30
 """Resident memory up to which a fork, which copies the page tables, takes some tens of milliseconds at most."""
 _HOST_HEADROOM_BYTES = 2 * 2**30
 _HANDLES = 2
+_SHARDS = ("DTensor", "FlatParameter")
+"""Classes of parameters of which a rank holds a part: FSDP2 and tensor parallel, FSDP1."""
 
 
 class Predictor:
@@ -126,9 +129,8 @@ class Predictor:
             return "several models or optimizers"
         if not can_fork() or self._probe.device.kind not in ("cuda", "host"):
             return "not possible on this system"
-        distributed = getattr(sys.modules["torch"], "distributed", None)
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return "a process of a distributed job"
+        if any(type(parameter).__name__ in _SHARDS for parameter in models[0].parameters()):
+            return "its parameters are sharded: give memagent.estimate a callable that builds the model"
         used, limit = self._host.used_bytes(), self._host.limit_bytes
         is_shared = self._host.device.limit_source in (
             "cgroup",

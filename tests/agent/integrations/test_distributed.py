@@ -75,6 +75,30 @@ def test_two_ranks_join_one_run_and_both_streams_arrive(torchrun, live_server, m
     assert sorted((stream["rank"], stream["last_step"]) for stream in streams) == [(0, 6), (1, 6)]
 
 
+AWAIT_PREDICTION = """
+import time
+deadline = time.monotonic() + 60
+while rank == 0 and time.monotonic() < deadline and "trace" not in (run.prediction.assumptions if run.prediction else {}) and (
+    run.prediction is None or run.prediction.method != "trace"
+):
+    time.sleep(0.02)
+with open(f"predicted{rank}.json", "w") as file:
+    json.dump(run.prediction.to_dict(), file)
+"""
+
+
+@pytest.mark.parametrize(("wrapper", "method"), [(DDP, "trace"), (FSDP2, "formula")], ids=["DDP", "FSDP2"])
+def test_the_first_rank_is_traced_with_its_buckets_and_a_sharded_model_says_why_not(torchrun, tmp_path, wrapper, method):
+    torchrun("import json" + START + wrapper + ATTACH + LOOP + AWAIT_PREDICTION + END)
+    first, second = of_ranks(tmp_path, "predicted{}.json")
+    assert (first["method"], second["method"]) == (method, "formula")
+    if method == "trace":
+        assert first["components"]["parameters"] == PARAMETERS_BYTES
+        assert first["components"]["gradients"] == 2 * PARAMETERS_BYTES, "DDP keeps buckets beside the gradients"
+    else:
+        assert "sharded" in first["assumptions"]["trace"]
+
+
 @pytest.mark.parametrize("wrapper", [DDP, FSDP2], ids=["DDP", "FSDP2"])
 def test_an_unchanged_script_is_counted_on_each_rank(torchrun, tmp_path, wrapper):
     torchrun(START + wrapper + LOOP + LEAVE, "-m", "memagent", "run", "--report", str(tmp_path / "r.json"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,13 +25,12 @@ class LeftOutError(Exception):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes. `low` and `high` bound the allocated peak where the estimator says so itself."""
+    """Bytes. `intervals` are 90 % ones by level, where the estimator says so itself."""
 
     allocated_bytes: int
     reserved_bytes: int | None = None
     device_bytes: int | None = None
-    low_bytes: int | None = None
-    high_bytes: int | None = None
+    intervals: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def ours_by_trace(case: Case, device: str) -> Prediction:
@@ -53,7 +52,7 @@ def ours_by_formula(case: Case, device: str) -> Prediction:
     )
     kind = "cuda" if device == "cuda" else "host"
     answer = live.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind)
-    return Prediction(answer.peak_allocated_bytes, low_bytes=answer.low_bytes, high_bytes=answer.high_bytes)
+    return Prediction(answer.peak_allocated_bytes, intervals=answer.intervals)
 
 
 def ours_by_shape(case: Case, _: str) -> Prediction:

@@ -110,7 +110,7 @@ def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Predictio
         if found is None:
             yield Result(**shared, left_out=True, note=f"says nothing of {level}")
             continue
-        bounds = (outcome.value.low_bytes, outcome.value.high_bytes) if level == "allocated" else (None, None)
+        bounds = outcome.value.intervals.get(level, (None, None))
         yield Result(
             **shared, predicted_bytes=found, low_bytes=bounds[0], high_bytes=bounds[1], seconds=outcome.seconds
         )

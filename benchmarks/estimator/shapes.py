@@ -45,7 +45,7 @@ def predict(case: Case) -> Prediction:
         checkpointing="none" if case.checkpointing == "none" else "full",
         attention=case.attention,
     )
-    return Prediction(answer.peak_allocated_bytes, low_bytes=answer.low_bytes, high_bytes=answer.high_bytes)
+    return Prediction(answer.peak_allocated_bytes, intervals=answer.intervals)
 
 
 def _kv_heads(config: Any) -> int:

@@ -15,7 +15,7 @@ from memagent.errors import SettingError
 from memagent.estimator.changes import advise
 from memagent.estimator.configs import from_config
 from memagent.estimator.devices import GPUS
-from memagent.estimator.estimate import Estimate
+from memagent.estimator.estimate import LEVELS, Estimate
 from memagent.estimator.formula import estimate_training
 from memagent.estimator.parallel import Parallel
 from memagent.estimator.presets import preset
@@ -219,11 +219,11 @@ def _print(found: Estimate, *, as_json: bool) -> None:
         "reserved": found.peak_reserved_bytes,
         "on the device": found.peak_device_bytes,
     }
-    for level, peak in levels.items():
+    for (level, peak), name in zip(levels.items(), LEVELS, strict=True):
         if peak is not None:
-            print(f"{level:<16}{format_bytes(peak):>11}")
-    if found.low_bytes is not None and found.high_bytes is not None:
-        print(f"{'between':<16}{format_bytes(found.low_bytes):>11} and {format_bytes(found.high_bytes)}")
+            low, high = found.intervals.get(name, (peak, peak))
+            bounds = f"  ({format_bytes(low)} to {format_bytes(high)})" if low < high else ""
+            print(f"{level:<16}{format_bytes(peak):>11}{bounds}")
     print(found.verdict())
     for note in _notes(found.assumptions):
         print(f"  {note}")

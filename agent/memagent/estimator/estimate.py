@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, Literal
 
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem, PredictionMessage
+
+Interval = tuple[int, int]
+LEVELS = ("allocated", "reserved", "device")
+"""What tensors take, what the caching allocator holds for them, and what the device shows: each at least the one before."""
+_PERCENTILE_95 = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True)
@@ -16,16 +22,15 @@ class Estimate:
 
     `peak_allocated_bytes` is what tensors take at once; `peak_device_bytes` what the GPU shows, with the context and what the allocator
     cannot reuse. `phases` are the peaks of forward, backward and the optimizer's step: the peak is their maximum, never their sum.
-    `terms` name the smaller parts (gathered layers, buckets, casts, cuBLAS' workspace). `low_bytes` and `high_bytes` bound the peak as
-    far as the method knows its own errors; `assumptions` says what was taken for granted.
+    `terms` name the smaller parts (gathered layers, buckets, casts, cuBLAS' workspace). `intervals` hold (low, high) for each of `LEVELS`
+    that is known: nine peaks of ten lie within, one of twenty below and one above. `assumptions` says what was taken for granted.
     """
 
     method: Literal["formula", "trace"]
     peak_allocated_bytes: int
     components: dict[str, int]
     peak_reserved_bytes: int | None = None
-    low_bytes: int | None = None
-    high_bytes: int | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
     limit_bytes: int | None = None
     assumptions: dict[str, Any] = field(default_factory=dict)
     advice: tuple[AdviceItem, ...] = ()
@@ -54,10 +59,45 @@ class Estimate:
         return None if self.limit_bytes is None else self.needed_bytes <= self.limit_bytes
 
     @property
+    def fit_probability(self) -> float | None:
+        """How likely the step goes through, 0 to 1; None where no limit is known, or no interval.
+
+        The estimate is taken for the median and its interval for the 5th and 95th percentile, with half a normal distribution on either
+        side. Where the simulated allocator got through by giving back its cache, only tensors and the context count.
+        """
+        within = self._limiting()
+        if self.limit_bytes is None or within is None:
+            return None
+        low, middle, high = within
+        room = self.limit_bytes - middle
+        spread = high - middle if room >= 0 else middle - low
+        if spread <= 0:
+            return float(room >= 0)
+        return NormalDist().cdf(_PERCENTILE_95 * room / spread)
+
+    @property
     def surely_too_large(self) -> bool:
-        """Whether even the least that it may need is over the limit."""
-        least = self.needed_bytes if self.low_bytes is None else min(self.low_bytes, self.needed_bytes)
-        return self.fits is False and self.limit_bytes is not None and least > self.limit_bytes
+        """Whether even the least that tensors and context may need is over the limit: no cache that is given back can help."""
+        if self.limit_bytes is None or self.fits is not False:
+            return False
+        return self._bare()[0] > self.limit_bytes
+
+    def _limiting(self) -> tuple[int, int, int] | None:
+        """Low, middle and high of what the limit is compared with."""
+        if self.fits_by_replay and self.limit_bytes is not None and self.needed_bytes > self.limit_bytes:
+            return self._bare() if "allocated" in self.intervals else None
+        level = "allocated" if self.peak_device_bytes is None else "device"
+        if level not in self.intervals:
+            return None
+        low, high = self.intervals[level]
+        return low, self.needed_bytes, high
+
+    def _bare(self) -> tuple[int, int, int]:
+        """Low, middle and high of tensors and context, without the allocator's cache. On a host, tensors' level holds the context."""
+        context = 0 if self.peak_device_bytes is None else self.components.get("context", 0)
+        peak = self.peak_allocated_bytes
+        low, high = self.intervals.get("allocated", (peak, peak))
+        return low + context, peak + context, high + context
 
     def verdict(self) -> str:
         """One line for people."""
@@ -73,10 +113,10 @@ class Estimate:
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "peak_device_bytes": self.peak_device_bytes,
-            "low_bytes": self.low_bytes,
-            "high_bytes": self.high_bytes,
+            "intervals": {level: list(interval) for level, interval in self.intervals.items()},
             "limit_bytes": self.limit_bytes,
             "fits": self.fits,
+            "fit_probability": self.fit_probability,
             "components": dict(self.components),
             "phases": dict(self.phases),
             "terms": dict(self.terms),
@@ -95,10 +135,12 @@ class Estimate:
             device=device,
             peak_allocated_bytes=self.peak_allocated_bytes,
             peak_reserved_bytes=self.peak_reserved_bytes,
-            low_bytes=self.low_bytes,
-            high_bytes=self.high_bytes,
+            peak_device_bytes=self.peak_device_bytes,
+            intervals=dict(self.intervals),
             limit_bytes=self.limit_bytes,
             components=dict(self.components),
+            phases=dict(self.phases),
+            terms=dict(self.terms),
             assumptions=dict(self.assumptions),
             advice=list(self.advice),
         )

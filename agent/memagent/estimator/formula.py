@@ -59,11 +59,11 @@ def estimate_training(
     passing = max(0.0, peak - stage.static.parameters - stage.static.state)
     fragmentation = round(FRAGMENTED * passing) if gpu else 0
     phases = {name: round(size) for name, size in stage.phases.items()}
+    intervals = {"allocated": (max(0, round(peak - uncertain)), round(peak + uncertain))}
     return Estimate(
         method="formula",
         peak_allocated_bytes=peak,
-        low_bytes=max(0, round(peak - uncertain)),
-        high_bytes=round(peak + uncertain),
+        intervals=intervals,
         components={
             "parameters": round(stage.static.parameters),
             "gradients": round(stage.static.gradients),

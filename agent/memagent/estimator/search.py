@@ -64,8 +64,8 @@ def largest_batch(
 
 def _needed(spec: TrainingSpec, estimator: Estimator | None, *, sure: bool) -> int:
     found = (estimator or estimate_training)(spec)
-    spare = (found.high_bytes or found.peak_allocated_bytes) - found.peak_allocated_bytes if sure else 0
-    return found.needed_bytes + spare
+    level = "allocated" if found.peak_device_bytes is None else "device"
+    return found.intervals[level][1] if sure and level in found.intervals else found.needed_bytes
 
 
 def sweep(

@@ -44,8 +44,7 @@ def estimate_step(
     return Estimate(
         method="formula",
         peak_allocated_bytes=peak,
-        low_bytes=max(known, peak - margin),
-        high_bytes=peak + margin,
+        intervals={"allocated": (max(known, peak - margin), peak + margin)},
         components={
             "parameters": sizes.parameters_bytes,
             "gradients": sizes.gradients_bytes,

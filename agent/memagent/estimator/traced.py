@@ -47,8 +47,7 @@ def estimate_of(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=replayed.peak_reserved,
         peak_device_bytes=replayed.peak_reserved + context_bytes,
-        low_bytes=int(LOW * allocated),
-        high_bytes=int(HIGH * allocated),
+        intervals={"allocated": (int(LOW * allocated), int(HIGH * allocated))},
         limit_bytes=limit_bytes,
         components=_components(events, trace.steps, allocated)
         | {"fragmentation": replayed.fragmentation, "context": context_bytes},
@@ -65,8 +64,7 @@ def _on_host(trace: Trace, limit_bytes: int | None, context_bytes: int, facts: d
     return Estimate(
         method="trace",
         peak_allocated_bytes=peak,
-        low_bytes=int(LOW * peak),
-        high_bytes=int(HIGH * peak),
+        intervals={"allocated": (int(LOW * peak), int(HIGH * peak))},
         limit_bytes=limit_bytes,
         components=_components(trace.events, trace.steps, summary.peak_bytes) | {"context": context_bytes},
         phases={name: size + context_bytes for name, size in summary.phase_peak_bytes.items()},

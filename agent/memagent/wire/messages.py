@@ -147,10 +147,12 @@ class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults
     device: Label = "host"
     peak_allocated_bytes: Bytes
     peak_reserved_bytes: Bytes | None = None
-    low_bytes: Bytes | None = None
-    high_bytes: Bytes | None = None
+    peak_device_bytes: Bytes | None = None
+    intervals: dict[str, tuple[Bytes, Bytes]] = {}
     limit_bytes: Bytes | None = None
     components: dict[str, Bytes] = {}
+    phases: dict[str, Bytes] = {}
+    terms: dict[str, Bytes] = {}
     assumptions: dict[str, Any] = {}
     advice: Annotated[list[AdviceItem], Meta(max_length=50)] = []
 

@@ -85,7 +85,8 @@ def test_the_peak_is_the_largest_phase_and_not_their_sum():
     estimate = estimate_training(SPEC)
     assert set(estimate.phases) == {"forward", "backward", "optimizer"}
     assert estimate.peak_allocated_bytes == max(estimate.phases.values())
-    assert estimate.low_bytes < estimate.peak_allocated_bytes < estimate.high_bytes
+    low, high = estimate.intervals["allocated"]
+    assert low < estimate.peak_allocated_bytes < high
     assert set(estimate.components) <= set(COMPONENTS)
 
 

@@ -321,6 +321,11 @@ TAIL = {
 }  # fmt: skip
 PREDICTION = {
     "method": "formula", "device": H100["id"], "peak_allocated_bytes": 47 * GIB, "limit_bytes": 79 * GIB,
+    "peak_reserved_bytes": int(48.2 * GIB), "peak_device_bytes": int(48.7 * GIB),
+    "intervals": {
+        "allocated": [45 * GIB, 49 * GIB], "reserved": [46 * GIB, int(51.5 * GIB)], "device": [46 * GIB, 53 * GIB],
+    },
+    "phases": {"forward": int(44.9 * GIB), "backward": 47 * GIB, "optimizer": int(6.6 * GIB)},
     "components": {
         "parameters": int(1.32 * GIB), "gradients": int(1.32 * GIB), "optimizer_state": int(2.64 * GIB), "buffers": 24 * MIB,
         "activations": int(40.9 * GIB), "context": 480 * MIB,
@@ -356,6 +361,7 @@ def gpu_columns(
             {
                 "step": step, "time_s": started + 1.27 * step, "step_s": 1.27 + noise.random() / 50,
                 "allocated_bytes": floor, "peak_allocated_bytes": peak, "reserved_bytes": reserved,
+                "peak_reserved_bytes": reserved, "process_device_bytes": reserved + 510 * MIB,
                 "device_used_bytes": reserved + 900 * MIB, "limit_bytes": 79 * GIB,
                 "parameters_bytes": int(1.32 * GIB), "gradients_bytes": int(1.32 * GIB), "optimizer_state_bytes": int(2.64 * GIB),
                 "buffers_bytes": 24 * MIB, "activations_bytes": peak - floor, "context_bytes": 510 * MIB,

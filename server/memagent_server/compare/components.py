@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from memagent.wire.fields import COMPONENTS
+from memagent_server.compare.levels import figures, levels, phases
 from memagent_server.compare.reasons import Facts, reason
 from memagent_server.store.models import Prediction, Run, Stream
 from memagent_server.store.predictions import list_predictions
@@ -38,26 +39,29 @@ def components(session: Session, run_id: str) -> dict[str, Any] | None:
         "components": [
             {
                 "component": name,
-                **_row(predicted.get(name), observed.get(name)),
+                **figures(predicted.get(name), observed.get(name)),
                 "reason": reason(name, predicted.get(name), observed.get(name), facts),
             }
             for name in COMPONENTS
             if name in predicted or name in observed
         ],
-        "peak": _row(prediction.peak_allocated_bytes if prediction else None, stream.peak_bytes if stream else None),
+        "peak": figures(prediction.peak_allocated_bytes if prediction else None, stream.peak_bytes if stream else None),
+        "levels": levels(prediction, stream),
+        "phases": phases(prediction, stream, facts),
     }
 
 
 def observe(stream: Stream | None) -> dict[str, int]:
     """Bytes of each component that a stream's newest readings tell.
 
-    Fragmentation is what the caching allocator reserved and did not allocate; a host has no such allocator.
+    Fragmentation is what the caching allocator had at its peak over what tensors took at theirs: cache that the peak uses is none. A host
+    has no such allocator.
     """
     if stream is None:
         return {}
     latest = stream.latest
     observed = {name: latest[f"{name}_bytes"] for name in OBSERVED_COLUMNS if latest.get(f"{name}_bytes") is not None}
-    reserved, allocated = latest.get("reserved_bytes"), latest.get("allocated_bytes")
+    reserved, allocated = stream.peaks.get("peak_reserved_bytes"), stream.peaks.get("peak_allocated_bytes")
     if stream.kind == "cuda" and reserved is not None and allocated is not None:
         observed["fragmentation"] = max(0, reserved - allocated)
     return observed
@@ -88,8 +92,3 @@ def _stream_of(streams: list[Stream], prediction: Prediction | None) -> Stream |
                 return stream
         return None
     return min(streams, key=lambda stream: (stream.rank, stream.id), default=None)
-
-
-def _row(predicted: int | None, observed: int | None) -> dict[str, int | None]:
-    residual = observed - predicted if predicted is not None and observed is not None else None
-    return {"predicted_bytes": predicted, "observed_bytes": observed, "residual_bytes": residual}

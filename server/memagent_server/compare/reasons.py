@@ -44,6 +44,10 @@ def reason(component: str, predicted: int | None, observed: int | None, facts: F
 
 
 _MORE_OR_LESS = {
+    "phase_optimizer": (
+        "the optimizer's step takes more temporaries than was assumed: foreach implementations keep a copy of what they update",
+        "the optimizer's step takes fewer temporaries than was assumed: fused, or one tensor after the other (foreach=False)",
+    ),
     "parameters": (
         "there is a second copy of the weights: fp32 master weights, or an average (EMA) in the model",
         "the weights are sharded, quantised or offloaded",

@@ -16,6 +16,7 @@ from memagent_server.metrics.definitions import METRICS
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RUN_STATUSES, Alert, Dropped, Forecast, Prediction, Run, Stream
 from memagent_server.store.outbox import count_by_outcome
+from memagent_server.store.streams import phase_of
 
 MOST_STREAMS = 2_000
 LINGER_S = 300.0
@@ -82,8 +83,7 @@ def _stream_figures(families: dict[str, Family], stream: Stream, labels: Labels)
         if value is not None:
             families["memagent_component_bytes"].add_metric((*labels, component), value)
     for name, value in latest.items():
-        if name.startswith("phase_") and name.endswith("_peak_bytes") and value is not None:
-            phase = name.removeprefix("phase_").removesuffix("_peak_bytes")
+        if value is not None and (phase := phase_of(name)):
             families["memagent_phase_peak_bytes"].add_metric((*labels, phase), value)
 
 

@@ -112,6 +112,8 @@ class Stream(Base):
     chunks: Mapped[int] = mapped_column(default=0)
     peak_bytes: Mapped[int | None]
     """Most ever allocated, over all samples."""
+    peaks: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """Most ever read of the columns that a prediction has a figure for: see `streams.PEAK_COLUMNS`."""
     last_sample_at: Mapped[float | None]
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
@@ -195,14 +197,31 @@ class Prediction(Base):
     created_at: Mapped[float]
     peak_allocated_bytes: Mapped[int]
     peak_reserved_bytes: Mapped[int | None]
-    low_bytes: Mapped[int | None]
-    high_bytes: Mapped[int | None]
+    peak_device_bytes: Mapped[int | None]
+    intervals: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """{level: [low, high]} in bytes: allocated, reserved, device."""
     limit_bytes: Mapped[int | None]
     components: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    phases: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    terms: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
     assumptions: Mapped[dict[str, Any]] = mapped_column(default=dict)
     advice: Mapped[list[Any]] = mapped_column(default=list)
 
     __table_args__ = (Index("ix_predictions_run", "run_id", "id"),)
+
+
+class DeviceContext(Base):
+    """What processes held on a GPU apart from tensors, as agents measured it. Unknown versions read `unknown`."""
+
+    __tablename__ = "device_contexts"
+    gpu: Mapped[str] = mapped_column(String(200), primary_key=True)
+    driver: Mapped[str] = mapped_column(String(100), primary_key=True)
+    torch: Mapped[str] = mapped_column(String(100), primary_key=True)
+    runs: Mapped[int]
+    newest_bytes: Mapped[int]
+    low_bytes: Mapped[int]
+    high_bytes: Mapped[int]
+    updated_at: Mapped[float]
 
 
 class Forecast(Base):

@@ -9,6 +9,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
+from memagent_server.store.contexts import learn_contexts
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Rank, Run
 from memagent_server.store.post_mortem import probable_cause
@@ -64,6 +65,7 @@ def finish_run(session: Session, run_id: str, finish: Finish, now: float, *, liv
     if rank.status in ("running", "lost_contact") or worst_of(rank.status, finish.status) != rank.status:
         rank.status, rank.error = finish.status, finish.error
         rank.finished_at = finish.finished_at if finish.finished_at is not None else now
+        learn_contexts(session, run, rank, now)
     if rank.is_current:
         run.step = max(run.step, finish.step)
         settle(session, run, now)
@@ -75,6 +77,7 @@ def lose_contact(session: Session, run_id: str, now: float) -> Run:
     run = lock_run(session, run_id)
     for rank in session.scalars(select(Rank).where(Rank.run_id == run_id, Rank.is_current, Rank.status == "running")):
         rank.status, rank.finished_at, rank.error = "lost_contact", now, probable_cause(session, rank)
+        learn_contexts(session, run, rank, now)
     settle(session, run, now)
     return run
 

@@ -23,7 +23,7 @@ from memagent_server.store.models import Batch, Chunk, Dropped, Event, Rank, Run
 from memagent_server.store.ranks import enter_rank
 from memagent_server.store.runs import lock_run
 from memagent_server.store.series import series
-from memagent_server.store.streams import enter_stream, peak_of
+from memagent_server.store.streams import enter_stream, raise_peaks
 from memagent_server.store.upsert import upsert
 
 __all__ = ["Accepted", "add_batch", "read_samples", "series"]
@@ -131,8 +131,7 @@ def _add_chunk(session: Session, run: Run, rank: Rank, chunk: ReadChunk, now: fl
         stream.last_step = last
         _show_newest(stream, newest_values(chunk.columns), now)
     if stream.kind != SCALARS_STREAM:
-        peak = peak_of({name: most for name, (_, most, _) in stats.items()})
-        stream.peak_bytes = max((size for size in (stream.peak_bytes, peak) if size is not None), default=None)
+        raise_peaks(stream, {name: most for name, (_, most, _) in stats.items()})
     if rank.is_current:
         run.step = max(run.step, last)
 

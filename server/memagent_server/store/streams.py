@@ -13,6 +13,11 @@ from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
 from memagent_server.store.models import Rank, Stream
 
+PEAK_COLUMNS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_device_bytes", "device_used_bytes")
+"""Columns whose maximum over the launch is kept with the stream, beside those of the phases: a prediction has a figure for them."""
+_MOST_PEAKS = 64
+"""Users name phases of their own; a script that invents one a step must not grow its stream's row."""
+
 _KNOWN_KINDS = {SCALARS_STREAM: "scalars", "host": "host"}
 
 
@@ -46,7 +51,28 @@ def used_bytes(stream: Stream) -> int | None:
     return _int(stream.latest.get("allocated_bytes")) or _int(stream.latest.get("device_used_bytes"))
 
 
-def peak_of(columns_max: dict[str, Value]) -> int | None:
+def raise_peaks(stream: Stream, columns_max: dict[str, Value]) -> None:
+    """Keep the maxima of a chunk's columns where they are higher than what was seen before."""
+    higher = {
+        name: int(most)
+        for name, most in columns_max.items()
+        if most is not None and (name in PEAK_COLUMNS or phase_of(name)) and most > stream.peaks.get(name, -1)
+    }
+    if len(stream.peaks) > _MOST_PEAKS:
+        higher = {name: most for name, most in higher.items() if name in stream.peaks}
+    if higher:
+        stream.peaks = {**stream.peaks, **higher}
+    peak = _peak_of(columns_max)
+    stream.peak_bytes = max((size for size in (stream.peak_bytes, peak) if size is not None), default=None)
+
+
+def phase_of(column: str) -> str | None:
+    """`forward` of `phase_forward_peak_bytes`; None for a column that is no phase's peak."""
+    is_phase = column.startswith("phase_") and column.endswith("_peak_bytes")
+    return column.removeprefix("phase_").removesuffix("_peak_bytes") if is_phase else None
+
+
+def _peak_of(columns_max: dict[str, Value]) -> int | None:
     """Most allocated, from the maxima of a chunk's columns."""
     candidates = [columns_max.get(name) for name in ("peak_allocated_bytes", "allocated_bytes")]
     known = [int(value) for value in candidates if value is not None]
@@ -77,6 +103,7 @@ def _new(session: Session, rank: Rank, device: str) -> Stream:
         samples=0,
         chunks=0,
         latest={},
+        peaks={},
     )
     session.add(stream)
     session.flush()

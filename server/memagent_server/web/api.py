@@ -16,6 +16,7 @@ from memagent_server.ingest.body import read_message
 from memagent_server.problems import Problem
 from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
+from memagent_server.store.contexts import list_contexts
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.models import ALERT_STATES, RUN_STATUSES, Run
@@ -144,6 +145,13 @@ def get_comparison() -> Response:
 @blueprint.post(f"{_V1}/estimate")
 def post_estimate() -> Response:
     return json_answer(answer(read_message(request, EstimateRequest)))
+
+
+@blueprint.get(f"{_V1}/contexts")
+def get_contexts() -> Response:
+    with current().database.read() as session:
+        found = list_contexts(session)
+    return json_answer({"contexts": found})
 
 
 @blueprint.get(f"{_V1}/alerts")

@@ -27,8 +27,8 @@ class MemoryBar:
 
 
 @dataclass(frozen=True)
-class ComponentRow:
-    """One component, predicted beside observed. Widths in per cent of the largest figure of the table."""
+class ComparedRow:
+    """One figure, predicted beside observed. Widths in per cent of the largest figure of the table."""
 
     name: str
     predicted: str
@@ -37,7 +37,7 @@ class ComponentRow:
     tone: str
     predicted_width: float | None
     observed_width: float | None
-    reason: str | None = None
+    note: str | None = None
 
 
 def memory_bar(run: Facts) -> MemoryBar | None:
@@ -54,24 +54,16 @@ def memory_bar(run: Facts) -> MemoryBar | None:
     )
 
 
-def component_rows(compared: Facts) -> list[ComponentRow]:
-    """Rows of GET /components, the peak last."""
-    rows = [(name_of(row["component"]), row) for row in compared["components"]]
-    if any(compared["peak"].values()):
-        rows.append(("peak", compared["peak"]))
-    largest = max((row[key] or 0 for _, row in rows for key in ("predicted_bytes", "observed_bytes")), default=0)
-    return [_component_row(name, row, largest) for name, row in rows]
-
-
-def phase_peaks(latest: Facts) -> list[tuple[str, str, float]]:
-    """(phase, peak, width in per cent) of a stream's newest sample."""
-    found = {
-        name.removeprefix("phase_").removesuffix("_peak_bytes"): value
-        for name, value in latest.items()
-        if name.startswith("phase_") and name.endswith("_peak_bytes") and value is not None
-    }
-    largest = max(found.values(), default=0)
-    return [(phase, format_bytes(peak), _percent(peak, largest) or 0.0) for phase, peak in found.items()]
+def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
+    """GET /components as titled groups of rows: components, the peak at each level, the peak of each phase. Empty groups are left out."""
+    named = (
+        ("Components", [(name_of(row["component"]), row) for row in compared["components"]]),
+        ("Peak", [(row["level"], row) for row in compared["levels"]]),
+        ("Peak by phase", [(name_of(row["phase"]), row) for row in compared["phases"]]),
+    )
+    rows = [row for _, group in named for _, row in group]
+    largest = max((row[key] or 0 for row in rows for key in ("predicted_bytes", "observed_bytes")), default=0)
+    return [(title, [_compared_row(name, row, largest) for name, row in group]) for title, group in named if group]
 
 
 def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None) -> Facts | None:
@@ -158,9 +150,9 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _component_row(name: str, row: Facts, largest: int) -> ComponentRow:
+def _compared_row(name: str, row: Facts, largest: int) -> ComparedRow:
     residual = row["residual_bytes"]
-    return ComponentRow(
+    return ComparedRow(
         name=name,
         predicted=format_bytes(row["predicted_bytes"]),
         observed=format_bytes(row["observed_bytes"]),
@@ -168,8 +160,17 @@ def _component_row(name: str, row: Facts, largest: int) -> ComponentRow:
         tone=_residual_tone(residual, row["predicted_bytes"]),
         predicted_width=_percent(row["predicted_bytes"], largest),
         observed_width=_percent(row["observed_bytes"], largest),
-        reason=row.get("reason"),
+        note=_note(row),
     )
+
+
+def _note(row: Facts) -> str | None:
+    """The likely reason of a residual, or the interval of a level."""
+    if row.get("reason"):
+        return f"Likely: {row['reason']}."
+    if row.get("low_bytes") is None or row.get("high_bytes") is None:
+        return None
+    return f"9 in 10 runs: {format_bytes(row['low_bytes'])} to {format_bytes(row['high_bytes'])}"
 
 
 def _residual_tone(residual: int | None, predicted: int | None) -> str:

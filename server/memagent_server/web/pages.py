@@ -95,9 +95,8 @@ def show_run(run_id: str) -> Response:
         stream=stream,
         prediction=prediction,
         chart=figures.chart_facts(run, stream, newest, drawn_warning, predicted) if stream else None,
-        component_rows=figures.component_rows(compared) if compared else [],
+        compared_groups=figures.compared_groups(compared) if compared else [],
         compared=compared,
-        phases=figures.phase_peaks(stream["latest"]) if stream else [],
         has_scalars=any(item["is_current"] and item["kind"] == "scalars" for item in run["streams"]),
         refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
     )

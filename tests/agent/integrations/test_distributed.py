@@ -88,7 +88,9 @@ with open(f"predicted{rank}.json", "w") as file:
 
 
 @pytest.mark.parametrize(("wrapper", "method"), [(DDP, "trace"), (FSDP2, "formula")], ids=["DDP", "FSDP2"])
-def test_the_first_rank_is_traced_with_its_buckets_and_a_sharded_model_says_why_not(torchrun, tmp_path, wrapper, method):
+def test_the_first_rank_is_traced_with_its_buckets_and_a_sharded_model_says_why_not(
+    torchrun, tmp_path, wrapper, method
+):
     torchrun("import json" + START + wrapper + ATTACH + LOOP + AWAIT_PREDICTION + END)
     first, second = of_ranks(tmp_path, "predicted{}.json")
     assert (first["method"], second["method"]) == (method, "formula")

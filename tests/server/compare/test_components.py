@@ -15,6 +15,8 @@ READINGS = {
     "step": [5],
     "allocated_bytes": [70],
     "reserved_bytes": [100],
+    "peak_allocated_bytes": [90],
+    "peak_reserved_bytes": [100],
     "parameters_bytes": [30],
     "context_bytes": [11],
 }
@@ -65,11 +67,11 @@ def test_a_residual_is_observed_minus_predicted(observe):
     found = observe(predictions=[message])
     assert row(found, "parameters")["residual_bytes"] == -10
     assert row(found, "context")["residual_bytes"] == 0
-    assert found["peak"] == {"predicted_bytes": 50, "observed_bytes": 70, "residual_bytes": 20}
+    assert found["peak"] == {"predicted_bytes": 50, "observed_bytes": 90, "residual_bytes": 40}
 
 
-def test_fragmentation_is_what_the_caching_allocator_holds_back_and_a_host_has_none(observe):
-    assert row(observe("cuda"), "fragmentation")["observed_bytes"] == 30
+def test_fragmentation_is_what_the_caching_allocator_has_beyond_the_peak_of_tensors(observe):
+    assert row(observe("cuda"), "fragmentation")["observed_bytes"] == 10
 
 
 def test_a_host_has_no_fragmentation(observe):

@@ -15,6 +15,7 @@ from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
 from memagent_server.store.models import Base
+from memagent_server.store.predictions import list_predictions
 
 
 @pytest.fixture
@@ -41,6 +42,31 @@ def test_it_goes_up_and_down_and_up(empty):
     assert migrate.current(empty) is None
     assert set(inspect(empty.engine).get_table_names()) == {"alembic_version"}
     assert migrate.upgrade(empty) == migrate.head()
+
+
+def test_the_bounds_of_a_prediction_survive_both_ways(empty):
+    """0003 keeps them as the interval of a level."""
+    migrate.upgrade(empty)
+    migrate.downgrade(empty, "0002")
+    with empty.engine.begin() as connection:
+        connection.execute(text(
+            "INSERT INTO runs (id, project, name, status, attempt, world_size, step, created_at, last_seen_at, config, tags, environment) "
+            "VALUES ('r', 'p', 'n', 'running', 0, 1, 0, 1.0, 1.0, '{}', '[]', '{}')"
+        ))  # fmt: skip
+        for key, bounds in ((1, "90, 110"), (2, "NULL, NULL")):
+            connection.execute(text(
+                "INSERT INTO predictions (id, run_id, rank, device, method, created_at, peak_allocated_bytes, low_bytes, high_bytes, "
+                f"components, assumptions, advice) VALUES ({key}, 'r', 0, 'D', 'trace', 1.0, 100, {bounds}, '{{}}', '{{}}', '[]')"
+            ))  # fmt: skip
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        known, unknown = list_predictions(session, "r")[::-1]
+        assert known.intervals == {"allocated": [90, 110]}
+        assert (unknown.intervals, unknown.phases, unknown.terms) == ({}, {}, {})
+    migrate.downgrade(empty, "0002")
+    with empty.engine.connect() as connection:
+        rows = connection.execute(text("SELECT low_bytes, high_bytes FROM predictions ORDER BY id")).all()
+    assert [tuple(row) for row in rows] == [(90, 110), (None, None)]
 
 
 def test_it_can_be_repeated(empty):

@@ -26,7 +26,9 @@ def filled(client):
         "step": [1, 2, 3],
         "time_s": [1.0, 2.0, 3.0],
         "allocated_bytes": [100, 300, 200],
-        "reserved_bytes": [400, 400, 400],
+        "peak_allocated_bytes": [290, 310, 290],
+        "peak_reserved_bytes": [400, 400, 400],
+        "phase_forward_peak_bytes": [250, 260, 240],
         "parameters_bytes": [50, 50, 50],
         "activations_bytes": [20, 25, 30],
     }
@@ -37,6 +39,7 @@ def filled(client):
             "method": "formula",
             "device": "GPU-0",
             "peak_allocated_bytes": 280,
+            "intervals": {"allocated": [270, 320]},
             "components": {"parameters": 50, "activations": 10, "workspace": 5},
         },
     )
@@ -47,7 +50,7 @@ def test_the_list_of_runs(filled):
     answer = filled.get("/api/v1/runs").get_json()
     assert [run["id"] for run in answer["runs"]] == ["s", "r"]
     assert answer["next_cursor"] is None
-    assert {"used_bytes": 200, "peak_bytes": 300, "limit_bytes": 1000, "predicted_peak_bytes": 280}.items() <= answer[
+    assert {"used_bytes": 200, "peak_bytes": 310, "limit_bytes": 1000, "predicted_peak_bytes": 280}.items() <= answer[
         "runs"
     ][1].items()
     first = filled.get("/api/v1/runs?limit=1").get_json()
@@ -120,12 +123,41 @@ def test_components(filled):
             {
                 "component": "fragmentation",
                 "predicted_bytes": None,
-                "observed_bytes": 200,
+                "observed_bytes": 90,
                 "residual_bytes": None,
                 "reason": None,
             },
         ],
-        "peak": {"predicted_bytes": 280, "observed_bytes": 300, "residual_bytes": 20},
+        "peak": {"predicted_bytes": 280, "observed_bytes": 310, "residual_bytes": 30},
+        "levels": [
+            {
+                "level": "allocated",
+                "predicted_bytes": 280,
+                "observed_bytes": 310,
+                "residual_bytes": 30,
+                "low_bytes": 270,
+                "high_bytes": 320,
+                "is_within": True,
+            },
+            {
+                "level": "reserved",
+                "predicted_bytes": None,
+                "observed_bytes": 400,
+                "residual_bytes": None,
+                "low_bytes": None,
+                "high_bytes": None,
+                "is_within": None,
+            },
+        ],
+        "phases": [
+            {
+                "phase": "forward",
+                "predicted_bytes": None,
+                "observed_bytes": 260,
+                "residual_bytes": None,
+                "reason": None,
+            }
+        ],
     }
 
 
@@ -139,7 +171,7 @@ def test_a_comparison(filled):
     answer = filled.get("/api/v1/compare?runs=r,s").get_json()
     assert [run["id"] for run in answer["runs"]] == ["r", "s"]
     assert answer["config_differences"] == {"model.depth": [4, 6], "model.width": [8, None]}
-    assert answer["runs"][0]["components"]["peak"]["observed_bytes"] == 300
+    assert answer["runs"][0]["components"]["peak"]["observed_bytes"] == 310
 
 
 def test_the_list_of_alerts_of_a_quiet_server(filled):
@@ -203,6 +235,18 @@ def test_health_and_readiness(client, database):
     answer = client.get("/readyz")
     assert (answer.status_code, answer.mimetype) == (503, "application/problem+json")
     assert "memagent db upgrade" in answer.get_json(force=True)["detail"]
+
+
+def test_the_contexts_that_runs_measured(sqlite_client):
+    assert sqlite_client.get("/api/v1/contexts").get_json() == {"contexts": []}
+    device = {"id": "GPU-1", "kind": "cuda", "name": "NVIDIA H100 80GB HBM3"}
+    start = {"run_id": "measured", "devices": [device], "environment": {"driver": "570.86.10", "torch": "2.13.0"}}
+    batch = {"seq": 0, "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [534773760]}}]}
+    for path, body in (("", start), ("/measured/batches", batch), ("/measured/finish", {"status": "completed"})):
+        assert sqlite_client.post(f"/api/v1/runs{path}", json=body).status_code in (200, 201)
+    [known] = sqlite_client.get("/api/v1/contexts").get_json()["contexts"]
+    assert (known["gpu"], known["driver"], known["torch"]) == ("NVIDIA H100 80GB HBM3", "570.86.10", "2.13.0")
+    assert known["newest_bytes"] == known["low_bytes"] == known["high_bytes"] == 534773760
 
 
 SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "sequence": 1024}

@@ -66,23 +66,38 @@ def test_components_stand_beside_their_prediction():
         "observed_bytes": 100 * MIB,
         "residual_bytes": 50 * MIB,
     }
-    peak = {"predicted_bytes": 200 * MIB, "observed_bytes": None, "residual_bytes": None}
-    first, last = figures.component_rows({"components": [row], "peak": peak})
-    assert first == figures.ComponentRow("optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0)
-    assert last == figures.ComponentRow("peak", "200 MiB", "–", "–", "plain", 100.0, None)
+    level = {"level": "device", "predicted_bytes": 200 * MIB, "observed_bytes": None, "residual_bytes": None}
+    level |= {"low_bytes": 190 * MIB, "high_bytes": 210 * MIB}
+    phase = {"phase": "my_eval", "predicted_bytes": None, "observed_bytes": 100 * MIB, "residual_bytes": None}
+    compared = {"components": [row], "levels": [level], "phases": [phase]}
+    assert figures.compared_groups(compared) == [
+        (
+            "Components",
+            [figures.ComparedRow("optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0)],
+        ),
+        (
+            "Peak",
+            [
+                figures.ComparedRow(
+                    "device", "200 MiB", "–", "–", "plain", 100.0, None, "9 in 10 runs: 190 MiB to 210 MiB"
+                )
+            ],
+        ),
+        ("Peak by phase", [figures.ComparedRow("my eval", "–", "100 MiB", "–", "plain", None, 50.0)]),
+    ]
+
+
+def test_a_group_without_figures_is_left_out_and_a_reason_is_told():
+    row = {"component": "x", "predicted_bytes": 9, "observed_bytes": 1, "residual_bytes": -8, "reason": "it is lazy"}
+    [(title, [shown])] = figures.compared_groups({"components": [row], "levels": [], "phases": []})
+    assert (title, shown.note) == ("Components", "Likely: it is lazy.")
 
 
 @pytest.mark.parametrize(("residual", "tone"), [(-90, "plain"), (10, "plain"), (11, "notice"), (51, "warning")])
 def test_only_more_memory_than_predicted_stands_out(residual, tone):
     row = {"component": "x", "predicted_bytes": 100, "observed_bytes": 100 + residual, "residual_bytes": residual}
-    nothing = dict.fromkeys(("predicted_bytes", "observed_bytes", "residual_bytes"))
-    assert [row.tone for row in figures.component_rows({"components": [row], "peak": nothing})] == [tone]
-
-
-def test_phases_are_found_by_their_names():
-    latest = {"phase_forward_peak_bytes": 50, "phase_my_eval_peak_bytes": 100, "phase_data_peak_bytes": None, "step": 3}
-    assert figures.phase_peaks(latest) == [("forward", "50 B", 50.0), ("my_eval", "100 B", 100.0)]
-    assert figures.phase_peaks({}) == []
+    [(_, [shown])] = figures.compared_groups({"components": [row], "levels": [], "phases": []})
+    assert shown.tone == tone
 
 
 def test_the_fullest_stream_is_charted_unless_another_is_asked_for():

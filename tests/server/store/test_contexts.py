@@ -1,0 +1,64 @@
+"""What agents measured of CUDA contexts, kept for runs that have not begun."""
+
+from __future__ import annotations
+
+from memagent.units import MIB
+from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
+from memagent_server.store.contexts import KnownContext, context_of, list_contexts
+from memagent_server.store.runs import finish_run, lose_contact, start_run
+from memagent_server.store.samples import add_batch
+
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+def live(database, run_id, context_bytes, *, name=A100, kind="cuda", at=1.0, end="completed", **environment):
+    """One run on a GPU of that name, from its start to its end."""
+    with database.write() as session:
+        device = Device(id="GPU-1", kind=kind, name=name)
+        start_run(session, RunStart(run_id=run_id, devices=[device], environment=environment), at)
+        columns = {"step": [0, 1], "context_bytes": [None, context_bytes]}
+        add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="GPU-1", columns=columns)]), at)
+        if end == "lost":
+            lose_contact(session, run_id, at)
+        else:
+            finish_run(session, run_id, Finish(status=end), at)
+
+
+def test_nothing_is_known_at_first(database):
+    with database.read() as session:
+        assert context_of(session, A100) is None
+        assert list_contexts(session) == []
+
+
+def test_runs_that_ended_teach_the_context_of_their_gpu_driver_and_torch(database):
+    live(database, "a", 480 * MIB, at=1.0, driver="550.1", torch="2.13.0")
+    live(database, "b", 500 * MIB, at=2.0, driver="550.1", torch="2.13.0", end="oom")
+    live(database, "c", 450 * MIB, at=3.0, driver="550.1", torch="2.13.0", end="lost")
+    live(database, "d", 700 * MIB, at=4.0, driver="570.2", torch="2.13.0")
+    with database.read() as session:
+        assert context_of(session, A100, "550.1", "2.13.0") == KnownContext(450 * MIB, 450 * MIB, 500 * MIB, 3)
+        assert context_of(session, A100.lower()) == KnownContext(700 * MIB, 700 * MIB, 700 * MIB, 1)
+        assert context_of(session, A100, "1.0") is None
+        assert [(row["driver"], row["runs"]) for row in list_contexts(session)] == [("570.2", 1), ("550.1", 3)]
+
+
+def test_an_end_that_is_told_twice_counts_once(database):
+    live(database, "a", 480 * MIB)
+    with database.write() as session:
+        finish_run(session, "a", Finish(status="completed"), 2.0)
+    with database.read() as session:
+        assert context_of(session, A100).runs == 1
+
+
+def test_a_host_and_a_gpu_without_a_reading_teach_nothing(database):
+    live(database, "a", 480 * MIB, kind="host")
+    live(database, "b", None)
+    with database.read() as session:
+        assert list_contexts(session) == []
+
+
+def test_an_environment_of_any_shape_is_taken(database):
+    live(database, "a", 480 * MIB, driver={"odd": ["x" * 500]}, torch=None)
+    with database.read() as session:
+        [row] = list_contexts(session)
+    assert (row["torch"], len(row["driver"])) == ("unknown", 100)

@@ -35,6 +35,7 @@ class Story:
     config: dict[str, Any] = field(default_factory=lambda: dict(CONFIG))
     tags: list[str] = field(default_factory=list)
     prediction: dict[str, Any] | None = None
+    snapshot: dict[str, Any] | None = None
     events: list[Event] = field(default_factory=list)
     finish: dict[str, Any] | None = None
     forecasts: list[dict[str, Any]] = field(default_factory=list)
@@ -53,6 +54,8 @@ class Story:
             self._batch(server, Batch(rank=0, seq=900_000, events=self.events))
         if self.prediction:
             self._post(server, f"/api/v1/runs/{self.run_id}/predictions", self.prediction)
+        if self.snapshot:
+            self._post(server, f"/api/v1/runs/{self.run_id}/snapshots", self.snapshot)
         if self.finish:
             for rank in ranks:
                 self._post(server, f"/api/v1/runs/{self.run_id}/finish", {**self.finish, "rank": rank})
@@ -191,6 +194,7 @@ class Stories:
         return Story(
             "k3v9leak", "gpt2-medium, longer context", streams, [H100], total_steps=5000, tags=["sweep-4", "bf16"],
             prediction=PREDICTION, events=[Event(kind="snapshot", step=640, time_s=time.time() - 700)],
+            snapshot={**SNAPSHOT, "device": H100["id"], "step": 640},
             forecasts=[
                 {"step": 420, "level": "notice", "oom_probability": 0.4, "cause": "leak", "eta_step": 2300.0},
                 {"step": 870, "level": "warning", "oom_probability": 0.93, "cause": "leak", "eta_step": 1610.0},
@@ -232,7 +236,7 @@ class Stories:
         return Story(
             "d1ed", "char-gpt on stdlib", {(0, "host"): columns, (0, "scalars"): scalar_columns(last, seed=3)}, [BOX],
             project="demo", total_steps=4000, prediction=HOST_PREDICTION, started_s_ago=600,
-            events=[Event(kind="oom", step=last, time_s=time.time() - 20, data={"asked_bytes": 8388608})],
+            events=[Event(kind="oom", step=last, time_s=time.time() - 20, data=LAST_WORDS)],
             finish={"status": "oom", "step": last, "error": CPU_OOM},
             forecasts=[
                 {
@@ -316,6 +320,42 @@ CPU_OOM = (
     "RuntimeError: [enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: "
     "you tried to allocate 8388608 bytes. Error code 12 (Cannot allocate memory)"
 )
+LAST_WORDS = {
+    "phase": "backward", "asked_bytes": 8388608, "free_bytes": 3 * MIB,
+    "devices": {
+        "host": {
+            "name": "build-box", "used_bytes": int(7.99 * GIB), "limit_bytes": 8 * GIB,
+            "components": {"parameters": 3 * MIB, "gradients": 3 * MIB, "optimizer_state": 6 * MIB, "buffers": 0},
+        }
+    },
+    "largest_tensors": [
+        {"name": "lstm.weight_hh_l0", "kind": "parameter", "shape": [1024, 256], "dtype": "float32", "device": "cpu", "size_bytes": MIB},
+        {"name": "outputs[7]", "kind": "other", "shape": [64, 128, 256], "dtype": "float32", "device": "cpu", "size_bytes": MIB},
+    ],
+}  # fmt: skip
+SNAPSHOT = {
+    "method": "history", "why": "forecast to run out of memory: leak", "seq": 0, "time_s": 1.0,
+    "suspects": [
+        {
+            "kind": "graph", "holder": "total_loss: float tensor, sum of 412 losses with their graphs", "file": "train.py", "line": 88,
+            "function": "train_epoch", "bytes_per_step": 38.4 * MIB, "confidence": 0.93,
+            "fix": "Add loss.item() or loss.detach(): a sum of losses with gradients keeps the graph of every step.",
+        },
+        {"kind": "list", "holder": "Trainer.history: list of 412", "file": "trainer.py", "line": 211, "confidence": 0.31},
+    ],
+    "stacks": [
+        {"frames": ["main (train.py:120)", "train_epoch (train.py:71)", *frames], "size_bytes": size, "blocks": 9}
+        for frames, size in (
+            (["forward (model.py:44)", "attention (model.py:90)", "scaled_dot_product (functional.py:5602)"], 9 * GIB),
+            (["forward (model.py:44)", "attention (model.py:97)", "linear (functional.py:2317)"], 4 * GIB),
+            (["forward (model.py:44)", "mlp (model.py:131)", "gelu (functional.py:1800)"], 6 * GIB),
+            (["forward (model.py:44)", "mlp (model.py:133)"], 2 * GIB),
+            (["cross_entropy (functional.py:3104)"], 3 * GIB),
+            (["step (adamw.py:188)", "_init_group (adam.py:170)"], 3 * GIB),
+        )
+    ],
+    "notes": ["Of the last 20 steps; what was allocated before has no stack."],
+}  # fmt: skip
 TAIL = {
     "level": "notice", "oom_probability": 0.35, "cause": "tail", "eta_step": 5600.0, "used_bytes": 54 * GIB, "limit_bytes": 79 * GIB,
 }  # fmt: skip

@@ -252,3 +252,25 @@ def test_a_forecast_beyond_the_chart_is_told_in_words_and_not_in_the_legend(serv
     page = drawn(open_page(f"{server.url}/runs/ddp2"))
     assert "the limit is reached at about step 5,600" in page.locator("#chart-summary").inner_text()
     assert "Forecast" not in page.locator("#chart-legend").inner_text()
+
+
+def test_a_death_is_reported_in_words_with_the_largest_tensors(server, tell, stories, open_page):
+    tell(stories.died())
+    page = open_page(f"{server.url}/runs/d1ed")
+    report = page.locator("#autopsy")
+    assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
+    assert "8.0 MiB were asked for with 3.0 MiB free" in report.inner_text()
+    assert not report.locator("td", has_text="1024 × 256").is_visible()
+    report.locator("summary", has_text="largest").click()
+    assert report.locator("td", has_text="1024 × 256").is_visible()
+
+
+def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(f"{server.url}/runs/k3v9leak")
+    assert "train.py:88 in train_epoch" in page.locator("#suspects").inner_text()
+    blocks = page.locator("#flame rect")
+    assert blocks.count() >= 12
+    outermost = blocks.first.bounding_box()["width"]
+    assert outermost > 900 and blocks.nth(2).bounding_box()["width"] < outermost
+    assert page.locator("#flame title", has_text="attention (model.py:90): 9.00 GiB (33 %)").count() == 1

@@ -157,6 +157,47 @@ class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults
     advice: Annotated[list[AdviceItem], Meta(max_length=50)] = []
 
 
+class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A line of the script that is blamed for growth, and what it makes grow. `confidence` is 0 to 1."""
+
+    kind: Identifier
+    holder: Text
+    file: Text = ""
+    line: Count = 0
+    function: Label | None = None
+    bytes_per_step: float | None = None
+    confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    fix: Text = ""
+
+
+class Stack(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Bytes that are still held and were allocated at one place: frames as `function (file:line)`, the outermost first."""
+
+    frames: Annotated[list[Text], Meta(max_length=256)]
+    size_bytes: Bytes
+    blocks: Count = 1
+
+
+class SnapshotMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """`POST /api/v1/runs/{id}/snapshots`: who holds the memory of one rank and device, and who is blamed for its growth.
+
+    (rank, attempt, seq) identifies it; sending it again changes nothing.
+    """
+
+    rank: Rank = 0
+    attempt: Attempt = 0
+    seq: Count = 0
+    device: Label = "host"
+    step: Count = 0
+    time_s: Time = 0.0
+    method: Literal["census", "history", "host"]
+    why: Text = ""
+    suspects: Annotated[list[Suspect], Meta(max_length=50)] = []
+    stacks: Annotated[list[Stack], Meta(max_length=20_000)] = []
+    tensors: Annotated[list[dict[str, Any]], Meta(max_length=1_000)] = []
+    notes: Annotated[list[Text], Meta(max_length=50)] = []
+
+
 class Finish(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`POST /api/v1/runs/{id}/finish`: how one rank ended. `error` is the exception's type and message, no traceback."""
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from flask import Blueprint, Response, request
+from sqlalchemy.orm import Session
 
 from memagent.wire.codec import REPLAYED_HEADER
-from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart
+from memagent.wire.messages import (
+    Batch,
+    BatchReply,
+    Command,
+    Finish,
+    PredictionMessage,
+    Risk,
+    RunStart,
+    SnapshotMessage,
+)
+from memagent_server.alerts.state import PAGING
 from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
@@ -15,6 +26,10 @@ from memagent_server.store.models import Rank
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
+from memagent_server.store.snapshots import add_snapshot, has_snapshot
+
+_HELD_BY_SOMEBODY = ("leak", "host_memory")
+"""Causes for which there is a line to blame."""
 
 blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 
@@ -37,7 +52,8 @@ def post_batch(run_id: str) -> Response:
     with context.database.write() as session:
         accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks, live=_is_live())
         risk = latest_risk(session, run_id, batch.rank)
-    return json_answer(BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk))
+        commands = _commands(session, run_id, batch, risk)
+    return json_answer(BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands))
 
 
 @blueprint.post("/<run_id>/predictions")
@@ -49,6 +65,15 @@ def post_prediction(run_id: str) -> Response:
     return json_answer({"id": prediction.id}, 201)
 
 
+@blueprint.post("/<run_id>/snapshots")
+def post_snapshot(run_id: str) -> Response:
+    context = current()
+    message = storable(read_message(request, SnapshotMessage))
+    with context.database.write() as session:
+        snapshot = add_snapshot(session, run_id, message, context.clock())
+    return json_answer({"id": snapshot.id}, 201)
+
+
 @blueprint.post("/<run_id>/finish")
 def post_finish(run_id: str) -> Response:
     context = current()
@@ -56,6 +81,16 @@ def post_finish(run_id: str) -> Response:
     with context.database.write() as session:
         run = finish_run(session, run_id, message, context.clock(), live=_is_live())
     return json_answer({"run_id": run.id, "status": run.status})
+
+
+def _commands(session: Session, run_id: str, batch: Batch, risk: Risk | None) -> list[Command]:
+    """What the rank is asked to do: to look who holds the memory, once it is forecast to grow until it runs out. Asked with each answer
+    until a snapshot has come; an agent that looks already, or cannot, ignores it."""
+    if risk is None or risk.level not in PAGING or risk.cause not in _HELD_BY_SOMEBODY or not _is_live():
+        return []
+    if has_snapshot(session, run_id, batch.rank, batch.attempt):
+        return []
+    return [Command(kind="snapshot", data={"why": f"forecast to run out of memory: {risk.cause}"})]
 
 
 def _is_live() -> bool:

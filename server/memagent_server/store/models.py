@@ -224,6 +224,28 @@ class DeviceContext(Base):
     updated_at: Mapped[float]
 
 
+class Snapshot(Base):
+    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors}: large, and read one at a time."""
+
+    __tablename__ = "snapshots"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int]
+    seq: Mapped[int]
+    device: Mapped[str] = mapped_column(String(200))
+    step: Mapped[int]
+    at: Mapped[float]
+    method: Mapped[str] = mapped_column(String(20))
+    why: Mapped[str] = mapped_column(Text)
+    suspects: Mapped[list[Any]] = mapped_column(default=list)
+    notes: Mapped[list[Any]] = mapped_column(default=list)
+    has_stacks: Mapped[bool] = mapped_column(default=False)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = (UniqueConstraint("run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"),)
+
+
 class Forecast(Base):
     """What the forecaster said of a stream after `step`; a row whenever its answer changed materially."""
 

@@ -24,6 +24,7 @@ from memagent_server.store.predictions import describe_prediction, list_predicti
 from memagent_server.store.run_list import Sort
 from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
 from memagent_server.store.series import DEFAULT_FIELDS, series
+from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.web import query
 from memagent_server.web.estimate import EstimateRequest, answer
 
@@ -127,6 +128,34 @@ def get_components(run_id: str) -> Response:
         found = components(session, run_id)
     if found is None:
         raise UnknownRunError(run_id)
+    return json_answer(found)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/suspects")
+def get_suspects(run_id: str) -> Response:
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = suspects_of(session, run_id)
+    return json_answer({"run_id": run_id, "suspects": found})
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/snapshots")
+def get_snapshots(run_id: str) -> Response:
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = list_snapshots(session, run_id)
+    return json_answer({"run_id": run_id, "snapshots": found})
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/snapshots/<int:snapshot_id>")
+def get_snapshot(run_id: str, snapshot_id: int) -> Response:
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = read_snapshot(session, run_id, snapshot_id) if snapshot_id < _FAR else None
+    if found is None:
+        raise Problem(
+            404, f"run {run_id!r} has no snapshot {snapshot_id}: GET /api/v1/runs/{run_id}/snapshots lists them"
+        )
     return json_answer(found)
 
 

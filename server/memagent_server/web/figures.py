@@ -66,6 +66,12 @@ def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
     return [(title, [_compared_row(name, row, largest) for name, row in group]) for title, group in named if group]
 
 
+def allocator_reading(stream: Facts) -> Facts:
+    """A stream's newest sample. A host has no caching allocator: what reads `reserved` there is mapped memory, and no cache."""
+    latest: Facts = stream["latest"]
+    return latest if stream["kind"] != "host" else {**latest, "reserved_bytes": None}
+
+
 def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None) -> Facts | None:
     """The stream to chart: the one asked for, else the fullest of the newest launch."""
     wanted = [
@@ -123,6 +129,14 @@ def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, 
             found.append({"step": event["step"], "label": label, "tone": tone})
     distinct = {(marker["step"], marker["label"]): marker for marker in found}
     return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MOST_MARKERS:]
+
+
+def event_details(event: Facts) -> list[tuple[str, str]]:
+    """What an event says, as pairs. Of last words only what is short: the rest is the report of the death."""
+    data = event["data"]
+    if event["kind"] == "oom":
+        data = {key: value for key, value in data.items() if not isinstance(value, Mapping | list) and key != "error"}
+    return pairs(data)
 
 
 def pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

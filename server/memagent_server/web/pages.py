@@ -5,6 +5,7 @@ Pages refresh themselves by asking for themselves again (`static/live.js`): an E
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flask import Blueprint, Response, render_template, request
@@ -12,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent.estimator.advice import advice_for_cause
+from memagent.oom_report import OomReport, oom_report
 from memagent_server import auth
 from memagent_server.compare import components
 from memagent_server.context import current
@@ -29,7 +31,9 @@ from memagent_server.store.models import (
 )
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
+from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.web import figures, query, words
+from memagent_server.web.flame import flame
 from memagent_server.web.words import Facts
 
 blueprint = Blueprint("pages", __name__, template_folder="templates", static_folder="static", static_url_path="/static")
@@ -80,10 +84,13 @@ def show_run(run_id: str) -> Response:
         drawn_warning = _first_warning(session, run_id, stream) if stream else None
         compared = components(session, run_id)
         prediction = _prediction_of(list_predictions(session, run_id), stream)
+        snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
+        drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
         shared = _shared(session)
     gravest = max(newest, key=_gravity, default=None)
     cause = _cause(run, gravest, first_warning)
     predicted = prediction.peak_allocated_bytes if prediction else None
+    blocks, height = flame(drawn["stacks"]) if drawn else ([], 0)
     return _page(
         "run.html",
         **shared,
@@ -91,6 +98,12 @@ def show_run(run_id: str) -> Response:
         headline=words.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
         cause=cause,
         advice=advice_for_cause(cause) if cause else None,
+        autopsy=_autopsy(run, stream, prediction, suspects),
+        snapshots=snapshots,
+        suspects=suspects,
+        flame=blocks,
+        flame_height=height,
+        flame_of=drawn,
         streams=streams,
         stream=stream,
         prediction=prediction,
@@ -172,6 +185,24 @@ def _cause(run: Facts, gravest: Facts | None, first_warning: Facts | None) -> st
         cause: str | None = gravest["cause"]
         return cause
     return first_warning["cause"] if first_warning is not None and run["status"] == "oom" else None
+
+
+def _autopsy(
+    run: Facts, stream: Facts | None, prediction: Prediction | None, suspects: Sequence[Facts]
+) -> OomReport | None:
+    """What killed the run, from its last words; None for one that did not run out of memory, or could not say so."""
+    died = next((event for event in reversed(run["events"]) if event["kind"] == "oom"), None)
+    if run["status"] != "oom" or died is None:
+        return None
+    return oom_report(
+        died["data"],
+        died["step"],
+        device=stream["device"] if stream else None,
+        reading=figures.allocator_reading(stream) if stream else None,
+        predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
+        suspects=suspects,
+        advice=prediction.advice if prediction else (),
+    )
 
 
 def _prediction_of(predictions: list[Prediction], stream: Facts | None) -> Prediction | None:

@@ -1,0 +1,188 @@
+"""What killed a run, in plain words: the one report behind the terminal, the run page and Slack. Pure: facts in, sentences out.
+
+1. What was asked for, in which phase, and what was free.
+2. Allocated against reserved: whether the memory was there, but in pieces, and whether expandable segments would have joined them.
+3. What the device held: components, the largest live tensors, other processes.
+4. What had been predicted, and who is blamed for growth.
+5. What to change: what helps in that phase first, then the estimator's advice with its saving for this run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memagent.units import format_bytes
+
+Facts = Mapping[str, Any]
+
+_PHASES = {
+    "data": "while the batch was made: what is moved to the device early waits there for its turn",
+    "forward": "in forward, where activations are made: batch, sequence length, attention and checkpointing decide",
+    "backward": "in backward, where gradients come while activations are still there: the peak of most models",
+    "optimizer": "in the optimizer's step: its state, made in the first step, and the temporaries of foreach implementations decide",
+    "eval": "in evaluation: without torch.inference_mode() it keeps activations, and results that are collected add up",
+    "checkpoint": "while a checkpoint was written: gathering or copying state takes room on the device",
+}
+_PHASE_ADVICE = {
+    "forward": "Use a smaller batch with accumulation, recompute activations by checkpointing, or train in bf16.",
+    "backward": "Use a smaller batch with accumulation, or recompute activations by checkpointing.",
+    "optimizer": "Use an 8-bit or fused optimizer (`fused=True`, or `foreach=False`), or shard its state over ranks (ZeRO, FSDP).",
+    "eval": "Evaluate under `torch.inference_mode()` with a smaller batch, and move results to the CPU as they come.",
+    "data": "Move a batch to the device when it is needed, and prefetch fewer.",
+    "checkpoint": "Save from the CPU: `{name: value.cpu() for name, value in model.state_dict().items()}`.",
+}
+_MUCH_CACHE = 0.1
+"""Of what is reserved: from there on the allocator's cache is worth a sentence."""
+_MOST_TENSORS = 10
+_MOST_ADVICE = 3
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@dataclass(frozen=True)
+class OomReport:
+    """`title` in one line; `findings` are sentences; `components` (name, bytes), the largest first; `tensors` as in the last words;
+    `changes` (sentence, bytes saved or None, code)."""
+
+    title: str
+    findings: tuple[str, ...]
+    components: tuple[tuple[str, int], ...]
+    tensors: tuple[Facts, ...]
+    suspects: tuple[Facts, ...]
+    changes: tuple[tuple[str, int | None, str], ...]
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        lines = [self.title, *(f"  {finding}" for finding in self.findings)]
+        if self.components:
+            lines.append(
+                "  held: "
+                + ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components)
+            )
+        for suspect in self.suspects[:_MOST_ADVICE]:
+            lines.append(f"  suspect: {place_of(suspect)} {suspect['holder']}. {suspect.get('fix') or ''}".rstrip())
+        for tensor in self.tensors[:_MOST_ADVICE]:
+            lines.append(f"  large: {_tensor(tensor)}")
+        for change, saving, _ in self.changes[:_MOST_ADVICE]:
+            lines.append(f"  change: {change}" + (f" (saves {format_bytes(saving)})" if saving else ""))
+        return lines
+
+
+def oom_report(
+    words: Facts,
+    step: int,
+    *,
+    device: str | None = None,
+    reading: Facts | None = None,
+    predicted_peak_bytes: int | None = None,
+    suspects: Sequence[Facts] = (),
+    advice: Sequence[Facts] = (),
+) -> OomReport:
+    """The report of a run that died in step `step` + 1.
+
+    words: the data of its `oom` event. device: whose memory ran out, by default the first. reading: the newest sample of that device.
+    suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first. Anything may be missing.
+    """
+    devices = words.get("devices") or {}
+    told: Facts = devices.get(device) or next(iter(devices.values()), {})
+    now = {**(reading or {}), **told}
+    phase = str(words.get("phase") or "")
+    asked, free = words.get("asked_bytes"), words.get("free_bytes")
+    findings = (
+        _where(phase),
+        _asked(asked, free, now),
+        _in_pieces(asked, free, now),
+        _others(now),
+        _predicted(now, predicted_peak_bytes),
+    )
+    return OomReport(
+        title=_title(phase, step, told.get("name")),
+        findings=tuple(finding for finding in findings if finding),
+        components=tuple(
+            sorted(
+                ((name, size) for name, size in (told.get("components") or {}).items() if size),
+                key=lambda item: -item[1],
+            )
+        ),
+        tensors=tuple((words.get("largest_tensors") or ())[:_MOST_TENSORS]),
+        suspects=tuple(suspects),
+        changes=_changes(phase, asked, free, now, advice),
+    )
+
+
+def place_of(suspect: Facts) -> str:
+    """`train.py:42`, as far as it is known."""
+    line = suspect.get("line")
+    return f"{suspect.get('file') or 'unknown file'}" + (f":{line}" if line else "")
+
+
+def would_have_fitted_in_one_piece(asked: int | None, free: int | None, reading: Facts) -> bool:
+    """Whether what the allocator held beyond its tensors, with what the device had free, would have been enough."""
+    reserved, allocated = reading.get("reserved_bytes"), reading.get("allocated_bytes")
+    if not asked or reserved is None or allocated is None:
+        return False
+    return bool((free or 0) < asked <= (free or 0) + reserved - allocated)
+
+
+def _title(phase: str, step: int, name: str | None) -> str:
+    where = f" in {phase} of step {step + 1:,}" if phase else f" in step {step + 1:,}"
+    return f"Out of memory{where}" + (f" on {name}" if name else "")
+
+
+def _where(phase: str) -> str | None:
+    told = _PHASES.get(phase)
+    return f"It happened {told}." if told else None
+
+
+def _asked(asked: int | None, free: int | None, now: Facts) -> str | None:
+    used, limit = now.get("used_bytes"), now.get("limit_bytes")
+    full = f"{format_bytes(used)} of {format_bytes(limit)} were used" if used is not None and limit else None
+    if not asked:
+        return f"{full}." if full else None
+    room = f" with {format_bytes(free)} free" if free is not None else ""
+    return f"{format_bytes(asked)} were asked for{room}" + (f"; {full}." if full else ".")
+
+
+def _in_pieces(asked: int | None, free: int | None, now: Facts) -> str | None:
+    reserved, allocated = now.get("reserved_bytes"), now.get("allocated_bytes")
+    if reserved is None or allocated is None or reserved - allocated < _MUCH_CACHE * reserved:
+        return None
+    cached = format_bytes(reserved - allocated)
+    text = f"{format_bytes(reserved)} were reserved and {format_bytes(allocated)} allocated: {cached} lay in the cache"
+    if would_have_fitted_in_one_piece(asked, free, now):
+        return f"{text}, enough but in pieces. {EXPANDABLE} would probably have saved this step."
+    return f"{text}, and joining the pieces would not have been enough."
+
+
+def _others(now: Facts) -> str | None:
+    others = now.get("other_processes_bytes")
+    return f"Other processes held {format_bytes(others)} of the device." if others else None
+
+
+def _predicted(now: Facts, predicted: int | None) -> str | None:
+    if not predicted:
+        return None
+    peak = now.get("peak_allocated_bytes")
+    if not peak:
+        return f"The estimator had predicted a peak of {format_bytes(predicted)}."
+    share = 100 * (peak - predicted) / predicted
+    word = "above" if share > 0 else "below"
+    return f"The newest peak was {format_bytes(peak)}, {abs(share):.0f} % {word} the prediction of {format_bytes(predicted)}."
+
+
+def _changes(
+    phase: str, asked: int | None, free: int | None, now: Facts, advice: Sequence[Facts]
+) -> tuple[tuple[str, int | None, str], ...]:
+    found: list[tuple[str, int | None, str]] = []
+    if would_have_fitted_in_one_piece(asked, free, now):
+        found.append(("Let the allocator join its pieces.", None, f"export {EXPANDABLE}"))
+    found += [(item["change"], item.get("saving_bytes"), item.get("code") or "") for item in advice]
+    if phase in _PHASE_ADVICE:
+        found.append((_PHASE_ADVICE[phase], None, ""))
+    return tuple(found)
+
+
+def _tensor(tensor: Facts) -> str:
+    shape = " x ".join(str(side) for side in tensor.get("shape") or ())
+    return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {format_bytes(tensor.get('size_bytes'))}"

@@ -1,0 +1,83 @@
+"""A flame graph of what is held: rectangles of call stacks, as wide as their bytes. Pure: stacks in, rectangles out.
+
+The outermost frame is at the top (an icicle, as people read a stack trace). What is narrower than a pixel is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memagent.units import format_bytes
+
+WIDTH = 1000.0
+"""Of the picture, in its own units."""
+ROW_HEIGHT = 18
+_NARROWEST = 1.0
+_DEEPEST = 48
+_UNIT_PER_LETTER = 6.6
+_TONES = 6
+
+
+@dataclass(frozen=True)
+class Block:
+    """One frame. `text` is what fits into it, `title` all of it; `tone` picks a colour, the same for the same frame."""
+
+    x: float
+    y: int
+    width: float
+    text: str
+    title: str
+    tone: int
+
+
+@dataclass
+class _Node:
+    size: int = 0
+    children: dict[str, _Node] = field(default_factory=dict)
+
+
+def flame(stacks: Sequence[dict[str, Any]]) -> tuple[list[Block], int]:
+    """(blocks, height of the picture) of `Stack`s as dicts; nothing for nothing."""
+    root = _Node()
+    for stack in stacks:
+        _add(root, stack["frames"] or ["(unknown)"], stack["size_bytes"])
+    if not root.size:
+        return [], 0
+    blocks = list(_blocks(root, 0.0, 0, WIDTH / root.size, root.size))
+    return blocks, max(block.y for block in blocks) + ROW_HEIGHT
+
+
+def _add(root: _Node, frames: Sequence[str], size: int) -> None:
+    node = root
+    node.size += size
+    for frame in frames[:_DEEPEST]:
+        node = node.children.setdefault(frame, _Node())
+        node.size += size
+
+
+def _blocks(node: _Node, x: float, y: int, scale: float, total: int) -> Iterator[Block]:
+    for frame, child in sorted(node.children.items(), key=lambda item: -item[1].size):
+        width = child.size * scale
+        if width < _NARROWEST:
+            return
+        share = 100 * child.size / total
+        yield Block(
+            x=round(x, 2),
+            y=y,
+            width=round(width, 2),
+            text=_fitting(frame, width),
+            title=f"{frame}: {format_bytes(child.size)} ({share:.0f} %)",
+            tone=sum(frame.encode()) % _TONES,
+        )
+        yield from _blocks(child, x, y + ROW_HEIGHT, scale, total)
+        x += width
+
+
+def _fitting(frame: str, width: float) -> str:
+    """As much of a frame's name as fits; nothing where that is not worth reading."""
+    room = int((width - 6) / _UNIT_PER_LETTER)
+    if room < 4:
+        return ""
+    return frame if len(frame) <= room else frame[: room - 1] + "…"

@@ -1,0 +1,83 @@
+"""What killed a run, in plain words."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.oom_report import EXPANDABLE, oom_report
+from memagent.units import GIB, MIB
+
+WORDS = {
+    "phase": "backward",
+    "asked_bytes": 2 * GIB,
+    "free_bytes": GIB,
+    "devices": {
+        "GPU-1": {
+            "name": "NVIDIA H100",
+            "used_bytes": 78 * GIB,
+            "limit_bytes": 79 * GIB,
+            "components": {"gradients": 3 * GIB, "optimizer_state": 6 * GIB},
+        }
+    },
+    "largest_tensors": [{"name": "logits", "shape": [8, 1024], "dtype": "float32", "size_bytes": 32 * MIB}],
+}
+
+
+def test_it_says_where_what_was_asked_for_and_how_full_it_was():
+    report = oom_report(WORDS, 311)
+    assert report.title == "Out of memory in backward of step 312 on NVIDIA H100"
+    assert any("gradients come while activations are still there" in finding for finding in report.findings)
+    assert "2.00 GiB were asked for with 1.00 GiB free; 78.00 GiB of 79.00 GiB were used." in report.findings
+    assert report.components == (("optimizer_state", 6 * GIB), ("gradients", 3 * GIB))
+
+
+@pytest.mark.parametrize(("allocated", "helps"), [(76.5 * GIB, True), (77.5 * GIB, False), (70 * GIB, True)])
+def test_expandable_segments_are_advised_where_the_pieces_would_have_been_enough(allocated, helps):
+    report = oom_report(WORDS, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": int(allocated)})
+    assert any(EXPANDABLE in code for _, _, code in report.changes) == helps
+
+
+def test_a_large_cache_that_is_still_not_enough_is_said_to_be_no_help():
+    words = {**WORDS, "asked_bytes": 40 * GIB}
+    report = oom_report(words, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": 60 * GIB})
+    assert any("joining the pieces would not have been enough" in finding for finding in report.findings)
+    assert not any(EXPANDABLE in code for _, _, code in report.changes)
+
+
+@pytest.mark.parametrize(
+    ("phase", "advice"),
+    [("forward", "smaller batch"), ("backward", "checkpointing"), ("optimizer", "8-bit"), ("eval", "inference_mode")],
+)
+def test_phases_are_told_apart_and_advised_on_accordingly(phase, advice):
+    report = oom_report({**WORDS, "phase": phase}, 0)
+    assert advice in report.changes[-1][0]
+    others = {p: oom_report({**WORDS, "phase": p}, 0).findings[0] for p in ("forward", "backward", "optimizer", "eval")}
+    assert len(set(others.values())) == 4
+
+
+def test_the_estimators_advice_comes_with_its_saving():
+    advice = [{"change": "Use bf16", "saving_bytes": 9 * GIB, "code": "model.bfloat16()"}]
+    report = oom_report(WORDS, 0, advice=advice)
+    assert report.changes[0] == ("Use bf16", 9 * GIB, "model.bfloat16()")
+    assert "  change: Use bf16 (saves 9.00 GiB)" in report.lines()
+
+
+def test_the_prediction_and_other_processes_are_mentioned():
+    reading = {"peak_allocated_bytes": 66 * GIB, "other_processes_bytes": 5 * GIB}
+    findings = oom_report(WORDS, 0, reading=reading, predicted_peak_bytes=60 * GIB).findings
+    assert "Other processes held 5.00 GiB of the device." in findings
+    assert "The newest peak was 66.00 GiB, 10 % above the prediction of 60.00 GiB." in findings
+
+
+def test_suspects_are_named_with_their_line():
+    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412", "fix": "Append a number."}
+    assert (
+        "  suspect: train.py:42 history: list of 412. Append a number."
+        in oom_report(WORDS, 0, suspects=[suspect]).lines()
+    )
+
+
+def test_nothing_is_needed_of_the_last_words():
+    report = oom_report({}, 0)
+    assert report.title == "Out of memory in step 1"
+    assert (report.findings, report.changes, report.lines()) == ((), (), [report.title])

@@ -1,0 +1,107 @@
+"""Snapshots: who holds the memory, sent by agents and asked for by the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent_server.store.forecasts import add_forecast
+from memagent_server.store.models import Stream
+
+SUSPECT = {
+    "kind": "graph", "holder": "total_loss: float tensor with 412 graphs", "file": "train.py", "line": 42, "function": "main",
+    "bytes_per_step": 5.5e6, "confidence": 0.9, "fix": "Add loss.item().",
+}  # fmt: skip
+SNAPSHOT = {
+    "rank": 0, "seq": 0, "device": "host", "step": 40, "time_s": 100.0, "method": "census", "why": "forecast", "suspects": [SUSPECT],
+    "stacks": [{"frames": ["main (train.py:42)"], "size_bytes": 1000, "blocks": 3}],
+    "tensors": [{"shape": [2, 3], "dtype": "float32", "size_bytes": 24}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def started(client):
+    client.post("/api/v1/runs", json={"run_id": "r"})
+    return client
+
+
+def send(client, **changes):
+    return client.post("/api/v1/runs/r/snapshots", json={**SNAPSHOT, **changes})
+
+
+def test_a_snapshot_is_kept_whole_and_listed_without_its_body(started):
+    key = send(started).get_json()["id"]
+    [listed] = started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]
+    assert (listed["id"], listed["step"], listed["suspects"], listed["has_stacks"]) == (key, 40, [SUSPECT], True)
+    assert "stacks" not in listed
+    whole = started.get(f"/api/v1/runs/r/snapshots/{key}").get_json()
+    assert (whole["stacks"], whole["tensors"]) == (SNAPSHOT["stacks"], SNAPSHOT["tensors"])
+
+
+def test_the_same_snapshot_twice_is_one(started):
+    assert send(started).get_json() == send(started).get_json()
+    assert len(started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]) == 1
+
+
+def test_suspects_are_those_of_each_ranks_newest_snapshot_and_a_line_on_many_ranks_is_one(started):
+    old = {**SUSPECT, "line": 7}
+    send(started, seq=0, suspects=[old])
+    send(started, seq=1, suspects=[{**SUSPECT, "confidence": 0.4}, {**SUSPECT, "line": 50, "confidence": 0.7}])
+    started.post("/api/v1/runs", json={"run_id": "r", "rank": 1, "world_size": 2})
+    send(started, rank=1)
+    found = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
+    assert [(row["line"], row["ranks"]) for row in found] == [(42, [0, 1]), (50, [0])]
+
+
+def test_a_run_that_nobody_looked_at_has_no_suspects(started):
+    assert started.get("/api/v1/runs/r/suspects").get_json() == {"run_id": "r", "suspects": []}
+    assert started.get("/api/v1/runs/nobody/suspects").status_code == 404
+    assert started.post("/api/v1/runs/nobody/snapshots", json=SNAPSHOT).status_code == 404
+
+
+@pytest.mark.parametrize("key", ["99", str(2**62), "0"])
+def test_a_snapshot_that_is_not_there_is_not_found(started, key):
+    assert started.get(f"/api/v1/runs/r/snapshots/{key}").status_code == 404
+
+
+def test_another_runs_snapshot_is_not_found(started):
+    key = send(started).get_json()["id"]
+    started.post("/api/v1/runs", json={"run_id": "s"})
+    assert started.get(f"/api/v1/runs/s/snapshots/{key}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"method": "magic"}, "method"),
+        ({"suspects": [{**SUSPECT, "confidence": 2}]}, "suspects[0].confidence"),
+        ({"stacks": [{"frames": ["x"], "size_bytes": -1}]}, "stacks[0].size_bytes"),
+        ({"suspects": [{"kind": "graph"}]}, "suspects[0]"),
+    ],
+)
+def test_a_malformed_snapshot_is_refused_by_the_name_of_its_field(started, change, field):
+    answer = send(started, **change)
+    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+
+
+def forecast(app, cause, level="warning"):
+    """A forecast for the run's host stream, as the worker stores it."""
+    from memagent.forecast import Forecast
+
+    with app.extensions["memagent"].database.write() as session:
+        stream = session.query(Stream).filter_by(run_id="r").one()
+        add_forecast(session, stream, Forecast(level=level, step=2, oom_probability=0.9, cause=cause), 1.0)
+
+
+def batch(client, seq):
+    body = {"seq": seq, "chunks": [{"stream": "host", "columns": {"step": [seq], "allocated_bytes": [1]}}]}
+    return client.post("/api/v1/runs/r/batches", json=body).get_json()["commands"]
+
+
+@pytest.mark.parametrize(("cause", "asks"), [("leak", True), ("host_memory", True), ("fragmentation", False)])
+def test_a_rank_that_leaks_is_asked_to_look_until_it_has(app, started, cause, asks):
+    assert batch(started, 1) == []
+    forecast(app, cause)
+    commands = batch(started, 2)
+    assert [command["kind"] for command in commands] == ["snapshot"] * asks
+    send(started)
+    assert batch(started, 3) == []

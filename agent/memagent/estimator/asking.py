@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
+from memagent.estimator.configured import question_for_config
 from memagent.estimator.devices import HANDLES, gpu_named
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
@@ -47,10 +49,6 @@ def estimate(
     A model that cannot be traced gets the formula's answer, and `assumptions["trace"]` says what stopped it. Raises EstimateError for
     arguments that make no sense, and SettingError for a size that is none.
     """
-    card = gpu_named(gpu) if gpu is not None else None
-    if device not in ("cuda", "cpu"):
-        raise EstimateError(f'device is {device!r}: give "cuda" (no GPU is needed) or "cpu"')
-    limit = parse_bytes(limit_bytes) if limit_bytes is not None else card.total_bytes if card else None
     question = Question(
         model=model,
         inputs=inputs,
@@ -60,13 +58,55 @@ def estimate(
         autocast=autocast,
         checkpointing=checkpointing,
         accumulate=accumulate,
-        device=device,
-        allocator=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if allocator is None else allocator,
-        limit_bytes=limit,
-        workspace_bytes=HANDLES * (card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES) if device == "cuda" else 0,
-        context_bytes=context_bytes if context_bytes is not None else card.context_bytes if card else 0,
         timeout_s=timeout_s,
+        **on_device(device, gpu=gpu, limit_bytes=limit_bytes, context_bytes=context_bytes, allocator=allocator),
     )
+    return answer(question, advice=advice)
+
+
+def estimate_config(
+    config: str | Path | Mapping[str, Any],
+    *,
+    device: str = "cuda",
+    gpu: str | None = None,
+    limit_bytes: int | str | None = None,
+    context_bytes: int | None = None,
+    allocator: str | None = None,
+    advice: bool = False,
+    **training: Any,
+) -> Estimate:
+    """The same for a Hugging Face config.json (path, folder or content), with the class of the installed transformers traced.
+
+    `training` is as for `configured.question_for_config`: batch, sequence, precision, optimizer, checkpointing, lora_rank and so on.
+    Raises EstimateError where transformers is not installed or has no such model; the formula (`configs.from_config`) may know it.
+    """
+    where = on_device(device, gpu=gpu, limit_bytes=limit_bytes, context_bytes=context_bytes, allocator=allocator)
+    return answer(question_for_config(config, **training, **where), advice=advice)
+
+
+def on_device(
+    device: str = "cuda",
+    *,
+    gpu: str | None = None,
+    limit_bytes: int | str | None = None,
+    context_bytes: int | None = None,
+    allocator: str | None = None,
+) -> dict[str, Any]:
+    """The fields of a `Question` that tell of the device; see `estimate`. Raises EstimateError and SettingError."""
+    card = gpu_named(gpu) if gpu is not None else None
+    if device not in ("cuda", "cpu"):
+        raise EstimateError(f'device is {device!r}: give "cuda" (no GPU is needed) or "cpu"')
+    return {
+        "device": device,
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if allocator is None else allocator,
+        "limit_bytes": parse_bytes(limit_bytes) if limit_bytes is not None else card.total_bytes if card else None,
+        "workspace_bytes": HANDLES * (card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES) if device == "cuda" else 0,
+        "context_bytes": context_bytes if context_bytes is not None else card.context_bytes if card else 0,
+    }
+
+
+def answer(question: Question, *, advice: bool = False) -> Estimate:
+    """The question traced; the formula's answer where it can't be, with the reason."""
     try:
         trace = question.trace()
     except TraceError as error:

@@ -27,6 +27,7 @@ class Question:
     autocast: Literal["bf16", "fp16"] | None = None
     checkpointing: Literal["full"] | None = None
     accumulate: int = 1
+    scaler: bool = False
     device: str = "cuda"
     allocator: str = ""
     limit_bytes: int | None = None
@@ -43,6 +44,7 @@ class Question:
             optimizer=self.optimizer,
             loss=self.loss,
             autocast=self.autocast,
+            scaler=self.scaler,
             accumulate=self.accumulate,
             device=self.device,
             timeout_s=self.timeout_s,

@@ -1,0 +1,116 @@
+"""A config.json is traced with the class of the installed transformers: what it is asked with, and what it is refused for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from memagent.errors import EstimateError
+from memagent.estimator.asking import estimate_config
+from memagent.estimator.configured import ConfiguredModel, inputs_for, question_for_config
+from memagent.estimator.trace import record_trace
+from tests.agent.estimator.trace.real import real_trace
+
+SMALL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2, **SMALL}
+KINDS = {
+    "llama": (LLAMA, {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")}),
+    "bert": ({"model_type": "bert", **SMALL}, {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")}),
+    "bert classifying": (
+        {"model_type": "bert", "architectures": ["BertForSequenceClassification"], **SMALL},
+        {"input_ids": ((2, 16), "int64"), "labels": ((2,), "int64")},
+    ),
+    "vit": (
+        {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 32, "patch_size": 8, **SMALL},
+        {"pixel_values": ((2, 3, 32, 32), "float32"), "labels": ((2,), "int64")},
+    ),
+    "t5 without a start token": (
+        {"model_type": "t5", "d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 100},
+        {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")},
+    ),
+    "mamba, which has no attention": (
+        {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "state_size": 8},
+        {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_model_is_called_with_what_it_trains_on(kind):
+    config, expected = KINDS[kind]
+    question = question_for_config(config, batch=2, sequence=16, precision="fp32", device="cpu")
+    assert question.inputs == expected
+    trace = question.trace()
+    assert trace.parameters == sum(p.numel() for p in ConfiguredModel(config)().parameters())
+    assert trace.notes == () or "no loss" not in trace.notes[0]
+
+
+def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
+    model = ConfiguredModel(LLAMA, checkpointing="non_reentrant")
+    ids = torch.arange(32).view(2, 16)
+    real = real_trace(model, {"input_ids": ids, "labels": ids}).summary()
+    asked = question_for_config(
+        LLAMA, batch=2, sequence=16, precision="fp32", checkpointing="non_reentrant", device="cpu"
+    )
+    assert asked.trace().summary().phase_peak_bytes == real.phase_peak_bytes
+
+
+def test_a_file_its_folder_and_its_content_are_the_same_question(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    asked = [question_for_config(given, batch=2) for given in (LLAMA, tmp_path, str(tmp_path / "config.json"))]
+    assert asked[0] == asked[1] == asked[2]
+
+
+def test_rotary_models_are_asked_for_2048_tokens_and_others_for_all_their_positions():
+    assert inputs_for(LLAMA, batch=1, sequence=None)["input_ids"] == ((1, 2048), "int64")
+    assert inputs_for({"model_type": "bert", **SMALL}, batch=1, sequence=None)["input_ids"] == ((1, 512), "int64")
+
+
+def test_precision_is_what_weights_and_autocast_take():
+    def sizes(precision):
+        found = estimate_config(LLAMA, batch=2, sequence=16, precision=precision)
+        return found.components["parameters"], found.assumptions["autocast"]
+
+    whole = sizes("fp32")[0]
+    assert sizes("amp") == (whole, "bf16") and sizes("fp16-amp") == (whole, "fp16")
+    assert sizes("bf16") == (whole // 2, "none")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers by an old name
+def test_adapters_are_all_that_is_trained():
+    pytest.importorskip("peft")
+    found = estimate_config(
+        LLAMA, batch=2, sequence=16, precision="fp32", lora_rank=4, lora_targets=["q_proj", "v_proj"]
+    )
+    adapters = 2 * 4 * (4 * (64 + 64) + 4 * (64 + 32))  # two layers, fp32, q and v of rank 4
+    assert found.components["gradients"] == adapters
+
+
+def test_it_is_the_same_as_tracing_the_model_by_hand():
+    by_hand = record_trace(ConfiguredModel(LLAMA), inputs_for(LLAMA, batch=2, sequence=16), autocast="bf16")
+    assert question_for_config(LLAMA, batch=2, sequence=16).trace().summary() == by_hand.summary()
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "words"),
+    [
+        ({"hidden_size": 64}, {}, "no model_type"),
+        ({"model_type": "no_such_model"}, {}, "no_such_model"),
+        ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, {}, "input_features"),
+        (LLAMA, {"precision": "fp8"}, "fp8"),
+        ("nowhere/config.json", {}, "nowhere"),
+    ],
+)
+def test_what_makes_no_sense_is_named(config, options, words):
+    with pytest.raises(EstimateError, match=words):
+        question_for_config(config, **options)

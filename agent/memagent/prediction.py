@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.errors import EstimateError, TraceError
+from memagent.estimator.devices import HANDLES, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
 from memagent.estimator.question import Question
 from memagent.estimator.trace.isolation import Forked, can_fork
-from memagent.estimator.trace.workspace import cublas_workspace_bytes
 from memagent.estimator.what_if import advise
 from memagent.guard import Guard
 from memagent.hooks.phase import tensor_shapes
@@ -36,7 +36,6 @@ TIGHT = 0.7
 _FORKABLE_BYTES = 16 * 2**30
 """Resident memory up to which a fork, which copies the page tables, takes some tens of milliseconds at most."""
 _HOST_HEADROOM_BYTES = 2 * 2**30
-_HANDLES = 2
 _SHARDS = ("DTensor", "FlatParameter")
 """Classes of parameters of which a rank holds a part: FSDP2 and tensor parallel, FSDP1."""
 
@@ -156,7 +155,7 @@ class Predictor:
         if self._probe.device.kind != "cuda":
             return 0
         capability = sys.modules["torch"].cuda.get_device_capability(self._probe.device.index)
-        return _HANDLES * cublas_workspace_bytes(capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+        return HANDLES * cublas_workspace_bytes(capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
 
 
 def _answer(question: Question) -> bytes:

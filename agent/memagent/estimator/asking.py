@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from memagent.errors import EstimateError
 from memagent.estimator.configured import question_for_config
-from memagent.estimator.devices import HANDLES, gpu_named
+from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, Context, context_of, gpu_named
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
 from memagent.estimator.question import Question
 from memagent.estimator.trace import TraceError
-from memagent.estimator.trace.workspace import CUBLAS_WORKSPACE_BYTES
 from memagent.estimator.what_if import advise
 from memagent.units import parse_bytes
 
@@ -96,12 +95,14 @@ def on_device(
     card = gpu_named(gpu) if gpu is not None else None
     if device not in ("cuda", "cpu"):
         raise EstimateError(f'device is {device!r}: give "cuda" (no GPU is needed) or "cpu"')
+    context = context_of(card, context_bytes) if device == "cuda" else Context(context_bytes or 0, None)
     return {
         "device": device,
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if allocator is None else allocator,
         "limit_bytes": parse_bytes(limit_bytes) if limit_bytes is not None else card.total_bytes if card else None,
         "workspace_bytes": HANDLES * (card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES) if device == "cuda" else 0,
-        "context_bytes": context_bytes if context_bytes is not None else card.context_bytes if card else 0,
+        "context_bytes": context.size_bytes,
+        "context_interval": context.interval,
     }
 
 

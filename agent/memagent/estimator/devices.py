@@ -1,9 +1,13 @@
-"""What a process holds on a GPU beside tensors, by generation: the CUDA context and cuBLAS' workspaces.
+"""What a process holds on a GPU beside tensors: the CUDA context, and cuBLAS' workspaces. No torch.
 
-Sources: aten/src/ATen/cuda/CUDAContextLight.h and CublasHandlePool.cpp, `parseChosenWorkspaceSize` (4,096 x 2 + 16 x 8 KiB and up:
-8,519,680 bytes before Hopper, 32 MiB on it), one workspace a handle and stream, and autograd's thread has a handle of its own. Contexts
-are what nvidia-smi shows for a process that has done one matrix product; they differ by driver and build from 300 to 1,340 MiB, so the
-agent measures its own and these stand in until it has.
+cuBLAS: torch gives each pair of handle and stream a workspace of its own (aten/src/ATen/cuda/CublasHandlePool.cpp,
+`parseChosenWorkspaceSize`), and autograd's thread has a handle of its own. cuBLASLt shares it since torch 2.7, unless
+TORCH_CUBLASLT_UNIFIED_WORKSPACE=0; before, it took 1 MiB while a kernel ran.
+
+Context: what nvidia-smi shows for a process that has done one matrix product. It depends on the driver, the build of torch, which of its
+kernels are loaded (CUDA_MODULE_LOADING) and the number of multiprocessors; published measurements go from 300 to 1,340 MiB. The sizes
+below are rough middles by generation, taken from reports and not measured here, so they come with that whole range. A measured context
+(`Probe.context_bytes` has one at attach) has none.
 """
 
 from __future__ import annotations
@@ -13,38 +17,54 @@ from dataclasses import dataclass
 from memagent.errors import EstimateError
 from memagent.units import GIB, MIB
 
+CUBLAS_WORKSPACE_BYTES = 8_519_680
+"""`:4096:2:16:8`, before Hopper: 2 x 4,096 KiB + 8 x 16 KiB."""
+CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
+"""From compute capability 9.0 on."""
+HANDLES = 2
+"""The training thread's and autograd's."""
+CONTEXT_RANGE = (300 * MIB, 1340 * MIB)
+
 
 @dataclass(frozen=True)
 class Gpu:
-    """`total_bytes` as sold; `context_bytes` and its range; cuBLAS workspace of one handle, in bytes."""
+    """`total_bytes` as sold; the compute capability; a rough middle of what a context takes, in bytes."""
 
     total_bytes: int
+    capability: tuple[int, int]
     context_bytes: int
-    cublas_bytes: int = 8_519_680
-    context_low_bytes: int = 300 * MIB
-    context_high_bytes: int = 1340 * MIB
+
+    @property
+    def cublas_bytes(self) -> int:
+        """cuBLAS' workspace of one handle."""
+        return cublas_workspace_bytes(self.capability)
 
 
-_AMPERE = 480 * MIB
-_HOPPER = 32 * MIB
+@dataclass(frozen=True)
+class Context:
+    """What the process holds outside of the allocator, and (low, high) of it; None where it was measured."""
+
+    size_bytes: int
+    interval: tuple[int, int] | None = None
+
+
+_USUAL = 480 * MIB
 
 GPUS = {
-    "t4": Gpu(15 * GIB, 340 * MIB),
-    "v100": Gpu(16 * GIB, 370 * MIB),
-    "v100-32gb": Gpu(32 * GIB, 370 * MIB),
-    "rtx3090": Gpu(24 * GIB, _AMPERE),
-    "rtx4090": Gpu(24 * GIB, _AMPERE),
-    "a10": Gpu(23 * GIB, _AMPERE),
-    "l4": Gpu(23 * GIB, _AMPERE),
-    "l40s": Gpu(45 * GIB, _AMPERE),
-    "a100-40gb": Gpu(40 * GIB, _AMPERE),
-    "a100": Gpu(80 * GIB, _AMPERE),
-    "h100": Gpu(80 * GIB, 620 * MIB, _HOPPER),
-    "h200": Gpu(141 * GIB, 620 * MIB, _HOPPER),
-    "b200": Gpu(180 * GIB, 700 * MIB, _HOPPER),
+    "t4": Gpu(15 * GIB, (7, 5), 340 * MIB),
+    "v100": Gpu(16 * GIB, (7, 0), 370 * MIB),
+    "v100-32gb": Gpu(32 * GIB, (7, 0), 370 * MIB),
+    "rtx3090": Gpu(24 * GIB, (8, 6), _USUAL),
+    "rtx4090": Gpu(24 * GIB, (8, 9), _USUAL),
+    "a10": Gpu(23 * GIB, (8, 6), _USUAL),
+    "l4": Gpu(23 * GIB, (8, 9), _USUAL),
+    "l40s": Gpu(45 * GIB, (8, 9), _USUAL),
+    "a100-40gb": Gpu(40 * GIB, (8, 0), _USUAL),
+    "a100": Gpu(80 * GIB, (8, 0), _USUAL),
+    "h100": Gpu(80 * GIB, (9, 0), 620 * MIB),
+    "h200": Gpu(141 * GIB, (9, 0), 620 * MIB),
+    "b200": Gpu(180 * GIB, (10, 0), 700 * MIB),
 }
-HANDLES = 2
-"""The training thread's and autograd's."""
 
 
 def gpu_named(name: str) -> Gpu:
@@ -55,3 +75,21 @@ def gpu_named(name: str) -> Gpu:
         raise EstimateError(
             f"GPU {name!r} is not known: use one of {', '.join(GPUS)}, or give a limit in bytes"
         ) from None
+
+
+def context_of(gpu: Gpu | None, measured_bytes: int | None = None) -> Context:
+    """The measured context as it is; else the GPU's usual one, or any GPU's, with the range that contexts have."""
+    if measured_bytes is not None:
+        return Context(measured_bytes)
+    return Context(gpu.context_bytes if gpu else _USUAL, CONTEXT_RANGE)
+
+
+def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | None = None) -> int:
+    """What cuBLAS keeps for one handle and stream. `setting` is the text of CUBLAS_WORKSPACE_CONFIG (":SIZE_KIB:COUNT" pairs), which
+    beats the GPU's default. An unknown GPU is taken for one before Hopper."""
+    sizes = [int(word) for word in (setting or "").split(":") if word.isdigit()]
+    if len(sizes) >= 2 and len(sizes) % 2 == 0:
+        return sum(size * count for size, count in zip(sizes[::2], sizes[1::2], strict=True)) << 10
+    if capability is not None and capability[0] >= 9:
+        return CUBLAS_WORKSPACE_HOPPER_BYTES
+    return CUBLAS_WORKSPACE_BYTES

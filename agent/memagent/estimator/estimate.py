@@ -39,6 +39,8 @@ class Estimate:
     phases: dict[str, int] = field(default_factory=dict)
     terms: dict[str, int] = field(default_factory=dict)
     fits_by_replay: bool | None = None
+    gives_back: bool = False
+    """Whether it fits only because the allocator gives cached segments back to the driver."""
 
     @property
     def needed_bytes(self) -> int:
@@ -84,7 +86,7 @@ class Estimate:
 
     def _limiting(self) -> tuple[int, int, int] | None:
         """Low, middle and high of what the limit is compared with."""
-        if self.fits_by_replay and self.limit_bytes is not None and self.needed_bytes > self.limit_bytes:
+        if self.gives_back:
             return self._bare() if "allocated" in self.intervals else None
         level = "allocated" if self.peak_device_bytes is None else "device"
         if level not in self.intervals:

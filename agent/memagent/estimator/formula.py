@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
+from memagent.estimator.devices import context_of
 from memagent.estimator.estimate import Estimate
+from memagent.estimator.intervals import FROM_SHAPE, context_widths, intervals_of
 from memagent.estimator.loss import loss_bytes
 from memagent.estimator.moments import Moments, moments
 from memagent.estimator.optimizers import optimizer_named, state_bytes
@@ -35,8 +37,6 @@ __all__ = [
     "with_batch",
 ]
 
-UNCERTAIN = 0.1
-"""Relative error allowed for what depends on the input: 26 of 32 measured fine-tunings lie within it (docs/estimator.md)."""
 FRAGMENTED = 0.3
 """What the caching allocator reserves beyond the tensors' peak, as a share of all that comes and goes within a step: the middle of the
 same 32, most of which lie between 0.25 and 0.4. What stays (parameters and states) leaves no holes."""
@@ -52,18 +52,26 @@ def estimate_training(
     """
     stage = _fullest_stage(spec)
     gpu = spec.gpu_rule
-    context = context_bytes if context_bytes is not None else gpu.context_bytes if gpu else 0
+    context = context_of(gpu, context_bytes) if gpu or context_bytes is not None else None
     peak = round(stage.peak)
-    uncertain = UNCERTAIN * (stage.activations + stage.working - stage.static.temporaries)
     terms = {name: round(size) for name, size in stage.terms.items()}
     passing = max(0.0, peak - stage.static.parameters - stage.static.state)
-    fragmentation = round(FRAGMENTED * passing) if gpu else 0
+    fragmentation = round(FRAGMENTED * passing) if spec.device == "cuda" else 0
+    reserved = peak + fragmentation if spec.device == "cuda" else None
+    device = peak + fragmentation + context.size_bytes if context else None
     phases = {name: round(size) for name, size in stage.phases.items()}
-    intervals = {"allocated": (max(0, round(peak - uncertain)), round(peak + uncertain))}
     return Estimate(
         method="formula",
         peak_allocated_bytes=peak,
-        intervals=intervals,
+        peak_reserved_bytes=reserved,
+        intervals=intervals_of(
+            FROM_SHAPE,
+            passing_bytes=passing,
+            allocated=peak,
+            reserved=reserved,
+            device=device,
+            context=context_widths(context.size_bytes, context.interval) if context else None,
+        ),
         components={
             "parameters": round(stage.static.parameters),
             "gradients": round(stage.static.gradients),
@@ -72,12 +80,12 @@ def estimate_training(
             "activations": round(stage.activations),
             "workspace": round(stage.working) + sum(terms.values()),
             "fragmentation": fragmentation,
-            "context": context,
+            "context": context.size_bytes if context else 0,
         },
         limit_bytes=limit_bytes if limit_bytes is not None else gpu.total_bytes if gpu else None,
         assumptions=_assumptions(spec),
         timeline=tuple(phases.items()),
-        peak_device_bytes=peak + fragmentation + context if gpu or context_bytes is not None else None,
+        peak_device_bytes=device,
         phases=phases,
         terms=terms,
     )

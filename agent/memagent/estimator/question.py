@@ -33,6 +33,7 @@ class Question:
     limit_bytes: int | None = None
     workspace_bytes: int = 0
     context_bytes: int = 0
+    context_interval: tuple[int, int] | None = None
     timeout_s: float = 60.0
 
     def trace(self) -> Trace:
@@ -60,6 +61,7 @@ class Question:
             limit_bytes=self.limit_bytes,
             workspace_bytes=self.workspace_bytes,
             context_bytes=self.context_bytes,
+            context_interval=self.context_interval,
             assumptions={
                 "autocast": self.autocast or "none",
                 "checkpointing": self.checkpointing or "none",

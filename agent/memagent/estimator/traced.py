@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
-from memagent.estimator.estimate import Estimate
+from memagent.estimator.estimate import Estimate, Interval
+from memagent.estimator.intervals import TRACED, TRACED_ON_HOST, context_widths, intervals_of
 from memagent.estimator.trace import MemoryEvent, Trace
 
-LOW, HIGH = 0.98, 1.02
-"""Bounds of the peak relative to the estimate; what the published rows and the zoo show (docs/estimator-accuracy.md)."""
 TOP_TENSORS = 10
 _WORKSPACE_STORAGE = -1
 
@@ -31,67 +30,82 @@ def estimate_of(
     limit_bytes: int | None = None,
     workspace_bytes: int = 0,
     context_bytes: int = 0,
+    context_interval: Interval | None = None,
     assumptions: Mapping[str, Any] | None = None,
 ) -> Estimate:
     """The estimate of a traced step. `workspace_bytes` is what libraries keep in the allocator (cuBLAS), `context_bytes` what the process
-    holds outside of it."""
+    holds outside of it, with `context_interval` where that was not measured. Where the limit makes the allocator give back its cache, what
+    is reserved is what it then holds."""
     facts = {**(assumptions or {}), **_facts(trace)}
     if trace.device_rules == "cpu":
         return _on_host(trace, limit_bytes, context_bytes, facts)
     events = list(_with_workspace(trace.events, workspace_bytes))
     replayed = replay(events, allocator)
-    fits = _fits(events, allocator, replayed, limit_bytes, context_bytes)
-    allocated = replayed.peak_allocated
+    fits, limited = _limited(events, allocator, replayed, limit_bytes, context_bytes)
+    gives_back = limited is not replayed
+    replayed = limited
+    allocated, reserved = replayed.peak_allocated, replayed.peak_reserved
+    components = _components(events, trace.steps, allocated)
     return Estimate(
         method="trace",
         peak_allocated_bytes=allocated,
-        peak_reserved_bytes=replayed.peak_reserved,
-        peak_device_bytes=replayed.peak_reserved + context_bytes,
-        intervals={"allocated": (int(LOW * allocated), int(HIGH * allocated))},
+        peak_reserved_bytes=reserved,
+        peak_device_bytes=reserved + context_bytes,
+        intervals=intervals_of(
+            TRACED,
+            passing_bytes=_passing(components, allocated),
+            allocated=allocated,
+            reserved=reserved,
+            device=reserved + context_bytes,
+            context=context_widths(context_bytes, context_interval),
+        ),
         limit_bytes=limit_bytes,
-        components=_components(events, trace.steps, allocated)
-        | {"fragmentation": replayed.fragmentation, "context": context_bytes},
+        components=components | {"fragmentation": replayed.fragmentation, "context": context_bytes},
         phases={peak.phase: peak.allocated for peak in replayed.phases if peak.step == trace.steps - 1},
         assumptions=facts,
         timeline=tuple((f"{peak.phase} of step {peak.step}", peak.allocated) for peak in replayed.phases),
         fits_by_replay=fits,
+        gives_back=gives_back,
     )
 
 
 def _on_host(trace: Trace, limit_bytes: int | None, context_bytes: int, facts: dict[str, Any]) -> Estimate:
     summary = trace.summary(top=0)
     peak = summary.peak_bytes + context_bytes
+    components = _components(trace.events, trace.steps, summary.peak_bytes)
     return Estimate(
         method="trace",
         peak_allocated_bytes=peak,
-        intervals={"allocated": (int(LOW * peak), int(HIGH * peak))},
+        intervals=intervals_of(TRACED_ON_HOST, passing_bytes=_passing(components, summary.peak_bytes), allocated=peak),
         limit_bytes=limit_bytes,
-        components=_components(trace.events, trace.steps, summary.peak_bytes) | {"context": context_bytes},
+        components=components | {"context": context_bytes},
         phases={name: size + context_bytes for name, size in summary.phase_peak_bytes.items()},
         assumptions=facts,
         timeline=tuple((name, size + context_bytes) for name, size in summary.phase_peak_bytes.items()),
     )
 
 
-def _fits(
+def _limited(
     events: list[MemoryEvent],
     allocator: AllocatorConfig | None,
     endless: Replay,
     limit_bytes: int | None,
     context_bytes: int,
-) -> bool | None:
-    """Whether the step goes through with this much memory: the allocator gives its cache back before it gives up."""
+) -> tuple[bool | None, Replay]:
+    """Whether the step goes through with this much memory, and how: the allocator gives its cache back before it gives up."""
     if limit_bytes is None:
-        return None
-    if not _is_over(endless, limit_bytes, context_bytes):
-        return True
+        return None, endless
+    if endless.peak_reserved + context_bytes <= limit_bytes:
+        return True, endless
     if endless.peak_allocated + context_bytes > limit_bytes:
-        return False
-    return replay(events, allocator, limit_bytes, outside_bytes=context_bytes).ok
+        return False, endless
+    limited = replay(events, allocator, limit_bytes, outside_bytes=context_bytes)
+    return limited.ok, limited if limited.ok else endless
 
 
-def _is_over(endless: Replay, limit_bytes: int | None, context_bytes: int) -> bool:
-    return limit_bytes is not None and endless.peak_reserved + context_bytes > limit_bytes
+def _passing(components: Mapping[str, int], peak: int) -> int:
+    """What comes and goes within a step: the peak less parameters, buffers and state."""
+    return max(0, peak - sum(components[name] for name in ("parameters", "buffers", "optimizer_state")))
 
 
 def _with_workspace(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[MemoryEvent]:

@@ -28,7 +28,7 @@ def test_it_takes_the_interval_of_the_device_for_the_5th_and_95th_percentile(lim
 
 
 def test_it_asks_only_tensors_and_context_where_the_cache_is_given_back() -> None:
-    assert told(limit_bytes=64 * GB, fits_by_replay=True).fit_probability == pytest.approx(0.95)
+    assert told(limit_bytes=64 * GB, fits_by_replay=True, gives_back=True).fit_probability == pytest.approx(0.95)
     assert told(limit_bytes=64 * GB, fits_by_replay=False).fit_probability < 0.05
 
 

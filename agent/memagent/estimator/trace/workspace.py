@@ -1,38 +1,13 @@
-"""Device memory that no tensor of the program shows: what kernels and libraries take for themselves.
+"""Device memory that no tensor of the program shows: what kernels take from torch's allocator inside one operator and give back at its end.
 
-Two kinds. *Scratch* is taken from torch's allocator inside one operator and given back at its end: `scratch_bytes`
-knows the large ones, and the trace holds them as an allocation that dies at once. *Workspaces* stay, per handle:
-`cublas_workspace_bytes`. Everything is in bytes. What is not here, because it is chosen at run time from what is
-free: cuDNN's convolution workspaces, Triton's and NCCL's buffers.
+`scratch_bytes` knows the large ones, and the trace holds them as an allocation that dies at once. Everything is in bytes. What libraries
+keep for good is in `memagent.estimator.devices`. What is not known, because it is chosen at run time from what is free: cuDNN's
+convolution workspaces, Triton's and NCCL's buffers.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""`:4096:2:16:8`, what torch takes for each pair of handle and stream before Hopper: 2 x 4,096 KiB + 8 x 16 KiB."""
-
-CUBLAS_WORKSPACE_HOPPER_BYTES = 32 << 20
-"""What torch takes from compute capability 9.0 on (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
-
-CUBLASLT_WORKSPACE_BYTES = 0
-"""cuBLASLt shares cuBLAS's workspace since torch 2.7 (unless TORCH_CUBLASLT_UNIFIED_WORKSPACE=0); before, 1 MiB while
-a kernel ran."""
-
-
-def cublas_workspace_bytes(compute_capability: tuple[int, int] | None, setting: str | None = None) -> int:
-    """What cuBLAS keeps for one stream. `setting` is the text of CUBLAS_WORKSPACE_CONFIG (":SIZE_KIB:COUNT" pairs),
-    which beats the GPU's default.
-
-    An unknown GPU is taken for one before Hopper.
-    """
-    sizes = [int(word) for word in (setting or "").split(":") if word.isdigit()]
-    if len(sizes) >= 2 and len(sizes) % 2 == 0:
-        return sum(size * count for size, count in zip(sizes[::2], sizes[1::2], strict=True)) << 10
-    if compute_capability is not None and compute_capability[0] >= 9:
-        return CUBLAS_WORKSPACE_HOPPER_BYTES
-    return CUBLAS_WORKSPACE_BYTES
 
 
 def scratch_bytes(op: str, args: tuple[Any, ...]) -> int:

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from memagent.estimator.trace.workspace import cublas_workspace_bytes, scratch_bytes
-
-
-@pytest.mark.parametrize(
-    ("capability", "setting", "bytes_"),
-    [
-        ((8, 0), None, 8_519_680),
-        ((7, 5), None, 8_519_680),
-        (None, None, 8_519_680),
-        ((9, 0), None, 32 << 20),
-        ((10, 0), None, 32 << 20),
-        ((9, 0), ":4096:8", 32 << 20),
-        ((8, 0), ":16:8", 128 << 10),
-        ((9, 0), ":4096:2:16:8", 8_519_680),
-        ((8, 0), "nonsense", 8_519_680),
-    ],
-)
-def test_it_knows_cublas_s_workspace_by_generation_and_setting(capability, setting, bytes_):
-    assert cublas_workspace_bytes(capability, setting) == bytes_
+from memagent.estimator.trace.workspace import scratch_bytes
 
 
 def test_it_rounds_flash_attention_s_scratch_as_the_kernel_does():

@@ -1,0 +1,42 @@
+"""What a process holds beside tensors, against the sizes known from torch's source."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.errors import EstimateError
+from memagent.estimator.devices import CONTEXT_RANGE, GPUS, context_of, cublas_workspace_bytes, gpu_named
+
+
+@pytest.mark.parametrize(
+    ("capability", "setting", "bytes_"),
+    [
+        ((8, 0), None, 8_519_680),
+        ((7, 5), None, 8_519_680),
+        (None, None, 8_519_680),
+        ((9, 0), None, 32 << 20),
+        ((10, 0), None, 32 << 20),
+        ((9, 0), ":4096:8", 32 << 20),
+        ((8, 0), ":16:8", 128 << 10),
+        ((9, 0), ":4096:2:16:8", 8_519_680),
+        ((8, 0), "nonsense", 8_519_680),
+    ],
+)
+def test_it_knows_cublas_s_workspace_by_generation_and_setting(capability, setting, bytes_):
+    assert cublas_workspace_bytes(capability, setting) == bytes_
+
+
+def test_it_knows_the_workspace_of_each_gpu_by_its_generation():
+    assert gpu_named("A100").cublas_bytes == 8_519_680
+    assert gpu_named("h100").cublas_bytes == gpu_named("b200").cublas_bytes == 32 << 20
+
+
+def test_it_gives_a_measured_context_no_range_and_any_other_the_whole_one():
+    assert context_of(GPUS["t4"], 512 << 20).interval is None
+    assert context_of(GPUS["t4"]).interval == context_of(None).interval == CONTEXT_RANGE
+    assert all(CONTEXT_RANGE[0] < card.context_bytes < CONTEXT_RANGE[1] for card in GPUS.values())
+
+
+def test_it_lists_the_gpus_it_knows():
+    with pytest.raises(EstimateError, match="t4, v100"):
+        gpu_named("voodoo2")

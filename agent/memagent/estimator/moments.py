@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.estimator.devices import HANDLES
-from memagent.estimator.loss import LossBytes, loss_bytes
+from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES
+from memagent.estimator.loss import LossBytes, held_output_bytes, loss_bytes
 from memagent.estimator.saved import cast_bytes
 from memagent.estimator.spec import TrainingSpec
 from memagent.estimator.weights import StaticBytes, static_bytes
-from memagent.estimator.working import activation_stack, edge_bytes, working_bytes
+from memagent.estimator.working import activation_stack, edge_bytes, local_bytes, surviving_bytes, working_bytes
 
 _NO_LOSS = LossBytes(0.0, 0.0, 0.0)
-_CUBLAS_BYTES = 8_519_680
 
 
 @dataclass(frozen=True)
@@ -37,55 +36,68 @@ class Moments:
         return max(self.phases.values())
 
 
+@dataclass(frozen=True)
+class _Activations:
+    """What input-dependent tensors take, in bytes: what layers keep until backward, one of them while it is recomputed, the largest,
+    what is kept outside of layers, casts of weights, one layer's working memory, and what only forward's locals hold at its end."""
+
+    stack: float = 0.0
+    recomputed: float = 0.0
+    largest: float = 0.0
+    edges: float = 0.0
+    casts: float = 0.0
+    working: float = 0.0
+    local: float = 0.0
+    output: float = 0.0
+    """What goes only when the caller drops the output: logits and a cache."""
+    cache: float = 0.0
+    loss: LossBytes = _NO_LOSS
+
+
 def moments(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> Moments:
     """Of the stage that holds the embeddings, the head, or both."""
-    plan, shape = spec.parallel, spec.model
     static = static_bytes(spec, first=first, last=last)
-    if shape.parameters is not None:  # no transformer: nothing is known of its activations
-        terms = _terms(spec, static, 0.0)
-        held = static.parameters + static.state + sum(terms.values())
-        phases = _phases(spec, static, held, (0.0, 0.0, 0.0), (0.0, 0.0), _NO_LOSS, 0.0, 0.0)
-        return Moments(static, 0.0, 0.0, terms, phases)
+    # of what is no transformer nothing is known of its activations
+    found = _Activations() if spec.model.parameters is not None else _activations(spec, first=first, last=last)
+    terms = _terms(spec, static, found.casts)
+    held = static.parameters + static.state + sum(terms.values()) - found.casts
+    kept = found.stack + found.recomputed + found.edges + found.loss.kept
+    return Moments(static, kept, found.working + static.temporaries, terms, _phases(spec, static, held, found))
+
+
+def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations:
+    plan, shape = spec.parallel, spec.model
     layers, decoders = shape.layers / plan.pipeline, shape.decoder_layers / plan.pipeline
-    copies = plan.in_flight() if first else 1
     stack, recomputed, largest = activation_stack(spec, layers=layers, decoders=decoders)
-    edges = edge_bytes(spec)
-    loss = loss_bytes(spec) if last else _NO_LOSS
-    casts = cast_bytes(spec) / (plan.tensor * plan.pipeline)
-    working = working_bytes(spec)
-    terms = _terms(spec, static, casts)
-    held = static.parameters + static.state + sum(terms.values()) - casts
-    phases = _phases(
-        spec, static, held, (stack * copies, recomputed, largest), (edges, casts), loss, working, _output(spec)
+    cache = surviving_bytes(spec, layers=layers + decoders)
+    return _Activations(
+        stack=stack * (plan.in_flight() if first else 1),
+        recomputed=recomputed,
+        largest=largest,
+        edges=edge_bytes(spec),
+        casts=cast_bytes(spec) / (plan.tensor * plan.pipeline),
+        working=working_bytes(spec),
+        local=local_bytes(spec) if last else 0.0,
+        output=held_output_bytes(spec) + (cache if spec.keeps_output else 0.0),
+        cache=cache,
+        loss=loss_bytes(spec) if last else _NO_LOSS,
     )
-    return Moments(static, stack * copies + recomputed + edges + loss.kept, working + static.temporaries, terms, phases)
 
 
-def _phases(
-    spec: TrainingSpec,
-    static: StaticBytes,
-    held: float,
-    stack: tuple[float, float, float],
-    edges: tuple[float, float],
-    loss: LossBytes,
-    working: float,
-    output: float,
-) -> dict[str, float]:
-    kept, recomputed, largest = stack
-    edge, casts = edges
+def _phases(spec: TrainingSpec, static: StaticBytes, held: float, found: _Activations) -> dict[str, float]:
     gradients = _gradients(spec, static)
     before = gradients if spec.accumulation > 1 or not spec.set_to_none else 0.0
-    full = held + casts + kept + edge + before
+    full = held + found.casts + found.stack + found.edges + before
     # a checkpointed layer's casts go with autocast's cache at the end of forward, and are made again for it alone
-    back = full - (casts * (1 - 1 / spec.model.all_layers) if spec.checkpointing == "full" else 0.0)
+    back = full - (found.casts * (1 - 1 / spec.model.all_layers) if spec.checkpointing == "full" else 0.0)
     backward = (
-        back + loss.backward,
-        back + output + recomputed + working,
-        held + before + (gradients - before) + output + largest + working,
-        held + gradients + output + static.embedding_gradient,
+        back + found.loss.backward + (found.cache if spec.keeps_output else 0.0),
+        back + found.output + found.recomputed + found.working,
+        held + before + (gradients - before) + found.output + found.largest + found.working,
+        held + gradients + found.output + static.embedding_gradient,
     )
     return {
-        "forward": full + max(loss.forward, working / 2),
+        "forward": full + max(found.loss.forward + found.local + found.cache, found.working / 2),
         "backward": max(backward),
         "optimizer": held + static.gradients + static.temporaries,
     }
@@ -95,13 +107,6 @@ def _gradients(spec: TrainingSpec, static: StaticBytes) -> float:
     """Accumulating without synchronisation keeps whole gradients, whatever ZeRO would divide (torch's `no_sync`)."""
     whole = spec.accumulation > 1 and spec.no_sync and spec.parallel.zero >= 2
     return static.gradients * (spec.parallel.shards(2) if whole else 1)
-
-
-def _output(spec: TrainingSpec) -> float:
-    """Logits that the caller still holds while layers run backward."""
-    if not spec.keeps_output or spec.loss != "eager":
-        return 0.0
-    return spec.output_tokens * spec.model.outputs * spec.numbers.compute / spec.parallel.tensor
 
 
 def _terms(spec: TrainingSpec, static: StaticBytes, casts: float) -> dict[str, float]:
@@ -121,6 +126,6 @@ def _terms(spec: TrainingSpec, static: StaticBytes, casts: float) -> dict[str, f
     if static.buckets:
         found["reduction_buckets"] = static.buckets
     if spec.device == "cuda":
-        workspace = spec.gpu_rule.cublas_bytes if spec.gpu_rule else _CUBLAS_BYTES
+        workspace = spec.gpu_rule.cublas_bytes if spec.gpu_rule else CUBLAS_WORKSPACE_BYTES
         found["cublas_workspace"] = float(HANDLES * workspace)
     return found

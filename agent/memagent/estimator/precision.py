@@ -52,10 +52,12 @@ PRECISIONS = {
     "fp16": Precision("fp16", 2, 2, 2, 2, 2),
     "mixed": Precision("mixed", 2, 2, 2, 2, 4, master=4),
     "amp": Precision("amp", 4, 4, 2, 4, 4, casts=2, autocast=True),
+    "bf16-amp": Precision("bf16-amp", 2, 2, 2, 2, 2, casts=2, autocast=True),
     "fp8": Precision("fp8", 2, 2, 2, 2, 4, master=4, casts=2, stored=1),
 }
 """`bf16`, `fp16`: all in two bytes, as `model.to(torch.bfloat16)` gives. `mixed`: two-byte weights and gradients, fp32 master copy and
-states (Apex O2, Megatron, DeepSpeed: 2 + 2 + 12 bytes a parameter with Adam). `amp`: torch.autocast over fp32 weights. `fp8`:
+states (Apex O2, Megatron, DeepSpeed: 2 + 2 + 12 bytes a parameter with Adam). `amp`: torch.autocast over fp32 weights. `bf16-amp`: the
+same over two-byte weights, as the Trainer does with `bf16=True` and a model loaded in bf16 or quantised (adapters are fp32). `fp8`:
 Transformer Engine over bf16 weights, which keeps each weight in fp8 and transposed, and saves inputs in fp8."""
 
 

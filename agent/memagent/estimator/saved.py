@@ -110,7 +110,7 @@ def _norm(spec: TrainingSpec, kept: Saved, tokens: int, width: int | None = None
     numbers, kind, trained = spec.numbers, spec.model.style.norm, spec.lora_rank is None
     values = tokens * (width or spec.model.hidden)
     residual = numbers.residual
-    if kind == "layernorm":
+    if kind == "layernorm" or spec.fused_norms:
         kept.add("norms", values * residual + 8 * tokens, split=False)
         return
     # the squares want fp32: a copy, unless the stream is fp32 already
@@ -211,14 +211,14 @@ def _scores(spec: TrainingSpec, kept: Saved, values: float) -> None:
 
 def _feed_forward(spec: TrainingSpec, kept: Saved, tokens: int) -> None:
     shape, numbers = spec.model, spec.numbers
-    c, f = numbers.compute, tokens * shape.ffn_width
+    c, f = spec.linear_output_bytes, tokens * shape.ffn_width
     stream = numbers.residual if numbers.autocast or spec.residual_bytes else c
     if shape.experts:
         # the router's copies, and each token's values for each of its experts: gathered input, hidden, weighted output
         kept.add("router", tokens * shape.experts * 8, split=False)
         f, chosen = f * shape.experts_per_token, tokens * shape.experts_per_token * shape.hidden
         # grouped products are not on autocast's list: experts work in the stream's dtype (transformers/integrations/moe.py)
-        inner, trained = stream if numbers.autocast else c, spec.lora_rank is None
+        inner, trained = stream if numbers.autocast and spec.quantised is None else c, spec.lora_rank is None
         if trained:
             kept.add("ffn_input", tokens * shape.hidden * c, split=False)
         # frozen experts keep neither what they gather nor the input of their last product
@@ -244,7 +244,7 @@ def _feed_forward(spec: TrainingSpec, kept: Saved, tokens: int) -> None:
 def _activation_bytes(spec: TrainingSpec) -> float:
     """Bytes a value kept by the activation function beside its output. CUDA's autocast takes `pow` in fp32, and what follows with it
     (aten/src/ATen/autocast_mode.h, the fp32 list); the CPU's does not."""
-    c, name = spec.numbers.compute, spec.model.activation_name
+    c, name = spec.linear_output_bytes, spec.model.activation_name
     if name in ("gelu_new", "gelu_fast") and spec.numbers.autocast and spec.device == "cuda":
         return 4.0 * 3 + c
     return _BEFORE_OUTPUT.get(name, 1) * c

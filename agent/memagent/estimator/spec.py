@@ -26,11 +26,15 @@ class TrainingSpec:
     checkpointing `full` recomputes layers (every one, or `checkpoint_every` n-th alone), `selective` only attention's scores and
     softmax. attention `math` is SDPA's fall-back, which holds scores as eager attention does. loss `eager` is transformers' own;
     `chunked` and `fused` (Liger, cut cross-entropy) never hold all logits, `inplace` ones (Unsloth, FOAK, flash-attn) overwrite them
-    with their gradient; `shifted_copy`: the loss copies the logits to shift them, as transformers did before 4.50. `keeps_output`: the
-    model's output is still referenced during backward, as in `output = model(**batch); output.loss.backward()`. `use_cache`:
-    transformers fills a key-value cache even in training, unless told not to; `logits_upcast` overrides whether the model's loss takes
-    logits in fp32. `lora_rank` freezes the model and trains adapters at `lora_targets`; `quantised` holds its linear layers in fewer
-    bits. `residual_bytes` overrides a precision's stream between layers (4 with peft's `prepare_model_for_kbit_training`).
+    with their gradient; `shifted_copy`: the loss copies the logits to shift them, as transformers did before 4.50; `logits_upcast`
+    overrides whether the model's loss takes them in fp32. `keeps_output`: the model's output is still referenced during backward, as in
+    `output = model(**batch); output.loss.backward()`; the Trainer drops it. `output_bytes`: of a value of that output (4 where accelerate
+    converts it, as it does under mixed precision). `use_cache`: transformers fills a key-value cache even in training, unless told not
+    to; `cache_survives`: it does so in spite of checkpointing (gpt_bigcode of transformers 4.48). `fused_norms`: the norms' kernels keep
+    their input alone (Liger, Unsloth, FOAK). `expert_loop`: experts work one after the other (transformers before 5), not in one product.
+    `lora_rank` freezes the model and trains adapters at `lora_targets`; `quantised` holds its linear layers in fewer bits.
+    `residual_bytes` overrides a precision's stream between layers (4 with peft's `prepare_model_for_kbit_training`, whose fp32 norms make
+    it so from the first layer's output on).
     """
 
     model: ModelShape
@@ -58,6 +62,10 @@ class TrainingSpec:
     quantised: str | None = None
     residual_bytes: float | None = None
     logits_upcast: bool | None = None
+    output_bytes: float | None = None
+    cache_survives: bool = False
+    expert_loop: bool = False
+    fused_norms: bool = False
     parallel: Parallel = field(default_factory=Parallel)
     offload_optimizer: bool = False
     offload_parameters: bool = False
@@ -89,7 +97,12 @@ class TrainingSpec:
     @property
     def numbers(self) -> Precision:
         found = precision_named(self.precision)
-        return found if self.residual_bytes is None else replace(found, residual=self.residual_bytes)
+        stream = self.residual_bytes
+        if stream is None and self.quantised and found.autocast and self.model.style.norm == "layernorm":
+            stream = (
+                4.0  # autocast's LayerNorm gives fp32, and quantised layers answer in the dtype that they are given
+            )
+        return found if stream is None else replace(found, residual=stream)
 
     @property
     def gpu_rule(self) -> Gpu | None:
@@ -106,10 +119,19 @@ class TrainingSpec:
         return "fused" if self.numbers.master else "foreach"
 
     @property
-    def upcasts_logits(self) -> bool:
-        """Whether cross-entropy works in fp32: the model says so, or autocast does."""
-        said = self.model.style.logits_upcast if self.logits_upcast is None else self.logits_upcast
-        return said or self.numbers.autocast
+    def casts_logits(self) -> bool:
+        """Whether the model's own loss makes fp32 of the logits before anything else."""
+        return self.model.style.logits_upcast if self.logits_upcast is None else self.logits_upcast
+
+    @property
+    def linear_output_bytes(self) -> float:
+        """Bytes a value of what a feed-forward's linear layers give: quantised ones answer in the dtype of their input."""
+        return self.numbers.compute if self.quantised is None else self.numbers.residual
+
+    @property
+    def first_input_bytes(self) -> float:
+        """Bytes a value of the first layer's input: as embeddings give it, whatever norms make of the stream further on."""
+        return self.numbers.residual if self.quantised is None else self.numbers.compute
 
     @property
     def attention_chance(self) -> float:

@@ -11,7 +11,9 @@ def working_bytes(spec: TrainingSpec) -> float:
     shape, numbers = spec.model, spec.numbers
     c, tokens = numbers.compute, spec.tokens
     width = shape.ffn_width * max(1, shape.experts_per_token) / spec.parallel.tensor
-    feed_forward = tokens * width * c * (2 if shape.is_gated else 1)
+    if spec.expert_loop and shape.experts:  # one at a time, each with its share of the tokens
+        width /= shape.experts
+    feed_forward = tokens * width * spec.linear_output_bytes * (2 if shape.is_gated else 1)
     scores = 0.0
     if spec.attention_path != "sdpa":
         scores = 2 * spec.batch * shape.heads / spec.parallel.tensor * spec.positions**2 * (4 if c < 4 else c)
@@ -30,9 +32,29 @@ def activation_stack(spec: TrainingSpec, *, layers: float, decoders: float) -> t
         return layers * one + decoders * two, 0.0, max(one, two)
     share = 1 / spec.checkpoint_every
     divided = plan.tensor if plan.sequence else 1
-    stream = spec.numbers.residual * shape.hidden * spec.batch / divided
+    numbers = spec.numbers
+    stream = numbers.residual * shape.hidden * spec.batch / divided
     kept = layers * spec.positions * stream + decoders * spec.target_positions * stream
+    kept -= (numbers.residual - spec.first_input_bytes) * shape.hidden * spec.tokens / divided
     return share * kept + (1 - share) * (layers * one + decoders * two), max(one, two), max(one, two)
+
+
+def surviving_bytes(spec: TrainingSpec, *, layers: float) -> float:
+    """What a cache that is filled in spite of checkpointing holds until the output is dropped: keys and values; of a fused projection
+    they are views, which keep the queries too."""
+    if not spec.cache_survives:
+        return 0.0
+    shape, numbers = spec.model, spec.numbers
+    width = 2 * shape.kv_width + (shape.query_width if shape.style.fused_qkv else 0)
+    size = numbers.residual if spec.quantised is not None else numbers.compute
+    return layers * spec.tokens * width / spec.parallel.tensor * size
+
+
+def local_bytes(spec: TrainingSpec) -> float:
+    """The last norm's output, which the model's forward still refers to while it computes the loss; trained heads keep it anyway."""
+    if spec.lora_rank is None or spec.model.kind_of_head != "lm":
+        return 0.0
+    return spec.output_tokens * spec.model.hidden * spec.numbers.residual
 
 
 def edge_bytes(spec: TrainingSpec) -> float:

@@ -31,12 +31,13 @@ def largest_batch(
     *,
     sure: bool = False,
     multiple_of: int = 1,
+    most: int = LARGEST,
     estimator: Estimator | None = None,
 ) -> int:
     """The largest batch that fits `limit_bytes` (default: the GPU's), a multiple of `multiple_of`; 0 where not even that many fit.
 
-    `sure` compares the upper end of the estimate's interval instead of its middle. Needs grow with the batch, so bisection finds it in
-    at most 40 estimates. Raises EstimateError where no limit is known, and where the batch makes no difference.
+    `sure` compares the upper end of the estimate's interval instead of its middle. `most` ends the search: more is not asked for. Raises
+    EstimateError where no limit is known, and where the batch makes no difference.
     """
     limit = limit_bytes if limit_bytes is not None else spec.gpu_rule.total_bytes if spec.gpu_rule else None
     if limit is None:
@@ -44,22 +45,38 @@ def largest_batch(
     if multiple_of < 1:
         raise EstimateError(f"multiple_of is {multiple_of}: give 1 or more")
 
-    def fits(count: int) -> bool:
-        return _needed(replace(spec, batch=count * multiple_of), estimator, sure=sure) <= limit
+    def room(count: int) -> int:
+        return limit - _needed(replace(spec, batch=count * multiple_of), estimator, sure=sure)
 
-    if not fits(1):
+    return multiple_of * largest_count(room, most=most // multiple_of)
+
+
+def largest_count(room: Callable[[int], int], *, most: int = LARGEST) -> int:
+    """The largest count from 1 to `most` whose room is not negative; 0 where there is none. Room shrinks as the count grows.
+
+    Needs grow nearly in proportion to the count, so the line through two points says where to look next, and every third question halves
+    what is left: some six questions, each of which may be a trace. Raises EstimateError where LARGEST still fits.
+    """
+    low, left = 1, room(1)
+    if left < 0:
         return 0
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, high * 2
-        if high * multiple_of > LARGEST:
-            raise EstimateError(
-                f"a batch of {low * multiple_of} still fits: is anything known of this model's activations?"
-            )
+    high, guess, asked_before = most + 1, 2, 0
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * multiple_of
+        asked = min(max(guess, low + 1), high - 1)
+        found = room(asked)
+        slope = (left - found) / (asked - low)
+        if found < 0:
+            high = asked
+        else:
+            low, left = asked, found
+        asked_before += 1
+        if high <= most and asked_before % 3 == 0:
+            guess = (low + high) // 2
+        else:
+            guess = min(low + int(left / slope), 16 * low) if slope > 0 else 16 * low
+    if low == LARGEST:
+        raise EstimateError(f"a batch of {low} still fits: is anything known of this model's activations?")
+    return low
 
 
 def _needed(spec: TrainingSpec, estimator: Estimator | None, *, sure: bool) -> int:

@@ -1,184 +1,142 @@
-"""What would save memory in this very step: each change is applied and the step estimated anew; nothing is a rule of thumb.
+"""Advice for a traced step: each change of the catalogue is made, and the step estimated anew.
 
-Changes that alter the program (precision, checkpointing, a fused optimizer, half the batch) are traced anew. Those that alter only where
-bytes lie or how many they are (8-bit state, sharding, offload, the allocator's settings) are applied to the events of the first trace.
+1. Changes of the program (precision, checkpointing, LoRA, fewer samples) are traced anew. Those that only alter where bytes lie or how many
+   they are (8-bit states, sharding, offload, a fused optimizer) rewrite the first trace's events; the allocator's settings need a replay.
+2. A question that was traced once is not traced again, so that combinations cost little more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from memagent.errors import EstimateError
+from memagent.estimator import batches
+from memagent.estimator.catalogue import CHANGES, SMALLER_BATCH, Change, smaller_batch
+from memagent.estimator.changes import in_fewest_parts, parts_of
+from memagent.estimator.combine import smallest_set
+from memagent.estimator.edits import Edited
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.question import Question
-from memagent.estimator.trace import MemoryEvent, Trace, TraceError
-from memagent.wire.messages import AdviceItem
+from memagent.estimator.ranking import Tried, item, needs_a_set, ranked
+from memagent.estimator.restep import Application, Step
+from memagent.estimator.trace import Trace
 
-LEAST_SHARE = 0.01
-"""Of the peak; what saves less is not worth a line."""
-RANKS = 8
-_EIGHT_BIT = (2 + 2 * 4 / 256) / 8
-"""Two 8-bit states and two fp32 scales a block of 256, over two fp32 states (bitsandbytes/optim/optimizer.py)."""
-
-
-@dataclass(frozen=True)
-class Idea:
-    """A change, what it usually costs in speed, and the code that makes it. `answer` estimates the step with the change applied."""
-
-    change: str
-    cost: str
-    code: str
-    answer: Callable[[], Estimate]
+_UNTRACED = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")
+"""Fields that a trace does not depend on."""
+TRACES = 10
+"""Steps that are traced anew at most; what would take more is left out."""
+GENTLE = 3
+"""Changes of at most this pain train the same weights, on the same device."""
 
 
-def advise(question: Question, trace: Trace, found: Estimate) -> Estimate:
-    """`found` with its advice: changes ranked by what they save of the bytes that the limit is compared with."""
-    items = []
-    for idea in _ideas(question, trace, found):
-        try:
-            saving = found.needed_bytes - idea.answer().needed_bytes
-        except (TraceError, EstimateError):
-            continue  # the step cannot be run that way
-        if saving >= LEAST_SHARE * found.needed_bytes:
-            items.append(AdviceItem(change=idea.change, saving_bytes=saving, cost=idea.cost, code=idea.code))
-    return replace(found, advice=tuple(sorted(items, key=lambda item: -item.saving_bytes)))
+def advise(question: Question, trace: Trace, found: Estimate, *, traces: int = TRACES) -> Estimate:
+    """`found` with its advice: what would save most of the bytes that the limit is compared with comes first. Where the step does not fit
+    and no change alone makes it fit on the GPUs there are, a set that does comes before all. At most `traces` steps are traced anew."""
+    tries = _Tries(question, trace, traces)
+    tried = [
+        Tried(change, then)
+        for change in (*CHANGES, *_smaller_batches(tries, found))
+        if (then := tries.estimate((change,))) is not None
+    ]
+    items = ranked(found, tried, tries.step.script)
+    if needs_a_set(found, tried):
+        chosen = _together(tries, tried)
+        then = tries.estimate(chosen) if chosen else None
+        if chosen and then is not None:
+            items.insert(0, item(found, chosen, then, tries.step.script))
+    return replace(found, advice=tuple(items))
 
 
-def _ideas(question: Question, trace: Trace, found: Estimate) -> Iterator[Idea]:
-    def traced(**changes: Any) -> Callable[[], Estimate]:
-        changed = replace(question, **changes)
-        return lambda: changed.estimate(changed.trace())
+class _Tries:
+    """Estimates of the step with changes made; remembers what was traced."""
 
-    def changed(change: Callable[[MemoryEvent], MemoryEvent | None]) -> Callable[[], Estimate]:
-        return lambda: question.estimate(trace, change)
+    def __init__(self, question: Question, trace: Trace, traces: int) -> None:
+        self.question, self.step, self._left = question, Step.of(question, trace), traces
+        self._traces: dict[str, Trace | None] = {repr(_key(Application())): trace}
 
-    if question.autocast is None and question.device == "cuda":
-        yield Idea(
-            "compute in bf16 (autocast)",
-            "faster on Ampere and newer",
-            'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(**batch).loss',
-            traced(autocast="bf16"),
-        )
-    if question.checkpointing is None:
-        yield Idea(
-            "recompute activations (gradient checkpointing)",
-            "about a third more compute",
-            "model.gradient_checkpointing_enable()  # or torch.utils.checkpoint around each block",
-            traced(checkpointing="full"),
-        )
-    fused = _fused(question.optimizer)
-    if fused is not None and question.device == "cuda":
-        yield Idea(
-            "fused optimizer instead of foreach",
-            "none, usually faster",
-            f"torch.optim.{trace.optimizer}(model.parameters(), lr=lr, fused=True)",
-            traced(optimizer=fused),
-        )
-    if found.components.get("optimizer_state"):
-        yield from _about_state(trace, changed)
-    yield Idea(
-        "half the batch, accumulated over two",
-        "a little slower, the same gradients",
-        "for part in batch.chunk(2):\n    (loss_of(part) / 2).backward()\noptimizer.step()",
-        lambda: _with_half_the_batch(question),
-    )
-    if question.device == "cuda" and "expandable_segments:True" not in question.allocator:
-        settings = ",".join(part for part in (question.allocator, "expandable_segments:True") if part)
-        yield Idea(
-            "expandable segments in the allocator",
-            "none",
-            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            lambda: replace(question, allocator=settings).estimate(trace),
-        )
-    yield Idea(
-        f"shard over {RANKS} GPUs (FSDP, ZeRO-3)",
-        "communication in forward and backward",
-        "from torch.distributed.fsdp import fully_shard\nfor block in model.blocks:\n    fully_shard(block)\nfully_shard(model)",
-        changed(_scaled({"parameters", "gradients", "optimizer_state"}, 1 / RANKS)),
-    )
+    def estimate(self, chosen: Sequence[Change]) -> Estimate | None:
+        """None where a change does not apply, or the step cannot be run that way."""
+        made = Application()
+        for change in chosen:
+            try:
+                one = change.on_step(self.step)
+            except EstimateError:
+                return None
+            if one is None:
+                return None
+            made = made.then(one)
+        asked = self._asked(made)
+        trace = self._traced(made, asked)
+        if trace is None:
+            return None
+        for rewrite in made.rewrites:
+            trace = rewrite(trace)
+        return asked.estimate(trace)
+
+    def _asked(self, made: Application) -> Question:
+        changed = replace(self.question, **made.fields)
+        return replace(changed, model=Edited(changed.model, made.edits)) if made.edits else changed
+
+    def _traced(self, made: Application, asked: Question) -> Trace | None:
+        key = repr(_key(made))
+        if key not in self._traces:
+            if not self._left:
+                return None
+            self._left -= 1
+            try:
+                self._traces[key] = asked.trace()
+            except EstimateError:
+                self._traces[key] = None
+        return self._traces[key]
 
 
-def _with_half_the_batch(question: Question) -> Estimate:
-    inputs, targets = halved(question.inputs), halved(question.targets)
-    smaller = replace(question, inputs=inputs, targets=targets, accumulate=2 * question.accumulate)
-    return smaller.estimate(smaller.trace())
+def _key(made: Application) -> tuple[Any, ...]:
+    fields = {name: value for name, value in made.fields.items() if name not in _UNTRACED}
+    return sorted(fields.items(), key=lambda pair: pair[0]), made.edits
 
 
-def _about_state(trace: Trace, changed: Callable[..., Callable[[], Estimate]]) -> Iterator[Idea]:
-    if "8bit" not in trace.optimizer:
-        yield Idea(
-            "8-bit optimizer state",
-            "none to speak of",
-            "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters(), lr=lr)",
-            changed(_scaled({"optimizer_state"}, _EIGHT_BIT, without_temporaries=True)),
-        )
-    yield Idea(
-        "optimizer state in host memory",
-        "a slower optimizer step, by the PCIe bus",
-        "deepspeed: zero_optimization.offload_optimizer.device = cpu  # or bitsandbytes.optim.PagedAdamW",
-        changed(_scaled({"optimizer_state"}, 0.0, without_temporaries=True)),
-    )
+def _smaller_batches(tries: _Tries, found: Estimate) -> Iterator[Change]:
+    """The batch in as few parts as fit, by the line through the whole and the half; in two where no limit is known or nothing fits."""
+    try:
+        batch = batches.batch_of(tries.question.inputs)
+    except EstimateError:
+        return
+    parts = parts_of(batch)
+    if not parts:
+        return
+    first = smaller_batch(batch, parts[0])
+    half = tries.estimate((first,))
+    if half is None:
+        return
+    if found.limit_bytes is None or half.fits is not False:
+        yield first
+        return
+    size = batch // parts[0]
+    each = (found.needed_bytes - half.needed_bytes) / (batch - size)
+    fitting = size - (half.needed_bytes - found.limit_bytes) / each if each > 0 else 0
+    likely = next((count for count in parts if batch // count <= fitting), parts[-1])
+    change = smaller_batch(batch, likely)
+    then = tries.estimate((change,))
+    yield change if then is not None and then.fits else first
 
 
-def _scaled(
-    components: set[str], factor: float, *, without_temporaries: bool = False
-) -> Callable[[MemoryEvent], MemoryEvent | None]:
-    """Storages of `components` take `factor` of their bytes; `without_temporaries`: the optimizer's step makes none for a moment."""
+def _together(tries: _Tries, tried: Sequence[Tried]) -> tuple[Change, ...] | None:
+    """Each set may be a trace, so few are tried: what saves most is taken first, at first of what changes nothing that is trained."""
 
-    factors: dict[int, float] = {}
+    def fits(chosen: tuple[Change, ...]) -> bool:
+        then = tries.estimate(chosen)
+        return then is not None and bool(then.fits)
 
-    def change(event: MemoryEvent) -> MemoryEvent | None:
-        if event.kind == "alloc":
-            is_temporary = event.phase == "optimizer" and event.component == "workspace"
-            scale = factor if event.component in components else 0.0 if without_temporaries and is_temporary else 1.0
-            factors[event.storage] = scale
-        return replace(event, size_bytes=int(factors[event.storage] * event.size_bytes))
-
-    return change
-
-
-def _fused(optimizer: Any) -> Callable[[Any], Any] | None:
-    """The same optimizer, fused, where torch has it so and it isn't already."""
-    name = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
-    if name.lower() not in ("adam", "adamw", "sgd", "adagrad"):
-        return None
-    if not isinstance(optimizer, str) and any(group.get("fused") for group in optimizer.param_groups):
-        return None
-
-    def make(parameters: Any) -> Any:
-        import torch
-
-        kinds = {kind.lower(): getattr(torch.optim, kind) for kind in ("Adam", "AdamW", "SGD", "Adagrad")}
-        return kinds[name.lower()](parameters, lr=1e-3, fused=True)
-
-    return make
-
-
-def halved(value: Any) -> Any:
-    """The same inputs with half the samples, as shapes. Raises EstimateError where a tensor's first dimension is not an even number."""
-    shape, dtype = _spec(value)
-    if shape is not None:
-        if not shape or shape[0] < 2 or shape[0] % 2:
-            raise EstimateError("the batch cannot be halved")
-        return (shape[0] // 2, *shape[1:]), dtype
-    if isinstance(value, Mapping):
-        return {key: halved(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(map(halved, value))
-    return value
-
-
-def _spec(value: Any) -> tuple[tuple[int, ...] | None, str]:
-    """Shape and dtype name of a tensor or of what stands for one."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return tuple(value.shape), str(value.dtype).removeprefix("torch.")
-    if (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[1], str)
-        and isinstance(value[0], tuple | list)
-    ):
-        return tuple(value[0]), value[1]
-    return None, ""
+    by_saving = sorted(tried, key=lambda one: one.then.needed_bytes)
+    changes = [one.change for one in by_saving if one.change.key != SMALLER_BATCH]
+    batch = batches.batch_of(tries.question.inputs) if len(changes) < len(tried) else 1
+    changes += [smaller_batch(batch, batch)] if batch > 1 else []
+    here = [change for change in changes if not change.more_gpus]
+    gentle = [change for change in here if change.pain <= GENTLE]
+    for some in (gentle, here, changes):
+        found = smallest_set(some, fits, tries=0)
+        if found is not None:
+            return in_fewest_parts(batch, found, fits)
+    return None

@@ -97,7 +97,7 @@ def show_run(run_id: str) -> Response:
         run=run,
         headline=words.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
         cause=cause,
-        advice=advice_for_cause(cause) if cause else None,
+        advice=advice_for_cause(cause, prediction.advice if prediction else ()) if cause else None,
         autopsy=_autopsy(run, stream, prediction, suspects),
         snapshots=snapshots,
         suspects=suspects,

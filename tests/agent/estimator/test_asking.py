@@ -10,9 +10,9 @@ import torch
 import memagent
 from memagent.errors import EstimateError, SettingError
 from memagent.estimator.asking import estimate
+from memagent.estimator.batches import batch_of, with_batch
 from memagent.estimator.question import repeated_blocks
 from memagent.estimator.trace.isolation import can_fork
-from memagent.estimator.what_if import halved
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 MIB = 2**20
@@ -105,17 +105,6 @@ def test_a_card_brings_its_memory_and_its_context():
     assert found.peak_device_bytes == found.peak_reserved_bytes + found.components["context"]
 
 
-def test_advice_is_what_another_estimate_would_give():
-    inputs = ((4096, 256), "float32")
-    found = estimate(Stack, inputs, loss=mean, advice=True)
-    savings = {item.change: item.saving_bytes for item in found.advice}
-    checkpointed = estimate(Stack, inputs, loss=mean, checkpointing="full")
-    assert savings["recompute activations (gradient checkpointing)"] == found.needed_bytes - checkpointed.needed_bytes
-    half = estimate(Stack, ((2048, 256), "float32"), loss=mean, accumulate=2)
-    assert savings["half the batch, accumulated over two"] == found.needed_bytes - half.needed_bytes
-    assert list(savings.values()) == sorted(savings.values(), reverse=True)
-
-
 def test_what_cannot_be_traced_gets_the_formula_and_says_at_which_operator():
     class Asks(Stack):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -152,12 +141,14 @@ def test_it_is_public_and_costs_nothing_to_import():
     assert memagent.estimate is sys.modules["memagent.estimator.asking"].estimate
 
 
-def test_inputs_are_halved_whatever_their_nesting():
+def test_inputs_of_another_batch_keep_their_nesting():
     tensor = torch.zeros(8, 3)
-    given = {"ids": ((8, 16), "int64"), "more": (tensor, None), "flag": True}
-    assert halved(given) == {"ids": ((4, 16), "int64"), "more": (((4, 3), "float32"), None), "flag": True}
-    with pytest.raises(EstimateError):
-        halved(((3, 2), "float32"))
+    given = {"ids": ((8, 16), "int64"), "more": (tensor, None), "flag": True, "table": ((5, 2), "float32")}
+    assert with_batch(given, 4, instead_of=batch_of(given)) == {
+        "ids": ((4, 16), "int64"), "more": (((4, 3), "float32"), None), "flag": True, "table": ((5, 2), "float32"),
+    }  # fmt: skip
+    with pytest.raises(EstimateError, match="no tensor"):
+        batch_of({"flag": True})
 
 
 def test_repeated_blocks_are_the_outermost_ones():

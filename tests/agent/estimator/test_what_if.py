@@ -1,0 +1,191 @@
+"""Advice for a traced step: each saving is what another estimate gives, and what does not apply is not said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memagent.estimator.asking import answer, estimate, on_device
+from memagent.estimator.catalogue import BY_KEY, NAMES
+from memagent.estimator.question import Question
+from memagent.estimator.restep import Step
+from memagent.estimator.trace.isolation import can_fork
+from memagent.estimator.what_if import advise
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
+MIB = 2**20
+INPUTS = ((2048, 128), "float32")
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + self.down(torch.nn.functional.gelu(self.up(inputs)))
+
+
+class Stack(torch.nn.Module):
+    def __init__(self, depth: int = 4, width: int = 128) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block(width) for _ in range(depth))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = block(inputs)
+        return inputs
+
+
+class Language(torch.nn.Module):
+    """Attention whose scores are held, and a vocabulary that is large for it."""
+
+    def __init__(self, *, fused_attention: bool = False) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(4000, 64), torch.nn.Linear(64, 4000)
+        self.fused_attention = fused_attention
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids).unsqueeze(1)
+        if self.fused_attention:
+            return self.head(torch.nn.functional.scaled_dot_product_attention(x, x, x).squeeze(1))
+        return self.head(((x @ x.transpose(-1, -2)).softmax(-1) @ x).squeeze(1))
+
+
+def mean(output: torch.Tensor) -> torch.Tensor:
+    return output.mean()
+
+
+def next_token(output: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(output.flatten(0, 1), ids.flatten())
+
+
+def savings(found) -> dict[str, int]:
+    return {item.change: item.saving_bytes for item in found.advice}
+
+
+@pytest.fixture(scope="module")
+def stack():
+    """The stack's estimate with advice, on a card."""
+    return estimate(Stack, INPUTS, loss=mean, advice=True, gpu="a100")
+
+
+def asked(**options):
+    return estimate(Stack, INPUTS, **{"loss": mean, "gpu": "a100", **options})
+
+
+def test_savings_are_what_another_estimate_gives(stack):
+    saved = savings(stack)
+    need = stack.needed_bytes
+    assert saved["Activation checkpointing"] == need - asked(checkpointing="full").needed_bytes
+    assert saved["Autocast to bf16"] == need - asked(autocast="bf16").needed_bytes
+    half = estimate(Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulate=2)
+    assert saved["Smaller batch, accumulated"] == need - half.needed_bytes
+    assert list(saved.values()) == sorted(saved.values(), reverse=True)
+    assert set(saved) <= set(NAMES)
+
+
+def test_a_rewritten_trace_is_what_running_the_change_gives():
+    plain = Question(Stack, INPUTS, loss=mean, **on_device(gpu="a100"))
+    step = Step.of(plain, plain.trace())
+    (without,) = BY_KEY["optimizer_step"].on_step(step).rewrites
+    fused = replace(plain, optimizer=lambda p: torch.optim.AdamW(p, fused=True))
+    rewritten, run = plain.estimate(without(step.trace)), answer(fused)
+    counters = 16 * 512  # the fused step counts on the device, for each parameter
+    assert rewritten.phases["optimizer"] == run.phases["optimizer"] - counters
+
+
+def test_bf16_and_lora_are_traced_with_the_model_so_changed():
+    found = estimate(Stack, INPUTS, loss=mean, advice=True)
+    half = estimate(lambda: Stack().to(torch.bfloat16), (INPUTS[0], "bfloat16"), loss=mean)
+    assert savings(found)["Weights, gradients and states in bf16"] == found.needed_bytes - half.needed_bytes
+    assert savings(found)["LoRA of rank 16"] > 0
+
+
+def test_eight_bit_states_are_a_quarter_of_fp32_ones():
+    plain = Question(lambda: torch.nn.Linear(2048, 2048, bias=False), ((1, 2048), "float32"), loss=mean)
+    step = Step.of(plain, plain.trace())
+    (smaller,) = BY_KEY["eight_bit"].on_step(step).rewrites
+    before, after = plain.estimate(step.trace), plain.estimate(smaller(step.trace))
+    assert after.components["optimizer_state"] == pytest.approx(before.components["optimizer_state"] / 4, rel=0.02)
+
+
+def test_sharding_divides_what_its_stage_says():
+    plain = Question(Stack, INPUTS, loss=mean)
+    step = Step.of(plain, plain.trace())
+    before = plain.estimate(step.trace).components
+    for stage, divided in (
+        (1, {"optimizer_state"}), (2, {"optimizer_state", "gradients"}), (3, {"optimizer_state", "gradients", "parameters"}),
+    ):  # fmt: skip
+        (rewrite,) = BY_KEY[f"zero_{stage}"].on_step(step).rewrites
+        after = plain.estimate(rewrite(step.trace)).components
+        for name in ("parameters", "gradients", "optimizer_state"):
+            share = 8 if name in divided else 1
+            assert after[name] == pytest.approx(before[name] / share, rel=0.01)
+
+
+def test_scores_and_logits_are_found_and_what_is_not_there_is_not_advised():
+    inputs = ((4, 512), "int64")
+    eager = savings(estimate(Language, inputs, loss=next_token, advice=True))
+    assert {"Attention by SDPA or FlashAttention", "Loss in chunks"} <= set(eager)
+    flash = savings(estimate(lambda: Language(fused_attention=True), inputs, loss=next_token, advice=True))
+    assert "Attention by SDPA or FlashAttention" not in flash and "Loss in chunks" in flash
+    scores = 4 * 512 * 512 * 4
+    assert eager["Attention by SDPA or FlashAttention"] >= scores
+
+
+def test_what_is_done_already_is_not_advised():
+    found = asked(
+        checkpointing="full", autocast="bf16", optimizer="sgd", advice=True, allocator="expandable_segments:True"
+    )
+    assert not set(savings(found)) & {
+        "Activation checkpointing", "Autocast to bf16", "8-bit Adam", "Expandable segments in the allocator", "ZeRO-1",
+        "Attention by SDPA or FlashAttention", "Loss in chunks", "QLoRA: LoRA on NF4 weights",
+    }  # fmt: skip
+
+
+def test_a_model_that_recomputes_by_itself_is_not_told_to():
+    class Recomputing(Stack):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                inputs = torch.utils.checkpoint.checkpoint(block, inputs, use_reentrant=False)
+            return inputs
+
+    found = estimate(Recomputing, INPUTS, loss=mean, advice=True)
+    assert "Activation checkpointing" not in savings(found) and found.advice
+
+
+def test_on_the_cpu_nothing_is_said_about_gpus():
+    found = estimate(Stack, INPUTS, loss=mean, device="cpu", advice=True)
+    assert set(savings(found)) <= {"Activation checkpointing", "Smaller batch, accumulated", "Adafactor"}
+
+
+def test_where_no_change_alone_is_enough_a_set_that_fits_comes_first():
+    alone = estimate(Stack, INPUTS, loss=mean, limit_bytes=30 * MIB, advice=True)
+    best = max(item.saving_bytes for item in alone.advice)
+    limit = alone.needed_bytes - best - 2 * MIB
+    found = estimate(Stack, INPUTS, loss=mean, limit_bytes=limit, advice=True)
+    first = found.advice[0]
+    assert found.fits is False and first.change.startswith("Together: ")
+    assert found.needed_bytes - first.saving_bytes <= limit
+    assert all(name in NAMES for name in first.change.removeprefix("Together: ").split(" + "))
+
+
+def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
+    quarter = estimate(Stack, ((512, 128), "float32"), loss=mean, gpu="a100", accumulate=4).needed_bytes
+    half = estimate(Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulate=2).needed_bytes
+    found = asked(gpu=None, limit_bytes=(quarter + half) // 2, context_bytes=stack.components["context"], advice=True)
+    item = next(item for item in found.advice if item.change == "Smaller batch, accumulated")
+    assert item.cost.startswith("4 times batch 512 in place of batch 2048") and "range" not in item.code
+
+
+def test_no_more_is_traced_than_allowed(monkeypatch):
+    plain = Question(Stack, INPUTS, loss=mean, **on_device(gpu="a100"))
+    trace = plain.trace()
+    made = []
+    original = Question.trace
+    monkeypatch.setattr(Question, "trace", lambda self: (made.append(self), original(self))[1])
+    found = advise(plain, trace, plain.estimate(trace), traces=1)
+    assert len(made) == 1 and "Paged 8-bit Adam" in savings(found)

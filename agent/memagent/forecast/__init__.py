@@ -6,5 +6,6 @@ No clock, no I/O, no numpy, memory that does not grow with the run. The server a
 from memagent.forecast.answer import CAUSES, Cause, Forecast, Level
 from memagent.forecast.feed import feed
 from memagent.forecast.forecaster import Forecaster
+from memagent.forecast.garbage import GcProbe, later
 
-__all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "Level", "feed"]
+__all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "GcProbe", "Level", "feed", "later"]

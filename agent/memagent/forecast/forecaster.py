@@ -8,16 +8,16 @@
    steps is silent; so is one that was watched for less than an epoch and would be freed at its end.
 4. Some deaths are known without a trend: optimizer state that is not there yet, the largest input that is still to come.
 5. Where nothing grows, heavy-tailed sizes of batches may still end it: a probability and at most a notice (`tail`).
-6. Before a leak pages, `gc_probe`, where given, collects garbage and reads the floor again: what falls then was no leak.
+6. Before a leak pages, `gc_probe`, where given, has garbage collected: what falls then was no leak (`garbage`).
 7. A level once reached is kept while its reason stands with double tolerance, and what is told changes only when it means it (`steady`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 
 from memagent.forecast.answer import Cause, Forecast, Level
+from memagent.forecast.garbage import GarbageCheck, GcProbe
 from memagent.forecast.reach import NOTICE_AHEAD, Reach, reach
 from memagent.forecast.series import StepClock
 from memagent.forecast.signals import Signals, reading
@@ -44,8 +44,8 @@ class Forecaster:
     limit_bytes: what the process can use of the device. host_limit_bytes: the same of the host, for `host_used_bytes`.
     total_steps: planned optimizer steps. optimizer_state_bytes: what the optimizer will allocate in its first step.
     max_input_size: the largest input that can come. epoch_steps: steps an epoch. predicted_peak_bytes: the estimator's answer.
-    gc_probe: collects garbage and returns the allocated bytes after it, or None where it can't. Raises ValueError for a limit
-    that is not positive.
+    gc_probe: collects garbage and returns the allocated bytes after it, or None where the floor of later samples is the answer; when
+    and how often it is called is said in `garbage`. Raises ValueError for a limit that is not positive.
     """
 
     def __init__(
@@ -58,13 +58,14 @@ class Forecaster:
         max_input_size: float | None = None,
         epoch_steps: int | None = None,
         predicted_peak_bytes: int | None = None,
-        gc_probe: Callable[[], int | None] | None = None,
+        gc_probe: GcProbe | None = None,
     ) -> None:
         if limit_bytes <= 0 or (host_limit_bytes is not None and host_limit_bytes <= 0):
             raise ValueError(f"a limit must be more than zero bytes, not {limit_bytes} and {host_limit_bytes}")
         self.limit_bytes, self.host_limit_bytes, self.total_steps = limit_bytes, host_limit_bytes, total_steps
         self._state_bytes, self._max_input = optimizer_state_bytes, max_input_size
-        self._epoch_steps, self._predicted_peak, self._gc_probe = epoch_steps, predicted_peak_bytes, gc_probe
+        self._epoch_steps, self._predicted_peak = epoch_steps, predicted_peak_bytes
+        self._gc_probe = gc_probe
         self._begin()
 
     def _begin(self) -> None:
@@ -74,7 +75,7 @@ class Forecaster:
         self._signals = Signals(self.limit_bytes, self.host_limit_bytes)
         self._forecast = Forecast(step=0)
         self._steady = Steady()
-        self._next_gc_step, self._was_garbage = 0.0, False
+        self._garbage = GarbageCheck(self._gc_probe)
 
     @property
     def newest(self) -> Forecast:
@@ -184,9 +185,8 @@ class Forecaster:
         if nearest is None:
             return self._by_tail(step)
         level = self._level(step, nearest)
-        if level in PAGES and nearest.cause == "leak" and self._is_garbage(step, nearest):
-            self._steady.forget()
-            level = "ok"
+        if level in PAGES and nearest.cause == "leak":
+            level = self._unless_garbage(step, nearest, level)
         planned_left = max(0, self.total_steps - step) if self.total_steps else inf
         probability = nearest.chance_within(planned_left)
         if level == "ok":
@@ -238,17 +238,17 @@ class Forecaster:
             return False
         return 0.8 * nearest.steps_left > epoch - step % epoch
 
-    def _is_garbage(self, step: int, nearest: Reach) -> bool:
-        """Whether collecting garbage brought the floor down: a saw tooth of reference cycles, judged anew from there."""
-        if self._gc_probe is None or step < self._next_gc_step:
-            return self._was_garbage
-        self._next_gc_step = step + max(20.0, nearest.watched_steps / 4)
-        floor = self._gc_probe()
-        grown = nearest.slope * nearest.watched_steps
-        self._was_garbage = floor is not None and self._signals.floor - floor >= 0.5 * grown
-        if self._was_garbage:
+    def _unless_garbage(self, step: int, nearest: Reach, level: Level) -> Level:
+        """A leak's page waits for a collection of garbage, and goes where one shows that there is no leak (`garbage`)."""
+        verdict = self._garbage.judge(
+            step, floor=self._signals.floor, grown=nearest.slope * nearest.watched_steps, watched=nearest.watched_steps,
+            left=nearest.steps_left, step_s=self._clock.seconds(1),
+        )  # fmt: skip
+        if verdict == "garbage":
             self._signals.forget("leak")
-        return self._was_garbage
+            self._steady.forget()
+            return "ok"
+        return "notice" if verdict == "asked" else level
 
 
 def _whole(value: float | None) -> int | None:

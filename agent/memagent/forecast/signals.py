@@ -102,8 +102,13 @@ class Signals:
         self.trends.pop(cause, None)
 
     def _watch(self, cause: Cause, step: int, value: float, settled: bool) -> None:
-        if settled and self._trails[cause].add(step, value, self._trifle[cause]) and cause in ("leak", "host_memory"):
+        if not settled:
+            return
+        trail = self._trails[cause]
+        if trail.add(step, value, self._trifle[cause]) and cause in ("leak", "host_memory"):
             self._new_buckets += 1
+        if trail.fell_at == step:
+            self.trends.pop(cause, None)  # its growth is gone, and with it what was concluded from it
 
     def _look(self) -> None:
         """Fit the trends anew."""

@@ -24,7 +24,7 @@ class Trail:
     """`keep` is `min` or `max`. `add` returns whether a bucket was completed, so that there is something new to look at."""
 
     __slots__ = (
-        "_base", "_base_step", "_ceiling", "_count", "_fell_at", "_keep", "_last_step", "_quiet_until", "_tooth_steps", "_top", "_value",
+        "_base", "_base_step", "_ceiling", "_count", "_keep", "_last_step", "_quiet_until", "_tooth_steps", "_top", "_value", "fell_at",
         "steps", "values", "width",
     )  # fmt: skip
 
@@ -42,7 +42,7 @@ class Trail:
         self.width, self._count = 1, 0
         self._value = self._last_step = 0.0
         self._base, self._top, self._base_step = inf, -inf, 0.0
-        self._ceiling = self._fell_at = self._quiet_until = -inf
+        self._ceiling = self.fell_at = self._quiet_until = -inf
         self._tooth_steps = 0.0
 
     def add(self, step: float, value: float, trifle: float) -> bool:
@@ -68,12 +68,12 @@ class Trail:
         """Windows that begin after this step see a repetition only; infinity where none of them does."""
         if not self.values or self._last_step > self._quiet_until or self.values[-1] > self._ceiling:
             return inf
-        return self._fell_at - self._tooth_steps / 2
+        return self.fell_at - self._tooth_steps / 2
 
     def _end_tooth(self, step: float, value: float) -> None:
         if step > self._quiet_until or self._top - self._base >= BUMP * (self._ceiling - value):
             self._ceiling, self._tooth_steps = self._top, step - self._base_step
-        self._fell_at, self._quiet_until = step, step + REPEAT * self._tooth_steps
+        self.fell_at, self._quiet_until = step, step + REPEAT * self._tooth_steps
         self._base = self._top = value
         self._base_step = step
 

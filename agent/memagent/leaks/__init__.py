@@ -1,1 +1,12 @@
-"""Who holds the memory."""
+"""Who holds the memory: `find` and `Finder` name the line that makes it grow, `holders` the largest tensors.
+
+diagnosis = memagent.leaks.find(train_step)          # runs it some twenty times
+diagnosis.suspects[0].file, .line, .holder, .fix
+"""
+
+from __future__ import annotations
+
+from memagent.leaks.finder import Budget, Finder, find
+from memagent.leaks.suspect import Diagnosis, Kind, Suspect, fix_for
+
+__all__ = ["Budget", "Diagnosis", "Finder", "Kind", "Suspect", "find", "fix_for"]

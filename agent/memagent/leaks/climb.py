@@ -1,0 +1,172 @@
+"""From tensors up to a name: which container holds them all, and what a person calls it.
+
+1. Level by level, the referrers of a sample of the tensors, with a record of which of the sample each one leads to. The lowest object that
+   leads to most of them is what grows: a list, a dict, a deque, an object.
+2. From there level by level again, up to the nearest name: an attribute of an object whose class is the script's, a variable of a
+   running function, a module's global, a class attribute, the cell of a closure. Objects of libraries are climbed through.
+
+Running functions' variables are no referrers since Python 3.11: they are looked up (scopes). One list keeps all that was met, and positions
+in it say what holds what: so a single object of ours has to be overlooked.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from memagent.leaks.naming import Name, is_better, name_at, variable_names
+from memagent.leaks.scopes import Scopes, frames, own_frame
+
+_LEVELS, _NAME_LEVELS = 24, 14
+_MOST_REFERRERS = 5_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """What holds them all, and how it is reached. `below` lies between the tensors and it, `above` between it and its name."""
+
+    container: Any
+    coverage: float
+    name: Name | None
+    below: tuple[Any, ...]
+    above: tuple[Any, ...]
+
+    @property
+    def passed(self) -> tuple[Any, ...]:
+        return (*self.below, self.container, *self.above)
+
+
+class Climber:
+    """One diagnosis' ways up, until `deadline_s` on the performance counter. `overlook` the ids of our own lists that hold tensors."""
+
+    def __init__(self, scopes: Scopes, overlook: set[int], deadline_s: float) -> None:
+        self.scopes, self._deadline_s = scopes, deadline_s
+        self._running = {id(frame) for frame in frames()}
+        self.met: list[Any] = []
+        """Everything that the last way up came by."""
+        self._overlook = overlook | {id(self.met)}
+        self._positions: dict[int, int] = {}
+        self._covers: list[int] = []
+        self._inner: list[int] = []
+
+    def common(self, sample: Sequence[Any]) -> Place | None:
+        """The nearest object that leads to at least six in ten of the sample; None where there is none."""
+        self._begin(sample)
+        enough = max(2, -(-len(sample) * 6 // 10))
+        frontier = list(range(len(self.met)))
+        for _ in range(_LEVELS):
+            frontier = self._rise(frontier)
+            reached = [position for position in frontier if self._covers[position].bit_count() >= enough]
+            if reached:
+                best = min(reached, key=lambda position: _awkwardness(self.met[position]))
+                coverage = self._covers[best].bit_count() / len(sample)
+                container, below = self.met[best], self._way(self._inner[best])[::-1]
+                return self._named(container, coverage, tuple(below))
+            if not frontier or time.perf_counter() > self._deadline_s:
+                break
+        return None
+
+    def name(self, target: Any) -> Place:
+        """The same for a single object."""
+        return self._named(target, 1.0, ())
+
+    def close(self) -> None:
+        """Let go of everything that was met."""
+        self.met.clear()
+
+    def _named(self, target: Any, coverage: float, below: tuple[Any, ...]) -> Place:
+        """The best name on the lowest level that has a good one."""
+        self._overlook.add(id(below))
+        self._begin([target])
+        if (own := name_at(self.scopes, target, [])) is not None:
+            return Place(target, coverage, own, below, ())
+        frontier, best, best_at = [0], None, 0
+        for _ in range(_NAME_LEVELS):
+            seen = len(self.met)
+            rising = self._rise(frontier)
+            candidates = [
+                (name, position) for position in frontier for name in variable_names(self.scopes, self._way(position))
+            ]
+            candidates += [
+                (name, position)
+                for position in rising
+                if position >= seen
+                and (name := name_at(self.scopes, self.met[position], self._way(self._inner[position])))
+            ]
+            for name, position in candidates:
+                if best is None or is_better(name, best):
+                    best, best_at = name, position
+            if (best and best.is_good) or not rising or time.perf_counter() > self._deadline_s:
+                break
+            frontier = [position for position in rising if id(self.met[position]) not in self.scopes.modules]
+        above = tuple(self._way(best_at)[1:]) if best else ()
+        return Place(target, coverage, best, below, above)
+
+    # -- levels -----------------------------------------------------------------------------------------------------------
+
+    def _begin(self, sample: Sequence[Any]) -> None:
+        self.met.clear()
+        self._positions.clear()
+        self._covers.clear()
+        self._inner.clear()
+        self._overlook.add(id(sample))
+        for bit, item in enumerate(sample):
+            self._note(item, 1 << bit, -1)
+
+    def _rise(self, frontier: list[int]) -> list[int]:
+        """One level up: positions of what was met for the first time, or leads to more than was known."""
+        here = {id(self.met[position]): position for position in frontier}
+        changed: dict[int, None] = {}
+        referrers = gc.get_referrers(*map(self.met.__getitem__, frontier)) if frontier else []
+        for referrer in referrers[:_MOST_REFERRERS]:
+            if self._is_barrier(referrer):
+                continue
+            for child in self._held(referrer, here):
+                if self._note(referrer, self._covers[child], child):
+                    changed[self._positions[id(referrer)]] = None
+        return list(changed)
+
+    def _held(self, referrer: Any, here: dict[int, int]) -> Iterator[int]:
+        for part in gc.get_referents(referrer):
+            child = here.get(id(part))
+            if child is not None:
+                yield child
+
+    def _note(self, item: Any, bits: int, inner: int) -> bool:
+        position = self._positions.get(id(item))
+        if position is None:
+            self._positions[id(item)] = len(self.met)
+            self.met.append(item)
+            self._covers.append(bits)
+            self._inner.append(inner)
+            return True
+        if self._covers[position] | bits != self._covers[position]:
+            self._covers[position] |= bits
+            return True
+        return False
+
+    def _way(self, position: int) -> list[Any]:
+        """From where the way began up to `position`."""
+        way = []
+        while position >= 0:
+            way.append(self.met[position])
+            position = self._inner[position]
+        return way[::-1]
+
+    def _is_barrier(self, item: Any) -> bool:
+        """What is not climbed through: ourselves, modules, running frames."""
+        if id(item) in self._overlook or isinstance(item, ModuleType | CodeType):
+            return True
+        if isinstance(item, FrameType):
+            return id(item) in self._running or own_frame(item)
+        return type(item).__module__.startswith("memagent.leaks")
+
+
+def _awkwardness(item: Any) -> int:
+    """Of several that hold them all at one level, a container goes before an object, and that before a tuple of arguments."""
+    return 0 if isinstance(item, list | dict | set | deque) else 2 if isinstance(item, tuple | FrameType) else 1

@@ -1,0 +1,358 @@
+"""From two censuses to suspects.
+
+1. Tensors that survived and became more: a sample of each kind is climbed up to the container that holds them (climb), which is named,
+   and the line that fills it is looked up in the source (lines).
+2. Those that nothing holds: the attribute of a custom autograd function's context, gradients with a graph, reference cycles.
+3. A graph of autograd that grew, and is not kept by what was found already: the largest root that is carried from step to step.
+4. A tensor that is made anew each step, longer each time: `buffer = torch.cat([buffer, x])`.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FrameType, FunctionType, TracebackType
+from typing import Any
+
+from memagent.leaks import census, graphs, lines
+from memagent.leaks.census import Census, Growth, Longer
+from memagent.leaks.climb import Climber, Place
+from memagent.leaks.naming import Name
+from memagent.leaks.scopes import Scopes, is_script, is_script_class, namespace
+from memagent.leaks.suspect import Kind, Suspect
+
+LONGEST_S = 0.8
+_SAMPLE = 16
+_MOST_GROWTHS = 4
+_MOST_SUSPECTS = 3
+
+
+def diagnose(first: Census, before: Census, step: int, *, measured_bytes_per_step: int | None = None) -> list[Suspect]:
+    """Who holds what came between `first` and now, after `step`; `before` was taken a step ago. Most likely first; empty where nothing
+    grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is."""
+    deadline_s = time.perf_counter() + LONGEST_S
+    tensors = census.live_tensors()
+    last = census.take(step, tensors, graphs.count(tensors))
+    growths = census.grown(first, before, last, tensors)[:_MOST_GROWTHS]
+    longer = census.lengthened(first, before, last, tensors)[:_MOST_GROWTHS]
+    more_nodes = last.nodes - first.nodes
+    steps = max(1, last.step - first.step)
+    if not growths and not longer and more_nodes < steps // 2:
+        return []
+    scopes = Scopes()
+    ours = [tensors, growths, longer, *(growth.survivors for growth in growths)]
+    climber = Climber(scopes, {id(ours), *map(id, ours)}, deadline_s)
+    case = _Case(climber, scopes, steps, measured_bytes_per_step)
+    try:
+        found = [suspect for growth in growths for suspect in case.held(growth)]
+        found += [suspect for item in longer if (suspect := case.longer(item))]
+        if more_nodes >= max(2, steps // 2) and not any(suspect.kind != "cycle" for suspect in found):
+            found += case.graph(tensors, more_nodes)
+        if not found and case.unheld:
+            tensors.clear()
+            found += case.unreachable(growths)
+        return _ranked(found)
+    finally:
+        climber.close()
+
+
+def _ranked(found: Sequence[Suspect]) -> list[Suspect]:
+    """One suspect a line, surest and largest first."""
+    places: dict[tuple[str, int], Suspect] = {}
+    for suspect in sorted(found, key=lambda each: (-each.confidence, -(each.bytes_per_step or 0))):
+        places.setdefault((suspect.file, suspect.line), suspect)
+    best = sorted(places.values(), key=lambda each: -(each.bytes_per_step or 0) * each.confidence)
+    return best[:_MOST_SUSPECTS]
+
+
+@dataclass
+class _Case:
+    """One diagnosis at work. `unheld`: growth that nothing in Python refers to."""
+
+    climber: Climber
+    scopes: Scopes
+    steps: int
+    measured: int | None
+    unheld: int = 0
+
+    # -- 1. what a container holds ----------------------------------------------------------------------------------------
+
+    def held(self, growth: Growth) -> list[Suspect]:
+        place = self.climber.common(_sample(growth.survivors))
+        if place is None or place.name is None or not _can_grow(place):
+            return self._unheld(growth)
+        kind = _kind(place, growth)
+        line = _container_line(self.scopes, place, kind)
+        if line is None and not place.name.is_good:
+            return []
+        if line is not None and kind in ("list", "dict", "deque", "set") and lines.is_hook(line.file, line.function):
+            kind = "hook"
+        holder = f"{place.name.expression}: {_what(place.container, kind)}"
+        confidence = place.coverage * (1.0 if line and line.strength == lines.GROWS else 0.8 if line else 0.5)
+        return [_suspect(place.name, line, holder, kind, growth.bytes_per_step, confidence)]
+
+    # -- 2. what nothing holds --------------------------------------------------------------------------------------------
+
+    def _unheld(self, growth: Growth) -> list[Suspect]:
+        """The context of an autograd function, or the cycle of a gradient with its parameter: C++ holds these."""
+        for item in self.climber.met:
+            forward = getattr(type(item), "_forward_cls", None)
+            if forward is not None and (found := self._context(forward, item, growth)):
+                return [found]
+        if any(
+            t.grad is not None and t.grad.grad_fn is not None for t in growth.survivors if t.is_leaf and t.requires_grad
+        ):
+            return self._with_graph(growth)
+        self.unheld += growth.bytes_per_step
+        return []
+
+    def _context(self, function: type, context: Any, growth: Growth) -> Suspect | None:
+        attribute = next(iter(namespace(context) or ()), None)
+        code = getattr(getattr(function, "forward", None), "__code__", None)
+        if attribute is None or code is None or not is_script(code.co_filename):
+            return None
+        line = next(iter(lines.attribute_sets(code.co_filename, function.__name__, attribute)), None)
+        name = Name(
+            f"{function.__name__}: ctx.{attribute}", (attribute,), code.co_filename, function.__name__, code=code
+        )
+        return _suspect(name, line, f"{name.expression}: tensor", "autograd_function", growth.bytes_per_step, 0.8)
+
+    def _with_graph(self, growth: Growth) -> list[Suspect]:
+        for file in self.scopes.files:
+            for line in lines.calls_with(file, "create_graph")[:1]:
+                name = Name("gradients", (), file, line.function)
+                return [_suspect(name, line, "gradients that keep their graph", "gradient", growth.bytes_per_step, 0.8)]
+        return []
+
+    def unreachable(self, growths: Sequence[Growth]) -> list[Suspect]:
+        """Cycles: named while they are there, then the collector is run to see whether it frees them."""
+        found = []
+        for growth in growths:
+            self.climber.common(_sample(growth.survivors))
+            closing = _closing(self.climber.met)
+            self.climber.close()
+            alive = [weakref.ref(tensor) for tensor in growth.survivors]
+            growth.survivors.clear()
+            gc.collect()
+            freed = sum(reference() is None for reference in alive)
+            if freed * 2 >= len(alive) and closing is not None:
+                name, line = closing
+                found.append(
+                    _suspect(name, line, f"{name.expression}: reference cycle", "cycle", growth.bytes_per_step, 0.7)
+                )
+        return found
+
+    # -- 3. what a graph keeps --------------------------------------------------------------------------------------------
+
+    def graph(self, tensors: Sequence[Any], more_nodes: int) -> list[Suspect]:
+        """The root that is carried from step to step, of those with the largest graphs; else the largest."""
+        roots = graphs.largest(tensors)
+        large = [root for root in roots if root.nodes >= min(more_nodes, graphs.MOST_NODES // 4) // 2]
+        best: tuple[tuple[int, int], Suspect] | None = None
+        for root in large[:8]:
+            for score, suspect in self._rooted(root):
+                if best is None or score > best[0]:
+                    best = score, suspect
+            if best is not None and best[0][0] > 0:
+                break
+        return [best[1]] if best else []
+
+    def _rooted(self, root: graphs.Root) -> list[tuple[tuple[int, int], Suspect]]:
+        size = self._graph_bytes(root)
+        if root.parameter is not None:
+            name = self.climber.name(root.parameter).name
+            expression = f"{name.expression}.grad" if name else "gradients"
+            for file in self.scopes.files:
+                for line in lines.calls_with(file, "create_graph")[:1]:
+                    found = Name(expression, (), file, line.function)
+                    return [
+                        (
+                            (3, root.nodes),
+                            _suspect(found, line, f"{expression}: gradient with a graph", "gradient", size, 0.8),
+                        )
+                    ]
+            return []
+        place = self.climber.name(root.tensor)
+        if place.name is None or not place.name.is_good:
+            return []
+        found_lines = _lines_of(self.scopes, place.name)
+        line = found_lines[0] if found_lines else None
+        carried = line is not None and line.strength == lines.GROWS
+        kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
+        holder = f"{place.name.expression}: graph of {root.nodes:,} nodes"
+        confidence = 0.9 if carried else 0.4
+        return [((2 if carried else 0, root.nodes), _suspect(place.name, line, holder, kind, size, confidence))]
+
+    def _graph_bytes(self, root: graphs.Root) -> int | None:
+        return max(self.measured or 0, self.unheld) or graphs.saved_bytes(root.tensor) // self.steps
+
+    # -- 4. what is made longer -------------------------------------------------------------------------------------------
+
+    def longer(self, item: Longer) -> Suspect | None:
+        """Only with a line that makes it from its former self: batches of random lengths look alike."""
+        place = self.climber.name(item.tensor)
+        if place.name is None:
+            return None
+        found = _lines_of(self.scopes, place.name)
+        if not found or found[0].strength != lines.GROWS:
+            return None
+        owner = place.name.owner
+        is_buffer = any(map(_is_module, place.above)) or (owner is not None and _is_module_class(owner))
+        holder = f"{place.name.expression}: tensor of {' x '.join(map(str, item.tensor.shape))}"
+        return _suspect(place.name, found[0], holder, "buffer" if is_buffer else "variable", item.bytes_per_step, 0.9)
+
+
+# -- kinds --------------------------------------------------------------------------------------------------------------------
+
+
+def _kind(place: Place, growth: Growth) -> Kind:
+    passed = place.passed
+    for test, kind in _TESTS:
+        if any(map(test, passed)):
+            return kind
+    if any(isinstance(item, FunctionType) for item in place.below):
+        return "closure"
+    if growth.keeps_more:
+        return "view"
+    return next((name for kind, name in _CONTAINERS if isinstance(place.container, kind)), "object")
+
+
+def _is_cache(item: Any) -> bool:
+    return type(item).__name__ == "_lru_cache_wrapper"
+
+
+def _is_module(item: Any) -> bool:
+    return _is_module_class(type(item))
+
+
+def _is_module_class(kind: type) -> bool:
+    return any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in kind.__mro__)
+
+
+def _is_optimizer(item: Any) -> bool:
+    return any(
+        kind.__name__ == "Optimizer" and kind.__module__.startswith("torch.optim") for kind in type(item).__mro__
+    )
+
+
+def _is_loader(item: Any) -> bool:
+    return any(
+        "DataLoader" in kind.__name__ and kind.__module__.startswith("torch.utils.data") for kind in type(item).__mro__
+    )
+
+
+_TESTS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+    (_is_cache, "cache"),
+    (lambda item: isinstance(item, TracebackType | BaseException), "exception"),
+    (_is_optimizer, "optimizer"),
+    (_is_loader, "dataloader"),
+)
+_CONTAINERS: tuple[tuple[type, Kind], ...] = (
+    (list, "list"), (deque, "deque"), (dict, "dict"), (set, "set"),
+)  # fmt: skip
+
+
+def _can_grow(place: Place) -> bool:
+    """A deque or cache of fixed size comes to an end."""
+    container = place.container
+    if isinstance(container, deque) and container.maxlen is not None:
+        return False
+    for item in place.passed:
+        parameters = getattr(item, "cache_parameters", None) if _is_cache(item) else None
+        if isinstance(parameters, BuiltinFunctionType | FunctionType) and parameters()["maxsize"] is not None:
+            return parameters()["maxsize"] > 1024
+    return True
+
+
+def _what(container: Any, kind: Kind) -> str:
+    if kind == "cache":
+        return "lru_cache"
+    name = type(container).__name__
+    try:
+        return f"{name} of {len(container)}"
+    except TypeError:
+        return name
+
+
+# -- lines --------------------------------------------------------------------------------------------------------------------
+
+
+def _container_line(scopes: Scopes, place: Place, kind: Kind) -> lines.Line | None:
+    name = place.name
+    if name is None:
+        return None
+    if kind == "cache" and name.code is not None:
+        first = name.code.co_firstlineno
+        return lines.Line(name.file, first, name.function, lines.GROWS, in_loop=False, text="")
+    return next(iter(_lines_of(scopes, name)), None)
+
+
+def _lines_of(scopes: Scopes, name: Name) -> list[lines.Line]:
+    """The owner first, then the rest of its file, then the script's other files."""
+    where: list[lines.Scope] = []
+    if name.owner is not None:
+        where += [
+            lines.Scope(_file(kind, name), None, kind.__name__) for kind in name.owner.__mro__ if is_script_class(kind)
+        ]
+    elif name.code is not None and is_script(name.file):
+        where.append(lines.Scope(name.file, name.code.co_firstlineno))
+    where += [lines.Scope(file) for file in dict.fromkeys([name.file, *scopes.files]) if is_script(file)]
+    found = lines.growing(where[:1], name.identifiers[:1]) if where else []
+    if not any(line.strength == lines.GROWS for line in found):
+        found = lines.growing(where[:12], name.identifiers)
+    return found
+
+
+def _file(kind: type, name: Name) -> str:
+    from memagent.leaks.naming import file_of
+
+    return file_of(kind) or name.file
+
+
+def _closing(met: Sequence[Any]) -> tuple[Name, lines.Line | None] | None:
+    """What closes a cycle, among the objects that were met on the way up: an attribute of the script's object, or an error kept in a
+    variable of the function that it was raised through."""
+    ids = {id(item) for item in met}
+    for item in met:
+        if is_script_class(type(item)):
+            from memagent.leaks.naming import file_of
+
+            space = namespace(item) or {}
+            for attribute, value in list(space.items()):
+                if id(value) in ids and not _is_tensor(value):
+                    kind = type(item)
+                    file = file_of(kind)
+                    name = Name(f"{kind.__name__}.{attribute}", (attribute,), file, kind.__name__, owner=kind)
+                    found = lines.attribute_sets(file, kind.__name__, attribute)
+                    return name, next(iter(found), None)
+    for item in met:
+        if isinstance(item, FrameType) and is_script(item.f_code.co_filename):
+            code = item.f_code
+            return Name(f"frame of {code.co_name}", (), code.co_filename, code.co_name, code=code), None
+        if isinstance(item, FunctionType) and is_script(item.__code__.co_filename):
+            code = item.__code__
+            return Name(f"{item.__qualname__}", (), code.co_filename, item.__qualname__, code=code), None
+    return None
+
+
+def _is_tensor(item: Any) -> bool:
+    return any(kind.__name__ == "Tensor" and kind.__module__.startswith("torch") for kind in type(item).__mro__)
+
+
+def _suspect(
+    name: Name, line: lines.Line | None, holder: str, kind: Kind, size: int | None, confidence: float
+) -> Suspect:
+    if line is None:
+        first = name.code.co_firstlineno if name.code else 0
+        return Suspect(name.file, first, name.function, holder, kind, size, round(confidence * 0.7, 2))
+    return Suspect(line.file, line.line, line.function, holder, kind, size, round(confidence, 2))
+
+
+def _sample(survivors: Sequence[Any]) -> list[Any]:
+    """Spread over all, so that what is filled in turn is seen as one."""
+    stride = max(1, len(survivors) // _SAMPLE)
+    return list(survivors[::stride][:_SAMPLE])

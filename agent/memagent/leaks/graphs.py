@@ -1,0 +1,90 @@
+"""Autograd's graphs: who keeps them, and how large they are. What they save has no referrers in Python; their roots have names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+MOST_NODES = 100_000
+_MOST_ROOTS, _MOST_GRADIENTS = 64, 4
+
+
+@dataclass(frozen=True)
+class Root:
+    """A live tensor and how many nodes of autograd's graph it keeps; `parameter` is whose gradient it is, where it is one."""
+
+    tensor: Any
+    nodes: int
+    parameter: Any = None
+
+
+def roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """(tensor, None) of all that were computed with gradients, (gradient, parameter) of gradients that have a graph themselves."""
+    found: list[tuple[Any, Any]] = []
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return found
+    with torch._C.DisableTorchFunction():
+        for tensor in tensors:
+            if not tensor.requires_grad:
+                continue
+            if tensor.grad_fn is not None:
+                found.append((tensor, None))
+            elif (gradient := tensor.grad) is not None and gradient.grad_fn is not None:
+                found.append((gradient, tensor))
+    return found
+
+
+def count(tensors: Iterable[Any], limit: int = MOST_NODES) -> int:
+    """Nodes that these tensors' graphs have together, counted up to `limit`."""
+    return _reach([tensor.grad_fn for tensor, _ in roots(tensors)], limit)
+
+
+def largest(tensors: Iterable[Any], limit: int = MOST_NODES) -> list[Root]:
+    """The roots, largest graph first. Newest roots only where there are very many."""
+    found = sorted(roots(tensors), key=lambda pair: -_age(pair[0]))
+    computed = [pair for pair in found if pair[1] is None]
+    gradients = islice((pair for pair in found if pair[1] is not None), _MOST_GRADIENTS)
+    sized = [Root(tensor, _reach([tensor.grad_fn], limit // 4), parameter)
+             for tensor, parameter in [*computed[:_MOST_ROOTS], *gradients]]  # fmt: skip
+    return sorted(sized, key=lambda root: -root.nodes)
+
+
+def saved_bytes(tensor: Any, limit: int = MOST_NODES) -> int:
+    """What a graph may hold: the outputs of its nodes. A rough figure, as some are views and others not saved."""
+    total, seen, todo = 0, {}, [tensor.grad_fn]
+    while todo and len(seen) < limit:
+        node = todo.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen[id(node)] = node  # kept, so that ids stay true
+        if any(name.startswith("_raw_saved_") for name in dir(type(node))):
+            total += sum(map(_bytes_of, getattr(node, "_input_metadata", ())))
+        todo.extend(following for following, _ in node.next_functions)
+    return total
+
+
+def _bytes_of(metadata: Any) -> int:
+    size = int(metadata.dtype.itemsize)
+    for length in metadata.shape:
+        size *= int(length)
+    return size
+
+
+def _age(tensor: Any) -> int:
+    number = getattr(tensor.grad_fn, "_sequence_nr", None)
+    return int(number()) if number is not None else 0
+
+
+def _reach(todo: list[Any], limit: int) -> int:
+    seen: dict[int, Any] = {}
+    while todo and len(seen) < limit:
+        node = todo.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen[id(node)] = node  # kept, so that ids stay true
+        todo.extend([following for following, _ in node.next_functions])
+    return len(seen)

@@ -1,0 +1,88 @@
+"""What a diagnosis says: suspects, and what to do about each kind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+Kind = Literal[
+    "list", "dict", "deque", "set", "object", "variable", "graph", "hidden_state", "gradient", "buffer", "hook", "closure", "exception",
+    "autograd_function", "cache", "view", "optimizer", "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
+]  # fmt: skip
+
+_FIXES: dict[Kind, str] = {
+    "list": "Append `x.detach().cpu()` or `x.item()`, and clear the list when its values have been used.",
+    "dict": "Store `x.detach().cpu()` or `x.item()`, and delete the entries that have been used.",
+    "deque": "Give the deque a `maxlen`, and append `x.detach().cpu()`.",
+    "set": "Add numbers or `x.detach().cpu()`, and clear the set when its values have been used.",
+    "object": "Drop what is no longer needed, or keep `x.detach().cpu()`.",
+    "variable": "Write into a tensor of fixed size, or move what is done to the CPU.",
+    "graph": "Add `loss.item()` or `loss.detach()`: a sum of losses with gradients keeps the graph of every step.",
+    "hidden_state": "Carry `hidden.detach()` into the next step: else the graphs of all steps before hang on it.",
+    "gradient": "Use `torch.autograd.grad` instead of `backward(create_graph=True)`, or set `.grad = None` after each step.",
+    "buffer": "Preallocate the buffer and write into it, or keep running statistics instead of all values.",
+    "hook": "Store `output.detach().cpu()` of one step only: clear before each forward, or remove the hook.",
+    "closure": "Let the function take the tensor as an argument, or bind a number instead: a closure keeps all it mentions.",
+    "exception": "Keep `str(error)`, or call `error.with_traceback(None)`: a traceback keeps all locals of its frames.",
+    "autograd_function": "Use `ctx.save_for_backward(x)` instead of an attribute: autograd frees what is saved that way.",
+    "cache": "Do not cache by tensor (each one is a new key): cache by a number or text, or give `maxsize` and call `cache_clear()`.",
+    "view": "Keep `x.clone()`: a view, however small, keeps the whole tensor that it was cut from.",
+    "optimizer": "Add a parameter group once, and make a new optimizer when parameters are replaced.",
+    "dataloader": "Let the dataset return plain tensors, and keep no batches beside the loader.",
+    "cycle": "Not a leak: a reference cycle that waits for the garbage collector. Break the cycle, or call `gc.collect()` now and then.",
+    "worker": "Keep nothing in `__getitem__`: each worker has its own copy of the dataset, which grows until the epoch ends.",
+    "copy_on_write": "Keep the samples in a numpy array or tensor: reading a Python list writes its reference counts, which copies its pages.",
+    "host": "Drop the objects made at this line, or keep fewer of them.",
+    "allocation": "Look at what keeps the result of this line: memory allocated here is still held steps later.",
+}  # fmt: skip
+
+
+def fix_for(kind: Kind) -> str:
+    """What to do about a suspect of this kind, in one sentence or two. Raises KeyError for what is no kind."""
+    return _FIXES[kind]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A line of the script, and what it makes grow.
+
+    holder: a readable expression with what it is, as in "Trainer.history: list of 412". line: where the holder grows; the first line of
+    the function, or 0, where that is unknown. bytes_per_step: an estimate, None if unknown. confidence: 0 to 1.
+    """
+
+    file: str
+    line: int
+    function: str
+    holder: str
+    kind: Kind
+    bytes_per_step: int | None
+    confidence: float
+    fix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.fix:
+            object.__setattr__(self, "fix", fix_for(self.kind))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in reports and on the wire."""
+        return asdict(self)
+
+    def weaker(self, factor: float) -> Suspect:
+        return replace(self, confidence=round(self.confidence * factor, 2))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`suspects`, most bytes first; empty where nothing grew. From `first_step` to `step`. The pause is what it cost the training thread
+    altogether, in seconds."""
+
+    first_step: int
+    step: int
+    suspects: tuple[Suspect, ...]
+    pause_s: float
+
+    def __bool__(self) -> bool:
+        return bool(self.suspects)
+
+
+KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -1,0 +1,24 @@
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def main():
+    logs = {"loss": [], "output": []}
+    for step in range(40):
+        output = model(torch.randn(16, 32))
+        loss = output.square().mean()
+        train_step(loss)
+        logs["loss"].append(loss.item())
+        logs["output"].append(output.detach())  # LEAK list logs['output']
+
+
+main()

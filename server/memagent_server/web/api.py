@@ -173,7 +173,10 @@ def get_comparison() -> Response:
 
 @blueprint.post(f"{_V1}/estimate")
 def post_estimate() -> Response:
-    return json_answer(answer(read_message(request, EstimateRequest)))
+    asked = read_message(request, EstimateRequest)
+    with current().database.read() as session:
+        found = answer(session, asked)
+    return json_answer(found)
 
 
 @blueprint.get(f"{_V1}/contexts")

@@ -288,11 +288,89 @@ def test_how_it_is_trained_changes_what_it_needs(sqlite_client, change, peak_is)
         ({"hidden": "x"}, "hidden"),
         ({"optimizer": "magic"}, "optimizer"),
         ({"precision": "fp3"}, "precision"),
+        ({"quantised": "int1"}, "quantised"),
+        ({"gpu": "abacus"}, "gpu"),
+        ({"model": "gpt2"}, "model"),
+        ({"layers": None}, "model"),
+        ({"layers": None, "model": "gpt-17"}, "model"),
+        ({"layers": None, "config": {"model_type": "abacus"}}, "config"),
+        ({"sequence": None}, "sequence"),
+        ({"zero": 4}, "zero"),
     ],
 )
 def test_an_estimate_names_what_is_wrong(sqlite_client, change, field):
     answer = sqlite_client.post("/api/v1/estimate", json={**SHAPE, **change})
     assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+
+
+def estimated(client, **request):
+    answer = client.post("/api/v1/estimate", json=request)
+    assert answer.status_code == 200, answer.text
+    return answer.get_json()
+
+
+LLAMA = {"model": "llama-2-7b", "sequence": 2048, "precision": "mixed", "gpu": "a100"}
+
+
+def test_a_model_may_be_named_and_the_answer_says_what_would_make_it_fit(sqlite_client):
+    found = estimated(sqlite_client, **LLAMA)
+    assert (found["fits"], found["largest_batch"], found["limit_bytes"]) == (False, 0, 80 * 2**30)
+    states = sum(found["components"][name] for name in ("parameters", "gradients", "optimizer_state"))
+    assert states == pytest.approx(16 * 6.738e9, rel=0.01), "16 bytes a parameter"
+    assert found["advice"] and all(item["saving_bytes"] > 0 and item["code"] for item in found["advice"])
+    assert set(found["intervals"]) == {"allocated", "reserved", "device"}
+
+
+def test_a_config_is_read_as_it_is(sqlite_client):
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 12,
+        "n_embd": 768,
+        "n_head": 12,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+    }
+    by_config = estimated(sqlite_client, config=config, sequence=1024)
+    by_name = estimated(sqlite_client, model="gpt2", sequence=1024)
+    assert by_config["parameters"] == by_name["parameters"] == 124_439_808
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lora_rank": 16},
+        {"lora_rank": 16, "quantised": "nf4-double"},
+        {"ranks": 8, "zero": 3},
+        {"tensor": 4},
+        {"pipeline": 4},
+        {"offload_optimizer": True},
+        {"optimizer": "adamw8bit"},
+        {"checkpointing": "full"},
+        {"loss": "fused"},
+    ],
+)
+def test_everything_the_formula_knows_can_be_asked(sqlite_client, change):
+    asked = {**LLAMA, "batch": 16}
+    plain = estimated(sqlite_client, **asked)
+    assert estimated(sqlite_client, **{**asked, **change})["peak_allocated_bytes"] < plain["peak_allocated_bytes"]
+
+
+def test_a_context_that_runs_measured_stands_for_the_usual_one(sqlite_client):
+    usual = estimated(sqlite_client, **LLAMA)["components"]["context"]
+    device = {"id": "GPU-1", "kind": "cuda", "name": "a100"}
+    batch = {"seq": 0, "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [usual + 4096]}}]}
+    for path, body in (
+        ("", {"run_id": "m", "devices": [device]}),
+        ("/m/batches", batch),
+        ("/m/finish", {"status": "oom"}),
+    ):
+        assert sqlite_client.post(f"/api/v1/runs{path}", json=body).status_code in (200, 201)
+    assert estimated(sqlite_client, **LLAMA)["components"]["context"] == usual + 4096
+
+
+def test_what_contradicts_itself_is_refused_in_words(sqlite_client):
+    answer = sqlite_client.post("/api/v1/estimate", json={**LLAMA, "quantised": "nf4"})
+    assert answer.status_code == 422 and "lora_rank" in answer.get_json(force=True)["detail"]
 
 
 @pytest.mark.parametrize(

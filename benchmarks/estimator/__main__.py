@@ -28,6 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import record
 
         return record.main(asked.out, device=asked.device, quick=asked.quick)
+    if asked.verb == "operators":
+        from benchmarks.estimator import operators
+
+        return operators.main(tuple(asked.dtype))
+    if asked.verb == "speed":
+        from benchmarks.estimator import speed
+
+        return speed.main(asked.only)
     _score(asked.json, quick=asked.quick)
     return 0
 
@@ -47,6 +55,10 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try the recorder out where there is no GPU"
     )
+    operators = verbs.add_parser("operators", help="the storages of torch's operators, real and traced, one by one")
+    operators.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], metavar="NAME")
+    speed = verbs.add_parser("speed", help="how long a two-step trace takes, and how much its process grows")
+    speed.add_argument("--only", nargs="+", metavar="MODEL", help="some of the models")
     return parser
 
 

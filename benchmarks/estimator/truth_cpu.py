@@ -10,8 +10,7 @@
    malloc and free by the CPU allocator itself.
 5. Both can only be too high, so the truth is the smaller one, phase by phase (`smaller`). The profiler counts the kernels' scratch,
    which says nothing of another device. And where any dispatch mode is on, autograd does not add up the gradients of a tensor with
-   several uses in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp): a copy more than in training. That holds
-   for every tracer that is a dispatch mode, on fake tensors too.
+   several uses in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp): such additions are recognised, and made so.
 6. What neither is: the states of random generators that checkpointing keeps (5,056 bytes each on the CPU) are seen by the profiler only.
 """
 
@@ -30,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from benchmarks.estimator.workload import PHASES, STEPS, Workload, train_step
+from memagent.estimator.trace.gradients import GradientSums
 
 _MARK = "phase of "
 
@@ -61,8 +61,11 @@ class LiveStorages(TorchDispatchMode):
         super().__init__()
         self.live_bytes, self.peak_bytes = 0, 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._sums = GradientSums()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.add.Tensor and self._sums.is_in_place(args):
+            func = torch.ops.aten.add_.Tensor
         result = func(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
             if isinstance(leaf, torch.Tensor):

@@ -49,8 +49,8 @@ def measured_here(cases: Iterable[Case]) -> Iterator[Truth]:
             yield Truth(CPU, "cpu", case, note=f"{package} is not installed")
             continue
         build = partial(zoo.build, case)
-        counted = isolated.call(partial(_one_thread, truth_cpu.measured_peaks, build))
-        profiled = isolated.call(partial(_profiled, build))
+        counted = isolated.call(partial(_warm, truth_cpu.measured_peaks, build))
+        profiled = isolated.call(partial(_warm, truth_cpu.profiled_peaks, build))
         if counted.value is None or profiled.value is None:
             yield Truth(CPU, "cpu", case, note=counted.error or profiled.error)
             continue
@@ -59,15 +59,10 @@ def measured_here(cases: Iterable[Case]) -> Iterator[Truth]:
         yield Truth(CPU, "cpu", case, {"allocated": both.peak_bytes}, both.by_phase, *peaks)
 
 
-def _profiled(build: Callable[[], Workload]) -> truth_cpu.Peaks:
+def _warm(measure: Callable[..., truth_cpu.Peaks], build: Callable[[], Workload]) -> truth_cpu.Peaks:
     """After a first run, whose imports would allocate within the record and free what was there before it."""
     with truth_cpu.one_thread():
         train_step(build())
-        return truth_cpu.profiled_peaks(build)
-
-
-def _one_thread(measure: Callable[..., truth_cpu.Peaks], build: Any) -> truth_cpu.Peaks:
-    with truth_cpu.one_thread():
         return measure(build)
 
 

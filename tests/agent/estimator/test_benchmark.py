@@ -15,7 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.estimator import history, isolated, public, replayed, score, truth_cpu, truths, zoo
+from benchmarks.estimator import (
+    history,
+    isolated,
+    operators,
+    public,
+    replayed,
+    score,
+    speed,
+    truth_cpu,
+    truths,
+    zoo,
+)
 from benchmarks.estimator.estimators import ESTIMATORS, Prediction, meta
 from benchmarks.estimator.optimizers import AdamW8bit
 from benchmarks.estimator.score import LIMITS, Result
@@ -335,3 +346,26 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, run in the checkout."""
     command = [sys.executable, "-m", "benchmarks.estimator", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+def test_the_cost_of_an_estimate_is_told():
+    pytest.importorskip("transformers")
+    small = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+    }
+    found = speed.cost(small, {"batch": 1, "sequence": 16})
+    assert found.events > 100 and found.parameters > 10_000
+    assert 0 < found.trace_s < found.total_s and found.replay_s > 0
+
+
+def test_operators_are_compared_one_by_one(monkeypatch):
+    every = operators._operators()
+    some = [one for one in every if one.name in ("nn.functional.mse_loss", "nn.functional.gelu", "nonzero")]
+    monkeypatch.setattr(operators, "_operators", lambda: some)
+    compared, differences = operators.compare(torch.float32)
+    assert compared > 10
+    assert [one.operator for one in differences] == ["nonzero"]  # how many are found only the values say

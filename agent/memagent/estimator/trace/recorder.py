@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from memagent.estimator.trace.corrections import corrected
+from memagent.estimator.trace.dependent import Shares, sized
 from memagent.estimator.trace.events import MemoryEvent
+from memagent.estimator.trace.gradients import GradientSums
 from memagent.estimator.trace.sources import source_line
 
 _SMALLEST_WITH_SOURCE_BYTES = 1 << 16
@@ -64,7 +67,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device_type: str,
         *,
         hidden: Callable[[str, tuple[Any, ...]], int] | None = None,
-        answer: Callable[[StorageRecorder, torch.Tensor], Any] | None = None,
+        answer: Callable[[StorageRecorder, torch.Tensor, str], Any] | None = None,
         watch: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -80,6 +83,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._log: list[tuple[bool, _Life, str, int]] = []
         self._next = 0
         self._made_by: dict[int, str] = {}
+        self._shares, self._sums = Shares(), GradientSums()
 
     # -- what torch calls -------------------------------------------------------------------------------------------------------------
 
@@ -93,22 +97,32 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.last_op = name
         if self._fake and name.startswith("aten::_foreach_") and self._changes_only_values(func, args):
             return None
-        try:
-            output = func(*args, **kwargs)
-        except DataDependentOutputException:
-            if self._answer is None or func is not torch.ops.aten._local_scalar_dense.default:
-                raise
-            return self._answer(self, args[0])
-        if self._fake and name in _WEIGHT_OF_NORM:
-            output = _norm_with_true_statistics(output, args[0], args[_WEIGHT_OF_NORM[name]])
-        if self._fake and name in _CONTIGUOUS and output[0] is not None and not output[0].is_contiguous():
-            output = (output[0].contiguous(), *output[1:])
+        if name == "aten::add.Tensor" and self.phase == "backward" and self._sums.is_in_place(args):
+            func, name = torch.ops.aten.add_.Tensor, "aten::add_.Tensor"
+        output = self._run(func, name, args, kwargs)
         for tensor in _tensors(output):
             self.see(tensor, name)
         if self._answer is not None and isinstance(output, torch.Tensor) and output.numel() == 1:
             self._remember(output, name, args)
         if self._hidden is not None and (size := self._hidden(name, args)):
             self._flash(size, name)
+        return output
+
+    def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator's output; for fake tensors with the storages that the real kernel would have made."""
+        if not self._fake:
+            return func(*args, **kwargs)
+        try:
+            output = corrected(func, name, args, kwargs)
+        except DataDependentOutputException:
+            if self._answer is None or name not in _ASKS_FOR_VALUES:
+                raise
+            return self._answer(self, args[0], _ASKS_FOR_VALUES[name])
+        except DynamicOutputShapeException:
+            output = sized(func, args, kwargs, self._shares, self.notes)
+            if output is None:
+                raise
+        self._shares.follow(name, output, args)
         return output
 
     # -- what the tracer calls --------------------------------------------------------------------------------------------------------
@@ -189,6 +203,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _died(self, grave: Any) -> None:
         life, _ = self._live.pop(grave.key, (None, None))
         self._made_by.pop(grave.key, None)
+        self._shares.forget(grave.key)
         if life is not None and life.size_bytes:
             self._log.append((False, life, self.phase, self.step))
 
@@ -222,20 +237,8 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._log.append((False, life, self.phase, self.step))
 
 
-_WEIGHT_OF_NORM = {"aten::native_layer_norm": 2, "aten::native_batch_norm": 1, "aten::native_group_norm": 1}
-"""Where the weight stands among the arguments of each normalisation."""
-
-
-def _norm_with_true_statistics(output: Any, values: torch.Tensor, weight: torch.Tensor | None) -> Any:
-    """On the cpu, statistics of half-precision values with fp32 weights are fp32 (layer_norm_kernel.cpp); fake
-    tensors say half."""
-    if values.device.type != "cpu" or weight is None or output[1].dtype is weight.dtype or values.dtype is weight.dtype:
-        return output
-    return output[0], output[1].to(weight.dtype), output[2].to(weight.dtype)
-
-
-_CONTIGUOUS = {"aten::native_layer_norm", "aten::native_layer_norm_backward"}
-"""Operators whose kernels give contiguous results where fake tensors take over the input's strides (a later view would copy)."""
+_ASKS_FOR_VALUES = {"aten::_local_scalar_dense": "", "aten::equal": "aten::equal", "aten::allclose": "aten::equal"}
+"""Operators that give Python a value, and what they are an answer to where that is known."""
 
 _GUESSES = frozenset(_BORN_IN.values())
 _PLAIN = {torch.Tensor, torch.nn.Parameter}

@@ -79,16 +79,16 @@ def let_libraries_ask() -> None:
         vars(library)["is_fake_tensor"] = lambda _: False
 
 
-def answer(recorder: Any, tensor: torch.Tensor) -> Any:
+def answer(recorder: Any, tensor: torch.Tensor, maker: str = "") -> Any:
     """The value a program asks a tensor for, where any sensible one will do: step counters count, "all?" is yes,
-    "any?" is no.
+    "any?" is no. `maker` is the operator that made it, by default what the recorder remembers.
 
     Raises TraceError for other questions: the program's way depends on its data.
     """
-    if recorder.phase == "optimizer":
+    maker = maker or recorder.maker_of(tensor)
+    if recorder.phase == "optimizer" and maker != "aten::equal":
         value = float(recorder.step + 1)
         return value if tensor.is_floating_point() else int(value) if tensor.dtype is not torch.bool else False
-    maker = recorder.maker_of(tensor)
     if maker in ("aten::all", "aten::any", "aten::equal"):
         if _ASSUMED not in recorder.notes:
             recorder.notes.append(_ASSUMED)

@@ -22,6 +22,36 @@ def scratch_bytes(op: str, args: tuple[Any, ...]) -> int:
     return 0
 
 
+def onednn_lstm_workspace_bytes(length: int, batch: int, inputs: int, hidden: int, value_bytes: int) -> int:
+    """What oneDNN keeps of one direction of one LSTM layer on the CPU for its backward: gates, hidden and cell states of
+    every step, and room for their gradients, each from a page's beginning (src/cpu/rnn/rnn_utils.cpp, `set_offsets`).
+
+    Leading dimensions are padded by `_padded`; gradients are fp32 whatever the values are.
+    """
+    states = 2 * (length + 1) * batch  # of two layers' borders, and of the step before the first
+    widest = max(inputs, hidden)
+    parts = (
+        length * batch * _padded(4 * hidden, value_bytes) * value_bytes,
+        length * batch * _padded(hidden, value_bytes) * value_bytes,
+        states * _padded(widest, value_bytes) * value_bytes,
+        states * hidden * value_bytes,
+        states * _padded(widest, 4) * 4,
+        states * _padded(widest, 4) * 4,
+        states * hidden * 4,
+    )
+    return sum(-(-part // _PAGE_BYTES) * _PAGE_BYTES for part in parts)
+
+
+_PAGE_BYTES = 4096
+
+
+def _padded(values: int, value_bytes: int) -> int:
+    """oneDNN's `get_good_ld`: multiples of 64 bytes, but none of 256 values, which would alias in the cache."""
+    step = 64 // value_bytes
+    rounded = -(-values // step) * step
+    return rounded + step if rounded % 256 == 0 else rounded
+
+
 def _flash_backward_bytes(query: Any, key: Any) -> int:
     """mha_bwd of flash attention: fp32 accumulator of dq and the row sums, both with the sequence rounded to 128 and
     the head to 32; with fewer key heads than query heads, also dk and dv for every query head."""

@@ -37,17 +37,14 @@ def test_it_sees_the_same_storages_born_as_a_real_run(name):
     assert len(real) > 20
 
 
-@pytest.fixture
-def without_onednn():
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
-
-
-@pytest.mark.usefixtures("without_onednn")  # its workspace for an LSTM has a size that only oneDNN knows
-def test_it_finds_the_peaks_of_an_lstm_to_the_byte():
-    real = real_trace(Lstm, ids(), targets=ids(), loss=word_loss).summary()
-    traced = record_trace(Lstm(), ids(), targets=ids(), loss=word_loss, device="cpu").summary()
+@pytest.mark.parametrize("enabled", [True, False], ids=["onednn", "without onednn"])
+def test_it_finds_the_peaks_of_an_lstm_to_the_byte(enabled):
+    torch._C._set_mkldnn_enabled(enabled)
+    try:
+        real = real_trace(Lstm, ids(), targets=ids(), loss=word_loss).summary()
+        traced = record_trace(Lstm(), ids(), targets=ids(), loss=word_loss, device="cpu").summary()
+    finally:
+        torch._C._set_mkldnn_enabled(True)
     assert traced.phase_peak_bytes == real.phase_peak_bytes
 
 

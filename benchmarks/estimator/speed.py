@@ -1,0 +1,94 @@
+"""`python -m benchmarks.estimator speed`: what an estimate by trace costs.
+
+Each model is built from a config of `transformers`, traced for two steps for CUDA, and replayed through the simulated
+allocator, on one core. Time is of the whole answer, as `memagent.estimate` gives it, libraries already imported; growth is
+what the tracing process took beyond what it began with. The least of a few runs: others may use the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memagent.estimator.configured import question_for_config
+from memagent.units import MIB
+
+_RUNS = 3
+
+_GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+_70B = {
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 28_672,
+}
+_MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
+    "bert-base": ({"model_type": "bert"}, {"batch": 8, "sequence": 512}, 1.0),
+    "gpt2": (_GPT2, {"batch": 8, "sequence": 1024}, 1.0),
+    "vit-b-16": ({"model_type": "vit", "architectures": ["ViTForImageClassification"]}, {"batch": 8}, 1.0),
+    "gpt2-medium": ({**_GPT2, "n_embd": 1024, "n_layer": 24, "n_head": 16}, {"batch": 8, "sequence": 1024}, 1.0),
+    "bert-large": (
+        {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+        {"batch": 8, "sequence": 512}, 1.0,
+    ),
+    "llama-7b": (_LLAMA, {"batch": 1, "sequence": 2048, "precision": "bf16"}, 3.0),
+    "llama-7b, recomputed": (
+        _LLAMA, {"batch": 1, "sequence": 2048, "precision": "bf16", "checkpointing": "non_reentrant"}, 3.0,
+    ),
+    "mixtral-8x7b": (_MIXTRAL, {"batch": 1, "sequence": 2048, "precision": "bf16"}, 10.0),
+    "llama-70b": ({**_LLAMA, **_70B}, {"batch": 1, "sequence": 2048, "precision": "bf16"}, 10.0),
+}  # fmt: skip
+"""By name: the config, how it is asked, and the seconds that it should take at most."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the whole answer and of its parts, and bytes that the tracing process grew by."""
+
+    parameters: int
+    events: int
+    total_s: float
+    trace_s: float
+    replay_s: float
+    growth_bytes: int
+
+
+def cost(config: dict[str, Any], training: dict[str, Any]) -> Cost:
+    """One estimate."""
+    question = question_for_config(config, **training)
+    began = time.perf_counter()
+    trace = question.trace()
+    traced = time.perf_counter()
+    question.estimate(trace)
+    done = time.perf_counter()
+    return Cost(trace.parameters, len(trace.events), done - began, trace.duration_s, done - traced, trace.growth_bytes)
+
+
+def main(only: Sequence[str] | None = None) -> int:
+    """Print the table. 0 where each model stays within its seconds and 300 MiB, else 1."""
+    import torch
+
+    torch.set_num_threads(1)
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    print(f"{'':22}{'parameters':>14}{'events':>9}{'total':>9}{'trace':>9}{'replay':>9}{'growth':>10}   at most")
+    late = 0
+    for name, (config, training, limit_s) in MODELS.items():
+        if only and name not in only:
+            continue
+        found = min((cost(config, training) for _ in range(_RUNS)), key=lambda one: one.total_s)
+        is_late = found.total_s > limit_s or found.growth_bytes > 300 * MIB
+        late += is_late
+        print(
+            f"{name:22}{found.parameters:>14,}{found.events:>9,}{found.total_s:>7.2f} s{found.trace_s:>7.2f} s"
+            f"{found.replay_s:>7.2f} s{found.growth_bytes / MIB:>6.0f} MiB   {limit_s:g} s{' <- over' * is_late}"
+        )
+    return 1 if late else 0

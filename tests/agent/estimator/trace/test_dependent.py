@@ -1,0 +1,106 @@
+"""Results that are as long as their values say: bounded where there is a bound, named where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.dependent import EVEN, WORST
+from tests.agent.estimator.trace.real import real_trace
+
+TOKENS, EXPERTS, BEST = 64, 4, 2
+ROWS = torch.rand(TOKENS, 64)
+
+
+class Mixture(nn.Module):
+    """Tokens to their two best experts; `balanced` routes them evenly, so that a real run can be compared."""
+
+    def __init__(self, *, one_hot: bool = False) -> None:
+        super().__init__()
+        self.router, self.one_hot = nn.Linear(64, EXPERTS), one_hot
+        self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(EXPERTS))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(TOKENS, device=rows.device)[:, None] + torch.arange(EXPERTS, device=rows.device)
+        balanced = functional.softmax(self.router(rows), -1) * 0.001 + (places % EXPERTS)
+        shares, chosen = balanced.topk(BEST, dim=-1)
+        total = torch.zeros_like(rows)
+        hits = functional.one_hot(chosen, EXPERTS).permute(2, 0, 1) if self.one_hot else None
+        for number, expert in enumerate(self.experts):
+            token, place = torch.where(hits[number] if hits is not None else chosen == number)
+            total = total.index_add(0, token, expert(rows[token]) * shares[token, place, None])
+        return total.mean()
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_experts_get_equal_shares_of_what_is_routed(one_hot):
+    real = real_trace(lambda: Mixture(one_hot=one_hot), ROWS).summary()
+    trace = record_trace(lambda: Mixture(one_hot=one_hot), ROWS, device="cpu")
+    assert EVEN in trace.notes
+    assert trace.summary().phase_peak_bytes == real.phase_peak_bytes
+    assert record_trace(lambda: Mixture(one_hot=one_hot), ROWS).device_rules == "cuda"
+
+
+class Masked(nn.Module):
+    """What a mask leaves of the rows; `way` is how it is asked for."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.inner, self.way = nn.Linear(64, 64), way
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden, mask = self.inner(rows), rows[:, 0] > -1  # in the real run everything is left
+        if self.way == "index":
+            return hidden[mask].square().mean()
+        if self.way == "nonzero":
+            return hidden[mask.nonzero().squeeze(-1)].square().mean()
+        if self.way == "write":
+            changed = hidden.clone()
+            changed[mask] = 0.0 * hidden
+            return changed.mean()
+        return hidden.masked_select(mask[:, None]).square().mean()
+
+
+@pytest.mark.parametrize("way", ["index", "nonzero", "write", "select"])
+def test_an_unknown_mask_is_taken_to_leave_everything(way):
+    real = real_trace(lambda: Masked(way), ROWS).summary()
+    trace = record_trace(lambda: Masked(way), ROWS, device="cpu")
+    assert any(note.startswith(WORST.split("{")[0]) for note in trace.notes)
+    assert trace.summary().phase_peak_bytes == real.phase_peak_bytes
+
+
+@pytest.mark.parametrize("way", ["unique", "consecutive"])
+def test_all_values_may_be_different(way):
+    class Counted(nn.Linear):
+        def forward(self, rows):
+            kinds = torch.unique(rows) if way == "unique" else torch.unique_consecutive(rows)
+            return super().forward(rows).mean() + kinds.sum()
+
+    trace = record_trace(lambda: Counted(64, 64), ROWS, device="cpu")
+    assert TOKENS * 64 * 4 in [event.size_bytes for event in trace.events if "unique" in event.op]
+
+
+def test_the_states_of_ctc_are_those_of_the_longest_target():
+    class Spoken(nn.Linear):
+        def forward(self, rows, targets, lengths, sizes):
+            scores = super().forward(rows).view(16, 4, 64).log_softmax(-1)
+            return functional.ctc_loss(scores, targets, lengths, sizes)
+
+    inputs = (ROWS, torch.ones(4, 6).long(), torch.full((4,), 16), torch.full((4,), 6))
+    real = real_trace(lambda: Spoken(64, 64), inputs).summary()
+    assert (
+        record_trace(lambda: Spoken(64, 64), inputs, device="cpu").summary().phase_peak_bytes == real.phase_peak_bytes
+    )
+
+
+def test_asking_whether_tensors_are_equal_is_answered_with_yes():
+    class Asks(nn.Linear):
+        def forward(self, rows):
+            assert torch.equal(rows, rows.clone())
+            return super().forward(rows).mean()
+
+    trace = record_trace(lambda: Asks(64, 64), ROWS, device="cpu")
+    assert any("the answer was yes" in note for note in trace.notes)

@@ -1,0 +1,93 @@
+"""Sums of gradients are made in place where autograd makes them so: torch's profiler, which no mode disturbs, is the judge."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.gradients import GradientSums
+from memagent.estimator.trace.recorder import StorageRecorder
+
+ROWS, WIDTH = 256, 256
+ONE = ROWS * WIDTH * 4
+
+
+class Uses(nn.Module):
+    """A tensor with eight uses, in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.inner, self.way = nn.Linear(WIDTH, WIDTH, bias=False), way
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner(rows)
+        if self.way == "hooked":
+            hidden.register_hook(lambda gradient: gradient + gradient)
+        if self.way == "transposed":
+            return sum((hidden.t() * float(times)).sum() for times in range(8))
+        if self.way == "same gradient":
+            return sum((hidden for _ in range(8)), torch.zeros_like(hidden)).sum()
+        return sum((hidden * float(times)).sum() for times in range(8))
+
+
+def backward_growth(way: str, *, profiled: bool) -> int:
+    """Bytes at the peak of backward over those at its beginning."""
+    model, rows = Uses(way), torch.ones(ROWS, WIDTH)
+    model(rows).backward()  # the weight's gradient is there
+    if not profiled:
+        recorder = StorageRecorder("cpu")
+        with recorder:
+            loss = model(rows)
+            before = recorder.live_bytes()
+            recorder.phase = "backward"
+            loss.backward()
+        changes = [
+            event.size_bytes if event.kind == "alloc" else -event.size_bytes
+            for event in recorder.events()
+            if event.phase == "backward"
+        ]
+        assert recorder.live_bytes() == before + sum(changes)
+        return max(itertools.accumulate(changes))
+    loss = model(rows)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        loss.backward()
+    events = profiler.profiler.kineto_results.events()
+    reported = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return max(itertools.accumulate(size for _, size in reported))
+
+
+@pytest.mark.parametrize("way", ["multiplied", "transposed", "hooked", "same gradient"])
+def test_the_recorder_sees_what_the_profiler_sees(way):
+    counted, profiled = backward_growth(way, profiled=False), backward_growth(way, profiled=True)
+    assert abs(counted - profiled) < ONE // 8
+    assert counted >= ONE
+
+
+@pytest.mark.parametrize("way", ["multiplied", "transposed", "hooked", "same gradient"])
+def test_the_trace_sees_what_the_recorder_sees(way):
+    def largest(trace):
+        live = peak = start = 0
+        for event in trace.events:
+            live += event.size_bytes if event.kind == "alloc" else -event.size_bytes
+            if event.step == 1 and event.phase == "backward":
+                peak = max(peak, live)
+            elif event.step == 1:
+                start = live
+        return peak - start
+
+    trace = record_trace(lambda: Uses(way), torch.ones(ROWS, WIDTH), optimizer=None, device="cpu")
+    assert abs(largest(trace) - backward_growth(way, profiled=True)) < ONE // 8
+
+
+def test_an_addition_of_the_program_s_is_never_made_in_place():
+    sums = GradientSums()
+    values = torch.ones(4)
+    with torch.no_grad():
+        assert not sums.is_in_place((values, values))
+        assert not sums.is_in_place((torch.ones(4), torch.ones(4)))
+        assert not sums.is_in_place((torch.ones(4), 1.0))

@@ -43,8 +43,10 @@ def attach(
     the run's steps. config: the run's hyperparameters (dict, dataclass, argparse.Namespace). total_steps: how many steps are
     planned, which tells a leak that will kill the run from one that won't. every: sample each so many steps; peaks still cover
     all. phases: also tell forward, backward and data apart. limit_bytes: bytes (or "24GiB") that count as the device's limit.
-    predict: estimate what the run needs, once the first inputs are seen. on_risk: called with a `Risk` on the training thread at
-    the next step boundary when the run is expected to run out of memory.
+    predict: estimate what the run needs, once the first inputs are seen. preflight: try before the first step what no series shows
+    coming, and say what will be needed: True for a checkpoint and the optimizer's state, a batch for an evaluation as well, or
+    {"eval_batch": ..., "checkpoint": ...}, either of which may be a callable (docs/preflight.md). on_risk: called with a `Risk` on
+    the training thread at the next step boundary when the run is expected to run out of memory.
 
     Settings not given come from MEMAGENT_ variables (docs/settings.md). Without a server the run is recorded to a local file.
     Raises SettingError for arguments that make no sense; once it has returned, nothing of memagent raises into the script.
@@ -54,10 +56,16 @@ def attach(
     settings = Settings.from_environ(
         server=server, token=token, project=project, name=name, run_id=run_id, every=every, limit_bytes=limit_bytes
     )
-    if preflight is not None or mirror is not None:
-        raise SettingError("preflight= and mirror= are not available in this version: leave them out")
+    if mirror is not None:
+        raise SettingError("mirror= is not available in this version: leave it out")
     options = make_options(
-        config=config, tags=tags, total_steps=total_steps, phases=phases, predict=predict, on_risk=on_risk
+        config=config,
+        tags=tags,
+        total_steps=total_steps,
+        phases=phases,
+        predict=predict,
+        preflight=preflight,
+        on_risk=on_risk,
     )
     models, optimizers = _modules(model), _optimizers(optimizer)
     if settings.disabled:
@@ -76,7 +84,14 @@ def make_options(**options: Any) -> Options:
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise SettingError(f"there is no option {', '.join(unknown)}: see memagent.attach")
-    return Options(**{**options, "total_steps": _steps(options.get("total_steps")), "tags": _tags(options.get("tags"))})
+    from memagent.preflight import requested
+
+    checked = {
+        "total_steps": _steps(options.get("total_steps")),
+        "tags": _tags(options.get("tags")),
+        "preflight": requested(options.get("preflight")),
+    }
+    return Options(**{**options, **checked})
 
 
 def _steps(value: Any) -> int | None:

@@ -24,6 +24,12 @@ class DisabledRun:
     def phase(self, name: str) -> Iterator[None]:
         yield
 
+    def expect(self, *, epoch_steps: int | None = None, max_input_size: int | None = None) -> None:
+        return None
+
+    def preflight(self, *, eval_batch: Any = None, checkpoint: Any = True) -> None:
+        return None
+
     def enter(self, phase: str, *inputs: Any) -> str:
         return phase
 

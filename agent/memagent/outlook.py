@@ -1,17 +1,21 @@
 """What the forecaster says of this process, in the process itself: for a lone user without a server, and for `on_risk`.
 
-The same forecaster runs on the server; here it sees the rows a quarter of a second after they were taken. A warning goes to stderr
-when the level rises, and again at most every minute while it stays.
+The same forecaster runs on the server; here it sees the rows a quarter of a second after they were taken.
+1. A warning goes to stderr when the level rises above all that was told, and again every minute while it stays.
+2. With the first of these comes `on_risk`. A level that falls and rises again within a minute is the same warning: nobody wants a
+   checkpoint for each time that a forecast hesitates.
+3. "No longer expected" is told once for each time that a warning was.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from memagent.estimator.advice import advice_for_cause
-from memagent.forecast import Forecast, Forecaster, feed
+from memagent.estimator.estimate import Estimate
+from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
 from memagent.guard import tell
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value
@@ -23,38 +27,65 @@ REPEAT_S = 60.0
 
 @dataclass
 class Lookout:
-    """One device's forecaster and what was last said about it."""
+    """One device's forecaster and what was last said about it. `beside`: see `memagent.forecast.Hints.forecaster`."""
 
     device: Device
     forecaster: Forecaster
+    beside: bool
     newest: Forecast | None = None
-    warned_level: Level = "ok"
-    warned_at: float = field(default=float("-inf"))
+    told_level: Level = "ok"
+    told_at: float = field(default=float("-inf"))
+    is_calm: bool = True
 
 
 class Outlook:
-    """Forecasts for `devices`; `on_risk`, where given, gets each new or worse risk, on the thread that calls `observe`."""
+    """Forecasts for `devices`; `on_risk`, where given, gets each new or worse risk, on the thread that calls `observe`.
+
+    `gc_probe`: as `Forecaster` takes it. `prediction` is what the estimator says of the first device by now.
+    """
 
     def __init__(
-        self, rank: int, devices: list[Device], total_steps: int | None, on_risk: Callable[[Risk], None]
+        self,
+        rank: int,
+        devices: list[Device],
+        hints: Hints,
+        on_risk: Callable[[Risk], None],
+        *,
+        gc_probe: GcProbe | None = None,
+        prediction: Callable[[], Estimate | None] = lambda: None,
     ) -> None:
-        self._rank, self._on_risk = rank, on_risk
-        self._lookouts = {
-            device.id: Lookout(device, Forecaster(device.limit_bytes, total_steps=total_steps))
-            for device in devices
-            if device.limit_bytes
-        }
+        self._rank, self._on_risk, self._prediction, self._hints = rank, on_risk, prediction, hints
+        self._trained = devices[0].id
+        self._lookouts: dict[str, Lookout] = {}
+        for device in devices:
+            if device.limit_bytes:
+                beside = device.kind == "host" and device.id != self._trained
+                made = hints.forecaster(device.id, device.limit_bytes, beside=beside, gc_probe=gc_probe)
+                self._lookouts[device.id] = Lookout(device, made, beside)
         self.worst: Risk | None = None
+
+    def learn(self, hints: Hints) -> None:
+        """What is known by now; on any thread."""
+        self._hints = hints
+        for lookout in self._lookouts.values():
+            hints.teach(lookout.forecaster, lookout.device.id, beside=lookout.beside)
 
     def observe(self, stream: str, columns: dict[str, list[Value]]) -> None:
         """Feed consecutive samples of one stream."""
         lookout = self._lookouts.get(stream)
         if lookout is None:
             return
-        for forecast in feed(lookout.forecaster, columns):
+        for forecast in feed(lookout.forecaster, watched(columns, beside=lookout.beside)):
             lookout.newest = forecast
         if lookout.newest is not None:
             self._consider(lookout, lookout.newest, time.monotonic())
+
+    def expect_state(self, used_bytes: Mapping[str, int]) -> None:
+        """The optimizer is about to step for the first time, with gradients in place: is there room for its state?"""
+        for device, used in used_bytes.items():
+            lookout, state = self._lookouts.get(device), self._hints.optimizer_state_bytes.get(device, 0)
+            if lookout is not None and state and used + state > lookout.forecaster.limit_bytes:
+                self._consider(lookout, _no_room_for_state(used, lookout.forecaster.limit_bytes), time.monotonic())
 
     def risks(self) -> list[Risk]:
         """The newest forecast of each device."""
@@ -63,34 +94,32 @@ class Outlook:
         ]
 
     def _consider(self, lookout: Lookout, forecast: Forecast, now: float) -> None:
-        level = forecast.level
+        level, is_recent = forecast.level, now - lookout.told_at < REPEAT_S
         if level not in ("warning", "critical"):
-            if level == "ok" and lookout.warned_level != "ok":
-                lookout.warned_level = "ok"
+            if level == "ok" and not lookout.is_calm:
+                lookout.is_calm = True
                 tell(f"{lookout.device.name}: no longer expected to run out of memory")
+            if level == "ok" and not is_recent:
+                lookout.told_level = "ok"
             return
-        worse = LEVELS.index(level) > LEVELS.index(lookout.warned_level)
-        if not worse and now - lookout.warned_at < REPEAT_S:
+        is_worse = LEVELS.index(level) > LEVELS.index(lookout.told_level)
+        if is_recent and not is_worse:
             return
         risk = _risk(self._rank, lookout.device, forecast)
-        lookout.warned_at = now
-        tell(warning_text(risk, lookout.device.name))
-        if worse:
-            lookout.warned_level = level
+        lookout.told_at, lookout.is_calm = now, False
+        prediction = self._prediction() if lookout.device.id == self._trained else None
+        tell(warning_text(risk, lookout.device.name, prediction))
+        if is_worse:
+            lookout.told_level = level
             if self.worst is None or LEVELS.index(level) >= LEVELS.index(self.worst.level):
                 self.worst = risk
             self._on_risk(risk)
 
 
-def warning_text(risk: Risk, device_name: str) -> str:
-    """The warning as a person reads it at a terminal: when, how full, why, what to change."""
-    when = "soon"
-    if risk.eta_step is not None:
-        when = f"in about {max(0, round(risk.eta_step - risk.step)):,} steps"
-        if risk.eta_s is not None:
-            when += f" ({format_duration(risk.eta_s)})"
+def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = None) -> str:
+    """The warning as a person reads it at a terminal: when, how full, why, against what was predicted, what to change and what it saves."""
     lines = [
-        f"WARNING: step {risk.step:,}: {device_name} will run out of memory {when}: "
+        f"WARNING: step {risk.step:,}: {device_name} will run out of memory {_when(risk)}: "
         f"{format_bytes(risk.used_bytes)} of {format_bytes(risk.limit_bytes)} used"
         + (f", {format_bytes(risk.growth_bytes_per_step)} more a step" if risk.growth_bytes_per_step else "")
         + "."
@@ -98,7 +127,35 @@ def warning_text(risk: Risk, device_name: str) -> str:
     if risk.cause:
         advice = advice_for_cause(risk.cause)
         lines += [f"  cause: {risk.cause}. {advice.summary}", f"  change: {advice.change}"]
+    if prediction is not None:
+        predicted = f"{format_bytes(prediction.peak_allocated_bytes)} at its peak (by {prediction.method})"
+        lines.append(f"  predicted: {predicted}; observed: {format_bytes(risk.used_bytes)}")
+        best = max(prediction.advice, key=lambda item: item.saving_bytes, default=None)
+        if best is not None and best.saving_bytes > 0:
+            lines.append(
+                f"  in this run {best.change} saves {format_bytes(best.saving_bytes)}: {_first_line(best.code)}"
+            )
     return "\n".join(lines)
+
+
+def _when(risk: Risk) -> str:
+    if risk.cause == "eval":
+        return "when it next evaluates or saves a checkpoint"
+    if risk.eta_step is None:
+        return "soon"
+    when = f"in about {max(0, round(risk.eta_step - risk.step)):,} steps"
+    return when if risk.eta_s is None else f"{when} ({format_duration(risk.eta_s)})"
+
+
+def _first_line(code: str) -> str:
+    return code.strip().partition("\n")[0]
+
+
+def _no_room_for_state(used: int, limit: int) -> Forecast:
+    return Forecast(
+        step=0, level="critical", oom_probability=0.97, cause="optimizer_state", eta_step=1.0, eta_low=1.0, eta_high=1.0, used_bytes=used,
+        limit_bytes=limit,
+    )  # fmt: skip
 
 
 def _risk(rank: int, device: Device, forecast: Forecast) -> Risk:

@@ -25,13 +25,14 @@ from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
+from memagent.foresight import Foresight
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
 from memagent.hooks.step import Remove
 from memagent.identity import Identity
 from memagent.lastwords import LastWords
-from memagent.outlook import Outlook
 from memagent.prediction import Predictor
+from memagent.preflight import Preflight, Request, checked
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
 from memagent.report import build_report
@@ -55,6 +56,7 @@ class Options:
     total_steps: int | None = None
     phases: bool = True
     predict: bool = True
+    preflight: Request | None = None
     on_risk: Callable[[Risk], None] | None = None
     automatic: bool = False
     """Begun by `memagent run`; gives way to the script's own attach."""
@@ -83,13 +85,19 @@ class Run:
         self._probes = discover(models, optimizers, settings.limit_bytes)
         self._sampler = Sampler(self._probes, self.drops, settings.every, phases=options.phases)
         self._scalars = ScalarLog(self.drops)
-        self._outlook = Outlook(
-            identity.rank, [probe.device for probe in self._probes], options.total_steps, self._note_risk
+        self._foresight = Foresight(
+            identity.rank,
+            self._sampler,
+            self.guard,
+            total_steps=options.total_steps,
+            on_risk=options.on_risk,
+            add_event=self._add_event,
+            prediction=lambda: self.prediction,
         )
-        self._risk: Risk | None = None
         self._told_too_large = False
         self._reply: BatchReply | None = None
         self._finishing = threading.Lock()
+        self._config = plain_config(options.config)
         self._file = RunFile(self._file_path(), self._start_parcel())
         self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
         self._predictor = Predictor(
@@ -101,6 +109,7 @@ class Run:
             phases=options.phases,
             after_step=self._after_step,
             first_inputs=self._first_inputs,
+            before_first_step=self._foresight.before_first_step,
             adaptive=options.automatic,
         )
         self._collector = Collector(
@@ -111,7 +120,7 @@ class Run:
             self._sender,
             self.drops,
             self.guard,
-            observe=self._outlook.observe,
+            observe=self._foresight.outlook.observe,
             refresh=self._refresh,
         )
         self._last_words = LastWords(self._sampler, self._watch, self.guard, self._place())
@@ -119,6 +128,8 @@ class Run:
         self._trainer = 0
         self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit, on_warning=self._on_warning)
         self._watch.begin(models, optimizers)
+        with self.guard.at("hints"):
+            self._foresight.begin(optimizers, self._config)
         self._sampler.sample_start()
 
     # -- what users see ------------------------------------------------------------------------------------------------------
@@ -191,6 +202,25 @@ class Run:
             with self.guard.at("extend"):
                 self._watch.extend(models, optimizers)
 
+    def expect(self, *, epoch_steps: int | None = None, max_input_size: int | None = None) -> None:
+        """Tell the forecaster what is known ahead: optimizer steps of an epoch that begins with the run's step 0, and the largest
+        `input_size` (elements handed to forward within a step) that will come. Only what is true: it is believed."""
+        if self.status == "running":
+            with self.guard.at("expect"):
+                self._foresight.expect(epoch_steps=epoch_steps, max_input_size=max_input_size)
+
+    def preflight(self, *, eval_batch: Any = None, checkpoint: Any = True) -> Preflight | None:
+        """Try one evaluation and one checkpoint now, between two steps, and say what will be needed.
+
+        eval_batch: a batch as the model takes it, or a callable that evaluates once. checkpoint: True for torch.save into nothing, a
+        callable that saves as the script does, or False. None is returned where the run has ended, or what was given makes no sense,
+        which is told."""
+        if self.status != "running":
+            return None
+        with self.guard.at("preflight"):
+            return self._foresight.try_out(checked(eval_batch, checkpoint), *self._watch.watched())
+        return None
+
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing.
 
@@ -223,7 +253,7 @@ class Run:
     def report(self) -> dict[str, Any]:
         """What `memagent run --report` writes: see docs/cli.md."""
         return build_report(
-            self.identity, self.status, self._sampler, self.drops, self.prediction, self._outlook.risks()
+            self.identity, self.status, self._sampler, self.drops, self.prediction, self._foresight.outlook.risks()
         )
 
     def fail_with(self, error: BaseException) -> None:
@@ -263,11 +293,7 @@ class Run:
         self._scalars.flush()
         if (survived := self._last_words.take_survived()) is not None:
             self._collector.add_event(survived)
-        risk, callback = self._risk, self.options.on_risk
-        if risk is not None and callback is not None:
-            self._risk = None
-            with self.guard.at("on_risk"):
-                callback(risk)
+        self._foresight.after_step()
 
     def _on_warning(self, error: BaseException, thread: int) -> None:
         """`sys.exit` was called, or another thread died: of that one only an out-of-memory is ours, or if it was the one that trains."""
@@ -296,8 +322,8 @@ class Run:
 
     # -- what happens on threads of ours --------------------------------------------------------------------------------------------
 
-    def _note_risk(self, risk: Risk) -> None:
-        self._risk = risk
+    def _add_event(self, event: Event) -> None:
+        self._collector.add_event(event)
 
     def _note_reply(self, reply: BatchReply) -> None:
         self._reply = reply
@@ -309,6 +335,7 @@ class Run:
                 self._collector.add_event(structs.replace(event, step=self.step))
 
     def _tell_prediction(self, prediction: Estimate) -> None:
+        self._foresight.note_prediction(prediction)
         message = prediction.to_message(rank=self.identity.rank, device=self._probes[0].device.id)
         self._sender.put(parcel(self.id, message))
         if prediction.surely_too_large and not self._told_too_large:
@@ -328,12 +355,15 @@ class Run:
         return self.url or str(self._file.path)
 
     def announce(self) -> None:
-        """One line that says where the run can be seen."""
+        """One line that says where the run can be seen; then the preflight, where one was asked for."""
         if self.identity.note:
             tell(self.identity.note)
         if self.identity.rank == 0:
             where = self.url or f"{self._place()} (no server: set MEMAGENT_SERVER)"
             tell(f"run {self.id} is recorded to {where}")
+        if self.options.preflight is not None:
+            with self.guard.at("preflight"):
+                self._foresight.try_out(self.options.preflight, *self._watch.watched())
 
     def _start_parcel(self) -> Any:
         settings, identity = self.settings, self.identity
@@ -350,7 +380,7 @@ class Run:
                 attempt=identity.attempt,
                 started_at=time.time(),
                 total_steps=self.options.total_steps,
-                config=plain_config(self.options.config),
+                config=self._config,
                 tags=list(self.options.tags),
                 environment=describe_process(),
                 devices=[probe.device for probe in self._probes],

@@ -21,7 +21,8 @@ from memagent.probe.host import HostProbe
 from memagent.sampler import Sampler
 
 _LOOK_OUTSIDE_AT_STEP = 1
-"""A model whose forward has not been seen by then may be compiled: look for its wrapper."""
+"""A model whose training forward has not been seen by then may be compiled: look for its wrapper. (An evaluation before that, a
+preflight's for one, may have called the plain model.)"""
 _GRADIENTS_AT_STEPS = (0, 1, 10)
 """Steps before whose optimizer step gradients are measured: present from the first, all there by the tenth in practice."""
 
@@ -33,7 +34,8 @@ like: tensors replaced one for one (offloaded, another dtype) leave no mark."""
 
 
 class ModelWatch:
-    """Drives `sampler` from the hooks of models and optimizers; `after_step` is called on the training thread.
+    """Drives `sampler` from the hooks of models and optimizers; `after_step` is called on the training thread, and so is
+    `before_first_step`: the gradients are there, the optimizer's state is not.
 
     It holds them weakly: what the script lets go of must not stay in memory because of us. `adaptive`: see hooks/clock.py.
 
@@ -49,12 +51,13 @@ class ModelWatch:
         phases: bool,
         after_step: Callable[[], None],
         first_inputs: Callable[[list[Any], list[Any], tuple[Any, ...], dict[str, Any]], None],
+        before_first_step: Callable[[], None] = lambda: None,
         adaptive: bool = False,
     ) -> None:
         self._sampler, self._guard, self._phases, self._after = sampler, guard, phases, after_step
         self._model_refs: list[weakref.ref[Any]] = []
         self._optimizer_refs: list[weakref.ref[Any]] = []
-        self._first_inputs = first_inputs
+        self._first_inputs, self._before_first_step = first_inputs, before_first_step
         self._saw_inputs = False
         self._state_mark: list[int] = []
         self._gradients_at = -1
@@ -122,18 +125,22 @@ class ModelWatch:
         while self._forward_removes:
             self._forward_removes.pop()()
 
+    def watched(self) -> tuple[list[Any], list[Any]]:
+        """The models and optimizers that are still there."""
+        return self._models, self._optimizers
+
     def largest_tensors(self) -> list[Holder]:
         """The largest live tensors, named where the models and optimizers have a name for them."""
         return largest(self._models, self._optimizers, with_gradients=not self._is_shared)
 
     def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self._steps.catch_up()
-        self._forwards += 1
         if not training:
             if self._sampler.phase != "eval":  # else inside another, or after one that raised
                 self._phase_before_forward = self._sampler.phase
             self._sampler.enter("eval")
             return
+        self._forwards += 1
         if not self._saw_inputs:
             self._note_inputs(arguments, keywords)
         self._sampler.input_size += input_size(arguments, keywords)
@@ -156,6 +163,8 @@ class ModelWatch:
         if step in _GRADIENTS_AT_STEPS and step != self._gradients_at:
             self._gradients_at = step
             self._measure()
+            if step == 0:
+                self._before_first_step()
 
     def _after_step(self, steps: int) -> None:
         step = self._sampler.step

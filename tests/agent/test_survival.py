@@ -274,7 +274,7 @@ def test_a_callback_that_fails_does_not_stop_the_training(training, monkeypatch,
         raise RuntimeError("mine")
 
     run = memagent.attach(model, optimizer, on_risk=on_risk)
-    run._note_risk(memagent.Risk(level="warning"))
+    run._foresight.note_risk(memagent.Risk(level="warning"))
     step()
     run.finish()
     assert run.guard.errors["on_risk"] == 1 and run.step == 1

@@ -5,7 +5,7 @@ Nothing is run, no tensor's data is touched, and torch is never imported: everyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memagent.components import distinct, parameters_of
@@ -70,6 +70,34 @@ def _state_bytes(optimizers: Sequence[Any]) -> tuple[int, set[str]]:
             trained = [parameter for parameter in group["params"] if parameter.requires_grad]
             total += sum(_state_of(name, group, parameter) for parameter in trained)
     return int(total), unknown
+
+
+def missing_state_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
+    """State that the optimizers will allocate in their next step and do not hold yet, by torch device ("cpu", "cuda:0")."""
+    found: dict[str, float] = {}
+    for optimizer, group, parameter in _trained(optimizers):
+        if not optimizer.state.get(parameter):
+            device = str(parameter.device)
+            found[device] = found.get(device, 0.0) + _state_of(type(optimizer).__name__, group, parameter)
+    return {device: int(size) for device, size in found.items() if size}
+
+
+def missing_gradients_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
+    """Gradients that a backward will add to what is held, by torch device."""
+    found: dict[str, int] = {}
+    for _, _, parameter in _trained(optimizers):
+        if parameter.grad is None:
+            device = str(parameter.device)
+            found[device] = found.get(device, 0) + _bytes(parameter)
+    return found
+
+
+def _trained(optimizers: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any], Any]]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    yield optimizer, group, parameter
 
 
 def _state_of(name: str, group: dict[str, Any], parameter: Any) -> float:

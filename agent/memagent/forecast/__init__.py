@@ -7,5 +7,6 @@ from memagent.forecast.answer import CAUSES, Cause, Forecast, Level
 from memagent.forecast.feed import feed
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.garbage import GcProbe, later
+from memagent.forecast.hints import Hints, watched
 
-__all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "GcProbe", "Level", "feed", "later"]
+__all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "GcProbe", "Hints", "Level", "feed", "later", "watched"]

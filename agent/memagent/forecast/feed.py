@@ -1,4 +1,9 @@
-"""Sample columns into a forecaster, row by row: the same on the server and in the process."""
+"""Sample columns into a forecaster, row by row: the same on the server and in the process.
+
+1. A row is an optimizer step, so its number says how many of them there were: the row of step 0 is taken before the first.
+2. The phase of a row is the one that made its peak. Where that is none of a training step's own (`eval`, `checkpoint`, `preflight`: the
+   column `phase_NAME_peak_bytes` is above all of theirs) the row says nothing of what a training step takes.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +23,39 @@ READINGS = {
     "device_used_bytes": "device_used_bytes",
     "host_rss_bytes": "host_used_bytes",
     "input_size": "input_size",
-    "phase": "phase",
-    "optimizer_steps": "optimizer_steps",
 }
 """Sample column -> argument of `Forecaster.update`."""
+_PREFIX, _SUFFIX = "phase_", "_peak_bytes"
+_OWN = tuple(f"{_PREFIX}{phase}{_SUFFIX}" for phase in ("data", "forward", "backward", "optimizer"))
 
 
 def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterator[Forecast]:
     """The forecast after each row of consecutive samples; `columns` are named as on the wire, `step` among them."""
     readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}
-    for row, step in enumerate(columns["step"]):
-        yield forecaster.update(int(step or 0), **{argument: column[row] for argument, column in readings.items()})
+    phases = _phases(columns)
+    for row, number in enumerate(columns["step"]):
+        step = int(number or 0)
+        yield forecaster.update(
+            step,
+            phase=phases[row] if phases else "train",
+            optimizer_steps=step,
+            **{argument: column[row] for argument, column in readings.items()},
+        )
+
+
+def _phases(columns: Mapping[str, Sequence[Any]]) -> list[str] | None:
+    """Whose peak each row's is, or None where all are a training step's own."""
+    others = [name for name in columns if name.startswith(_PREFIX) and name.endswith(_SUFFIX) and name not in _OWN]
+    if not others:
+        return None
+    own = [columns[name] for name in _OWN if name in columns]
+    return [_phase(columns, others, own, row) for row in range(len(columns["step"]))]
+
+
+def _phase(columns: Mapping[str, Sequence[Any]], others: Sequence[str], own: Sequence[Sequence[Any]], row: int) -> str:
+    name = max(others, key=lambda other: columns[other][row] or 0)
+    peak = columns[name][row] or 0
+    highest = max((column[row] or 0 for column in own), default=0)
+    if not highest and "peak_allocated_bytes" in columns:  # recorded with phases=False: only the whole step's is known
+        highest = (columns["peak_allocated_bytes"][row] or 0) - 1
+    return name.removeprefix(_PREFIX).removesuffix(_SUFFIX) if peak > highest else "train"

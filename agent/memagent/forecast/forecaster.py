@@ -6,7 +6,8 @@
    together, with their bend (`reach`); the one that grows most gives the cause.
 3. A trend pages only as far ahead as half the time it was watched, and is a notice up to twice that. One that ends beyond the planned
    steps is silent; so is one that was watched for less than an epoch and would be freed at its end.
-4. Some deaths are known without a trend: optimizer state that is not there yet, the largest input that is still to come.
+4. Some deaths are known without a trend: optimizer state that is not there yet, an evaluation that was tried and does not fit beside
+   what is held by now, the largest input that is still to come.
 5. Where nothing grows, heavy-tailed sizes of batches may still end it: a probability and at most a notice (`tail`).
 6. Before a leak pages, `gc_probe`, where given, has garbage collected: what falls then was no leak (`garbage`).
 7. A level once reached is kept while its reason stands with double tolerance, and what is told changes only when it means it (`steady`).
@@ -35,6 +36,8 @@ LARGEST_COMES = 0.88
 NEARLY_SURE = 0.9
 LIKELY, UNLIKELY, QUIET = 0.5, 0.3, 0.01
 """A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
+EVAL_COMES = 0.9
+"""How often an evaluation that was tried and will not fit does come."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
@@ -65,6 +68,8 @@ class Forecaster:
         self.limit_bytes, self.host_limit_bytes, self.total_steps = limit_bytes, host_limit_bytes, total_steps
         self._state_bytes, self._max_input = optimizer_state_bytes, max_input_size
         self._epoch_steps, self._predicted_peak = epoch_steps, predicted_peak_bytes
+        self._eval_bytes: int | None = None
+        self._eval_told: int | None = None
         self._gc_probe = gc_probe
         self._begin()
 
@@ -76,6 +81,27 @@ class Forecaster:
         self._forecast = Forecast(step=0)
         self._steady = Steady()
         self._garbage = GarbageCheck(self._gc_probe)
+
+    def learn(
+        self,
+        *,
+        optimizer_state_bytes: int | None = None,
+        max_input_size: float | None = None,
+        epoch_steps: int | None = None,
+        predicted_peak_bytes: int | None = None,
+        eval_bytes: int | None = None,
+    ) -> None:
+        """Take in what became known since; None leaves things as they are. `eval_bytes`: how far an evaluation or a checkpoint goes above
+        what is held after a step, where that was tried before the first one came."""
+        self._state_bytes = optimizer_state_bytes if optimizer_state_bytes is not None else self._state_bytes
+        self._max_input = max_input_size if max_input_size is not None else self._max_input
+        self._epoch_steps = epoch_steps if epoch_steps is not None else self._epoch_steps
+        self._predicted_peak = predicted_peak_bytes if predicted_peak_bytes is not None else self._predicted_peak
+        if eval_bytes not in (
+            None,
+            self._eval_told,
+        ):  # what the samples have disproved stays so, however often it is said
+            self._eval_bytes = self._eval_told = eval_bytes
 
     @property
     def newest(self) -> Forecast:
@@ -119,6 +145,8 @@ class Forecaster:
             input_size=reading(input_size) if phase == "train" else None,
             training=phase == "train",
         )
+        if phase in ("eval", "checkpoint") and self._eval_does_not_fit(optimizer_steps):
+            self._eval_bytes = None  # it came and went: it takes less than was thought
         fresh = self._known_death(step, optimizer_steps) or self._by_trends(step)
         self._forecast = self._steady.settle(fresh, self._clock.seconds(1))
         return self._forecast
@@ -129,6 +157,8 @@ class Forecaster:
         signals = self._signals
         if self._state_bytes and optimizer_steps == 0 and signals.need + self._state_bytes > self.limit_bytes:
             return self._answer(step, "critical", "optimizer_state", 0.97, steps_left=(1, 1, 1))
+        if self._eval_does_not_fit(optimizer_steps):
+            return self._answer(step, "warning", "eval", EVAL_COMES)
         largest = signals.excess.at_input(self._max_input)
         if largest is None or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01:
             return None
@@ -137,6 +167,14 @@ class Forecaster:
             return self._answer(step, "warning", "input", LARGEST_COMES)
         # the largest of heavy-tailed sizes may never come: what counts is the chance of one that is too large
         return self._answer(step, "warning", "tail", chance) if chance >= NEARLY_SURE else None
+
+    def _eval_does_not_fit(self, optimizer_steps: int | None) -> bool:
+        """Whether the evaluation that was tried at the start would not fit beside what is held by now."""
+        if self._eval_bytes is None:
+            return False
+        signals = self._signals
+        coming = (self._state_bytes or 0) if optimizer_steps == 0 else 0
+        return signals.floor + signals.split + signals.others + coming + self._eval_bytes > self.limit_bytes
 
     def _by_tail(self, step: int) -> Forecast:
         """No trend: the chance of one batch that is too large. It never pages, for half of such runs survive."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class MemagentTracker(GeneralTracker):
-    """`options` are those of `memagent.attach`: tags, total_steps, phases, predict, on_risk.
+    """`options` are those of `memagent.attach`: tags, total_steps, phases, predict, preflight, on_risk.
 
     Raises SettingError for those that make no sense.
     """

@@ -4,7 +4,8 @@
 
 Lightning runs forward and backward inside `optimizer.step(closure)`, and calls `training_step` past the module's own hooks; so the
 phases come from the callback's hooks. A step of the run is a step of the first optimizer. Validation is the phase `eval`, saving a
-checkpoint the phase `checkpoint`. The run begins before the sanity check and ends with `fit`, as `failed` or `oom` if that raises.
+checkpoint the phase `checkpoint`. The run begins before the sanity check and ends with `fit`, as `failed` or `oom` if that raises. With
+`preflight=True` the module's `validation_step` is tried as well.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from memagent.attach import attach
 from memagent.errors import MemagentError
 from memagent.integrations.logged import numbers_in
 
 try:
     from lightning.pytorch import Callback
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError:
-    from pytorch_lightning import Callback  # the same code under its older name; either takes the other's callbacks
+    from pytorch_lightning import Callback
+    from pytorch_lightning.utilities.model_helpers import (
+        is_overridden,
+    )  # the same code under its older name; either takes the other's callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +74,12 @@ class MemagentCallback(Callback):
         if not trainer.optimizers:
             raise MemagentError("configure_optimizers() gave no optimizer: there is nothing to record")
         given = {"config": dict(module.hparams), "total_steps": _steps_left(trainer, module), **self._options}
+        if given.get("preflight") is True and _validates(trainer, module):
+            given["preflight"] = {"eval_batch": lambda: _validate_once(trainer, module), "checkpoint": True}
         self.run = attach(module, list(trainer.optimizers), **given)
+        epoch_steps = _epoch_steps(trainer, module)
+        if epoch_steps is not None and trainer.global_step % epoch_steps == 0:
+            self.run.expect(epoch_steps=epoch_steps)
         self.run.unwatch_forward()
         self._watch_saving(trainer)
         if not module.automatic_optimization:
@@ -149,3 +161,35 @@ def _steps_left(trainer: Trainer, module: LightningModule) -> int | None:
     planned = trainer.estimated_stepping_batches
     left = planned - trainer.global_step if math.isfinite(planned) else 0
     return int(left) if left > 0 else None
+
+
+def _epoch_steps(trainer: Trainer, module: LightningModule) -> int | None:
+    """Steps an epoch; None where nobody can know."""
+    batches = trainer.num_training_batches
+    if not module.automatic_optimization or not isinstance(batches, int) or batches < 1:
+        return None
+    return -(-batches // int(trainer.accumulate_grad_batches))
+
+
+def _validates(trainer: Trainer, module: LightningModule) -> bool:
+    return bool(trainer.enable_validation) and is_overridden("validation_step", module)
+
+
+def _validate_once(trainer: Trainer, module: LightningModule) -> None:
+    """The first batch through `validation_step`, as the loop would do it; what it logs is nobody's."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    loop.setup_data()
+    loaders = trainer.val_dataloaders
+    loader = next(
+        iter(loaders.values() if isinstance(loaders, Mapping) else loaders if isinstance(loaders, list) else [loaders])
+    )
+    batch = trainer.strategy.batch_to_device(next(iter(loader)))
+    module.eval()
+    nothing: Callable[..., None] = lambda *_arguments, **_keywords: None  # noqa: E731
+    module.__dict__.update(log=nothing, log_dict=nothing)
+    try:
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            module.validation_step(batch, 0)
+    finally:
+        for name in ("log", "log_dict"):
+            module.__dict__.pop(name, None)

@@ -4,19 +4,23 @@
 
 The run begins with the first `train()` and ends with it. Its config is the TrainingArguments, its planned steps `state.max_steps`; what
 the Trainer logs is logged, evaluation and saving are the phases `eval` and `checkpoint`. With gradient accumulation a step is one
-update, as in `state.global_step`. An exception that ends the script ends the run as `failed` or `oom`.
+update, as in `state.global_step`. An exception that ends the script ends the run as `failed` or `oom`. With `preflight=True` the first
+batch of the Trainer's own evaluation is tried as well.
 """
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from memagent.attach import attach
 from memagent.integrations.logged import numbers_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from memagent.disabled import DisabledRun
@@ -38,13 +42,18 @@ class MemagentCallback(TrainerCallback):
         ):  # the Trainer itself caught an out-of-memory and tries a smaller batch, or the script did
             self.run.finish("failed", error="training began again before it had ended")
         left = state.max_steps - state.global_step
-        given = {
+        given: dict[str, Any] = {
             "name": args.run_name if args.run_name != args.output_dir else None,
             "config": args.to_dict(),
             "total_steps": left if left > 0 else None,
             **self._options,
         }
+        if given.get("preflight") is True and (evaluate := self._first_evaluation()) is not None:
+            given["preflight"] = {"eval_batch": evaluate, "checkpoint": True}
         self.run = attach(objects["model"], objects["optimizer"], **given)
+        epoch_steps = _epoch_steps(args, objects.get("train_dataloader"))
+        if epoch_steps is not None and state.global_step % epoch_steps == 0:
+            self.run.expect(epoch_steps=epoch_steps)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
@@ -87,6 +96,21 @@ class MemagentCallback(TrainerCallback):
         if self.run is not None and logs and state.is_world_process_zero:
             self.run.log(numbers_in(logs))
 
+    def _first_evaluation(self) -> Callable[[], Any] | None:
+        """What the Trainer does with the first batch of an evaluation; None where it has no data for one. Trainers don't tell their
+        callbacks who they are: ours is the one that has this callback."""
+        mine = (item for item in gc.get_objects() if issubclass(type(item), Trainer) and self in _callbacks_of(item))
+        trainer = next(mine, None)
+        if trainer is None or trainer.eval_dataset is None:
+            return None
+
+        def evaluate() -> None:
+            inputs = next(iter(trainer.get_eval_dataloader()))
+            trainer.model.eval()
+            trainer.prediction_step(trainer.model, inputs, prediction_loss_only=trainer.args.prediction_loss_only)
+
+        return evaluate
+
     def _enter_what_follows(self, control: TrainerControl) -> None:
         """The Trainer evaluates first, then saves, and calls nobody before either."""
         if control.should_evaluate:
@@ -97,3 +121,15 @@ class MemagentCallback(TrainerCallback):
     def _enter(self, phase: str) -> None:
         if self.run is not None:
             self.run.enter(phase)
+
+
+def _callbacks_of(trainer: Any) -> list[Any]:
+    return list(getattr(getattr(trainer, "callback_handler", None), "callbacks", ()))
+
+
+def _epoch_steps(args: TrainingArguments, loader: Any) -> int | None:
+    """Updates an epoch; None where the data has no length."""
+    try:
+        return -(-len(loader) // int(args.gradient_accumulation_steps)) or None
+    except TypeError:
+        return None

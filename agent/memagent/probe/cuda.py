@@ -121,6 +121,10 @@ class CudaProbe:
     def used_bytes(self) -> int:
         return int(self._core._cuda_memoryStats(self._index)["allocated_bytes"]["all"]["current"])
 
+    def peak_since_mark(self) -> int:
+        """Most allocated since the last mark; the next mark tells it again."""
+        return self._counters.look(self._index)
+
     def refresh(self) -> None:
         reserved = self._last["reserved_bytes"]["all"]["current"]
         board = self._board = self._nvml.reading()

@@ -97,6 +97,13 @@ class PeakCounters:
             peaks.allocated = peaks.reserved = 0
             return allocated, reserved, stats
 
+    def look(self, device: int) -> int:
+        """Most allocated since the last `take`, in bytes; nothing is reset."""
+        with self._lock:
+            stats = self._read(device)
+            peaks = self._peaks_of(device, stats)
+            return max(peaks.allocated, int(stats["allocated_bytes"]["all"]["peak"]))
+
     def _peaks_of(self, device: int, stats: Stats) -> DevicePeaks:
         found = self._devices.get(device)
         if found is None:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memagent.forecast import Forecaster, feed
 
 GIB = 2**30
+
+
+class Heard(Forecaster):
+    """Notes what it is fed."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(40 * GIB, **options)
+        self.readings: list[dict] = []
+
+    def update(self, step, **readings):
+        self.readings.append({"step": step, **readings})
+        return super().update(step, **readings)
+
+
+def phases(**columns) -> list[str]:
+    heard = Heard()
+    list(feed(heard, {"step": list(range(1, 1 + len(next(iter(columns.values()))))), **columns}))
+    return [reading["phase"] for reading in heard.readings]
 
 
 def test_it_gives_a_forecast_a_row_and_takes_the_hosts_memory_by_its_wire_name():
@@ -14,7 +34,44 @@ def test_it_gives_a_forecast_a_row_and_takes_the_hosts_memory_by_its_wire_name()
     assert {forecast.used_bytes for forecast in found} == {GIB}
 
 
-def test_it_passes_on_that_the_optimizer_has_not_stepped_yet():
-    columns = {"step": [0], "allocated_bytes": [30 * GIB], "optimizer_steps": [0]}
-    (forecast,) = feed(Forecaster(40 * GIB, optimizer_state_bytes=20 * GIB), columns)
+def test_the_row_of_step_zero_is_before_the_first_optimizer_step():
+    (forecast,) = feed(
+        Forecaster(40 * GIB, optimizer_state_bytes=20 * GIB), {"step": [0], "allocated_bytes": [30 * GIB]}
+    )
     assert forecast.cause == "optimizer_state"
+
+
+def test_a_row_is_of_the_phase_that_made_its_peak():
+    assert phases(
+        phase_forward_peak_bytes=[5, 5, 5, None],
+        phase_backward_peak_bytes=[6, 6, None, None],
+        phase_eval_peak_bytes=[None, 7, 6, 2],
+        phase_checkpoint_peak_bytes=[None, 6, 9, None],
+    ) == ["train", "eval", "checkpoint", "eval"]
+
+
+def test_an_evaluation_below_the_steps_own_peak_leaves_it_a_training_row():
+    assert phases(phase_backward_peak_bytes=[6, 6], phase_eval_peak_bytes=[6, 5]) == ["train", "train"]
+
+
+def test_without_phases_of_its_own_a_step_is_told_by_its_whole_peak():
+    assert phases(peak_allocated_bytes=[9, 9, None], phase_eval_peak_bytes=[8, 9, 9]) == ["train", "eval", "eval"]
+
+
+def test_recordings_without_user_phases_are_all_training():
+    assert phases(phase_forward_peak_bytes=[5]) == phases(allocated_bytes=[5]) == ["train"]
+
+
+@pytest.mark.parametrize("every", [7, 25])
+def test_periodic_evaluations_far_above_a_training_step_are_no_growth(every):
+    evals = [step % every == 0 for step in range(600)]
+    columns = {
+        "step": list(range(600)),
+        "time_s": [float(step) for step in range(600)],
+        "allocated_bytes": [20 * GIB] * 600,
+        "input_size": [None if found else 1000 for found in evals],
+        "phase_backward_peak_bytes": [26 * GIB] * 600,
+        "phase_eval_peak_bytes": [39 * GIB if found else None for found in evals],
+        "peak_allocated_bytes": [39 * GIB if found else 26 * GIB for found in evals],
+    }
+    assert {forecast.level for forecast in feed(Forecaster(40 * GIB), columns)} <= {"ok", "notice"}

@@ -61,8 +61,8 @@ def fit(package, tmp_path):
     space = {"torch": torch, "L": package}
     exec(MODULE, space)
 
-    def run(module=None, **options):
-        callback = MemagentCallback(project="p")
+    def run(module=None, attach=None, **options):
+        callback = MemagentCallback(project="p", **(attach or {}))
         given = {"max_epochs": 2, "logger": False, "enable_checkpointing": False, "log_every_n_steps": 2, **options}
         trainer = package.Trainer(
             accelerator="cpu",
@@ -184,3 +184,27 @@ print("global_step", trainer.global_step)
     assert f"global_step {steps}" in report["stdout"]
     assert (report["status"], report["steps"], report["samples"]) == ("completed", 16, 17)
     assert report["components"]["optimizer_state"] > report["components"]["parameters"]
+
+
+@pytest.mark.parametrize("sanity_steps", [0, 2])
+def test_a_preflight_tries_the_modules_own_validation_and_an_epoch_is_known(fit, recording, sanity_steps):
+    _, module, _ = fit(attach={"preflight": True}, num_sanity_val_steps=sanity_steps, accumulate_grad_batches=2)
+    found = recording()
+    (preflight,) = [event for event in found.events if event.kind == "preflight"]
+    assert [(trial["name"], trial["error"]) for trial in preflight.data["trials"]] == [
+        ("checkpoint", None),
+        ("eval", None),
+    ]
+    assert "log" not in module.__dict__ and found.finish.status == "completed"
+    assert found.columns()["step"] == list(range(9))
+
+
+def test_a_module_that_does_not_validate_has_its_checkpoint_tried_alone(fit, recording):
+    fit(attach={"preflight": True}, limit_val_batches=0)
+    (preflight,) = [event for event in recording().events if event.kind == "preflight"]
+    assert [trial["name"] for trial in preflight.data["trials"]] == ["checkpoint"]
+
+
+def test_steps_of_an_epoch_are_told_to_the_forecaster(fit, recording):
+    fit(accumulate_grad_batches=3, num_sanity_val_steps=0)
+    assert [event.data["epoch_steps"] for event in recording().events if event.kind == "hints"] == [3]

@@ -159,3 +159,41 @@ print("global_step", trainer.train().global_step)
     )
     assert "global_step 8" in report["stdout"] and (report["status"], report["steps"]) == ("completed", 8)
     assert report["components"]["optimizer_state"] > report["components"]["parameters"]
+
+
+def test_a_preflight_tries_the_trainers_own_evaluation_and_an_epoch_is_known(trainer, recording):
+    from memagent.integrations.transformers import MemagentCallback
+
+    callback = MemagentCallback(preflight=True)
+    torch.manual_seed(3)
+    trainer(callback, per_device_eval_batch_size=2, gradient_accumulation_steps=2, seed=7).train()
+    found = recording()
+    preflight, hints = (next(event for event in found.events if event.kind == kind) for kind in ("preflight", "hints"))
+    assert [(trial["name"], trial["error"]) for trial in preflight.data["trials"]] == [
+        ("checkpoint", None),
+        ("eval", None),
+    ]
+    assert preflight.data["fits"] is True and hints.data["epoch_steps"] == 4
+    assert found.columns()["step"] == list(range(5)) and found.start.config["seed"] == 7
+
+
+def test_a_preflight_changes_nothing_of_the_training(trainer):
+    from memagent.integrations.transformers import MemagentCallback
+
+    def weights(**options) -> torch.Tensor:
+        torch.manual_seed(0)
+        made = trainer(MemagentCallback(**options))
+        made.train()
+        return torch.cat([parameter.detach().flatten() for parameter in made.model.parameters()])
+
+    assert torch.equal(weights(), weights(preflight=True))
+
+
+def test_without_data_to_evaluate_on_a_preflight_tries_the_checkpoint_alone(trainer, recording):
+    from memagent.integrations.transformers import MemagentCallback
+
+    made = trainer(MemagentCallback(preflight=True))
+    made.eval_dataset = None
+    made.train()
+    (preflight,) = [event for event in recording().events if event.kind == "preflight"]
+    assert [trial["name"] for trial in preflight.data["trials"]] == ["checkpoint"]

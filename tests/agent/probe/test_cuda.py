@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from memagent.delivery.buffer import Drops
+from memagent.preflight.peak import PeakWatch
 from memagent.probe.cuda import CudaProbe
 from memagent.probe.discover import discover
 from memagent.probe.nvml_device import NvmlReading
@@ -55,6 +56,32 @@ def test_the_peak_of_each_phase_is_exact_also_where_it_is_not_the_highest(cuda_a
         10 * MIB,
     ]
     assert row["peak_allocated_bytes"] == row["activations_bytes"] == 50 * MIB
+
+
+def test_the_peak_since_a_mark_is_exact_and_stays_for_the_next_mark(cuda_allocator, probe):
+    cuda_allocator.allocate(90 * MIB)
+    cuda_allocator.free(90 * MIB)
+    probe.mark()
+    cuda_allocator.allocate(10 * MIB)
+    cuda_allocator.allocate(30 * MIB)
+    cuda_allocator.free(30 * MIB)
+    assert probe.peak_since_mark() == 40 * MIB
+    torch.cuda.reset_peak_memory_stats(0)  # the script's own
+    assert probe.peak_since_mark() == probe.peak_since_mark() == probe.mark() == 40 * MIB
+
+
+def test_a_trial_is_measured_by_the_devices_own_counter(cuda_allocator, probe):
+    """A peak that is over before any thread of ours could have looked."""
+    sampler = Sampler([probe], Drops())
+    cuda_allocator.allocate(10 * MIB)
+    sampler.hold("preflight")
+    with PeakWatch([probe]) as watch:
+        cuda_allocator.free(cuda_allocator.allocate(30 * MIB))
+    sampler.hold(None)
+    sampler.end_step()
+    assert watch.more_bytes() == {probe.device.id: 30 * MIB}
+    (row,) = rows(sampler)
+    assert row["phase_preflight_peak_bytes"] == 40 * MIB and row["phase_data_peak_bytes"] == 10 * MIB
 
 
 def test_skipped_steps_keep_their_exact_peak(cuda_allocator, probe):

@@ -1,0 +1,128 @@
+"""Makes the trials and adds up what they found."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.live import missing_gradients_bytes, missing_state_bytes
+from memagent.hooks.exit import describe_error, status_of
+from memagent.hooks.oom import failure_in
+from memagent.preflight.answer import Name, Need, Preflight, Trial
+from memagent.preflight.peak import PeakWatch
+from memagent.preflight.request import Request
+from memagent.preflight.untouched import untouched
+from memagent.preflight.work import evaluation, saving, sharded
+from memagent.probe import Probe
+
+_SHARDED = "parameters are sharded over ranks, and a rank that fails would leave the others waiting: give a callable"
+
+
+def try_out(
+    request: Request,
+    probes: Sequence[Probe],
+    models: Sequence[Any],
+    optimizers: Sequence[Any],
+    *,
+    step: int = 0,
+    prediction: Estimate | None = None,
+    cut: Callable[[], object] = bool,
+) -> Preflight:
+    """Try what is asked for, on the thread that trains and between two steps. Raises nothing that a trial raises, but for what is no
+    Exception (Ctrl-C); leaves models, buffers and generators as they were and gives back the memory taken. `cut` marks the moment at
+    which a trial begins: a device's own counter counts from there."""
+    held = {probe.device.id: probe.used_bytes() for probe in probes}
+    others = {probe.device.id: _others_bytes(probe) for probe in probes}
+    with untouched(models, [probe.device.index for probe in probes if probe.device.kind == "cuda"]):
+        trials = tuple(_trials(request, probes, models, optimizers, cut))
+    _give_back(probes)
+    state, gradients = missing_state_bytes(optimizers), missing_gradients_bytes(optimizers)
+    needs = []
+    for index, probe in enumerate(probes):
+        device, place = probe.device.id, _torch_device(probe)
+        more = {trial.name: trial.more_bytes[device] for trial in trials if trial.tells and device in trial.more_bytes}
+        coming = state.get(place, 0)
+        needs.append(
+            Need(
+                device=device,
+                held_bytes=held[device],
+                limit_bytes=probe.limit_bytes,
+                others_bytes=others[device],
+                optimizer_state_bytes=coming,
+                gradients_bytes=gradients.get(place, 0),
+                eval_bytes=more.get("eval"),
+                checkpoint_bytes=more.get("checkpoint"),
+                step_bytes=_step_bytes(prediction, held[device] + coming) if index == 0 else None,
+            )
+        )
+    return Preflight(step, tuple(needs), trials)
+
+
+def _trials(
+    request: Request,
+    probes: Sequence[Probe],
+    models: Sequence[Any],
+    optimizers: Sequence[Any],
+    cut: Callable[[], object],
+) -> Iterator[Trial]:
+    asked: list[tuple[Name, Any, Callable[[], None]]] = []
+    if request.checkpoint:
+        asked.append(("checkpoint", request.checkpoint, saving(models, optimizers, request.checkpoint)))
+    if request.eval_batch is not None:
+        asked.append(("eval", request.eval_batch, evaluation(models, request.eval_batch)))
+    is_sharded = sharded(models)
+    for name, given, work in asked:
+        cut()
+        yield Trial(name, {}, error=_SHARDED) if is_sharded and not callable(given) else _try(name, work, probes)
+
+
+def _try(name: Name, work: Callable[[], None], probes: Sequence[Probe]) -> Trial:
+    room = {probe.device.id: (probe.limit_bytes or 0) - probe.used_bytes() for probe in probes}
+    error, asked, ran_out = None, 0, False
+    with PeakWatch(probes) as watch:
+        try:
+            work()
+        except Exception as failure:  # noqa: BLE001 - whatever the script's own code raises is part of the answer
+            ran_out = status_of(failure) == "oom"
+            error, asked = describe_error(failure), failure_in(failure).asked_bytes or 0
+    more = watch.more_bytes()
+    if ran_out:
+        more = _beyond(more, room, asked)
+    if error is not None:
+        gc.collect()  # the frames that the error held, and with them what had been allocated
+    return Trial(name, more, ran_out, error)
+
+
+def _beyond(more: dict[str, int], room: dict[str, int], asked: int) -> dict[str, int]:
+    """What would have been needed at least, where `asked` bytes were refused: on the device that had no room for them."""
+    device = next((each for each in more if more[each] + asked > room[each]), next(iter(more)))
+    return {**more, device: max(more[device] + asked, room[device] + 1)}
+
+
+def _step_bytes(prediction: Estimate | None, will_be_held: int) -> int | None:
+    return None if prediction is None else max(0, prediction.peak_allocated_bytes - will_be_held)
+
+
+def _others_bytes(probe: Probe) -> int:
+    """What others take of a CUDA device's own memory, the context included. A limit below that of the device leaves room for them."""
+    if probe.device.kind != "cuda" or probe.device.limit_source != "device memory":
+        return 0
+    torch = sys.modules["torch"]
+    try:
+        free, total = torch.cuda.mem_get_info(probe.device.index)
+        return max(0, int(total) - int(free) - int(torch.cuda.memory_reserved(probe.device.index)))
+    except (RuntimeError, AttributeError, AssertionError):  # a build or a driver that does not tell
+        return 0
+
+
+def _give_back(probes: Sequence[Probe]) -> None:
+    """Cached blocks in the sizes of an evaluation are of no use to a training step, and split for it they are of no use to anybody."""
+    if any(probe.device.kind == "cuda" for probe in probes):
+        sys.modules["torch"].cuda.empty_cache()
+
+
+def _torch_device(probe: Probe) -> str:
+    return "cpu" if probe.device.kind == "host" else f"{probe.device.kind}:{probe.device.index}"

@@ -1,0 +1,99 @@
+"""What a forecaster is told beside the samples, on either side of the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.forecast import Forecaster, Hints, feed, watched
+
+GIB = 2**30
+LIMIT = 40 * GIB
+
+
+def rows(count: int, floor: int = 30 * GIB, first: int = 0, **columns) -> dict[str, list]:
+    steps = list(range(first, first + count))
+    return {
+        "step": steps,
+        "allocated_bytes": [floor] * count,
+        **{name: [value] * count for name, value in columns.items()},
+    }
+
+
+def last(forecaster: Forecaster, columns):
+    *_, forecast = feed(forecaster, columns)
+    return forecast
+
+
+def test_a_later_event_adds_to_the_ones_before():
+    hints = Hints(total_steps=9).told({"epoch_steps": 5, "optimizer_state_bytes": {"a": 1, "b": 2}})
+    hints = hints.told({"optimizer_state_bytes": {"a": 0}, "eval_bytes": {"a": 7}, "verdict": "fits"})
+    assert (hints.total_steps, hints.epoch_steps) == (9, 5)
+    assert hints.optimizer_state_bytes == {"a": 0, "b": 2} and hints.eval_bytes == {"a": 7}
+
+
+def test_what_they_say_travels_as_an_event_and_back():
+    hints = Hints(epoch_steps=5, max_input_size=4096, optimizer_state_bytes={"gpu": 3})
+    assert hints.to_data() == {"epoch_steps": 5, "max_input_size": 4096, "optimizer_state_bytes": {"gpu": 3}}
+    assert Hints().told(hints.to_data()) == hints
+
+
+@pytest.mark.parametrize("value", ["many", -1, 0, None, True, float("nan"), float("inf"), 2**70, [1], {"a": "b"}])
+def test_what_is_malformed_is_passed_over(value):
+    data = {"epoch_steps": value, "eval_bytes": value, "optimizer_state_bytes": {"gpu": "b"}, "unknown": 1}
+    assert Hints().told(data) == Hints()
+
+
+def test_state_that_is_not_there_yet_is_known_at_the_row_before_the_first_step():
+    hints = Hints(optimizer_state_bytes={"gpu": 20 * GIB})
+    (forecast,) = feed(hints.forecaster("gpu", LIMIT), rows(1))
+    assert (forecast.level, forecast.cause) == ("critical", "optimizer_state")
+    (forecast,) = feed(hints.forecaster("another", LIMIT), rows(1))
+    assert forecast.level == "ok"
+    assert last(hints.forecaster("gpu", LIMIT), rows(3, first=1)).level == "ok"  # it has stepped: the state is there
+
+
+def test_an_evaluation_that_will_not_fit_is_told_as_soon_as_that_is_so():
+    forecaster = Hints(eval_bytes={"gpu": 8 * GIB}).forecaster("gpu", LIMIT)
+    assert last(forecaster, rows(10)).level == "ok"
+    forecast = last(forecaster, rows(1, floor=33 * GIB, first=10))
+    assert (forecast.level, forecast.cause, forecast.eta_step) == ("warning", "eval", None)
+
+
+def test_an_evaluation_comes_on_top_of_state_that_is_still_to_come():
+    hints = Hints(eval_bytes={"gpu": 6 * GIB}, optimizer_state_bytes={"gpu": 5 * GIB})
+    assert last(hints.forecaster("gpu", LIMIT), rows(1)).cause == "eval"
+
+
+def test_an_evaluation_that_came_and_went_takes_less_than_was_thought():
+    hints = Hints(eval_bytes={"gpu": 20 * GIB})
+    forecaster = hints.forecaster("gpu", LIMIT)
+    assert last(forecaster, rows(5)).cause == "eval"
+    survived = rows(1, first=5, phase_eval_peak_bytes=39 * GIB, phase_forward_peak_bytes=31 * GIB)
+    last(forecaster, survived | {"peak_allocated_bytes": [39 * GIB]})
+    hints.told({"epoch_steps": 100}).teach(forecaster, "gpu")
+    assert last(forecaster, rows(20, first=6)).level == "ok"
+
+
+def test_a_forecaster_at_work_can_be_told_more():
+    forecaster = Hints().forecaster("gpu", LIMIT)
+    last(forecaster, rows(5))
+    Hints(eval_bytes={"gpu": 20 * GIB}).teach(forecaster, "gpu")
+    assert last(forecaster, rows(1, first=5)).cause == "eval"
+    Hints(eval_bytes={"gpu": 1}).teach(forecaster, "gpu")
+    assert last(forecaster, rows(20, first=6)).level == "ok"
+
+
+def test_a_host_beside_gpus_is_watched_for_its_memory_alone():
+    columns = {
+        "step": list(range(400)),
+        "time_s": [float(step) for step in range(400)],
+        "allocated_bytes": [10 * GIB + step * GIB // 15 for step in range(400)],
+        "peak_allocated_bytes": [12 * GIB + step * GIB // 15 for step in range(400)],
+        "host_rss_bytes": [GIB] * 400,
+    }
+    hints = Hints(eval_bytes={"host": GIB})
+    beside = last(hints.forecaster("host", LIMIT, beside=True), watched(columns, beside=True))
+    trained_on = last(hints.forecaster("host", LIMIT), watched(columns, beside=False))
+    assert (beside.cause, trained_on.cause) == ("host_memory", "leak")
+    assert beside.level in ("warning", "critical") and beside.used_bytes == columns["allocated_bytes"][-1]
+    assert beside.limit_bytes == LIMIT

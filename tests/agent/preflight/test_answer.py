@@ -1,0 +1,76 @@
+"""What the found sizes add up to, and how it reads."""
+
+from __future__ import annotations
+
+from memagent.preflight import Need, Preflight, Trial
+
+GIB = 2**30
+NEED = Need(
+    device="gpu",
+    held_bytes=15 * GIB,
+    limit_bytes=24 * GIB,
+    others_bytes=GIB,
+    optimizer_state_bytes=2 * GIB,
+    gradients_bytes=GIB,
+    eval_bytes=3 * GIB,
+    checkpoint_bytes=GIB // 2,
+)
+
+
+def changed(**values) -> Need:
+    from dataclasses import replace
+
+    return replace(NEED, **values)
+
+
+def test_what_is_needed_is_what_will_be_held_and_the_largest_of_what_comes_on_top():
+    assert NEED.needed_bytes == 21 * GIB and NEED.fits is True
+    assert changed(step_bytes=5 * GIB).needed_bytes == 23 * GIB
+    assert changed(eval_bytes=None).needed_bytes == int(18.5 * GIB)
+
+
+def test_it_reads_as_one_line_of_what_is_to_come_against_the_limit():
+    assert Preflight(0, (NEED,)).verdict() == (
+        "preflight: eval needs 3.00 GiB more, checkpoint needs 512 MiB more, optimizer state 2.00 GiB: 21.00 GiB of 24.00 GiB"
+    )
+
+
+def test_what_will_not_fit_is_a_warning():
+    found = Preflight(0, (changed(eval_bytes=7 * GIB),))
+    assert found.fits is False and found.verdict().startswith("WARNING: preflight: this will not fit: eval needs 7.00")
+
+
+def test_what_fits_only_without_gradients_says_so():
+    tight = changed(gradients_bytes=4 * GIB)
+    found = Preflight(0, (tight,))
+    assert found.fits is True
+    assert found.verdict().endswith("with gradients kept during the evaluation (4.00 GiB) it will not fit")
+
+
+def test_a_trial_that_ran_out_never_fits_and_its_size_is_a_least_one():
+    found = Preflight(0, (changed(limit_bytes=None),), (Trial("eval", {"gpu": 3 * GIB}, ran_out=True, error="OOM"),))
+    assert found.fits is False and "eval needs at least 3.00 GiB more" in found.verdict()
+
+
+def test_a_trial_that_failed_says_why_and_nothing_of_memory():
+    failed = Trial("eval", {"gpu": GIB}, error="TypeError: no")
+    found = Preflight(0, (changed(eval_bytes=None),), (failed,))
+    assert not failed.tells and found.fits is True
+    assert found.verdict().splitlines()[1] == "  eval could not be tried: TypeError: no"
+
+
+def test_other_devices_are_named_where_they_will_not_fit():
+    host = Need(device="host", held_bytes=GIB, limit_bytes=2 * GIB, checkpoint_bytes=4 * GIB)
+    found = Preflight(0, (NEED, host))
+    assert found.fits is False and "host: this will not fit: checkpoint needs 4.00 GiB more" in found.verdict()
+    assert len(Preflight(0, (NEED, changed(device="host"))).verdict().splitlines()) == 1
+
+
+def test_without_a_limit_nobody_knows_whether_it_fits():
+    assert Preflight(0, (changed(limit_bytes=None),)).fits is None
+
+
+def test_the_forecaster_is_told_the_larger_of_evaluation_and_checkpoint():
+    data = Preflight(0, (NEED, Need(device="host", held_bytes=1, limit_bytes=None)), ()).to_data()
+    assert data["eval_bytes"] == {"gpu": 3 * GIB}
+    assert data["optimizer_state_bytes"] == {"gpu": 2 * GIB, "host": 0}

@@ -1,0 +1,269 @@
+"""Trials on real models: what they measure, and that nothing of the training is changed by them."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+
+import numpy
+import pytest
+import torch
+
+import memagent
+from memagent.preflight import Request, try_out
+from memagent.preflight.work import sharded
+from memagent.probe.host import HostProbe
+
+MIB = 2**20
+
+
+class Net(torch.nn.Module):
+    """Normalises and drops, counts its forwards in a buffer, and holds `width` floats a sample for a moment."""
+
+    def __init__(self, width: int = 2**16) -> None:
+        super().__init__()
+        self.norm, self.drop, self.head = torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.Linear(8, 4)
+        self.width = width
+        self.register_buffer("forwards", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, x, mask=None, targets=None):
+        self.forwards += 1
+        self.last = x[:1, 0].detach()
+        self.seen = (mask is not None, targets is not None, self.training, torch.is_grad_enabled())
+        return self.head(self.drop(self.norm(x))) * torch.ones(len(x), self.width).sum(1, keepdim=True)
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    model = Net()
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def tried(model, optimizer, **request):
+    return try_out(Request(**{"checkpoint": False, **request}), [HostProbe()], [model], [optimizer])
+
+
+def test_an_evaluation_is_measured_without_gradients_in_eval_mode(net):
+    model, optimizer = net
+    found = tried(model, optimizer, eval_batch=torch.randn(512, 8))  # 512 times 2**16 floats
+    assert 0.9 * 128 * MIB < found.needs[0].eval_bytes < 1.5 * 128 * MIB
+    assert model.seen == (False, False, False, False)
+    assert found.fits and found.needs[0].limit_bytes and found.trials[0].error is None
+
+
+def test_nothing_of_the_training_is_changed(net):
+    model, optimizer = net
+    model.drop.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    last, python, state = model.last, random.getstate(), torch.get_rng_state()
+    numbers = numpy.random.get_state()[1].copy()
+
+    def evaluate():
+        model(torch.randn(16, 8))
+        random.random(), numpy.random.rand()
+
+    found = tried(model, optimizer, eval_batch=evaluate, checkpoint=True)
+    assert found.trials[1].error is None and model.seen[2:] == (True, True)  # a callable is left to itself
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model.last is last
+    assert model.training and model.norm.training and not model.drop.training
+    assert random.getstate() == python and torch.equal(torch.get_rng_state(), state)
+    assert (numpy.random.get_state()[1] == numbers).all()
+    assert not optimizer.state and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_training_goes_on_bit_for_bit_as_without_it():
+    def weights(preflight) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = Net(16)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with memagent.attach(model, optimizer, preflight=preflight, predict=False):
+            for _ in range(5):
+                optimizer.zero_grad()
+                model(torch.randn(32, 8)).pow(2).mean().backward()
+                optimizer.step()
+        return torch.cat([value.flatten() for value in model.state_dict().values()])
+
+    assert torch.equal(weights(None), weights(torch.ones(4, 8)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "seen"),
+    [
+        ((torch.ones(4, 8), torch.ones(4)), (False, False)),
+        ({"x": torch.ones(4, 8), "targets": torch.ones(4), "index": 3}, (False, True)),
+        ([torch.ones(4, 8)], (False, False)),
+    ],
+    ids=["what a loader gives", "by name", "one"],
+)
+def test_a_batch_is_handed_over_as_forward_takes_it(net, batch, seen):
+    model, optimizer = net
+    assert tried(model, optimizer, eval_batch=batch).trials[0].error is None
+    assert model.seen[:2] == seen
+
+
+def test_targets_beside_the_inputs_are_handed_over(net):
+    class WithLoss(torch.nn.Linear):
+        def forward(self, x, targets=None):
+            self.seen = targets
+            return super().forward(x)
+
+    model = WithLoss(8, 4)
+    tried(model, torch.optim.SGD(model.parameters()), eval_batch=(torch.ones(2, 8), torch.ones(2)))
+    assert model.seen is not None
+
+
+def test_an_out_of_memory_is_a_finding_and_memory_is_given_back(net):
+    model, optimizer = net
+    probe = HostProbe()
+
+    def evaluate():
+        kept = torch.ones(64 * MIB)  # 256 MiB
+        torch.empty(2**50)
+        return kept
+
+    before = probe.used_bytes()
+    found = try_out(Request(evaluate, False), [probe], [model], [optimizer])
+    assert probe.used_bytes() - before < 64 * MIB
+    assert found.fits is False and found.trials[0].ran_out and found.needs[0].eval_bytes > 2**50
+    assert "at least" in found.verdict()
+
+
+def test_what_fails_otherwise_is_told_and_says_nothing_of_memory(net):
+    model, optimizer = net
+    found = tried(model, optimizer, eval_batch=torch.ones(4, 5))
+    assert found.needs[0].eval_bytes is None and found.fits is True
+    assert "could not be tried: RuntimeError" in found.verdict() and model.training
+
+
+def test_ctrl_c_is_the_users(net):
+    model, optimizer = net
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tried(model, optimizer, eval_batch=interrupt)
+    assert not [thread for thread in threading.enumerate() if thread.name == "memagent-preflight"]
+
+
+def test_the_optimizers_state_counts_until_it_is_there(net):
+    model, optimizer = net
+    parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
+    (need,) = tried(model, optimizer).needs
+    assert 2 * parameters <= need.optimizer_state_bytes <= 2 * parameters + 4 * 4
+    assert need.gradients_bytes == parameters
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    (need,) = tried(model, optimizer).needs
+    assert need.optimizer_state_bytes == need.gradients_bytes == 0
+
+
+def test_a_checkpoint_of_the_scripts_own_is_measured(net):
+    model, optimizer = net
+
+    def save():
+        copies = [torch.ones(32 * MIB) for _ in range(2)]  # as a state_dict on the host
+        del copies
+
+    found = tried(model, optimizer, checkpoint=save)
+    assert found.needs[0].checkpoint_bytes > 0.9 * 256 * MIB
+
+
+def test_a_replica_of_several_is_tried_without_the_others(net):
+    """A forward of DDP itself would wait for the other ranks."""
+    from torch import distributed
+
+    model, optimizer = net
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        wrapped.register_forward_pre_hook(lambda *_: pytest.fail("the wrapper was called"))
+        found = tried(wrapped, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4)), checkpoint=True)
+    finally:
+        distributed.destroy_process_group()
+    assert [trial.error for trial in found.trials] == [None, None] and model.seen[0] is False
+
+
+def test_a_compiled_model_is_handed_what_its_own_forward_takes(net):
+    model, optimizer = net
+    compiled = torch.compile(model, backend="eager")
+    assert tried(compiled, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4))).trials[0].error is None
+    assert model.seen[:2] == (False, False)
+
+
+def test_parameters_sharded_over_ranks_are_left_alone(net):
+    model, optimizer = net
+    model.head.weight._local_tensor = model.head.weight.data  # as a DTensor has it
+    assert sharded([model])
+    found = tried(model, optimizer, eval_batch=torch.ones(4, 8), checkpoint=True)
+    assert all("sharded" in trial.error for trial in found.trials) and model.forwards == 0
+    assert tried(model, optimizer, eval_batch=lambda: None).trials[0].error is None
+
+
+# -- through a run -----------------------------------------------------------------------------------------------------
+
+
+def test_attach_tries_tells_and_records_it(net, recording, capsys):
+    model, optimizer = net
+    with memagent.attach(model, optimizer, preflight=torch.randn(512, 8), predict=False):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    found = recording()
+    (event,) = [event for event in found.events if event.kind == "preflight"]
+    assert event.step == 0 and event.data["fits"] is True and event.data["eval_bytes"]["host"] > 100 * MIB
+    assert "memagent: preflight: eval needs 1" in capsys.readouterr().err
+    columns = found.columns()
+    assert columns["step"] == [0, 1] and columns["phase_preflight_peak_bytes"][1] > MIB
+
+
+def test_a_run_tries_again_when_it_is_asked_and_returns_what_it_found(net, monkeypatch, capsys):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer = net
+    run = memagent.attach(model, optimizer, predict=False)
+    assert run.preflight(eval_batch=torch.ones(4, 8)).fits is True
+    assert run.preflight(eval_batch="all") is None and "eval_batch is a str" in capsys.readouterr().err
+    run.finish()
+    assert run.preflight(eval_batch=torch.ones(4, 8)) is None
+
+
+def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
+    model, optimizer = net
+    risks = []
+    limit = HostProbe().used_bytes() + 64 * MIB
+    run = memagent.attach(
+        model, optimizer, preflight=torch.randn(1024, 8), limit_bytes=limit, on_risk=risks.append, predict=False
+    )
+    deadline = threading.Event()
+    for _ in range(200):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        if risks or deadline.wait(0.02):
+            break
+    run.finish()
+    assert risks[0].cause == "eval" and risks[0].level == "warning"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(clean_settings):
+    import subprocess
+
+    script = """
+import resource, torch, memagent
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+run = memagent.attach(model, optimizer, preflight=torch.randn(100_000, 64), predict=False)
+for _ in range(3):
+    model(torch.randn(8, 64)).sum().backward(); optimizer.step()
+found = run.preflight(eval_batch=torch.randn(8, 64))
+print("trained", found.fits, found.needs[0].eval_bytes < 2**20)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "trained True True\n", done.stderr
+    assert "this will not fit: eval needs at least 1.5" in done.stderr

@@ -1,0 +1,194 @@
+"""What is said at the terminal and to the script, how often, and in which words; and that it comes in time to save a checkpoint."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import memagent
+from memagent import outlook
+from memagent.estimator.estimate import Estimate
+from memagent.forecast import Forecast, Hints
+from memagent.outlook import REPEAT_S, Outlook, warning_text
+from memagent.probe.host import HostProbe
+from memagent.wire.messages import AdviceItem, Device, Risk
+
+GIB, MIB = 2**30, 2**20
+GPU = Device(id="gpu", kind="cuda", name="A100", limit_bytes=40 * GIB)
+HOST = Device(id="host", kind="host", name="host", limit_bytes=64 * GIB)
+FORECAST = Forecast(
+    step=500, level="warning", oom_probability=0.9, cause="leak", eta_step=920.0, eta_s=1500.0, used_bytes=30 * GIB,
+    limit_bytes=40 * GIB, growth_bytes_per_step=24 * MIB,
+)  # fmt: skip
+PREDICTION = Estimate(
+    "trace",
+    26 * GIB,
+    {},
+    advice=(
+        AdviceItem(change="a smaller batch", saving_bytes=2 * GIB, code="batch = 4"),
+        AdviceItem(change="recomputing activations", saving_bytes=9 * GIB, code="model.checkpointing()\nmore"),
+    ),
+)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What an outlook says of one device whose forecasts are `levels`, each a second after the one before: lines, risks."""
+
+    def tell(*levels: str, step_s: float = 1.0) -> tuple[list[str], list[Risk]]:
+        lines, risks = [], []
+        monkeypatch.setattr(outlook, "tell", lines.append)
+        made = Outlook(0, [GPU], Hints(), risks.append)
+        for second, level in enumerate(levels):
+            made._consider(made._lookouts["gpu"], replace(FORECAST, level=level), second * step_s)
+        return [line.partition(":")[0] for line in lines], risks
+
+    return tell
+
+
+def test_a_warning_and_a_worse_one_are_told_once_each(told):
+    lines, risks = told("ok", "warning", "warning", "critical", "critical")
+    assert lines == ["WARNING", "WARNING"] and [risk.level for risk in risks] == ["warning", "critical"]
+
+
+def test_it_is_told_again_every_minute_but_asks_for_no_second_checkpoint(told):
+    lines, risks = told(*["warning"] * 150)
+    assert lines == ["WARNING"] * 3 and len(risks) == 1
+
+
+def test_a_level_that_hesitates_is_one_warning(told):
+    lines, risks = told(*["warning", "ok"] * 20)
+    assert lines == ["WARNING", "A100"] and len(risks) == 1
+
+
+def test_a_warning_after_a_quiet_minute_is_a_new_one(told):
+    lines, risks = told("warning", *["ok"] * int(REPEAT_S + 1), "warning")
+    assert lines == ["WARNING", "A100", "WARNING"] and len(risks) == 2
+
+
+def test_a_notice_is_told_to_nobody(told):
+    assert told("notice", "ok", "notice") == ([], [])
+
+
+def test_the_words_say_when_how_full_why_and_what_it_was_predicted_to_be():
+    text = warning_text(outlook._risk(0, GPU, FORECAST), "A100", PREDICTION)
+    first, cause, change, predicted, saving = text.splitlines()
+    assert first == (
+        "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): 30.00 GiB of 40.00 GiB used, 24.0 MiB more a step."
+    )
+    assert cause.startswith("  cause: leak. ") and change.startswith("  change: ")
+    assert predicted == "  predicted: 26.00 GiB at its peak (by trace); observed: 30.00 GiB"
+    assert saving == "  in this run recomputing activations saves 9.00 GiB: model.checkpointing()"
+
+
+def test_without_a_prediction_the_words_do_without():
+    assert len(warning_text(Risk(level="warning"), "A100").splitlines()) == 1
+    assert "when it next evaluates" in warning_text(Risk(level="warning", cause="eval"), "A100")
+
+
+def test_a_prediction_is_of_the_device_trained_on(monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(outlook, "tell", lines.append)
+    made = Outlook(0, [GPU, HOST], Hints(), lambda risk: None, prediction=lambda: PREDICTION)
+    for device in ("gpu", "host"):
+        made._consider(made._lookouts[device], FORECAST, 0.0)
+    assert ["predicted" in line for line in lines] == [True, False]
+
+
+def test_state_that_will_not_fit_is_told_before_the_step_that_would_die(training):
+    """On the thread that trains, with the gradients in place and nothing of the state."""
+    risks, states = [], []
+    model = torch.nn.Linear(2048, 2048)  # 16 MiB, its gradient, and 32 MiB of state
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 2048)).sum().backward()
+    limit = HostProbe().used_bytes() + 28 * MIB
+
+    def on_risk(risk: Risk) -> None:
+        risks.append(risk)
+        states.append(len(optimizer.state))
+
+    run = memagent.attach(model, optimizer, limit_bytes=limit, on_risk=on_risk, predict=False)
+    optimizer.step()
+    run.finish()
+    assert (risks[0].cause, risks[0].level, states[0]) == ("optimizer_state", "critical", 0)
+
+
+def test_the_forecaster_is_told_what_the_script_says(training, recording):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer, config={"epoch_steps": 7, "max_input_size": "no"}, predict=False)
+    run.expect(max_input_size=4096)
+    step()
+    run.finish()
+    hints = [event.data for event in recording().events if event.kind == "hints"]
+    assert hints == [
+        {"epoch_steps": 7, **({"optimizer_state_bytes": hints[0]["optimizer_state_bytes"]})},
+        {**hints[0], "max_input_size": 4096},
+    ]
+    forecaster = run._foresight.outlook._lookouts["host"].forecaster
+    assert (forecaster._epoch_steps, forecaster._max_input) == (7, 4096)
+
+
+def test_nothing_to_say_is_no_event(training, recording):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, predict=False):
+        step()
+    assert recording().events == []
+
+
+@pytest.mark.parametrize("value", [0, -3, "many", True, float("nan")])
+def test_what_is_no_number_is_told_and_not_believed(training, monkeypatch, capsys, value):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer, _ = training
+    run = memagent.attach(model, optimizer, predict=False)
+    run.expect(epoch_steps=value)
+    run.finish()
+    assert f"epoch_steps is {value!r}: give a number of 1 or more" in capsys.readouterr().err
+
+
+def test_the_estimators_answer_reaches_the_local_forecaster(training):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    step()
+    run.finish()
+    forecaster = run._foresight.outlook._lookouts["host"].forecaster
+    assert forecaster._predicted_peak == run.prediction.peak_allocated_bytes
+
+
+LEAKING = """
+import resource, sys, time, torch, memagent
+torch.set_num_threads(1)
+model = torch.nn.Linear(512, 512)
+optimizer = torch.optim.AdamW(model.parameters())
+kept, saved = [], []
+def save(risk):
+    if not saved:
+        torch.save({"model": model.state_dict(), "step": run.step}, sys.argv[1])
+        saved.append(run.step)
+        print(f"saved at {run.step}", flush=True)
+resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+run = memagent.attach(model, optimizer, on_risk=save, total_steps=100_000, predict=False)
+while True:
+    optimizer.zero_grad()
+    output = model(torch.randn(2048, 512))
+    output.pow(2).mean().backward()
+    optimizer.step()
+    kept.append(output.detach().clone())  # 4 MiB
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(tmp_path, recording):
+    path = tmp_path / "checkpoint.pt"
+    done = subprocess.run(
+        [sys.executable, "-c", LEAKING, str(path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1 and done.stdout.startswith("saved at "), done.stderr
+    checkpoint, finish = torch.load(path), recording().finish
+    assert finish.status == "oom" and 20 < checkpoint["step"] < finish.step
+    assert "WARNING: step" in done.stderr and "cause: leak" in done.stderr
+    assert sum("WARNING" in line for line in done.stderr.splitlines()) <= 3

@@ -1,0 +1,64 @@
+"""The preflight on a real GPU: exact sizes, memory given back, an out-of-memory survived."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import memagent
+
+pytestmark = pytest.mark.gpu
+MIB = 2**20
+
+
+@pytest.fixture
+def limited():
+    """At most 4 GiB of the GPU for this process."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 4 * 2**30 / total))
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_an_evaluation_takes_on_a_gpu_what_the_allocator_counted(gpu_training):
+    model, optimizer, _ = gpu_training
+    batch = torch.randn(65_536, 1024)  # on the host, as a loader gives it: 256 MiB, and twice that within the model
+    run = memagent.attach(model, optimizer, preflight=batch, predict=False)
+    found = run.preflight(eval_batch=batch)
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        model.eval()(batch.cuda())
+    run.finish()
+    assert found.needs[0].eval_bytes == torch.cuda.max_memory_allocated() - held >= 512 * MIB
+    assert found.needs[0].others_bytes > 100 * MIB  # the CUDA context at least
+
+
+def test_a_preflight_gives_back_what_it_took_and_changes_no_step(gpu_training):
+    model, optimizer, step = gpu_training
+    state = torch.cuda.get_rng_state()
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    run = memagent.attach(model, optimizer, preflight=torch.randn(65_536, 1024), predict=False)
+    assert torch.equal(torch.cuda.get_rng_state(), state) and torch.cuda.memory_reserved() == reserved
+    step()
+    run.finish()
+
+
+def test_an_out_of_memory_is_a_finding(gpu_training, limited, capsys):
+    model, optimizer, step = gpu_training
+    run = memagent.attach(model, optimizer, preflight=torch.randn(2**20, 1024), predict=False)  # 4 GiB
+    held = torch.cuda.memory_allocated()
+    step()
+    run.finish()
+    assert "this will not fit: eval needs at least" in capsys.readouterr().err and held < 200 * MIB
+
+
+def test_a_checkpoint_by_torch_save_takes_nothing_of_the_gpu(gpu_training):
+    model, optimizer, step = gpu_training
+    run = memagent.attach(model, optimizer, predict=False)
+    step()
+    found = run.preflight()
+    run.finish()
+    assert found.needs[0].checkpoint_bytes < 2 * MIB and found.needs[0].optimizer_state_bytes == 0

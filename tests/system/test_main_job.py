@@ -138,6 +138,7 @@ def test_the_demo_holds(tmp_path):
     assert leaking["status"] == "oom"
     assert leaking["first_warning_step"] < leaking["oom_step"] and leaking["warned_seconds_before"] > 0
     assert "leaking" in leaking["slack_text"]
+    assert leaking["first_warning_step"] / 2 < leaking["checkpoint_step"] < leaking["oom_step"]
 
 
 def wait_for(condition, timeout_s: float = 60.0) -> None:

@@ -65,7 +65,7 @@ def _play(
     ended = train("leaking", run_id=leaking_id, leak=arguments.leak, steps=8 * arguments.steps)
     _settle(server, leaking_id)
     healthy = story.read_healthy(server, healthy_id)
-    leaking = story.read_leaking(server, leaking_id, ended.ended_at, slack.messages)
+    leaking = story.read_leaking(server, leaking_id, ended, slack.messages)
     if arguments.json:
         print(json.dumps(story.to_json(healthy, leaking, server)), flush=True)
     else:

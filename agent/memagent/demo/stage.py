@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,12 @@ class Ended:
     ended_at: float
     output: str
 
+    @property
+    def checkpoint_step(self) -> int | None:
+        """Step of the last checkpoint that the script saved because it was told that it would die."""
+        steps = re.findall(r"^checkpoint saved at step (\d+)$", self.output, re.MULTILINE)
+        return int(steps[-1]) if steps else None
+
 
 def train(
     server: Server,
@@ -115,6 +122,7 @@ def train(
         "PYTHONUNBUFFERED": "1",
     }
     command = [sys.executable, str(TRAIN), "--steps", str(steps), "--leak", leak, "--gpu-limit-bytes", str(limit_bytes)]
+    command += ["--checkpoint", str(server.folder / f"{name}.pt")]
     process = subprocess.Popen(  # noqa: S603
         command if on_gpu else limited(command, limit_bytes),
         env=environment,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.demo.receiver import Message
-from memagent.demo.stage import Server
+from memagent.demo.stage import Ended, Server
 from memagent.units import format_bytes, format_duration
 
 PAGING_LEVELS = ("warning", "critical")
@@ -24,7 +24,8 @@ class Healthy:
 
 @dataclass(frozen=True)
 class Leaking:
-    """Steps are the run's; `warned_seconds_before` is from the Slack message's arrival to the process's end."""
+    """Steps are the run's; `warned_seconds_before` is from the Slack message's arrival to the process's end, `checkpoint_step` that of the
+    checkpoint which the script saved in its `on_risk`."""
 
     run_id: str
     status: str
@@ -37,6 +38,7 @@ class Leaking:
     peak_bytes: int | None
     limit_bytes: int | None
     error: str | None
+    checkpoint_step: int | None
 
     @property
     def eta_error_ratio(self) -> float | None:
@@ -52,32 +54,34 @@ def read_healthy(server: Server, run_id: str) -> Healthy:
     return Healthy(run_id, run["status"], run["step"], len(alerts), run["peak_bytes"], run["limit_bytes"])
 
 
-def read_leaking(server: Server, run_id: str, ended_at: float, messages: list[Message]) -> Leaking:
+def read_leaking(server: Server, run_id: str, ended: Ended, messages: list[Message]) -> Leaking:
     """The first page-worthy forecast, and the first Slack message about this run, beside the death."""
     run = server.get(f"/api/v1/runs/{run_id}")
     history = server.get(f"/api/v1/runs/{run_id}/forecast")["history"]
     warnings = sorted((item for item in history if item["level"] in PAGING_LEVELS), key=lambda item: int(item["step"]))
     first: dict[str, Any] = warnings[0] if warnings else {}
-    early = [message for message in messages if run_id in str(message.payload) and message.received_at < ended_at]
+    early = [message for message in messages if run_id in str(message.payload) and message.received_at < ended.ended_at]
     return Leaking(
         run_id=run_id,
         status=run["status"],
         oom_step=run["step"],
         first_warning_step=first.get("step"),
         eta_at_warning=first.get("eta_step"),
-        warned_seconds_before=ended_at - early[0].received_at if early else None,
+        warned_seconds_before=ended.ended_at - early[0].received_at if early else None,
         slack_text=early[0].text if early else None,
         cause=first.get("cause"),
         peak_bytes=run["peak_bytes"],
         limit_bytes=run["limit_bytes"],
         error=run["error"],
+        checkpoint_step=ended.checkpoint_step,
     )
 
 
 def holds(healthy: Healthy, leaking: Leaking) -> bool:
-    """Whether the product did its job: silence where nothing was wrong, and a warning before the death."""
+    """Whether the product did its job: silence where nothing was wrong, a warning before the death, and time to save a checkpoint."""
     silent = healthy.status == "completed" and healthy.alerts == 0
-    return silent and leaking.status == "oom" and leaking.warned_seconds_before is not None
+    warned = leaking.warned_seconds_before is not None and leaking.checkpoint_step is not None
+    return silent and leaking.status == "oom" and warned
 
 
 def to_json(healthy: Healthy, leaking: Leaking, server: Server) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def to_json(healthy: Healthy, leaking: Leaking, server: Server) -> dict[str, Any
             "eta_at_warning": leaking.eta_at_warning,
             "warned_seconds_before": leaking.warned_seconds_before,
             "slack_text": leaking.slack_text,
+            "checkpoint_step": leaking.checkpoint_step,
         },
         "database": server.database,
         "server": server.url,
@@ -116,6 +121,8 @@ def tell_story(healthy: Healthy, leaking: Leaking, server: Server) -> str:
         lines.append(
             f"         Slack had the warning {format_duration(leaking.warned_seconds_before)} before the process died{_eta_words(leaking)}"
         )
+    if leaking.checkpoint_step is not None:
+        lines.append(f"         checkpoint saved at step {leaking.checkpoint_step:,} before it died (on_risk)")
     lines += [f"         {server.url}/runs/{leaking.run_id}", "", "The Slack message:", ""]
     lines += [f"  {line}" for line in (leaking.slack_text or "none came before the process died").splitlines()]
     return "\n".join(lines)

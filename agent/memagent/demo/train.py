@@ -1,4 +1,5 @@
-"""Train a small GPT on the Python standard library's own sources. An ordinary script: only two lines of it are memagent's.
+"""Train a small GPT on the Python standard library's own sources. An ordinary script: memagent's are the line with `attach`, and a
+function that saves a checkpoint when it says that the run is about to die.
 
 `--leak outputs` keeps every batch's logits in a list, "to compute the accuracy at the end"; `--leak loss` sums up a validation loss
 without `torch.no_grad()` or `.item()`, which keeps each step's graph with its activations. Both are found in real code every day.
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--leak", choices=("none", "outputs", "loss"), default="none")
     parser.add_argument("--gpu-limit-bytes", type=int, help="use at most this much of the GPU, where there is one")
+    parser.add_argument("--checkpoint", type=Path, help="where to save one when memory is about to run out")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -91,7 +93,14 @@ def main() -> None:
     model = GPT(context=options.context).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 
-    run = memagent.attach(model, optimizer, total_steps=options.steps, config=options)
+    def save(_risk: memagent.Risk) -> None:
+        if options.checkpoint:
+            torch.save(
+                {"step": run.step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, options.checkpoint
+            )
+            print(f"checkpoint saved at step {run.step}", flush=True)
+
+    run = memagent.attach(model, optimizer, total_steps=options.steps, config=options, on_risk=save)
 
     outputs = []
     validation_loss = torch.zeros((), device=device)

@@ -1,7 +1,8 @@
 """Tables. Everything people filter by is a plain row; samples are opaque chunks whose layout `memagent.wire.columns` owns.
 
-A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks. Alerts have transitions, transitions
-cause notifications: the outbox, which is written in the transaction of the transition and delivered later.
+A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks. Alerts of one run with one rule and
+cause fold into an incident. Alerts have transitions, transitions cause notifications: the outbox, which is written in the transaction
+of the transition and delivered later.
 Timestamps are UTC seconds since the Unix epoch as floats, the same on SQLite and PostgreSQL; names end in `_at`.
 A change here needs a migration; a test compares the two.
 """
@@ -26,7 +27,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
-ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact")
+ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact", "ok")
+"""`ok` is an alert that was pending and never confirmed."""
 OPEN_ALERT_STATES = ("pending", "firing")
 NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead")
 
@@ -270,6 +272,34 @@ class Forecast(Base):
     __table_args__ = (Index("ix_forecasts_stream", "stream_id", "id"), Index("ix_forecasts_run", "run_id", "id"))
 
 
+class Incident(Base):
+    """What people are told of once: the alerts of a launch with one rule and one cause, however many ranks have them.
+
+    State and severity are the worst of its alerts'. What people said of it (seen, not now, false alarm) stands here.
+    """
+
+    __tablename__ = "incidents"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rule: Mapped[str] = mapped_column(String(40))
+    cause: Mapped[str | None] = mapped_column(String(40))
+    state: Mapped[str] = mapped_column(String(20))
+    severity: Mapped[str] = mapped_column(String(20))
+    opened_at: Mapped[float]
+    fired_at: Mapped[float | None]
+    """When it was confirmed; None while pending, and for what never was."""
+    updated_at: Mapped[float]
+    closed_at: Mapped[float | None]
+    acked_at: Mapped[float | None]
+    acked_by: Mapped[str | None] = mapped_column(String(200))
+    snoozed_until: Mapped[float | None]
+    false_alarm_at: Mapped[float | None]
+    note: Mapped[str | None] = mapped_column(Text)
+    """The newest words that somebody left with an acknowledgement, a snooze or a false alarm."""
+
+    __table_args__ = (Index("ix_incidents_run", "run_id", "id"), Index("ix_incidents_state", "state", "id"))
+
+
 class Alert(Base):
     """One rule about one stream of a run, from pending to its end. `version` guards against two workers (`UPDATE ... WHERE`)."""
 
@@ -277,6 +307,8 @@ class Alert(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     stream_id: Mapped[int | None] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"))
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    """None for alerts from before there were incidents."""
     rule: Mapped[str] = mapped_column(String(40))
     severity: Mapped[str] = mapped_column(String(20))
     state: Mapped[str] = mapped_column(String(20))
@@ -293,6 +325,7 @@ class Alert(Base):
         Index("ix_alerts_state", "state", "id"),
         Index("ix_alerts_run", "run_id", "id"),
         Index("ix_alerts_stream", "stream_id"),
+        Index("ix_alerts_incident", "incident_id"),
     )
 
 
@@ -320,6 +353,7 @@ class Notification(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
     transition_id: Mapped[int] = mapped_column(ForeignKey("transitions.id", ondelete="CASCADE"))
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
     channel: Mapped[str] = mapped_column(String(40))
     dedup_key: Mapped[str] = mapped_column(String(200), unique=True)
     state: Mapped[str] = mapped_column(String(20))
@@ -336,7 +370,53 @@ class Notification(Base):
         Index("ix_notifications_due", "state", "next_attempt_at"),
         Index("ix_notifications_alert", "alert_id", "id"),
         Index("ix_notifications_transition", "transition_id"),
+        Index("ix_notifications_incident", "incident_id", "channel", "id"),
     )
+
+
+class RuleSetting(Base):
+    """How a project wants a rule: on or off, from which severity on it tells people, and its thresholds. Project `*` is all others."""
+
+    __tablename__ = "rules"
+    project: Mapped[str] = mapped_column(String(200), primary_key=True)
+    rule: Mapped[str] = mapped_column(String(40), primary_key=True)
+    is_on: Mapped[bool]
+    tells: Mapped[str] = mapped_column(String(20))
+    """warning, critical or never"""
+    thresholds: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """{name: number}, those that differ from the rule's own only."""
+    updated_at: Mapped[float]
+    updated_by: Mapped[str | None] = mapped_column(String(200))
+
+
+class Feedback(Base):
+    """What somebody said of an incident. It outlives the run, for the forecaster is judged by it."""
+
+    __tablename__ = "feedback"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    kind: Mapped[str] = mapped_column(String(20))
+    """ack, snooze or false_alarm"""
+    by: Mapped[str | None] = mapped_column(String(200))
+    note: Mapped[str | None] = mapped_column(Text)
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id", ondelete="SET NULL"))
+    run_id: Mapped[str] = mapped_column(String(64))
+    project: Mapped[str] = mapped_column(String(200))
+    rule: Mapped[str] = mapped_column(String(40))
+    cause: Mapped[str | None] = mapped_column(String(40))
+
+    __table_args__ = (Index("ix_feedback_incident", "incident_id"), Index("ix_feedback_project", "project", "id"))
+
+
+class WatchMark(Base):
+    """How far the alerts of a stream have been decided, and the states they were in then: written with every change of an alert."""
+
+    __tablename__ = "watches"
+    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int]
+    """The last chunk that was decided on."""
+    states: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """{rule: state, severity, in_a_row, since}"""
 
 
 class Token(Base):

@@ -76,8 +76,23 @@ def upgrade() -> None:
     kind = "INTEGER" if op.get_bind().dialect.name == "sqlite" else "BIGINT"
     for table in ("alerts", "notifications"):
         op.execute(f"ALTER TABLE {table} ADD COLUMN incident_id {kind} REFERENCES incidents (id)")
+    _fold_what_is_there()
     op.create_index("ix_alerts_incident", "alerts", ["incident_id"])
     op.create_index("ix_notifications_incident", "notifications", ["incident_id", "channel", "id"])
+
+
+def _fold_what_is_there() -> None:
+    """Each alert from before becomes an incident of its own, under its own id."""
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    cause = "json_extract(data, '$.cause')" if is_sqlite else "data ->> 'cause'"
+    op.execute(
+        "INSERT INTO incidents (id, run_id, rule, cause, state, severity, opened_at, fired_at, updated_at, closed_at) "
+        f"SELECT id, run_id, rule, {cause}, state, severity, opened_at, opened_at, updated_at, closed_at FROM alerts"  # noqa: S608
+    )
+    op.execute("UPDATE alerts SET incident_id = id")
+    op.execute("UPDATE notifications SET incident_id = alert_id")
+    if not is_sqlite:
+        op.execute("SELECT setval(pg_get_serial_sequence('incidents', 'id'), (SELECT max(id) FROM incidents))")
 
 
 def downgrade() -> None:

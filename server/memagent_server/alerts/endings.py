@@ -4,25 +4,28 @@
 2. A newer launch of the run ends what is open of the older one, as that one ended; if it never said how, contact with it was lost.
 3. A launch that died of out-of-memory, or fell silent, without an alert that says so gets one, already ended.
    That holds for each launch, and for each silence of a launch that spoke again in between.
+4. What was only pending ends unheard of, but for out-of-memory: then it was right, if late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.rules import RULES
+from memagent_server.alerts.facts import Facts
+from memagent_server.alerts.ledger import Ledger
+from memagent_server.alerts.policy import Policy
 from memagent_server.alerts.state import AlertState, end
-from memagent_server.store.alerts import add_transition, change_alert, ended_unheard, open_alert, open_alerts
+from memagent_server.store.alerts import ended_unheard, open_alerts
 from memagent_server.store.models import Alert, Rank, Run, Stream
 from memagent_server.store.streams import current_streams
 
 
-def end_alerts(session: Session, run: Run, channels: Collection[str], now: float) -> None:
+def end_alerts(session: Session, run: Run, policy: Policy, channels: Collection[str], now: float) -> None:
     """End what is over of a run whose row is locked, and tell of an end that no alert has told of."""
+    ledger = Ledger(session, channels, now)
     for alert in open_alerts(session, run.id):
         stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
         if stream is not None and not stream.is_current:
@@ -31,13 +34,17 @@ def end_alerts(session: Session, run: Run, channels: Collection[str], now: float
             status, step, reason = run.status, run.step, _reason(run)
         else:
             continue
-        before, ended = alert.state, end(AlertState("firing"), status, now)
-        if change_alert(session, alert, now=now, state=ended.state, step=max(alert.step, step)):
-            add_transition(
-                session, alert, from_state=before, to_state=ended.state, reason=reason, now=now, channels=channels
-            )
-    if ended_unheard(session, run.id):
-        _tell_of_end(session, run, channels, now)
+        stood = AlertState("firing" if alert.state == "firing" else "pending")
+        ledger.end(alert, end(stood, status, now).state, step=step, reason=reason)
+    ledger.settle()
+    if ended_unheard(session, run.id) and policy[run.status].is_on:
+        _tell_of_end(session, ledger, run, policy)
+        ledger.settle()
+
+
+def unheard_ends(session: Session, policy_of: Callable[[str], Policy]) -> list[str]:
+    """Runs that have died or fallen silent, whose projects want to hear of it and have not."""
+    return [run.id for run in ended_unheard(session) if policy_of(run.project)[run.status].is_on]
 
 
 def _end_of_older(session: Session, stream: Stream) -> tuple[str, int, str]:
@@ -49,30 +56,32 @@ def _end_of_older(session: Session, stream: Stream) -> tuple[str, int, str]:
     return rank.status, step, f"this launch ended as {rank.status}" + (f": {rank.error}" if rank.error else "")
 
 
-def _tell_of_end(session: Session, run: Run, channels: Collection[str], now: float) -> None:
+def _tell_of_end(session: Session, ledger: Ledger, run: Run, policy: Policy) -> None:
     streams = current_streams(session, [run.id])
     stream = streams[0] if streams else None
-    facts: dict[str, Any] = {"step": run.step, "level": "critical", "was_warned": _was_warned(session, run.id)}
-    if stream is not None:
-        facts |= {"used_bytes": stream.peak_bytes, "limit_bytes": stream.limit_bytes}
-    rule = RULES[run.status]
-    alert = open_alert(
-        session, run_id=run.id, stream_id=stream.id if stream else None, rule=rule.name, severity="critical",
-        state="firing", step=run.step, summary=rule.summarize(facts), data=facts, now=now,
+    facts = Facts(
+        step=run.step, status=run.status, error=run.error, was_warned=_was_warned(session, run.id),
+        launch_peak_bytes=stream.peak_bytes if stream else None, limit_bytes=stream.limit_bytes if stream else None,
     )  # fmt: skip
-    change_alert(session, alert, now=now, state=run.status)
-    add_transition(
-        session, alert, from_state="ok", to_state=run.status, reason=_reason(run), now=now, channels=channels
-    )
+    wanted = policy[run.status]
+    finding = wanted.rule.decide(facts, wanted.thresholds, False)
+    alert = ledger.open(
+        run.id, stream.id if stream else None, wanted.rule.name, severity=wanted.severity(finding.level) or "note", step=run.step,
+        data=finding.data, cause=finding.cause, reason=_reason(run),
+    )  # fmt: skip
+    ledger.end(alert, run.status, step=run.step, reason=_reason(run))
 
 
 def _was_warned(session: Session, run_id: str) -> bool:
-    """Whether this launch was ever forecast to run out."""
+    """Whether people were ever told that this launch would run out."""
     forecast = (
         select(Alert.id)
         .join(Stream, Stream.id == Alert.stream_id)
-        .where(Alert.run_id == run_id, Alert.rule == "oom_forecast", Stream.is_current)
-    )
+        .where(
+            Alert.run_id == run_id, Alert.rule == "oom_forecast", Alert.severity != "note", Alert.state.not_in(("pending", "ok")),
+            Stream.is_current,
+        )
+    )  # fmt: skip
     return session.scalar(forecast.limit(1)) is not None
 
 

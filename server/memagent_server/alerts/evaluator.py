@@ -1,59 +1,41 @@
-"""Feeds new samples of running runs to their forecasters, and turns what comes out into forecasts and alerts in the store.
+"""Feeds new samples of running runs to their forecasters, and turns what rules make of them into forecasts and alerts in the store.
 
-1. Each current device stream of a running run has a `Watch`: a forecaster, an alert state, and how far it has read.
-2. A new watch of a stream that has had an alert (the worker was restarted, or there are two) first reads all that is stored without
-   a word; then its alert state is made to agree with the newest alert in the store.
-3. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
-4. Workers that share a database agree by locking the run and by what the store has open: who comes second has nothing to add.
+1. Each current device stream of a running run has a `Watch`: a forecaster, alert states, and how far it has read.
+2. What is decided is written with a mark of how far: a worker that was restarted, or a second one on the same database, adds nothing to
+   what is decided already. Who finds the mark ahead of itself takes over what stands there.
+3. Rules about whole runs (one rank against the others, a run that stands still) are asked every few seconds, new samples or not.
+4. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.forecast import Forecast, Forecaster, feed
-from memagent_server.alerts.endings import end_alerts
-from memagent_server.alerts.rules import RULES
-from memagent_server.alerts.state import AlertState, observe
-from memagent_server.store.alerts import (
-    add_transition,
-    change_alert,
-    ended_unheard,
-    open_alert,
-    open_alerts,
-    open_but_over,
-)
+from memagent.forecast import Forecast
+from memagent_server.alerts.endings import end_alerts, unheard_ends
+from memagent_server.alerts.ledger import Ledger
+from memagent_server.alerts.policy import Policy, read_policy
+from memagent_server.alerts.runwide import RunWatch, look_at_run
+from memagent_server.alerts.state import gravest
+from memagent_server.alerts.watch import Change, Watch, begin_watch, read_new
+from memagent_server.store.alerts import find_open, open_but_over
 from memagent_server.store.engine import Database
 from memagent_server.store.forecasts import add_forecast
-from memagent_server.store.models import Alert, Run, Stream
-from memagent_server.store.predictions import list_predictions
+from memagent_server.store.history import get_mark, put_mark
+from memagent_server.store.incidents import woken
+from memagent_server.store.models import Incident, Run, Stream
 from memagent_server.store.runs import lock_run
-from memagent_server.store.samples import read_samples
 from memagent_server.store.streams import current_streams
 
 log = logging.getLogger(__name__)
 
 MATERIAL_ETA_CHANGE = 0.05
-
-
-@dataclass
-class Watch:
-    """What is kept of one stream between turns."""
-
-    run_id: str
-    forecaster: Forecaster
-    read_seq: int = -1
-    chunks: int = 0
-    alert: AlertState = field(default_factory=AlertState)
-    newest: Forecast | None = None
-    told: Forecast | None = None
-    """The forecast last written to the store."""
+LOOK_AT_RUNS_S = 5.0
+OVER = {"averted": "it has been calm since", "ok": "it was not confirmed"}
 
 
 class Evaluator:
@@ -62,117 +44,122 @@ class Evaluator:
     def __init__(self, database: Database, channels: Collection[str]) -> None:
         self._database, self._channels = database, tuple(channels)
         self._watches: dict[int, Watch] = {}
+        self._runs: dict[str, RunWatch] = {}
+        self._policies: dict[str, Policy] = {}
+        self._looked_at = float("-inf")
 
     def turn(self, now: float) -> bool:
         """Evaluate everything that is new; returns whether there was anything."""
+        self._policies.clear()
         with self._database.read() as session:
-            running = list(session.scalars(select(Run.id).where(Run.status == "running")))
-            streams = current_streams(session, running)
+            running = session.execute(select(Run.id, Run.project).where(Run.status == "running"))
+            projects = {row.id: row.project for row in running}
+            streams = current_streams(session, list(projects))
         busy = False
         for stream in streams:
-            busy = self._guarded(stream.run_id, lambda stream=stream: self._follow(stream, now)) or busy
+            busy = self._guarded(stream.run_id, self._follow, stream, projects, now) or busy
+        if now - self._looked_at >= LOOK_AT_RUNS_S:
+            self._looked_at = now
+            self._look_at_runs(projects, streams, now)
         for run_id in self._to_close({stream.id for stream in streams}):
-            busy = self._guarded(run_id, lambda run_id=run_id: self._close(run_id, now)) or busy
+            busy = self._guarded(run_id, self._close, run_id, now) or busy
         return busy
 
-    def _guarded(self, run_id: str, work: Any) -> bool:
+    def _guarded(self, run_id: str, work: Callable[..., bool], *arguments: object) -> bool:
         """One run that fails must not stop the others."""
         try:
-            return bool(work())
+            return work(*arguments)
         except Exception:
             log.exception("run %s could not be evaluated", run_id)
             return False
 
+    def _policy(self, session: Session, project: str) -> Policy:
+        """How a project wants its rules, read once a turn."""
+        if project not in self._policies:
+            self._policies[project] = read_policy(session, project)
+        return self._policies[project]
+
     # -- following a running stream ----------------------------------------------------------------------------------
 
-    def _follow(self, stream: Stream, now: float) -> bool:
+    def _follow(self, stream: Stream, projects: dict[str, str], now: float) -> bool:
         watch = self._watches.get(stream.id)
         if watch is None or watch.run_id != stream.run_id:  # SQLite gives the ids of deleted rows to new ones
-            watch = self._begin(stream, now)
+            with self._database.read() as session:
+                watch = begin_watch(session, stream)
             if watch is None:
                 return False
+            self._watches[stream.id] = watch
         elif watch.chunks == stream.chunks:
             return False
+        self._read(stream, watch, projects[stream.run_id], now)
+        return True
+
+    def _read(self, stream: Stream, watch: Watch, project: str, now: float) -> None:
         try:
-            self._write(stream, watch, self._read(stream, watch, now), now)
+            with self._database.read() as session:
+                changes = read_new(session, stream, watch, self._policy(session, project), now)
+            self._write(stream, watch, changes, now)
         except Exception:
             self._watches.pop(stream.id, None)  # it is ahead of the store: begin anew from there
             raise
-        return True
 
-    def _begin(self, stream: Stream, now: float) -> Watch | None:
-        """A watch that has read all that is stored, in agreement with the alert that is open."""
-        limit = stream.limit_bytes or stream.latest.get("limit_bytes")
-        if not limit:
-            return None
-        with self._database.read() as session:
-            run = session.get_one(Run, stream.run_id)
-            forecaster = Forecaster(int(limit), total_steps=run.total_steps, **_predicted(session, stream))
-            known = session.scalar(select(Alert).where(Alert.stream_id == stream.id).order_by(Alert.id.desc()).limit(1))
-        watch = Watch(run.id, forecaster)
-        if known is not None:
-            self._read(stream, watch, now)
-            watch.alert = _state_of(known)
-        self._watches[stream.id] = watch
-        return watch
-
-    def _read(self, stream: Stream, watch: Watch, now: float) -> list[tuple[AlertState, Forecast]]:
-        """Feed the new chunks; returns the alert states passed through, each with the forecast that caused it."""
-        changes: list[tuple[AlertState, Forecast]] = []
-        with self._database.read() as session:
-            for seq, columns in read_samples(session, stream.id, watch.read_seq):
-                for forecast in feed(watch.forecaster, columns):
-                    after = observe(watch.alert, forecast.level, now)
-                    if (after.state, after.severity) != (watch.alert.state, watch.alert.severity):
-                        changes.append((after, forecast))
-                    watch.alert, watch.newest = after, forecast
-                watch.read_seq = seq
-        watch.chunks = stream.chunks
-        return changes
-
-    def _write(self, stream: Stream, watch: Watch, changes: list[tuple[AlertState, Forecast]], now: float) -> None:
+    def _write(self, stream: Stream, watch: Watch, changes: list[Change], now: float) -> None:
         newest = watch.newest
-        paged = [change for change in changes if change[0].state not in ("ok", "pending")]
-        if not paged and (newest is None or not _is_news(watch.told, newest)):
+        if newest is None or not (changes or is_news(watch.told, newest)):
             return
         with self._database.write() as session:
             lock_run(session, stream.run_id)
-            for state, forecast in paged:
-                add_forecast(session, stream, forecast, now)
-                self._record(session, stream, state, forecast, now)
-            if newest is not None and (not paged or _is_news(paged[-1][1], newest)):
-                add_forecast(session, stream, newest, now)
-        watch.told = newest
-
-    def _record(self, session: Session, stream: Stream, state: AlertState, forecast: Forecast, now: float) -> None:
-        facts = _facts(forecast)
-        alert = next((item for item in open_alerts(session, stream.run_id) if item.stream_id == stream.id), None)
-        rule = RULES["oom_forecast"]
-        if alert is None:
-            if state.state != "firing":
+            mark = get_mark(session, stream.id)
+            if mark is not None and mark.seq != watch.mark and mark.seq >= watch.read_seq:
+                watch.adopt(mark.seq, mark.states)  # another worker was quicker
+                watch.told = newest
                 return
-            alert = open_alert(
-                session, run_id=stream.run_id, stream_id=stream.id, rule=rule.name, severity=state.severity, state="firing",
-                step=forecast.step, summary=rule.summarize(facts), data=facts, now=now,
-            )  # fmt: skip
-            reason = f"forecast {forecast.level}: {rule.summarize(facts)}"
-            add_transition(session, alert, from_state="ok", to_state="pending", reason=reason, now=now)
-            add_transition(
-                session, alert, from_state="pending", to_state="firing", reason=reason, now=now, channels=self._channels
-            )
-            return
-        if state.state == "firing" and alert.severity in ("critical", state.severity):
-            return  # another worker was quicker
-        changes: dict[str, Any] = {"state": state.state, "severity": state.severity, "step": forecast.step}
-        reason = "the forecasts have been calm since"
-        if state.state == "firing":
-            changes |= {"summary": rule.summarize(facts), "data": facts}
-            reason = f"forecast {forecast.level}: {rule.summarize(facts)}"
-        before = alert.state
-        if change_alert(session, alert, now=now, **changes):
-            add_transition(
-                session, alert, from_state=before, to_state=state.state, reason=reason, now=now, channels=self._channels
-            )
+            if changes or is_news(watch.told, newest):
+                add_forecast(session, stream, newest, now)
+            ledger = Ledger(session, self._channels, now)
+            for change in changes:
+                enter(session, ledger, stream.run_id, stream.id, change)
+            ledger.settle()
+            put_mark(session, stream.id, watch.read_seq, watch.kept())
+        watch.told, watch.mark = newest, watch.read_seq
+
+    # -- rules about whole runs --------------------------------------------------------------------------------------
+
+    def _look_at_runs(self, projects: dict[str, str], streams: list[Stream], now: float) -> None:
+        self._runs = {run_id: self._runs.get(run_id) or RunWatch() for run_id in projects}
+        for run_id, watch in self._runs.items():
+            mine = [(stream, self._watches.get(stream.id)) for stream in streams if stream.run_id == run_id]
+            self._guarded(run_id, self._look, run_id, watch, mine, now)
+        with self._database.read() as session:
+            awake = [incident.id for incident in woken(session, now)]
+        for incident_id in awake:
+            self._remind(incident_id, now)
+
+    def _look(self, run_id: str, watch: RunWatch, streams: list[tuple[Stream, Watch | None]], now: float) -> bool:
+        with self._database.read() as session:
+            policy = self._policy(session, session.get_one(Run, run_id).project)
+            changes = look_at_run(session, run_id, watch, streams, policy, now)
+        if not changes:
+            return False
+        with self._database.write() as session:
+            lock_run(session, run_id)
+            ledger = Ledger(session, self._channels, now)
+            for stream_id, change in changes:
+                enter(session, ledger, run_id, stream_id, change)
+            ledger.settle()
+        return True
+
+    def _remind(self, incident_id: int, now: float) -> None:
+        with self._database.write() as session:
+            found = session.get(Incident, incident_id)
+            if found is None:
+                return
+            lock_run(session, found.run_id)
+            session.refresh(found)
+            if found.state == "firing" and found.snoozed_until is not None and found.snoozed_until <= now:
+                ledger = Ledger(session, self._channels, now)
+                ledger.remind(found)
+                ledger.settle()
 
     # -- closing what belongs to ended runs ----------------------------------------------------------------------------
 
@@ -181,7 +168,8 @@ class Evaluator:
         gone = [stream_id for stream_id in self._watches if stream_id not in followed]
         with self._database.read() as session:
             watched = session.scalars(select(Stream.run_id).where(Stream.id.in_(gone))) if gone else ()
-            found = list(dict.fromkeys([*watched, *open_but_over(session), *ended_unheard(session)]))
+            unheard = unheard_ends(session, lambda project: self._policy(session, project))
+            found = list(dict.fromkeys([*watched, *open_but_over(session), *unheard]))
         for stream_id in gone:
             if self._watches[stream_id].run_id not in found:
                 del self._watches[stream_id]  # the run was deleted
@@ -189,36 +177,38 @@ class Evaluator:
 
     def _close(self, run_id: str, now: float) -> bool:
         with self._database.read() as session:
+            run = session.get_one(Run, run_id)
+            policy = self._policy(session, run.project)
             streams = list(session.scalars(select(Stream).where(Stream.run_id == run_id)))
         for stream in streams:
             watch = self._watches.pop(stream.id, None)
             if watch is not None and stream.is_current and watch.chunks != stream.chunks:
-                self._write(stream, watch, self._read(stream, watch, now), now)
+                self._read(stream, watch, run.project, now)
         with self._database.write() as session:
-            end_alerts(session, lock_run(session, run_id), self._channels, now)
+            end_alerts(session, lock_run(session, run_id), policy, self._channels, now)
         return True
 
 
-def _predicted(session: Session, stream: Stream) -> dict[str, Any]:
-    """What the newest prediction for this stream's device adds to its forecaster."""
-    for prediction in list_predictions(session, stream.run_id):
-        if (prediction.rank, prediction.device) == (stream.rank, stream.device):
-            return {"predicted_peak_bytes": prediction.peak_allocated_bytes}
-    return {}
+def enter(session: Session, ledger: Ledger, run_id: str, stream_id: int | None, change: Change) -> None:
+    """Write one change into the ledger, if it is one to what the store has open."""
+    alert = find_open(session, run_id, change.rule, stream_id)
+    state, finding = change.state, change.finding
+    if not state.is_open:
+        stood_as = "firing" if state.state == "averted" else "pending"
+        if alert is not None and alert.state == stood_as:
+            ledger.end(alert, state.state, step=change.step, reason=change.reason or OVER[state.state])
+        return
+    if alert is None:
+        alert = ledger.open(
+            run_id, stream_id, change.rule, severity=state.severity, step=change.step, data=finding.data, cause=finding.cause
+        )  # fmt: skip
+    if state.state == "firing" and (
+        alert.state != "firing" or gravest(state.severity, alert.severity) != alert.severity
+    ):
+        ledger.raise_(alert, severity=state.severity, step=change.step, data=finding.data)
 
 
-def _state_of(alert: Alert) -> AlertState:
-    """The state that goes on from the stored alert; a closed one is over, and the next is a new one."""
-    if alert.closed_at is not None:
-        return AlertState()
-    return AlertState("firing", "critical" if alert.severity == "critical" else "warning", 0, alert.opened_at)
-
-
-def _facts(forecast: Forecast) -> dict[str, Any]:
-    return asdict(forecast)
-
-
-def _is_news(told: Forecast | None, newest: Forecast) -> bool:
+def is_news(told: Forecast | None, newest: Forecast) -> bool:
     """Whether the answer changed enough to be kept: another level or cause, or an ETA that moved by a twentieth of what is left."""
     if told is None or (told.level, told.cause) != (newest.level, newest.cause):
         return True

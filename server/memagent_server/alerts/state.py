@@ -2,15 +2,16 @@
 
     ok -> pending -> firing -> averted | finished | oom | lost_contact
 
-1. ok becomes pending at the first forecast that pages (warning or critical).
-2. pending becomes firing when CONFIRM forecasts in a row have paged, or at once at a critical one: the run may die in seconds.
-3. pending falls back to ok at the first forecast that does not page. Nobody hears of it.
-4. firing escalates from warning to critical at the first critical forecast. It never de-escalates.
-5. firing becomes averted when CALM forecasts in a row did not page and HOLD_S seconds have passed since it fired.
+1. ok becomes pending at the first observation that says something is wrong.
+2. pending becomes firing when `confirm` observations in a row have said so, or at once at a critical one: the run may die in seconds.
+3. pending falls back to ok at the first observation that is calm. Nobody hears of it.
+4. firing escalates (note, warning, critical) at the first graver observation. It never de-escalates.
+5. firing becomes averted when `calm` observations in a row were calm and `hold_s` seconds have passed since it fired.
 6. The end of the run ends what is firing: oom when it died of out-of-memory, lost_contact when it fell silent, finished otherwise.
    The end of the run ends what is pending without a word, but for oom: then the forecasts were right, if late.
 7. Nothing but an observation changes anything: absence of data resolves no alert.
 8. averted, finished, oom and lost_contact are final. If a run pages again, that is a new alert.
+9. What is read long after it was measured confirms nothing: while a stream catches up, pending waits for the newest samples.
 """
 
 from __future__ import annotations
@@ -19,20 +20,32 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 State = Literal["ok", "pending", "firing", "averted", "finished", "oom", "lost_contact"]
-Severity = Literal["warning", "critical"]
+Severity = Literal["note", "warning", "critical"]
 
-CONFIRM = 3
-CALM = 30
-HOLD_S = 20.0
 FINAL: tuple[State, ...] = ("averted", "finished", "oom", "lost_contact")
-PAGING = ("warning", "critical")
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "critical")
+"""From what is only listed to what gets people out of bed. Any other level (`ok`, a forecast's `notice`) is calm."""
 
 _ENDS: dict[str, State] = {"oom": "oom", "lost_contact": "lost_contact"}
+_FROM_WORST: tuple[State, ...] = ("oom", "lost_contact", "firing", "pending", "finished", "averted", "ok")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many observations in a row confirm or calm an alert, and how long it stands at least, in seconds."""
+
+    confirm: int = 3
+    calm: int = 30
+    hold_s: float = 20.0
+
+
+FORECAST = Patience()
+"""For what is observed with every sample."""
 
 
 @dataclass(frozen=True)
 class AlertState:
-    """`in_a_row` counts forecasts that say the same: paging while pending, calm while firing. `since` is seconds since the epoch."""
+    """`in_a_row` counts observations that say the same: paging while pending, calm while firing. `since` is in seconds of any one clock."""
 
     state: State = "ok"
     severity: Severity = "warning"
@@ -43,18 +56,23 @@ class AlertState:
     def is_final(self) -> bool:
         return self.state in FINAL
 
+    @property
+    def is_open(self) -> bool:
+        return self.state in ("pending", "firing")
 
-def observe(current: AlertState, level: str, now: float) -> AlertState:
-    """The state after a forecast of `level`."""
-    if current.is_final:
-        return observe(AlertState(), level, now) if level in PAGING else current
-    if level in PAGING:
-        return _paged(current, "critical" if level == "critical" else "warning", now)
+
+def observe(
+    current: AlertState, level: str, now: float, patience: Patience = FORECAST, *, may_fire: bool = True
+) -> AlertState:
+    """The state after an observation of `level`; `may_fire` is False for one that is long past (9)."""
+    severity = next((known for known in SEVERITIES if known == level), None)
+    if severity is not None:
+        return _paged(AlertState() if current.is_final else current, severity, now, patience, may_fire)
     if current.state == "pending":
         return AlertState()
     if current.state == "firing":
         calm = current.in_a_row + 1
-        if calm >= CALM and now - current.since >= HOLD_S:
+        if calm >= patience.calm and now - current.since >= patience.hold_s:
             return replace(current, state="averted", in_a_row=0, since=now)
         return replace(current, in_a_row=calm)
     return current
@@ -67,9 +85,21 @@ def end(current: AlertState, run_status: str, now: float) -> AlertState:
     return AlertState() if current.state == "pending" else current
 
 
-def _paged(current: AlertState, severity: Severity, now: float) -> AlertState:
+def worst_state(*states: str) -> str:
+    """The one that counts for all of them: an end by death, then what is open, then harmless ends."""
+    return min(states, key=_FROM_WORST.index)
+
+
+def gravest(*severities: str) -> str:
+    return max(severities, key=SEVERITIES.index)
+
+
+def _paged(current: AlertState, severity: Severity, now: float, patience: Patience, may_fire: bool) -> AlertState:
+    graver = current.state == "ok" or SEVERITIES.index(severity) > SEVERITIES.index(current.severity)
+    kept = severity if graver else current.severity
     if current.state == "firing":
-        return replace(current, severity="critical" if current.severity == "critical" else severity, in_a_row=0)
+        return replace(current, severity=kept, in_a_row=0)
     in_a_row = current.in_a_row + 1 if current.state == "pending" else 1
-    fires = severity == "critical" or in_a_row >= CONFIRM
-    return AlertState("firing" if fires else "pending", severity, 0 if fires else in_a_row, now)
+    if may_fire and (severity == "critical" or in_a_row >= patience.confirm):
+        return AlertState("firing", kept, 0, now)
+    return AlertState("pending", kept, in_a_row, now)

@@ -54,7 +54,9 @@ def forecasts_of(session: Session, run_id: str) -> dict[str, Any]:
 def describe_forecast(forecast: Forecast, stream: Stream) -> dict[str, Any]:
     """As docs/http.md has it."""
     figures = {name: getattr(forecast, name) for name in _FIGURES}
-    return {"rank": stream.rank, "device": stream.device, "at": iso(forecast.at), **figures}
+    return {
+        "rank": stream.rank, "attempt": stream.attempt, "device": stream.device, "at": iso(forecast.at), **figures,
+    }  # fmt: skip
 
 
 def _newest(session: Session, run_id: str) -> list[tuple[Forecast, Stream]]:

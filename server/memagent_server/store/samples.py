@@ -15,10 +15,11 @@ from sqlalchemy.orm import Session
 
 from memagent.wire import messages
 from memagent.wire.codec import encode
-from memagent.wire.columns import Value, unpack
+from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.store.chunks import ReadChunk, newest_values, pack_stats, read_chunk, stats_of
 from memagent_server.store.errors import ConflictError
+from memagent_server.store.history import read_chunks
 from memagent_server.store.models import Batch, Chunk, Dropped, Event, Rank, Run, Stream
 from memagent_server.store.ranks import enter_rank
 from memagent_server.store.runs import lock_run
@@ -27,8 +28,6 @@ from memagent_server.store.streams import enter_stream, raise_peaks
 from memagent_server.store.upsert import upsert
 
 __all__ = ["Accepted", "add_batch", "read_samples", "series"]
-
-_READ_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -84,18 +83,8 @@ def add_batch(
 
 def read_samples(session: Session, stream_id: int, after_seq: int = -1) -> Iterator[tuple[int, dict[str, list[Value]]]]:
     """(seq, columns) of a stream's chunks after `after_seq`, in order of arrival."""
-    while True:
-        query = (
-            select(Chunk.seq, Chunk.packed)
-            .where(Chunk.stream_id == stream_id, Chunk.seq > after_seq)
-            .order_by(Chunk.seq)
-        )
-        found = session.execute(query.limit(_READ_AT_ONCE)).all()
-        for seq, packed in found:
-            yield seq, unpack(packed)
-        if len(found) < _READ_AT_ONCE:
-            return
-        after_seq = found[-1].seq
+    for chunk in read_chunks(session, stream_id, after_seq):
+        yield chunk.seq, chunk.columns
 
 
 def _repeat(session: Session, known: Batch, digest: str) -> Accepted:

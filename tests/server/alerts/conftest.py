@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import select
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
-from memagent_server.store.alerts import list_alerts
+from memagent_server.store.alerts import list_alerts, list_incidents
+from memagent_server.store.models import Notification, Transition
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.worker import Worker
@@ -56,9 +58,24 @@ class Bench:
             self.now = min(self.now + 10, until)
             self.worker.evaluate()
 
-    def alerts(self) -> list[dict]:
+    def alerts(self, state: str | None = None) -> list[dict]:
+        """Newest first, without notes."""
         with self.database.read() as session:
-            return list_alerts(session)["alerts"]
+            return [alert for alert in list_alerts(session, state=state)["alerts"] if alert["severity"] != "note"]
+
+    def notes(self, rule: str) -> list[dict]:
+        with self.database.read() as session:
+            return [alert for alert in list_alerts(session)["alerts"] if alert["rule"] == rule]
+
+    def incidents(self) -> list[dict]:
+        with self.database.read() as session:
+            return [item for item in list_incidents(session)["incidents"] if item["severity"] != "note"]
+
+    def told(self, channel: str = "webhook") -> list[str]:
+        """Where the transitions led that a channel is told of, in order."""
+        query = select(Transition.to_state).join(Notification, Notification.transition_id == Transition.id)
+        with self.database.read() as session:
+            return list(session.scalars(query.where(Notification.channel == channel).order_by(Notification.id)))
 
     def path(self) -> list[str]:
         (alert,) = self.alerts()

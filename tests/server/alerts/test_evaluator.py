@@ -36,16 +36,6 @@ def avert(bench):
     return avert
 
 
-def told(bench, channel: str = "webhook") -> list[str]:
-    """Where the transitions led that a channel is told of."""
-    return [
-        item["to_state"]
-        for alert in reversed(bench.alerts())
-        for item in alert["transitions"]
-        if item["to_state"] != "pending" and any(note["channel"] == channel for note in alert["notifications"])
-    ]
-
-
 def notified(bench) -> int:
     with bench.database.read() as session:
         return len(session.scalars(select(Notification)).all())
@@ -76,7 +66,7 @@ def test_two_workers_on_one_database_tell_once(bench):
     second.evaluate()
     bench.worker.evaluate()
     assert len(bench.alerts()) == 1
-    assert told(bench) == ["firing", "firing", "oom"]
+    assert bench.told() == ["firing", "firing", "oom"]
     assert notified(bench) == 6
 
 
@@ -107,8 +97,8 @@ def test_workers_that_look_at_the_same_moment_tell_once(bench, ending):
     for thread in threads:
         thread.join()
     assert len(bench.alerts()) == 1
-    assert notified(bench) == 2 * len(told(bench))
-    assert told(bench) == (["firing"] if ending == "a leak" else ["lost_contact"])
+    assert notified(bench) == 2 * len(bench.told())
+    assert bench.told() == (["firing"] if ending == "a leak" else ["lost_contact"])
 
 
 def test_a_new_worker_does_not_fire_again_what_was_averted(bench, avert):
@@ -117,7 +107,7 @@ def test_a_new_worker_does_not_fire_again_what_was_averted(bench, avert):
     bench.worker.evaluate()
     bench.feed(4100, 4200, flat, seq=30)
     bench.worker.evaluate()
-    assert len(bench.alerts()) == 1 and told(bench) == ["firing", "averted"]
+    assert len(bench.alerts()) == 1 and bench.told() == ["firing", "averted"]
 
 
 def test_an_out_of_memory_after_an_averted_alert_is_told(bench, avert):
@@ -209,7 +199,7 @@ def test_a_new_launch_ends_what_was_open_of_the_older_one(bench, status, state):
     bench.worker.evaluate()
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["state"], alert["step"]) == (state, 1199) and told(bench)[-1] == state
+    assert (alert["state"], alert["step"]) == (state, 1199) and bench.told()[-1] == state
     with bench.database.read() as session:
         assert get_run(session, "r").status == "running"
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_server.alerts.state import CALM, CONFIRM, FINAL, HOLD_S, AlertState, end, observe
+from memagent_server.alerts.state import FINAL, FORECAST, AlertState, Patience, end, observe, worst_state
 
+CALM, CONFIRM, HOLD_S = FORECAST.calm, FORECAST.confirm, FORECAST.hold_s
 FIRING = AlertState("firing", "warning", 0, 0.0)
 
 
@@ -76,3 +77,25 @@ def test_8_final_is_final_and_a_new_page_is_a_new_alert(final):
     over = AlertState(final, "critical", 0, 0.0)
     assert observe(over, "ok", 1.0) == over and end(over, "oom", 1.0) == over
     assert observe(over, "warning", 1.0) == AlertState("pending", "warning", 1, 1.0)
+
+
+def test_9_what_is_read_long_after_it_was_measured_confirms_nothing():
+    state = AlertState()
+    for second in range(10):
+        state = observe(state, "critical", float(second), may_fire=False)
+    assert (state.state, state.severity) == ("pending", "critical")
+    assert observe(state, "warning", 11.0).state == "firing"
+
+
+def test_a_note_fires_after_its_own_patience_and_becomes_graver_when_it_does():
+    patience = Patience(confirm=2, calm=1, hold_s=0.0)
+    state = observe(observe(AlertState(), "note", 0.0, patience), "note", 1.0, patience)
+    assert (state.state, state.severity) == ("firing", "note")
+    assert observe(state, "critical", 2.0, patience).severity == "critical"
+    assert observe(state, "ok", 2.0, patience).state == "averted"
+
+
+def test_the_worst_alert_makes_the_incident():
+    assert worst_state("averted", "firing", "finished") == "firing"
+    assert worst_state("averted", "oom", "firing") == "oom"
+    assert worst_state("ok", "averted") == "averted"

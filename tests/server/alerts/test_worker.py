@@ -185,10 +185,10 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch):
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
     follow = bench.worker._evaluator._follow
 
-    def break_one(stream, now):
+    def break_one(stream, projects, now):
         if stream.run_id == "bad":
             raise RuntimeError("damaged")
-        return follow(stream, now)
+        return follow(stream, projects, now)
 
     monkeypatch.setattr(bench.worker._evaluator, "_follow", break_one)
     bench.worker.evaluate()

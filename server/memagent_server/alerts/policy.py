@@ -1,0 +1,61 @@
+"""How a project wants its rules: the rules' defaults under what the store has. Pure but for `read_policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from memagent_server.alerts.rules import RULES, TELLS, Rule
+from memagent_server.alerts.state import Severity
+from memagent_server.store.rules import rule_settings
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How one rule is wanted. `tells` is the least severity that people are told of, or `never`."""
+
+    rule: Rule
+    is_on: bool
+    tells: str
+    thresholds: Mapping[str, float]
+    is_default: bool = True
+
+    def severity(self, level: str) -> Severity | None:
+        """What a finding of `level` is to people; None for a calm one."""
+        if level not in ("warning", "critical"):
+            return None
+        if self.tells == "never" or (self.tells == "critical" and level != "critical"):
+            return "note"
+        return "critical" if level == "critical" else "warning"
+
+
+Policy = Mapping[str, Wanted]
+
+
+def read_policy(session: Session, project: str) -> Policy:
+    """Every rule by name, as `project` wants it."""
+    stored = rule_settings(session, project)
+    found: dict[str, Wanted] = {}
+    for rule in RULES.values():
+        row = stored.get(rule.name)
+        found[rule.name] = (
+            wanted(rule) if row is None else wanted(rule, row.is_on, row.tells, row.thresholds, is_default=False)
+        )
+    return found
+
+
+def wanted(
+    rule: Rule,
+    is_on: bool = True,
+    tells: str | None = None,
+    thresholds: Mapping[str, Any] | None = None,
+    *,
+    is_default: bool = True,
+) -> Wanted:
+    """A rule with its defaults where nothing else is said."""
+    stored = thresholds or {}
+    numbers = {item.name: float(stored.get(item.name, item.default)) for item in rule.thresholds}
+    return Wanted(rule, is_on, tells if tells in TELLS else rule.tells, numbers, is_default)

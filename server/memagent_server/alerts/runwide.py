@@ -1,0 +1,98 @@
+"""Rules about a whole run: one rank against the others, and ranks that stand still. Asked with or without new samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from memagent_server.alerts.facts import Facts
+from memagent_server.alerts.policy import Policy, Wanted
+from memagent_server.alerts.state import AlertState
+from memagent_server.alerts.watch import SWITCHED_OFF, Change, Watch, look
+from memagent_server.store.alerts import find_open
+from memagent_server.store.models import Alert, Rank, Stream
+
+HEARD_S = 45.0
+"""A process that was heard of within this is alive: agents send something at least every 15 s."""
+
+Streams = Collection[tuple[Stream, Watch | None]]
+
+
+@dataclass
+class RunWatch:
+    """Alert states of a run, by rule and stream."""
+
+    states: dict[tuple[str, int], AlertState] = field(default_factory=dict)
+
+
+def look_at_run(
+    session: Session, run_id: str, watch: RunWatch, streams: Streams, policy: Policy, now: float
+) -> list[tuple[int, Change]]:
+    """(stream, change) for every alert about the run that changed."""
+    changes = []
+    for wanted, stream_id, is_per_stream, facts in _looks(session, run_id, streams, policy, now):
+        key = (wanted.rule.name, stream_id if is_per_stream else 0)
+        before = watch.states.get(key)
+        if before is None:
+            before = _stored(find_open(session, run_id, wanted.rule.name, stream_id if is_per_stream else None))
+        after, finding = look(wanted, before, facts, now)
+        watch.states[key] = after
+        if (after.state, after.severity) != (before.state, before.severity) and (before.is_open or after.is_open):
+            reason = "" if wanted.is_on else SWITCHED_OFF
+            changes.append((stream_id, Change(wanted.rule.name, after, finding, facts.step, reason)))
+    return changes
+
+
+def _looks(
+    session: Session, run_id: str, streams: Streams, policy: Policy, now: float
+) -> Iterator[tuple[Wanted, int, bool, Facts]]:
+    """Each rule with the facts it is asked on: (rule, stream that an alert is about, whether it has alerts of its own, facts)."""
+    firsts = _first_of_ranks(streams)
+    lopsided = peaks_of(firsts)
+    if len(lopsided.peak_by_rank) > 1:
+        fullest = max(firsts, key=lambda pair: pair[0].peak_bytes or 0)[0]
+        yield policy["rank_imbalance"], fullest.id, False, lopsided
+    alive = select(Rank.rank).where(
+        Rank.run_id == run_id, Rank.is_current, Rank.status == "running", Rank.last_seen_at >= now - HEARD_S
+    )
+    ranks = set(session.scalars(alive))
+    for stream, watch in firsts:
+        if watch is not None and watch.pace.received_at is not None and stream.rank in ranks:
+            facts = Facts(step=stream.last_step or 0, silent_s=now - watch.pace.received_at, step_s=watch.pace.step_s)
+            yield policy["stalled"], stream.id, True, facts
+
+
+def peaks_of(firsts: Streams) -> Facts:
+    """The ranks' peaks on their first devices, for ranks that have one to compare."""
+    peaks = {stream.rank: stream.peak_bytes for stream, _ in firsts if stream.kind != "host" and stream.peak_bytes}
+    limits = [stream.limit_bytes for stream, _ in firsts if stream.limit_bytes]
+    step = min((stream.last_step or 0 for stream, _ in firsts), default=0)
+    return Facts(step=step, peak_by_rank=peaks, limit_bytes=max(limits, default=None))
+
+
+def _first_of_ranks(streams: Streams) -> list[tuple[Stream, Watch | None]]:
+    """Of each rank the device that is used most; the host's where there is no other."""
+    found: dict[int, tuple[Stream, Watch | None]] = {}
+    for pair in streams:
+        known = found.get(pair[0].rank)
+        if known is None or _order(pair[0]) > _order(known[0]):
+            found[pair[0].rank] = pair
+    return list(found.values())
+
+
+def _order(stream: Stream) -> tuple[bool, int]:
+    return stream.kind != "host", stream.peak_bytes or 0
+
+
+def _stored(alert: Alert | None) -> AlertState:
+    if alert is None:
+        return AlertState()
+    return AlertState(
+        "firing" if alert.state == "firing" else "pending",
+        "critical" if alert.severity == "critical" else "warning" if alert.severity == "warning" else "note",
+        0,
+        alert.opened_at,
+    )

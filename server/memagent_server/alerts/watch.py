@@ -1,0 +1,261 @@
+"""What is kept of one stream between two turns of the worker: its forecaster, its alert states, and how far it has read.
+
+1. A watch begins where the last one stopped: with the states of the stream's mark, and a forecaster that has seen the past (`history`).
+2. Each new sample makes a forecast, and rules that look at samples decide on it.
+3. After all new samples, rules that look at turns decide once, on the newest readings.
+4. Where samples come in much faster than they were taken, and long after, the stream is catching up: nothing begins to fire (state, 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from memagent.forecast import Forecast, Forecaster, feed
+from memagent.wire.columns import Value
+from memagent_server.alerts.facts import CALM, Facts, Finding
+from memagent_server.alerts.policy import Policy, Wanted
+from memagent_server.alerts.state import AlertState, observe
+from memagent_server.store.chunks import Stats
+from memagent_server.store.history import StoredChunk, get_mark, newest_from, read_chunks, read_summaries
+from memagent_server.store.models import Prediction, Run, Stream
+from memagent_server.store.predictions import list_predictions
+from memagent_server.store.streams import used_bytes
+
+LATE_S = 60.0
+"""Samples that arrive sooner than this are fresh, whatever their pace."""
+FAST = 2.0
+"""Seconds of samples that arrive in a second, from which a stream is catching up."""
+SWITCHED_OFF = "the rule was switched off"
+_LOWEST = ("allocated_bytes", "host_rss_bytes", "inactive_split_bytes")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A rule's alert went to `state` because of `finding` at `step`."""
+
+    rule: str
+    state: AlertState
+    finding: Finding
+    step: int
+    reason: str = ""
+
+
+@dataclass
+class Pace:
+    """How the samples of a stream come in, chunk by chunk."""
+
+    time_s: float | None = None
+    received_at: float | None = None
+    step: int | None = None
+    step_s: float | None = None
+    is_late: bool = False
+
+    def take(self, chunk: StoredChunk) -> None:
+        step, time_s = _last(chunk.columns, "step"), _last(chunk.columns, "time_s")
+        if time_s is None or step is None:
+            return
+        if self.time_s is not None and self.received_at is not None and self.step is not None:
+            taken, arrived = time_s - self.time_s, chunk.received_at - self.received_at
+            self.is_late = chunk.received_at - time_s > LATE_S and taken > FAST * arrived
+            if step > self.step and taken > 0:
+                fresh = taken / (step - self.step)
+                self.step_s = fresh if self.step_s is None else 0.8 * self.step_s + 0.2 * fresh
+        self.time_s, self.received_at, self.step = time_s, chunk.received_at, int(step)
+
+
+@dataclass
+class Watch:
+    """`mark` is the chunk up to which the store knows what was decided; `told` the forecast that was last written to it."""
+
+    run_id: str
+    forecaster: Forecaster
+    predicted_peak_bytes: int | None = None
+    read_seq: int = -1
+    chunks: int = 0
+    mark: int = -1
+    states: dict[str, AlertState] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+    newest: Forecast | None = None
+    told: Forecast | None = None
+
+    def state_of(self, rule: str) -> AlertState:
+        return self.states.get(rule, AlertState())
+
+    def adopt(self, seq: int, states: Mapping[str, Any]) -> None:
+        """Take over what was decided elsewhere, or before a restart."""
+        self.mark, self.states = seq, {rule: AlertState(**facts) for rule, facts in states.items()}
+
+    def kept(self) -> dict[str, object]:
+        """The states worth keeping, as JSON has them."""
+        return {rule: asdict(state) for rule, state in self.states.items() if state != AlertState()}
+
+
+def begin_watch(session: Session, stream: Stream) -> Watch | None:
+    """A watch that has seen what is decided already; None where the limit is not known."""
+    limit = stream.limit_bytes or stream.latest.get("limit_bytes")
+    if not limit:
+        return None
+    run = session.get_one(Run, stream.run_id)
+    predicted = prediction_for(session, stream)
+    watch = Watch(
+        run.id, Forecaster(int(limit), **hints_of(session, run, stream, predicted)), predicted.peak_allocated_bytes if predicted else None
+    )  # fmt: skip
+    mark = get_mark(session, stream.id)
+    if mark is not None:
+        watch.adopt(mark.seq, mark.states)
+    first = newest_from(session, stream.id)
+    for stats in read_summaries(session, stream.id, first):
+        for forecast in feed(watch.forecaster, _row(stats)):
+            watch.newest = forecast
+    watch.read_seq = first - 1
+    return watch
+
+
+def read_new(session: Session, stream: Stream, watch: Watch, policy: Policy, now: float) -> list[Change]:
+    """Feed the watch what is new, and return how its alerts changed, in order."""
+    changes: list[Change] = []
+    for chunk in read_chunks(session, stream.id, watch.read_seq):
+        watch.pace.take(chunk)
+        times = chunk.columns.get("time_s")
+        for row, forecast in enumerate(feed(watch.forecaster, with_optimizer_steps(chunk.columns))):
+            watch.newest = forecast
+            if chunk.seq > watch.mark:
+                at = times[row] if times else None
+                facts = Facts(step=forecast.step, kind=stream.kind, forecast=forecast)
+                changes += _decide(watch, policy, "sample", facts, now if at is None else float(at))
+        watch.read_seq = chunk.seq
+    watch.chunks = stream.chunks
+    changes = _as_of_now(changes, watch, policy)
+    if watch.newest is not None and watch.read_seq > watch.mark:
+        at = watch.pace.time_s
+        changes += _decide(watch, policy, "turn", _facts(stream, watch), now if at is None else at)
+    return changes
+
+
+def hints_of(session: Session, run: Run, stream: Stream, predicted: Prediction | None) -> dict[str, Any]:
+    """What is known of a stream beforehand, as the forecaster's arguments."""
+    components = predicted.components if predicted is not None else {}
+    return {
+        "total_steps": run.total_steps,
+        "host_limit_bytes": _host_limit(session, stream),
+        "optimizer_state_bytes": _whole(components.get("optimizer_state")),
+        "predicted_peak_bytes": predicted.peak_allocated_bytes if predicted is not None else None,
+        "epoch_steps": _whole(run.config.get("epoch_steps")),
+        "max_input_size": _whole(run.config.get("max_input_size")),
+    }
+
+
+def prediction_for(session: Session, stream: Stream) -> Prediction | None:
+    """The newest prediction for the stream's device, a traced one before a formula's."""
+    mine = [
+        prediction
+        for prediction in list_predictions(session, stream.run_id)
+        if (prediction.rank, prediction.device) == (stream.rank, stream.device)
+    ]
+    return next(iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None)
+
+
+def with_optimizer_steps(columns: Mapping[str, Sequence[Value]]) -> Mapping[str, Sequence[Value]]:
+    """Columns that tell whether the optimizer has stepped: not yet where step 0 shows no state. One that was loaded is there already."""
+    held = columns.get("optimizer_state_bytes")
+    if held is None or "optimizer_steps" in columns:
+        return columns
+    steps = [
+        0 if not step and state == 0 else max(1, int(step or 0))
+        for step, state in zip(columns["step"], held, strict=True)
+    ]
+    return {**columns, "optimizer_steps": steps}
+
+
+def _as_of_now(changes: list[Change], watch: Watch, policy: Policy) -> list[Change]:
+    """What began to fire some samples ago is told with what is known now."""
+    newest = watch.newest
+    if not changes or newest is None or changes[-1].state.state != "firing":
+        return changes
+    last, wanted = changes[-1], policy[changes[-1].rule]
+    finding = wanted.rule.decide(Facts(step=newest.step, forecast=newest), wanted.thresholds, True)
+    return [*changes[:-1], replace(last, finding=finding, step=newest.step)] if finding.level != "ok" else changes
+
+
+def _decide(watch: Watch, policy: Policy, looks: str, facts: Facts, at: float) -> list[Change]:
+    """Ask the rules that look so often, and move their states."""
+    changes = []
+    for name, wanted in policy.items():
+        before = watch.state_of(name)
+        if wanted.rule.looks != looks or not (wanted.is_on or before.is_open):
+            continue
+        after, finding = look(wanted, before, facts, at, may_fire=not watch.pace.is_late)
+        watch.states[name] = after
+        if (after.state, after.severity) != (before.state, before.severity) and (before.is_open or after.is_open):
+            changes.append(Change(name, after, finding, facts.step, "" if wanted.is_on else SWITCHED_OFF))
+    return changes
+
+
+def look(
+    wanted: Wanted, before: AlertState, facts: Facts, at: float, *, may_fire: bool = True
+) -> tuple[AlertState, Finding]:
+    """One rule's decision on facts, and the state that it leads to. One that was switched off lets go at once."""
+    if not wanted.is_on:
+        return (AlertState("averted", before.severity, 0, at) if before.state == "firing" else AlertState()), CALM
+    finding = wanted.rule.decide(facts, wanted.thresholds, before.state == "firing")
+    severity = wanted.severity(finding.level) or "ok"
+    return observe(before, severity, at, wanted.rule.patience, may_fire=may_fire), finding
+
+
+def _facts(stream: Stream, watch: Watch) -> Facts:
+    latest = stream.latest
+    used = used_bytes(stream)
+    if stream.limit_source == "cgroup":
+        used = _whole(latest.get("cgroup_used_bytes")) or used
+    return Facts(
+        step=stream.last_step or 0,
+        kind=stream.kind,
+        used_bytes=used,
+        peak_bytes=_whole(latest.get("peak_allocated_bytes")),
+        launch_peak_bytes=stream.peak_bytes,
+        reserved_bytes=_whole(latest.get("reserved_bytes")),
+        inactive_split_bytes=_whole(latest.get("inactive_split_bytes")),
+        limit_bytes=stream.limit_bytes,
+        limit_source=stream.limit_source,
+        predicted_peak_bytes=watch.predicted_peak_bytes,
+        forecast=watch.newest,
+    )
+
+
+def _row(stats: Stats) -> dict[str, list[Any]]:
+    """One sample that stands for a chunk: floors at their lowest, all else as it was last, peaks at their highest.
+
+    It is no training step, so that the sizes of batches are learnt from single steps only.
+    """
+    row: dict[str, list[Any]] = {}
+    for name, (least, most, last) in stats.items():
+        row[name] = [least if name in _LOWEST else most if "peak" in name else last]
+    return {**row, "phase": ["past"], "input_size": [None]}
+
+
+def _host_limit(session: Session, stream: Stream) -> int | None:
+    """The limit of the host that the rank's process runs on; the host's own stream has it as its limit already."""
+    if stream.kind == "host":
+        return None
+    query = select(Stream.limit_bytes).where(
+        Stream.run_id == stream.run_id,
+        Stream.rank == stream.rank,
+        Stream.attempt == stream.attempt,
+        Stream.kind == "host",
+    )
+    return session.scalar(query.limit(1)) or None
+
+
+def _last(columns: Mapping[str, Sequence[Value]], name: str) -> float | None:
+    values = columns.get(name)
+    return None if not values or values[-1] is None else float(values[-1])
+
+
+def _whole(value: Any) -> int | None:
+    """A positive whole number, else None: what users wrote into their config may be anything."""
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**62 else None

@@ -16,7 +16,6 @@ from memagent.wire.messages import (
     RunStart,
     SnapshotMessage,
 )
-from memagent_server.alerts.state import PAGING
 from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
@@ -28,6 +27,7 @@ from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
+_PAGING = ("warning", "critical")
 _HELD_BY_SOMEBODY = ("leak", "host_memory")
 """Causes for which there is a line to blame."""
 
@@ -86,7 +86,7 @@ def post_finish(run_id: str) -> Response:
 def _commands(session: Session, run_id: str, batch: Batch, risk: Risk | None) -> list[Command]:
     """What the rank is asked to do: to look who holds the memory, once it is forecast to grow until it runs out. Asked with each answer
     until a snapshot has come; an agent that looks already, or cannot, ignores it."""
-    if risk is None or risk.level not in PAGING or risk.cause not in _HELD_BY_SOMEBODY or not _is_live():
+    if risk is None or risk.level not in _PAGING or risk.cause not in _HELD_BY_SOMEBODY or not _is_live():
         return []
     if has_snapshot(session, run_id, batch.rank, batch.attempt):
         return []

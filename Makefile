@@ -52,6 +52,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.agent $(BENCH)
 	$(BIN)/python -m benchmarks.estimator $(BENCH)
 	$(BIN)/python -m benchmarks.forecast $(BENCH)
+	$(BIN)/python -m benchmarks.leaks $(BENCH)
 
 secrets: setup
 	$(BIN)/python scripts/make_secrets.py

@@ -24,6 +24,8 @@ from memagent.leaks.scopes import Scopes, frames, own_frame
 
 _LEVELS, _NAME_LEVELS = 24, 14
 _MOST_REFERRERS = 5_000
+_MOST_AT_ONCE = 64
+"""`gc.get_referrers` compares every reference of the process with every object that it is given."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class Climber:
 
     def _rise(self, frontier: list[int]) -> list[int]:
         """One level up: positions of what was met for the first time, or leads to more than was known."""
+        frontier = frontier[:: 1 + len(frontier) // _MOST_AT_ONCE]
         here = {id(self.met[position]): position for position in frontier}
         changed: dict[int, None] = {}
         referrers = gc.get_referrers(*map(self.met.__getitem__, frontier)) if frontier else []

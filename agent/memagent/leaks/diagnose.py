@@ -83,8 +83,10 @@ class _Case:
 
     def held(self, growth: Growth) -> list[Suspect]:
         place = self.climber.common(_sample(growth.survivors))
-        if place is None or place.name is None or not _can_grow(place):
+        if place is None or place.name is None:
             return self._unheld(growth)
+        if not _can_grow(place):
+            return []
         kind = _kind(place, growth)
         line = _container_line(self.scopes, place, kind)
         if line is None and not place.name.is_good:
@@ -106,7 +108,7 @@ class _Case:
         if any(
             t.grad is not None and t.grad.grad_fn is not None for t in growth.survivors if t.is_leaf and t.requires_grad
         ):
-            return self._with_graph(growth)
+            return self._gradient(None, growth.bytes_per_step)
         self.unheld += growth.bytes_per_step
         return []
 
@@ -115,23 +117,19 @@ class _Case:
         code = getattr(getattr(function, "forward", None), "__code__", None)
         if attribute is None or code is None or not is_script(code.co_filename):
             return None
-        line = next(iter(lines.attribute_sets(code.co_filename, function.__name__, attribute)), None)
+        sets = lines.attribute_sets(code.co_filename, function.__name__, attribute)
+        line = sets[0] if sets else None
         name = Name(
             f"{function.__name__}: ctx.{attribute}", (attribute,), code.co_filename, function.__name__, code=code
         )
         return _suspect(name, line, f"{name.expression}: tensor", "autograd_function", growth.bytes_per_step, 0.8)
 
-    def _with_graph(self, growth: Growth) -> list[Suspect]:
-        for file in self.scopes.files:
-            for line in lines.calls_with(file, "create_graph")[:1]:
-                name = Name("gradients", (), file, line.function)
-                return [_suspect(name, line, "gradients that keep their graph", "gradient", growth.bytes_per_step, 0.8)]
-        return []
-
     def unreachable(self, growths: Sequence[Growth]) -> list[Suspect]:
         """Cycles: named while they are there, then the collector is run to see whether it frees them."""
         found = []
         for growth in growths:
+            if len(growth.survivors) < 0.8 * self.steps:
+                continue  # the collector has been at it meanwhile, and will be again
             self.climber.common(_sample(growth.survivors))
             closing = _closing(self.climber.met)
             self.climber.close()
@@ -162,30 +160,29 @@ class _Case:
         return [best[1]] if best else []
 
     def _rooted(self, root: graphs.Root) -> list[tuple[tuple[int, int], Suspect]]:
+        """With how sure the line is, and how large the graph."""
         size = self._graph_bytes(root)
         if root.parameter is not None:
-            name = self.climber.name(root.parameter).name
-            expression = f"{name.expression}.grad" if name else "gradients"
-            for file in self.scopes.files:
-                for line in lines.calls_with(file, "create_graph")[:1]:
-                    found = Name(expression, (), file, line.function)
-                    return [
-                        (
-                            (3, root.nodes),
-                            _suspect(found, line, f"{expression}: gradient with a graph", "gradient", size, 0.8),
-                        )
-                    ]
-            return []
+            return [((3, root.nodes), suspect) for suspect in self._gradient(root.parameter, size)]
         place = self.climber.name(root.tensor)
         if place.name is None or not place.name.is_good:
             return []
-        found_lines = _lines_of(self.scopes, place.name)
-        line = found_lines[0] if found_lines else None
-        carried = line is not None and line.strength == lines.GROWS
+        line = next(iter(_lines_of(self.scopes, place.name)), None)
+        is_carried = line is not None and line.strength == lines.GROWS
         kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
         holder = f"{place.name.expression}: graph of {root.nodes:,} nodes"
-        confidence = 0.9 if carried else 0.4
-        return [((2 if carried else 0, root.nodes), _suspect(place.name, line, holder, kind, size, confidence))]
+        suspect = _suspect(place.name, line, holder, kind, size, 0.9 if is_carried else 0.4)
+        return [((2 * is_carried, root.nodes), suspect)]
+
+    def _gradient(self, parameter: Any, size: int | None) -> list[Suspect]:
+        """Gradients that have a graph themselves, by the line that asks for it."""
+        name = self.climber.name(parameter).name if parameter is not None else None
+        holder = f"{name.expression}.grad: gradient with a graph" if name else "gradients that keep their graph"
+        found = [line for file in self.scopes.files for line in lines.calls_with(file, "create_graph")]
+        return [
+            _suspect(Name(holder, (), line.file, line.function), line, holder, "gradient", size, 0.8)
+            for line in found[:1]
+        ]
 
     def _graph_bytes(self, root: graphs.Root) -> int | None:
         return max(self.measured or 0, self.unheld) or graphs.saved_bytes(root.tensor) // self.steps
@@ -264,7 +261,7 @@ def _can_grow(place: Place) -> bool:
     for item in place.passed:
         parameters = getattr(item, "cache_parameters", None) if _is_cache(item) else None
         if isinstance(parameters, BuiltinFunctionType | FunctionType) and parameters()["maxsize"] is not None:
-            return parameters()["maxsize"] > 1024
+            return bool(parameters()["maxsize"] > 1024)
     return True
 
 

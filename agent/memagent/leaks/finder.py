@@ -1,29 +1,30 @@
 """`Finder`: the shell around a diagnosis. It looks only when asked to, at step boundaries, on the thread that trains, and seldom.
 
-A diagnosis takes a census now, another `window` steps later but one, and compares at the next. Each costs tens of milliseconds: the budget
-lets a next one begin only when all of them together stay below a thousandth of the time that the run has lasted. The first may begin at
-once.
+A diagnosis spans `window` steps: it looks at their beginning, in the middle, a step before the end and at the end, tens of milliseconds
+each. The budget lets a next one begin only when all of them together stay below a thousandth of the time that the run has lasted; the
+first may begin at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from memagent.leaks import census, graphs
-from memagent.leaks.census import Census
-from memagent.leaks.diagnose import diagnose
+from memagent.leaks.history import HistoryWindow
+from memagent.leaks.host import HostWindow
 from memagent.leaks.suspect import Diagnosis, Suspect
+from memagent.leaks.tensors import TensorWindow
+from memagent.leaks.window import Window
+from memagent.leaks.workers import WorkerWindow
 
 WINDOW = 20
-_T = TypeVar("_T")
+LEAST_STEPS = 4
 
 
 @dataclass
 class Budget:
-    """Seconds spent on diagnoses, and whether another may begin `elapsed_s` after the first step."""
+    """Seconds spent on diagnoses, and whether another may begin `elapsed_s` after the run did."""
 
     share: float = 0.001
     spent_s: float = 0.0
@@ -37,7 +38,7 @@ class Budget:
 
 @dataclass
 class Finder:
-    """Names what holds growing memory. `request()` from any thread; `after_step` on the training thread at each step's end.
+    """Names what holds growing memory. `request` from any thread; `after_step` on the training thread at each step's end.
 
     used_bytes: what the device (or the host) has in use now, None if unknown. clock: seconds that only grow."""
 
@@ -47,14 +48,16 @@ class Finder:
     budget: Budget = field(default_factory=Budget)
     diagnosis: Diagnosis | None = None
     """The newest one; without suspects where none was found."""
+    history: HistoryWindow | None = None
+    """The newest record of the CUDA allocator, where one was asked for: its snapshot, and what `flame` draws."""
 
     def __post_init__(self) -> None:
         self._began_at = self.clock()
-        self._wanted = False
+        self._wanted: tuple[Window, ...] = ()
+        self._open: tuple[Window, ...] = ()
+        self._first = self._last_seen = 0
+        self._is_half = self._is_last = False
         self._pause_s = 0.0
-        self._first: Census | None = None
-        self._before: Census | None = None
-        self._used: int | None = None
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -64,76 +67,105 @@ class Finder:
     @property
     def is_busy(self) -> bool:
         """Whether a diagnosis is wanted or under way."""
-        return self._wanted or self._first is not None
+        return bool(self._wanted or self._open)
 
-    def request(self) -> None:
-        """Growth is suspected: find its holder, when the budget allows."""
-        self._wanted = True
+    def request(self, *, history: bool = False, host: bool = False) -> None:
+        """Growth is suspected: find its holder, as soon as the budget allows.
+
+        history: also record the CUDA allocator meanwhile. host: also trace Python's own allocations, which slows small steps two to five
+        times while it lasts. One that is wanted already is replaced; one under way is not disturbed."""
+        windows: list[Window] = [TensorWindow(self.used_bytes), WorkerWindow()]
+        if history:
+            self.history = HistoryWindow()
+            windows.append(self.history)
+        self._wanted = (*windows, HostWindow()) if host else tuple(windows)
 
     def after_step(self, step: int) -> Diagnosis | None:
         """To be called when a step has ended. Returns the diagnosis in the step that completes one."""
-        if self._first is None:
+        if not self._open:
             if self._wanted and self.budget.allows(self.clock() - self._began_at):
                 self._begin(step)
             return None
-        if self._before is None and step >= self._first.step + self.window - 1:
-            self._before = self._timed(lambda: census.take(step, census.live_tensors()))
-            return None
-        return self._end(step) if self._before is not None and step > self._before.step else None
+        age = step - self._first
+        self._last_seen = step
+        if self._is_last:
+            return self._end(step)
+        if not self._is_half and 2 * age >= self.window:
+            self._is_half = True
+            self._timed(lambda: _each(self._open, "middle", step))
+        if age >= self.window - 1:
+            self._is_last = True
+            self._timed(lambda: _each(self._open, "before", step))
+        return None
 
-    def conclude(self, step: int) -> Diagnosis | None:
+    def conclude(self) -> Diagnosis | None:
         """The run ends here: judge by what has been seen, if that is enough. For last words."""
-        if self._first is None or step < self._first.step + 3:
+        if not self._open or self._last_seen - self._first < LEAST_STEPS:
+            self.close()
             return None
-        if self._before is None:
-            self._before = self._timed(lambda: census.take(step - 1, census.live_tensors()))
-        return self._end(step)
+        if not self._is_last:
+            self._timed(lambda: _each(self._open, "before", self._last_seen))
+        return self._end(self._last_seen + 1)
+
+    def close(self) -> None:
+        """Give up what is wanted or under way."""
+        opened, self._open, self._wanted = self._open, (), ()
+        for window in opened:
+            window.close()
 
     def _begin(self, step: int) -> None:
-        self._wanted, self._pause_s = False, 0.0
-        self._used = self.used_bytes()
-        self._first = self._timed(lambda: _full_census(step))
+        self._open, self._wanted = self._wanted, ()
+        self._first = self._last_seen = step
+        self._is_half = self._is_last = False
+        self._pause_s = 0.0
+        self._timed(lambda: _each(self._open, "begin", step))
 
     def _end(self, step: int) -> Diagnosis:
-        first, before = self._first, self._before
-        self._first = self._before = None
-        if first is None or before is None:
-            raise RuntimeError("a diagnosis ends that has not begun")
-        rate = self._rate(max(1, step - first.step))
-        suspects = self._timed(lambda: diagnose(first, before, step, measured_bytes_per_step=rate))
-        self.diagnosis = Diagnosis(first.step, step, tuple(suspects), round(self._pause_s, 6))
+        suspects: list[Suspect] = []
+        self._timed(lambda: suspects.extend(found for window in self._open for found in window.end(step)))
+        self._timed(self.close)
+        ranked = sorted(suspects, key=lambda suspect: -(suspect.bytes_per_step or 0) * suspect.confidence)
+        self.diagnosis = Diagnosis(self._first, step, tuple(ranked), round(self._pause_s, 6))
         return self.diagnosis
 
-    def _rate(self, steps: int) -> int | None:
-        now = self.used_bytes()
-        return None if now is None or self._used is None else max(0, now - self._used) // steps
-
-    def _timed(self, call: Callable[[], _T]) -> _T:
+    def _timed(self, call: Callable[[], None]) -> None:
+        """Whatever goes wrong, nothing stays switched on."""
         began = time.perf_counter()
         try:
-            return call()
+            call()
+        except BaseException:
+            self.close()
+            raise
         finally:
             spent = time.perf_counter() - began
             self._pause_s += spent
             self.budget.spend(spent)
 
 
-def _full_census(step: int) -> Census:
-    tensors = census.live_tensors()
-    return census.take(step, tensors, graphs.count(tensors))
+def _each(windows: Sequence[Window], moment: str, step: int) -> None:
+    for window in windows:
+        getattr(window, moment)(step)
 
 
-def find(train_step: Callable[[], object], steps: int = WINDOW) -> Diagnosis:
+def find(
+    train_step: Callable[[], object], steps: int = WINDOW, *, history: bool = False, host: bool = False
+) -> Diagnosis:
     """Run `train_step` some times and say which variable holds the memory that grows meanwhile: for a REPL, a notebook or a test.
 
         diagnosis = memagent.leaks.find(lambda: train_step(model, batch))
         for suspect in diagnosis.suspects: print(suspect.file, suspect.line, suspect.holder, suspect.fix)
 
-    steps: between the two looks; more for what grows seldom. What `train_step` raises is raised."""
+    steps: between the two looks; more for what grows seldom. What `train_step` raises is raised. Raises ValueError for too few steps."""
+    if steps < LEAST_STEPS:
+        raise ValueError(f"{steps} steps are too few to see growth: give at least {LEAST_STEPS}")
     finder = Finder(window=steps)
-    finder.request()
-    for step in range(1, steps + 4):
-        train_step()
-        if (diagnosis := finder.after_step(step)) is not None:
-            return diagnosis
-    raise RuntimeError("the diagnosis did not end")
+    finder.request(history=history, host=host)
+    diagnosis, step = None, 0
+    try:
+        while diagnosis is None:
+            train_step()
+            step += 1
+            diagnosis = finder.after_step(step)
+    finally:
+        finder.close()
+    return diagnosis

@@ -55,7 +55,8 @@ def largest(tensors: Iterable[Any], limit: int = MOST_NODES) -> list[Root]:
 
 def saved_bytes(tensor: Any, limit: int = MOST_NODES) -> int:
     """What a graph may hold: the outputs of its nodes. A rough figure, as some are views and others not saved."""
-    total, seen, todo = 0, {}, [tensor.grad_fn]
+    total, todo = 0, [tensor.grad_fn]
+    seen: dict[int, Any] = {}
     while todo and len(seen) < limit:
         node = todo.pop()
         if node is None or id(node) in seen:

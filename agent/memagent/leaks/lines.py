@@ -23,13 +23,14 @@ from functools import lru_cache
 GROWS, PASSES, SETS = 3, 2, 1
 
 ADDING = frozenset(
-    "append appendleft extend extendleft insert add update setdefault put put_nowait push heappush insort insort_left insort_right "
-    "register_buffer __setitem__ add_param_group add_ cat_ index_add_".split()
-)
+    ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault", "put", "put_nowait", "push", "heappush",
+     "insort", "insort_left", "insort_right", "register_buffer", "__setitem__", "add_param_group", "add_", "cat_", "index_add_")
+)  # fmt: skip
 _ASKING = frozenset(
-    "update add log record store write append push collect save remember observe compute forward __call__ track put".split()
-)
-_ADDING_FUNCTIONS = frozenset("heappush insort insort_left insort_right heappushpop".split())
+    ("update", "add", "log", "record", "store", "write", "append", "push", "collect", "save", "remember", "observe", "compute", "forward",
+     "__call__", "track", "put")
+)  # fmt: skip
+_ADDING_FUNCTIONS = frozenset(("heappush", "insort", "insort_left", "insort_right", "heappushpop"))
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def growing(scopes: Sequence[Scope], names: Sequence[str]) -> list[Line]:
         for position, line in enumerate(_lines(scope, name))
     ]
     ranked = sorted(found, key=lambda item: (item[0], item[2], item[3], item[1], item[4]), reverse=True)
-    return list({(line.file, line.line): line for *_, line in reversed(ranked)}.values())[::-1]
+    lines: dict[tuple[str, int], Line] = {}
+    for *_, line in ranked:
+        lines.setdefault((line.file, line.line), line)
+    return list(lines.values())
 
 
 def calls_with(file: str, keyword: str) -> list[Line]:
@@ -137,15 +141,11 @@ def _lines(scope: Scope, name: str) -> Iterator[Line]:
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
             if strength:
-                yield _line(scope.file, _at(node), strength, parents)
+                yield _line(scope.file, node, strength, parents)
             elif isinstance(node, ast.Expr | ast.Assign | ast.Return | ast.AugAssign):
                 yield from _passed(scope.file, node, names, parents)
         elif isinstance(node, ast.NamedExpr) and node.target.id in names:
             yield _line(scope.file, node, SETS, parents)
-
-
-def _at(node: ast.stmt) -> ast.AST:
-    return node
 
 
 def _root(scope: Scope) -> ast.AST:
@@ -162,21 +162,25 @@ def _root(scope: Scope) -> ast.AST:
 
 def _strength(node: ast.stmt, names: set[str], parents: Sequence[ast.AST], name: str) -> int:
     if isinstance(node, ast.Expr):
-        return GROWS if _adds(node.value, names) else 0
+        return GROWS * _adds(node.value, names)
     if isinstance(node, ast.AugAssign):
-        return GROWS if _mentions_target(node.target, names) else 0
+        return GROWS * _mentions_target(node.target, names)
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        if _adds(node.value, names):
-            return GROWS
-        targets = [part for target in _targets(node) for part in _parts(target)]
-        if any(isinstance(part, ast.Subscript) and _is_mention(part.value, names) for part in targets):
-            return GROWS
-        mentioned = [part for part in targets if _is_mention(part, {name})]
-        if mentioned:
-            if _is_used(node.value, names):
-                return GROWS
-            return SETS if _changes_later(node, parents) else 0
+        return _strength_of_setting(node, node.value, names, parents, name)
     return 0
+
+
+def _strength_of_setting(
+    node: ast.Assign | ast.AnnAssign, value: ast.expr, names: set[str], parents: Sequence[ast.AST], name: str
+) -> int:
+    targets = [part for target in _targets(node) for part in _parts(target)]
+    if _adds(value, names) or any(
+        isinstance(part, ast.Subscript) and _is_mention(part.value, names) for part in targets
+    ):
+        return GROWS
+    if not any(_is_mention(part, {name}) for part in targets):
+        return 0
+    return GROWS if _is_used(value, names) else SETS * _runs_often(parents)
 
 
 def _adds(call: ast.expr, names: set[str]) -> bool:
@@ -184,20 +188,29 @@ def _adds(call: ast.expr, names: set[str]) -> bool:
         return _adds(call.value, names)
     if not isinstance(call, ast.Call):
         return False
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        if function.attr == "register_buffer":
-            return len(call.args) > 1 and _is_constant(call.args[0], names) and _is_used(call.args[1], names)
-        if function.attr in ADDING and _is_mention(function.value, names):
-            return True
-    called = (
+    function, arguments = call.func, call.args
+    called = _called(function)
+    if called in (
+        "register_buffer",
+        "setattr",
+    ):  # setattr(module, "name", value), module.register_buffer("name", value)
+        place = 0 if called == "register_buffer" else 1
+        return (
+            len(arguments) > place + 1
+            and _is_constant(arguments[place], names)
+            and _is_used(arguments[place + 1], names)
+        )
+    if isinstance(function, ast.Attribute) and called in ADDING and _is_mention(function.value, names):
+        return True
+    if called in _ADDING_FUNCTIONS:
+        return any(_is_mention(item, names) for item in arguments[:1])
+    return isinstance(function, ast.Name) and called in names
+
+
+def _called(function: ast.expr) -> str:
+    return (
         function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
     )
-    if called == "setattr":
-        return len(call.args) > 2 and _is_constant(call.args[1], names) and _is_used(call.args[2], names)
-    if called in _ADDING_FUNCTIONS:
-        return any(_is_mention(item, names) for item in call.args[:1])
-    return isinstance(function, ast.Name) and function.id in names
 
 
 def _passed(file: str, node: ast.stmt, names: set[str], parents: Sequence[ast.AST]) -> Iterator[Line]:
@@ -206,13 +219,7 @@ def _passed(file: str, node: ast.stmt, names: set[str], parents: Sequence[ast.AS
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr in _ASKING and _is_mention(function.value, names):
             yield _line(file, node, PASSES, parents)
-        called = (
-            function.attr
-            if isinstance(function, ast.Attribute)
-            else function.id
-            if isinstance(function, ast.Name)
-            else ""
-        )
+        called = _called(function)
         for place, argument in [*enumerate(call.args), *((item.arg, item.value) for item in call.keywords)]:
             if called and _is_mention(argument, names):
                 yield from _inside(file, called, place, isinstance(function, ast.Attribute))
@@ -258,14 +265,11 @@ def _is_mention(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in names or _is_mention(node.value, names)
     if isinstance(node, ast.Subscript):
-        if isinstance(node.slice, ast.Constant) and node.slice.value in names:
-            return True
-        return _is_mention(node.value, names)
+        return _is_constant(node.slice, names) or _is_mention(node.value, names)
     if isinstance(node, ast.Call):
-        function = node.func
-        if isinstance(function, ast.Name) and function.id in ("getattr", "vars") and node.args:
-            return any(isinstance(item, ast.Constant) and item.value in names for item in node.args)
-        return isinstance(function, ast.Attribute) and _is_mention(function.value, names)
+        if _called(node.func) in ("getattr", "vars"):
+            return any(_is_constant(item, names) for item in node.args)
+        return isinstance(node.func, ast.Attribute) and _is_mention(node.func.value, names)
     return isinstance(node, ast.Starred) and _is_mention(node.value, names)
 
 
@@ -320,8 +324,8 @@ def _walk(root: ast.AST) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _changes_later(node: ast.stmt, parents: Sequence[ast.AST]) -> bool:
-    """An assignment that runs more than once: in a loop, or in a function that is no constructor."""
+def _runs_often(parents: Sequence[ast.AST]) -> bool:
+    """In a loop, or in a function that is no constructor."""
     functions = [item.name for item in parents if isinstance(item, _FUNCTIONS)]
     return _in_loop(parents) or bool(functions and functions[-1] not in ("__init__", "main"))
 

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
@@ -61,8 +62,10 @@ def name_at(scopes: Scopes, holder: Any, way: Sequence[Any]) -> Name | None:
         return _global(*scopes.modules[id(holder)], holder, way)
     if isinstance(holder, functools._lru_cache_wrapper):
         return _cached(holder)
-    if not way:
-        return None
+    return _held_name(holder, way) if way else None
+
+
+def _held_name(holder: Any, way: Sequence[Any]) -> Name | None:
     if isinstance(holder, FunctionType):
         return _in_function(holder, way)
     if isinstance(holder, type):
@@ -82,7 +85,7 @@ def _global(module: str, file: str, space: dict[Any, Any], way: Sequence[Any]) -
 
 
 def _cached(wrapper: Any) -> Name | None:
-    function = getattr(wrapper, "__wrapped__", None)
+    function: Any = getattr(wrapper, "__wrapped__", None)
     code = getattr(function, "__code__", None)
     if code is None:
         return None
@@ -92,8 +95,8 @@ def _cached(wrapper: Any) -> Name | None:
 def _in_object(owner: Any, way: Sequence[Any]) -> Name | None:
     attribute = _attribute(owner, way[-1])
     inner = way
-    if attribute is None and way[-1] is namespace(owner) and len(way) > 1:
-        attribute, inner = _key_of(way[-1], way[-2]), way[:-1]
+    if attribute is None and len(way) > 1 and isinstance(way[-1], dict) and way[-1] is namespace(owner):
+        attribute, inner = _key_of(way[-1], way[-2]), way[:-1]  # the object's own namespace lies between
     if attribute is None:
         return None
     if attribute in _REGISTRIES and len(inner) > 1:  # a module's: what it holds is an attribute as well
@@ -106,7 +109,7 @@ def _in_object(owner: Any, way: Sequence[Any]) -> Name | None:
 def _in_class(kind: type, way: Sequence[Any]) -> Name | None:
     if not is_script_class(kind):
         return None
-    space = dict(kind.__dict__)
+    space: dict[Any, Any] = dict(kind.__dict__)
     key, inner = _key_of(space, way[-1]), way
     if key is None and isinstance(way[-1], dict) and len(way) > 1:  # the class' own namespace lies between
         key, inner = _key_of(space, way[-2]), way[:-1]
@@ -178,7 +181,7 @@ def _label(outer: Any, inner: Any, owner: Any) -> str:
 def _identifiers(way: Sequence[Any]) -> tuple[str, ...]:
     """The attributes and keys on the way, nearest to the object first."""
     names = []
-    for inner, outer in zip(way, way[1:], strict=False):
+    for inner, outer in pairwise(way):
         name = _key_of(outer, inner) if isinstance(outer, dict) else _attribute(outer, inner)
         if isinstance(name, str) and name.isidentifier():
             names.append(name)

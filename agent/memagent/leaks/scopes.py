@@ -99,9 +99,8 @@ class Scopes:
                     found.append(variable)
 
     def _add_file(self, file: str) -> None:
-        if file.endswith((".py", ".ipynb")) or file.startswith("<"):
-            if is_script(file) and file not in self.files:
-                self.files.append(file)
+        if file.endswith((".py", ".ipynb", ">")) and is_script(file) and file not in self.files:
+            self.files.append(file)
 
 
 def is_script_class(kind: type) -> bool:

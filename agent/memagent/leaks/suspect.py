@@ -31,7 +31,7 @@ _FIXES: dict[Kind, str] = {
     "dataloader": "Let the dataset return plain tensors, and keep no batches beside the loader.",
     "cycle": "Not a leak: a reference cycle that waits for the garbage collector. Break the cycle, or call `gc.collect()` now and then.",
     "worker": "Keep nothing in `__getitem__`: each worker has its own copy of the dataset, which grows until the epoch ends.",
-    "copy_on_write": "Keep the samples in a numpy array or tensor: reading a Python list writes its reference counts, which copies its pages.",
+    "copy_on_write": "Keep the samples in a numpy array or tensor: reading Python objects writes their counts, which copies their pages.",
     "host": "Drop the objects made at this line, or keep fewer of them.",
     "allocation": "Look at what keeps the result of this line: memory allocated here is still held steps later.",
 }  # fmt: skip

@@ -1,0 +1,25 @@
+"""One way to look for growth over some steps. The finder calls its methods at step boundaries, on the training thread."""
+
+from __future__ import annotations
+
+from memagent.leaks.suspect import Suspect
+
+
+class Window:
+    """Looks at the beginning, in the middle, one step before the end, and at the end; does nothing where a method is not its own."""
+
+    def begin(self, step: int) -> None:
+        """The window opens after `step`."""
+
+    def middle(self, step: int) -> None:
+        """Half of it is over."""
+
+    def before(self, step: int) -> None:
+        """The next step will be the last."""
+
+    def end(self, step: int) -> list[Suspect]:
+        """What grew, and who is to blame."""
+        return []
+
+    def close(self) -> None:
+        """Always called after the end, or instead of it: let go of everything, switch everything off."""

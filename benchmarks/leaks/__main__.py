@@ -1,0 +1,115 @@
+"""The command. See `benchmarks.leaks`."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import benchmarks.leaks
+from memagent.leaks import Finder, census, graphs
+
+OBJECTS, OBJECTS_QUICK = (0, 300_000, 1_000_000, 2_000_000), (0, 300_000)
+REPEATS, REPEATS_QUICK = 15, 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.leaks", description=benchmarks.leaks.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="few objects: shows that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    arguments = parser.parse_args()
+    repeats = REPEATS_QUICK if arguments.quick else REPEATS
+    rows = [measure(count, repeats) for count in (OBJECTS_QUICK if arguments.quick else OBJECTS)]
+    print(table(rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"quick": arguments.quick, "rows": rows}, indent=2) + "\n")
+
+
+def measure(count: int, repeats: int) -> dict[str, float | int]:
+    """Figures with about `count` live objects, in milliseconds: medians, and the least. What torch has imported is among them."""
+    gc.collect()
+    ballast = [{"row": [number]} for number in range(max(0, count - len(gc.get_objects())) // 2)]
+    try:
+        objects = len(gc.get_objects())
+        bare = _timed(_pass, repeats)
+        taken = _timed(lambda: census.take(0, census.live_tensors()), repeats)
+        graph = _timed(lambda: graphs.count(census.live_tensors()), repeats)
+        pauses = [_diagnosis_s() for _ in range(max(3, repeats // 3))]
+    finally:
+        ballast.clear()
+    return {
+        "objects": objects,
+        "pass_ms": _ms(bare),
+        "census_ms": _ms(taken),
+        "census_least_ms": round(min(taken) * 1e3, 1),
+        "census_ms_per_100k": round(statistics.median(taken) * 1e8 / objects, 1),
+        "census_passes": round(statistics.median(taken) / statistics.median(bare), 2),
+        "census_and_graph_ms": _ms(graph),
+        "diagnosis_ms": _ms(pauses),
+        "diagnosis_passes": round(statistics.median(pauses) / statistics.median(bare), 1),
+    }
+
+
+def _pass() -> None:
+    set(map(type, gc.get_objects()))
+
+
+def _diagnosis_s() -> float:
+    """The pause of a whole diagnosis of a list that keeps outputs."""
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters())
+    finder = Finder()
+    finder.request()
+    kept = []
+    for step in range(1, 40):
+        output = model(torch.randn(8, 64))
+        kept.append(output.detach())
+        output.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if (diagnosis := finder.after_step(step)) is not None:
+            assert [suspect.kind for suspect in diagnosis.suspects] == ["list"], diagnosis
+            return diagnosis.pause_s
+    raise AssertionError("no diagnosis")
+
+
+def _timed(call: Callable[[], object], repeats: int) -> list[float]:
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _ms(seconds: list[float]) -> float:
+    return round(statistics.median(seconds) * 1e3, 1)
+
+
+def table(rows: list[dict[str, float | int]]) -> str:
+    """For people."""
+    heads = ("objects", "census", "(least)", "per 100k", "a pass", "diagnosis", "a pass")
+    lines = ["".join(f"{head:>12}" for head in heads)]
+    for row in rows:
+        cells = (
+            f"{row['objects']:,}",
+            *(f"{row[name]:.1f} ms" for name in ("census_ms", "census_least_ms", "census_ms_per_100k")),
+            f"{row['census_passes']:.2f}x",
+            f"{row['diagnosis_ms']:.0f} ms",
+            f"{row['diagnosis_passes']:.1f}x",
+        )
+        lines.append("".join(f"{cell:>12}" for cell in cells))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The finder around a diagnosis: when it looks, what it costs, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+import weakref
+
+import pytest
+import torch
+
+from memagent.leaks import Budget, Finder, Suspect, find, fix_for
+from memagent.leaks.suspect import KINDS
+from memagent.leaks.window import Window
+
+
+class Keeper:
+    def __init__(self):
+        self.kept = []
+
+    def step(self):
+        self.kept.append(torch.zeros(64))
+
+
+def test_find_names_the_attribute_and_its_line():
+    keeper = Keeper()
+    (suspect,) = find(keeper.step).suspects
+    assert (suspect.holder.partition(":")[0], suspect.kind) == ("Keeper.kept", "list")
+    assert suspect.file == __file__ and suspect.function == "Keeper.step" and suspect.bytes_per_step == 256
+    assert suspect.line == Keeper.step.__code__.co_firstlineno + 1
+
+
+def test_it_says_so_when_nothing_is_found():
+    diagnosis = find(lambda: torch.zeros(64))
+    assert not diagnosis and diagnosis.suspects == () and diagnosis.step - diagnosis.first_step == 20
+
+
+def test_find_wants_enough_steps():
+    with pytest.raises(ValueError, match="at least 4"):
+        find(lambda: None, steps=3)
+
+
+def test_it_sees_a_tensor_that_is_kept_every_seventh_step():
+    kept, steps = [], iter(range(1000))
+
+    def step():
+        if next(steps) % 7 == 0:
+            kept.append(torch.zeros(8))
+
+    (suspect,) = find(step, steps=40).suspects
+    assert suspect.holder.startswith("kept: list of")
+
+
+def test_it_leaves_no_references_behind():
+    keeper = Keeper()
+    watched = torch.zeros(128)
+    keeper.kept.append(watched)
+    before = sys.getrefcount(watched), sys.getrefcount(keeper.kept), sys.getrefcount(keeper)
+    finder = Finder()
+    finder.request()
+    for step in range(1, 30):
+        keeper.step()
+        finder.after_step(step)
+    assert finder.suspects
+    assert (sys.getrefcount(watched), sys.getrefcount(keeper.kept), sys.getrefcount(keeper)) == before
+    gone = [weakref.ref(tensor) for tensor in keeper.kept]
+    del watched, keeper
+    assert not any(reference() is not None for reference in gone)
+
+
+def test_the_variables_of_a_running_function_live_no_longer_than_it_wants():
+    """Before Python 3.13 a look at a frame's variables leaves a copy of them in the frame."""
+    finder = Finder()
+    finder.request()
+    kept, gone = [], None
+    for step in range(1, 30):
+        passing = torch.zeros(16)
+        kept.append(torch.zeros(8))
+        finder.after_step(step)
+        gone = weakref.ref(passing)
+        del passing
+        assert gone() is None, step
+    assert finder.suspects
+
+
+def test_it_looks_only_when_asked():
+    finder = Finder()
+    for step in range(1, 50):
+        assert finder.after_step(step) is None
+    assert finder.budget.spent_s == 0 and not finder.is_busy
+
+
+def test_another_diagnosis_waits_until_the_first_is_a_thousandth_of_the_run():
+    now = 0.0
+    finder = Finder(clock=lambda: now, window=5)
+    finder.request()
+    for step in range(1, 9):
+        finder.after_step(step)
+    assert finder.diagnosis is not None and finder.budget.spent_s > 0
+    finder.request()
+    finder.after_step(10)
+    first = finder.diagnosis
+    for step in range(11, 20):
+        finder.after_step(step)
+    assert finder.diagnosis is first
+    now = 1001 * finder.budget.spent_s
+    for step in range(20, 30):
+        finder.after_step(step)
+    assert finder.diagnosis is not first
+
+
+def test_the_budget_is_a_share_of_the_time():
+    budget = Budget(share=0.001)
+    assert budget.allows(0.0)
+    budget.spend(0.5)
+    assert not budget.allows(499.0) and budget.allows(500.0)
+
+
+def test_a_run_that_dies_within_the_window_is_judged_by_what_was_seen():
+    keeper, finder = Keeper(), Finder()
+    finder.request()
+    for step in range(1, 12):
+        keeper.step()
+        finder.after_step(step)
+    diagnosis = finder.conclude()
+    assert diagnosis and diagnosis.suspects[0].holder.startswith("Keeper.kept")
+    assert Finder().conclude() is None
+
+
+def test_nothing_stays_switched_on_after_an_error(monkeypatch):
+    finder = Finder(window=6)
+    finder.request(host=True)
+    finder.after_step(1)
+    assert tracemalloc.is_tracing()
+    monkeypatch.setattr(Window, "middle", lambda self, step: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        for step in range(2, 9):
+            finder.after_step(step)
+    assert not tracemalloc.is_tracing() and not finder.is_busy
+
+
+def test_host_memory_is_traced_on_demand():
+    kept = []
+    diagnosis = find(lambda: kept.append(bytearray(50_000)), host=True)
+    (suspect,) = diagnosis.suspects
+    assert suspect.kind == "host" and suspect.file == __file__ and "bytearray(50_000)" in suspect.holder
+    assert 45_000 < suspect.bytes_per_step < 60_000 and not tracemalloc.is_tracing()
+
+
+def test_the_collector_is_left_as_it_was():
+    gc.disable()
+    try:
+        find(lambda: torch.zeros(4))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_fix(kind):
+    assert fix_for(kind).endswith(".")
+    assert Suspect("train.py", 1, "f", "x: list", kind, 1, 1.0).fix == fix_for(kind)

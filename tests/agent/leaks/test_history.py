@@ -1,0 +1,76 @@
+"""The difference of two allocator snapshots, in torch's documented form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from memagent.leaks.history import difference, flame, folded, held_by_stack, suspects
+
+SCRIPT = "/home/someone/train.py"
+TORCH = "/usr/lib/python3/site-packages/torch/nn/functional.py"
+STEP = [(TORCH, 10, "linear"), (SCRIPT, 20, "step"), (SCRIPT, 30, "<module>")]
+KEEP = [(SCRIPT, 22, "keep"), (SCRIPT, 30, "<module>")]
+
+
+def block(
+    size: int, frames: list[tuple[str, int, str]], state: str = "active_allocated", address: int = 0
+) -> dict[str, Any]:
+    named = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
+    return {"address": address, "size": -(-size // 512) * 512, "requested_size": size, "state": state, "frames": named}
+
+
+def snapshot(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
+    segment = {"device": device, "address": 0, "total_size": 2**21, "segment_type": "small", "blocks": list(blocks)}
+    return {"segments": [segment], "device_traces": [[]], "allocator_settings": {}}
+
+
+def test_it_counts_live_blocks_that_have_a_stack():
+    held = held_by_stack(
+        snapshot(block(100, STEP), block(50, STEP, "active_awaiting_free"), block(70, STEP, "inactive"), block(900, []))
+    )
+    (only,) = held.values()
+    assert (only.size_bytes, only.blocks, only.stack) == (150, 2, tuple(STEP[::-1]))
+    assert only.place == (SCRIPT, 20, "step")
+
+
+def test_it_tells_devices_apart():
+    both = {"segments": [*snapshot(block(1, STEP))["segments"], *snapshot(block(2, KEEP), device=1)["segments"]]}
+    assert [held.size_bytes for held in held_by_stack(both, device=1).values()] == [2]
+
+
+def test_the_difference_is_what_grew_largest_first():
+    first = snapshot(block(100, STEP), block(10, KEEP))
+    last = snapshot(block(80, STEP), *(block(10, KEEP) for _ in range(5)))
+    assert [(held.size_bytes, held.blocks) for held in difference(first, last)] == [(40, 4)]
+
+
+def test_it_blames_the_innermost_line_of_the_script():
+    first, last = snapshot(), snapshot(*(block(1000, STEP) for _ in range(10)), block(5000, KEEP))
+    (only,) = suspects(first, last, steps=10)  # one block in ten steps is no growth
+    assert (only.file, only.line, only.function, only.bytes_per_step, only.kind) == (
+        SCRIPT,
+        20,
+        "step",
+        1000,
+        "allocation",
+    )
+
+
+def test_a_block_that_is_made_longer_each_step_is_growth():
+    (only,) = suspects(snapshot(block(1000, KEEP)), snapshot(block(9000, KEEP)), steps=8)
+    assert (only.line, only.bytes_per_step) == (22, 1000)
+
+
+def test_a_steady_loop_has_no_suspects():
+    steady = snapshot(block(100, STEP), block(10, KEEP))
+    assert suspects(steady, steady, steps=10) == []
+
+
+def test_the_flame_graph_adds_up_and_is_json():
+    held = held_by_stack(snapshot(block(100, STEP), block(30, KEEP))).values()
+    rows, tree = json.loads(json.dumps(folded(held))), json.loads(json.dumps(flame(held)))
+    assert [row["bytes"] for row in rows] == [100, 30] and rows[0]["stack"][0] == f"{SCRIPT}:30 <module>"
+    (trunk,) = tree["children"]
+    assert tree["bytes"] == trunk["bytes"] == 130
+    assert [child["bytes"] for child in trunk["children"]] == [100, 30]

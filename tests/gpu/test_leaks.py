@@ -1,0 +1,60 @@
+"""The finder on a real GPU: `python -m pytest tests/gpu/test_leaks.py`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memagent.leaks import Finder
+from memagent.leaks.history import flame, is_recording
+
+pytestmark = pytest.mark.gpu
+
+
+def diagnose(step, *, history: bool):
+    finder = Finder(used_bytes=torch.cuda.memory_allocated)
+    finder.request(history=history)
+    number = 0
+    while finder.diagnosis is None:
+        step()
+        number += 1
+        finder.after_step(number)
+    return finder
+
+
+def test_it_names_the_list_and_the_line_that_allocates(gpu_training):
+    _, _, step = gpu_training
+    kept = []
+
+    def leaking_step():
+        step()
+        kept.append(torch.ones(2**18, device="cuda"))
+
+    finder = diagnose(leaking_step, history=True)
+    kinds = {suspect.kind: suspect for suspect in finder.suspects}
+    line = leaking_step.__code__.co_firstlineno + 2
+    assert kinds["list"].line == kinds["allocation"].line == line
+    assert kinds["list"].bytes_per_step == kinds["allocation"].bytes_per_step == 2**20
+    assert flame(finder.history.grown)["bytes"] >= 2**20
+
+
+def test_it_suspects_nobody_on_a_clean_loop(gpu_training):
+    assert diagnose(gpu_training[2], history=True).suspects == ()
+
+
+def test_switching_off_really_stops_the_recording(gpu_training):
+    finder = diagnose(gpu_training[2], history=True)
+    assert finder.diagnosis is not None and not is_recording()
+    late = torch.ones(2**20, device="cuda")
+    blocks = [block for segment in torch.cuda.memory._snapshot()["segments"] for block in segment["blocks"]]
+    found = next(block for block in blocks if block["address"] == late.data_ptr())
+    assert not found.get("frames")
+
+
+def test_a_recording_of_the_script_is_left_alone(gpu_training):
+    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=1000)
+    try:
+        finder = diagnose(gpu_training[2], history=True)
+        assert finder.history.last == {} and is_recording()
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)

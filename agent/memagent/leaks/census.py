@@ -105,6 +105,9 @@ def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, Entry]]:
         yield id(tensor), Entry(reference, storage, storage_bytes, size, name, text, shape)
 
 
+Pairs = list[tuple[Any, Entry]]
+
+
 @dataclass(frozen=True)
 class Growth:
     """What the tensors of one kind did between two censuses. `survivors` are they themselves, oldest knowledge first."""
@@ -117,24 +120,28 @@ class Growth:
 
 def grown(first: Census, before: Census, last: Census, tensors: Iterable[Any]) -> list[Growth]:
     """What survived and became more, by device, dtype and dimensions; most bytes first. `tensors` are those of the `last` census, `before`
-    was taken a step earlier."""
+    was taken a step earlier.
+
+    Where almost none survived although there are more each step (each hook ever registered keeps the newest input), new ones stand in."""
     more = last.groups()
     more.subtract(first.groups())
-    kinds: dict[tuple[str, str, int], list[tuple[Any, Entry]]] = {}
+    kinds: dict[tuple[str, str, int], tuple[Pairs, Pairs]] = {}
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
-        if entry is None or more[entry.group] < 2:
-            continue
-        if before.has(tensor, entry) and not first.has(tensor, entry):
-            kinds.setdefault(entry.group, []).append((tensor, entry))
+        if entry is not None and more[entry.group] > 1 and not first.has(tensor, entry):
+            survived, fresh = kinds.setdefault(entry.group, ([], []))
+            (survived if before.has(tensor, entry) else fresh).append((tensor, entry))
     steps = max(1, before.step - first.step)
-    found = [
-        _growth(pairs, steps) for group, pairs in kinds.items() if len(pairs) > 1 and 2 * more[group] >= len(pairs)
-    ]
+    found = []
+    for group, (survived, fresh) in kinds.items():
+        if len(survived) > 1 and 2 * more[group] >= len(survived):
+            found.append(_growth(survived, steps))
+        elif len(survived) <= 1 and more[group] >= steps // 2:
+            found.append(_growth(fresh, steps))
     return sorted(found, key=lambda growth: -growth.bytes_per_step)
 
 
-def _growth(pairs: list[tuple[Any, Entry]], steps: int) -> Growth:
+def _growth(pairs: Pairs, steps: int) -> Growth:
     kept = sum({entry.storage: entry.storage_bytes for _, entry in pairs}.values())
     shown = sum({(entry.storage, entry.shape): entry.size_bytes for _, entry in pairs}.values())
     return Growth([tensor for tensor, _ in pairs], round(kept / steps), keeps_more=kept > 8 * max(shown, 1))

@@ -77,6 +77,17 @@ class Climber:
         """The same for a single object."""
         return self._named(target, 1.0, ())
 
+    def climb(self, target: Any, seconds: float) -> list[Any]:
+        """Everything above a single object, lower things first; within a time of its own."""
+        self._deadline_s = time.perf_counter() + seconds
+        self._begin([target])
+        frontier = [0]
+        for _ in range(_LEVELS):
+            frontier = self._rise(frontier)
+            if not frontier or time.perf_counter() > self._deadline_s:
+                break
+        return self.met
+
     def close(self) -> None:
         """Let go of everything that was met."""
         self.met.clear()

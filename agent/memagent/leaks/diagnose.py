@@ -21,12 +21,12 @@ from typing import Any
 from memagent.leaks import census, graphs, lines
 from memagent.leaks.census import Census, Growth, Longer
 from memagent.leaks.climb import Climber, Place
-from memagent.leaks.naming import Name
+from memagent.leaks.naming import Name, file_of
 from memagent.leaks.scopes import Scopes, is_script, is_script_class, namespace
 from memagent.leaks.suspect import Kind, Suspect
 
 LONGEST_S = 0.8
-_SAMPLE = 16
+_SAMPLE = 8
 _MOST_GROWTHS = 4
 _MOST_SUSPECTS = 3
 
@@ -125,13 +125,11 @@ class _Case:
         return _suspect(name, line, f"{name.expression}: tensor", "autograd_function", growth.bytes_per_step, 0.8)
 
     def unreachable(self, growths: Sequence[Growth]) -> list[Suspect]:
-        """Cycles: named while they are there, then the collector is run to see whether it frees them."""
-        found = []
+        """A cycle: named while it is there, then the collector is run to see whether it frees it."""
         for growth in growths:
             if len(growth.survivors) < 0.8 * self.steps:
                 continue  # the collector has been at it meanwhile, and will be again
-            self.climber.common(_sample(growth.survivors))
-            closing = _closing(self.climber.met)
+            closing = _closing(self.climber.climb(growth.survivors[-1], LONGEST_S / 4))
             self.climber.close()
             alive = [weakref.ref(tensor) for tensor in growth.survivors]
             growth.survivors.clear()
@@ -139,10 +137,9 @@ class _Case:
             freed = sum(reference() is None for reference in alive)
             if freed * 2 >= len(alive) and closing is not None:
                 name, line = closing
-                found.append(
-                    _suspect(name, line, f"{name.expression}: reference cycle", "cycle", growth.bytes_per_step, 0.7)
-                )
-        return found
+                holder = f"{name.expression}: reference cycle"
+                return [_suspect(name, line, holder, "cycle", self.unheld, 0.7)]
+        return []
 
     # -- 3. what a graph keeps --------------------------------------------------------------------------------------------
 
@@ -211,6 +208,8 @@ def _kind(place: Place, growth: Growth) -> Kind:
     for test, kind in _TESTS:
         if any(map(test, passed)):
             return kind
+    if place.name is not None and any("_hooks" in name for name in place.name.identifiers):
+        return "hook"
     if any(isinstance(item, FunctionType) for item in place.below):
         return "closure"
     if growth.keeps_more:
@@ -285,6 +284,8 @@ def _container_line(scopes: Scopes, place: Place, kind: Kind) -> lines.Line | No
     if kind == "cache" and name.code is not None:
         first = name.code.co_firstlineno
         return lines.Line(name.file, first, name.function, lines.GROWS, in_loop=False, text="")
+    if kind == "hook":
+        return next((line for file in scopes.files for line in lines.hook_calls(file)), None)
     return next(iter(_lines_of(scopes, name)), None)
 
 
@@ -305,35 +306,32 @@ def _lines_of(scopes: Scopes, name: Name) -> list[lines.Line]:
 
 
 def _file(kind: type, name: Name) -> str:
-    from memagent.leaks.naming import file_of
-
     return file_of(kind) or name.file
 
 
 def _closing(met: Sequence[Any]) -> tuple[Name, lines.Line | None] | None:
-    """What closes a cycle, among the objects that were met on the way up: an attribute of the script's object, or an error kept in a
-    variable of the function that it was raised through."""
-    ids = {id(item) for item in met}
-    for item in met:
+    """What closes a cycle, among the objects met on the way up: an attribute of the script's object that holds something met later, and
+    so above it; else the function whose frame or closure is among them."""
+    position = {id(item): index for index, item in enumerate(met)}
+    for index, item in enumerate(met):
         if is_script_class(type(item)):
-            from memagent.leaks.naming import file_of
-
-            space = namespace(item) or {}
-            for attribute, value in list(space.items()):
-                if id(value) in ids and not _is_tensor(value):
-                    kind = type(item)
-                    file = file_of(kind)
-                    name = Name(f"{kind.__name__}.{attribute}", (attribute,), file, kind.__name__, owner=kind)
-                    found = lines.attribute_sets(file, kind.__name__, attribute)
-                    return name, next(iter(found), None)
+            for attribute, value in list((namespace(item) or {}).items()):
+                if position.get(id(value), -1) > index or value is item:
+                    return _attribute_line(type(item), attribute)
     for item in met:
-        if isinstance(item, FrameType) and is_script(item.f_code.co_filename):
-            code = item.f_code
-            return Name(f"frame of {code.co_name}", (), code.co_filename, code.co_name, code=code), None
-        if isinstance(item, FunctionType) and is_script(item.__code__.co_filename):
-            code = item.__code__
-            return Name(f"{item.__qualname__}", (), code.co_filename, item.__qualname__, code=code), None
+        code = item.f_code if isinstance(item, FrameType) else item.__code__ if isinstance(item, FunctionType) else None
+        if code is not None and is_script(code.co_filename):
+            return Name(f"variables of {code.co_name}", (), code.co_filename, code.co_name, code=code), None
     return None
+
+
+def _attribute_line(kind: type, attribute: str) -> tuple[Name, lines.Line | None]:
+    file = file_of(kind)
+    found = lines.hook_calls(file) if "hooks" in attribute else lines.attribute_sets(file, kind.__name__, attribute)
+    inside = [line for line in found if kind.__name__ in line.function.split(".")]
+    return Name(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind), next(
+        iter([*inside, *found]), None
+    )
 
 
 def _is_tensor(item: Any) -> bool:

@@ -1,6 +1,7 @@
 """The line that makes something grow: read from the script's source, given the names that lead to what grows.
 
-A *mention* of a name is the variable, the attribute or the key of that name, or a variable that was set from one (`kept = self.kept`).
+A name is a variable's, or with a dot before it that of an attribute or key. A *mention* is the variable (`kept`), the attribute or key
+(`x.kept`, `x["kept"]`), or a variable that was set from one (`mine = self.kept`, `for mine in kept`).
 Statements count by how surely they make it grow:
 
 1. GROWS: a method that adds (`name.append(x)`, `name[key].append(x)`, `name.setdefault(key, []).add(x)`), `name[key] = x`, `name += ...`,
@@ -117,9 +118,13 @@ def is_hook(file: str, function: str) -> bool:
     )
 
 
-def carries(line: Line, name: str) -> bool:
-    """Whether the statement sets `name` from its own former value."""
-    return any(_is_carried(node, name) for node, _ in _walk(tree(line.file)) if getattr(node, "lineno", 0) == line.line)
+def hook_calls(file: str) -> list[Line]:
+    """Calls of `register_forward_hook` and its like."""
+    return [
+        _line(file, node, GROWS, parents)
+        for node, parents in _walk(tree(file))
+        if isinstance(node, ast.Call) and _called(node.func).startswith("register_") and "hook" in _called(node.func)
+    ]
 
 
 @lru_cache(maxsize=64)
@@ -244,7 +249,7 @@ def _inside(file: str, called: str, place: int | str | None, is_method: bool) ->
 
 
 def _aliases(root: ast.AST, name: str) -> set[str]:
-    """Variables set from a mention of the name, and methods taken from it: `add = kept.append`."""
+    """Variables set from a mention of the name, loops over it, and methods taken from it: `add = kept.append`."""
     found = set()
     for node, _ in _walk(root):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -252,18 +257,27 @@ def _aliases(root: ast.AST, name: str) -> set[str]:
             taken = value.value if isinstance(value, ast.Attribute) and value.attr in ADDING else value
             if isinstance(taken, ast.Name | ast.Attribute | ast.Subscript) and _is_mention(taken, {name}):
                 found.add(node.targets[0].id)
+        elif isinstance(node, ast.For) and _is_looped(node.iter, name):
+            found.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
     return found - {name}
+
+
+def _is_looped(value: ast.expr, name: str) -> bool:
+    """`name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
+    if isinstance(value, ast.Call) and _called(value.func) in ("enumerate", "zip", "reversed", "list"):
+        return any(_is_looped(argument, name) for argument in value.args)
+    return _is_mention(value, {name})
 
 
 # -- mentions -----------------------------------------------------------------------------------------------------------------
 
 
 def _is_mention(node: ast.expr, names: set[str]) -> bool:
-    """`name`, `x.name`, `x["name"]`, and what is reached from these: `name[key]`, `name.values`, `name.setdefault(key, [])`."""
+    """The thing itself, and what is reached from it: `name[key]`, `name.values`, `name.setdefault(key, [])`."""
     if isinstance(node, ast.Name):
         return node.id in names
     if isinstance(node, ast.Attribute):
-        return node.attr in names or _is_mention(node.value, names)
+        return "." + node.attr in names or _is_mention(node.value, names)
     if isinstance(node, ast.Subscript):
         return _is_constant(node.slice, names) or _is_mention(node.value, names)
     if isinstance(node, ast.Call):
@@ -278,20 +292,11 @@ def _is_used(value: ast.expr, names: set[str]) -> bool:
 
 
 def _is_constant(node: ast.expr, names: set[str]) -> bool:
-    return isinstance(node, ast.Constant) and node.value in names
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "." + node.value in names
 
 
 def _mentions_target(node: ast.expr, names: set[str]) -> bool:
     return any(_is_mention(part, names) for part in _parts(node))
-
-
-def _is_carried(node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.AugAssign):
-        return _mentions_target(node.target, {name})
-    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        is_set = any(_is_mention(part, {name}) for target in _targets(node) for part in _parts(target))
-        return is_set and _is_used(node.value, {name})
-    return False
 
 
 def _targets(node: ast.stmt) -> list[ast.expr]:

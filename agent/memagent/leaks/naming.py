@@ -23,6 +23,7 @@ _REGISTRIES = ("_buffers", "_parameters", "_modules")
 @dataclass(frozen=True)
 class Name:
     """A readable expression. `identifiers` are the names in it, nearest to the object first: each may be what a line of code mentions.
+    Those of attributes and keys begin with a dot.
 
     owner: the class whose attribute it is. code: the function whose variable it is. Neither for a module's global."""
 
@@ -81,7 +82,7 @@ def _global(module: str, file: str, space: dict[Any, Any], way: Sequence[Any]) -
     key = _key_of(space, way[-1])
     if not isinstance(key, str) or key.startswith("__"):
         return None
-    return Name(f"{key}{_labels(way)}", (*_identifiers(way), key), file, "<module>")
+    return Name(f"{key}{_labels(way)}", (*_identifiers(way), key, f".{key}"), file, "<module>")
 
 
 def _cached(wrapper: Any) -> Name | None:
@@ -103,7 +104,7 @@ def _in_object(owner: Any, way: Sequence[Any]) -> Name | None:
         attribute, inner = _key_of(inner[-1], inner[-2]), inner[:-1]
     kind = type(owner)
     text = f"{kind.__name__}.{attribute}{_labels(inner)}"
-    return Name(text, (*_identifiers(inner), str(attribute)), file_of(kind), kind.__name__, owner=kind)
+    return Name(text, (*_identifiers(inner), f".{attribute}"), file_of(kind), kind.__name__, owner=kind)
 
 
 def _in_class(kind: type, way: Sequence[Any]) -> Name | None:
@@ -116,7 +117,7 @@ def _in_class(kind: type, way: Sequence[Any]) -> Name | None:
     if not isinstance(key, str) or key.startswith("__"):
         return None
     text = f"{kind.__name__}.{key}{_labels(inner)}"
-    return Name(text, (*_identifiers(inner), key), file_of(kind), kind.__name__, owner=kind)
+    return Name(text, (*_identifiers(inner), f".{key}"), file_of(kind), kind.__name__, owner=kind)
 
 
 def _in_function(function: FunctionType, way: Sequence[Any]) -> Name | None:
@@ -184,7 +185,7 @@ def _identifiers(way: Sequence[Any]) -> tuple[str, ...]:
     for inner, outer in pairwise(way):
         name = _key_of(outer, inner) if isinstance(outer, dict) else _attribute(outer, inner)
         if isinstance(name, str) and name.isidentifier():
-            names.append(name)
+            names.append(f".{name}")
     return tuple(names)
 
 

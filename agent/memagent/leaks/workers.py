@@ -101,7 +101,8 @@ def _keeping(part: Any, size: int) -> list[Suspect]:
     else:
         scopes = [lines.Scope(file_of(base), None, base.__name__) for base in kind.__mro__ if is_script_class(base)]
         name, names = kind.__name__, [key for key, value in list((namespace(part) or {}).items()) if _can_grow(value)]
-    found = [(line, attribute) for attribute in names for line in lines.growing(scopes, [attribute])]
+    dot = "" if isinstance(part, FunctionType) else "."
+    found = [(line, attribute) for attribute in names for line in lines.growing(scopes, [dot + attribute])]
     return [
         Suspect(line.file, line.line, line.function, f"{name}.{attribute}: grows in each worker", "worker", size, 0.9)
         for line, attribute in found

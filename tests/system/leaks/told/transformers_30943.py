@@ -1,0 +1,31 @@
+"""Told in https://github.com/huggingface/transformers/issues/30943: predictions and labels of an evaluation are gathered for compute_metrics."""
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+class EvalLoopContainer:
+    def __init__(self):
+        self.tensors = None
+
+    def add(self, tensors):
+        if self.tensors is None:
+            self.tensors = tensors
+        else:
+            self.tensors = torch.cat((self.tensors, tensors))  # LEAK variable EvalLoopContainer.tensors
+
+
+all_preds = EvalLoopContainer()
+for _ in range(40):
+    logits = model(torch.rand(16, 32))
+    train_step(logits.mean())
+    all_preds.add(logits.detach())

@@ -39,6 +39,9 @@ class DisabledRun:
     def report(self) -> dict[str, Any]:
         return {"run_id": self.id, "status": self.status}
 
+    def snapshot(self, why: str = "") -> None:
+        return None
+
     def finish(self, status: str = "completed", *, error: str | None = None) -> None:
         return None
 

@@ -12,7 +12,7 @@ from typing import Any
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import missing_state_bytes
-from memagent.forecast import Hints
+from memagent.forecast import Forecast, Hints
 from memagent.guard import Guard, tell
 from memagent.outlook import Outlook
 from memagent.preflight import Preflight, Request, try_out
@@ -39,6 +39,7 @@ class Foresight:
         on_risk: Callable[[Risk], None] | None,
         add_event: Callable[[Event], None],
         prediction: Callable[[], Estimate | None],
+        on_suspicion: Callable[[Forecast], None] = lambda _: None,
     ) -> None:
         self._sampler, self._guard, self._on_risk = sampler, guard, on_risk
         self._add_event, self._prediction = add_event, prediction
@@ -52,6 +53,7 @@ class Foresight:
             self.note_risk,
             gc_probe=self._sweep.ask,
             prediction=prediction,
+            on_suspicion=on_suspicion,
         )
 
     @property

@@ -5,17 +5,23 @@ from __future__ import annotations
 import mmap
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from memagent.guard import Guard
+from msgspec import structs
+
+from memagent.estimator.estimate import Estimate
+from memagent.guard import Guard, tell
 from memagent.hooks.exit import chain_of, describe_error
 from memagent.hooks.oom import AllocationFailure, failure_in, watch_failures
+from memagent.leaks import Suspect
+from memagent.oom_report import oom_report
 from memagent.sampler import Sampler, Track
 from memagent.units import format_bytes
 from memagent.watch import ModelWatch
-from memagent.wire.messages import Event
+from memagent.wire.messages import Device, Event
 
 _LEFT = "_memagent_phase"
 _COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
@@ -61,8 +67,27 @@ class LastWords:
         if add_note is not None:
             add_note(note(words, self._sampler.step, self._place))
         with suppress(MemoryError):  # there may be no room to look around
-            words["largest_tensors"] = [asdict(holder) for holder in self._watch.largest_tensors()]
+            words["largest_tensors"] = self.largest_tensors()
         return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)
+
+    def report(self, words: Event, prediction: Estimate | None, suspects: Sequence[Suspect]) -> None:
+        """What killed the run, to the terminal; the server makes the same of the event."""
+        track = self._sampler.tracks[0]
+        words.data["suspects"] = [suspect.to_dict() for suspect in suspects]
+        found = oom_report(
+            words.data,
+            words.step,
+            device=track.probe.device.id,
+            reading={"peak_allocated_bytes": track.total_peak},
+            predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
+            suspects=words.data["suspects"],
+            advice=[structs.asdict(item) for item in prediction.advice] if prediction else (),
+        )
+        tell("\n".join(found.lines()))
+
+    def largest_tensors(self) -> list[dict[str, Any]]:
+        """The largest live tensors and what a person calls them, JSON-ready."""
+        return [asdict(holder) for holder in self._watch.largest_tensors()]
 
     def close(self) -> None:
         self._unwatch()
@@ -99,6 +124,15 @@ def note(words: dict[str, Any], step: int, place: str) -> str:
     )
 
 
+def _allocator(device: Device) -> dict[str, int]:
+    """What the caching allocator held and had obtained, where there is one."""
+    if device.kind != "cuda":
+        return {}
+    stats = sys.modules["torch"].cuda.memory_stats(device.index)
+    names = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
+    return {name: stats[f"{name}.all.current"] for name in names if f"{name}.all.current" in stats}
+
+
 def _device(track: Track) -> dict[str, Any]:
     device = track.probe.device
     components = zip(_COMPONENTS, track.components, strict=True)
@@ -106,5 +140,6 @@ def _device(track: Track) -> dict[str, Any]:
         "name": device.name,
         "used_bytes": track.probe.used_bytes(),
         "limit_bytes": track.probe.limit_bytes,
+        **_allocator(device),
         "components": {name: value for name, value in components if value is not None},
     }

@@ -41,7 +41,8 @@ class Lookout:
 class Outlook:
     """Forecasts for `devices`; `on_risk`, where given, gets each new or worse risk, on the thread that calls `observe`.
 
-    `gc_probe`: as `Forecaster` takes it. `prediction` is what the estimator says of the first device by now.
+    `gc_probe`: as `Forecaster` takes it. `on_suspicion` gets each forecast that is not calm, on that thread too. `prediction` is what the
+    estimator says of the first device by now.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Outlook:
         *,
         gc_probe: GcProbe | None = None,
         prediction: Callable[[], Estimate | None] = lambda: None,
+        on_suspicion: Callable[[Forecast], None] = lambda _: None,
     ) -> None:
+        self._on_suspicion = on_suspicion
         self._rank, self._on_risk, self._prediction, self._hints = rank, on_risk, prediction, hints
         self._trained = devices[0].id
         self._lookouts: dict[str, Lookout] = {}
@@ -78,6 +81,8 @@ class Outlook:
         for forecast in feed(lookout.forecaster, watched(columns, beside=lookout.beside)):
             lookout.newest = forecast
         if lookout.newest is not None:
+            if lookout.newest.level != "ok":
+                self._on_suspicion(lookout.newest)
             self._consider(lookout, lookout.newest, time.monotonic())
 
     def expect_state(self, used_bytes: Mapping[str, int]) -> None:

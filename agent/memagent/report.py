@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from memagent.delivery.buffer import Drops
 from memagent.estimator.estimate import Estimate
 from memagent.identity import Identity
+from memagent.leaks import Suspect
 from memagent.sampler import Sampler
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import Risk
@@ -15,7 +17,13 @@ _COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
 
 
 def build_report(
-    identity: Identity, status: str, sampler: Sampler, drops: Drops, prediction: Estimate | None, risks: list[Risk]
+    identity: Identity,
+    status: str,
+    sampler: Sampler,
+    drops: Drops,
+    prediction: Estimate | None,
+    risks: list[Risk],
+    suspects: Sequence[Suspect] = (),
 ) -> dict[str, Any]:
     """JSON-ready. `peaks` is by device; `components`, `prediction` and `forecast` are those of the device trained on."""
     first = sampler.tracks[0]
@@ -38,5 +46,5 @@ def build_report(
         "components": dict(zip(_COMPONENTS, first.components, strict=True)),
         "prediction": prediction.to_dict() if prediction else None,
         "forecast": next((to_builtins(risk) for risk in risks if risk.device == first.probe.device.id), None),
-        "suspects": [],
+        "suspects": [suspect.to_dict() for suspect in suspects],
     }

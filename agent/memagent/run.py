@@ -25,11 +25,13 @@ from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
+from memagent.forecast import Forecast
 from memagent.foresight import Foresight
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
 from memagent.hooks.step import Remove
 from memagent.identity import Identity
+from memagent.inquiry import HELD_BY_SOMEBODY, Inquiry
 from memagent.lastwords import LastWords
 from memagent.prediction import Predictor
 from memagent.preflight import Preflight, Request, checked
@@ -41,7 +43,7 @@ from memagent.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.watch import ModelWatch
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart
+from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart, SnapshotMessage
 
 FINISH_DEADLINE_S = 1.5
 """What the server has not taken by then waits on the disk for `memagent sync`."""
@@ -93,7 +95,9 @@ class Run:
             on_risk=options.on_risk,
             add_event=self._add_event,
             prediction=lambda: self.prediction,
+            on_suspicion=self._suspect,
         )
+        self._inquiry = Inquiry(identity, self._sampler, self.guard, self._send_snapshot)
         self._told_too_large = False
         self._reply: BatchReply | None = None
         self._finishing = threading.Lock()
@@ -221,6 +225,13 @@ class Run:
             return self._foresight.try_out(checked(eval_batch, checkpoint), *self._watch.watched())
         return None
 
+    def snapshot(self, why: str = "") -> None:
+        """Record who holds the memory now: the largest live tensors at once, and in the coming steps who makes it grow."""
+        if self.status == "running":
+            with self.guard.at("snapshot"):
+                self._inquiry.send(why or "the script asked", tensors=self._last_words.largest_tensors())
+                self._inquiry.suspect(why or "the script asked")
+
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing.
 
@@ -253,7 +264,13 @@ class Run:
     def report(self) -> dict[str, Any]:
         """What `memagent run --report` writes: see docs/cli.md."""
         return build_report(
-            self.identity, self.status, self._sampler, self.drops, self.prediction, self._foresight.outlook.risks()
+            self.identity,
+            self.status,
+            self._sampler,
+            self.drops,
+            self.prediction,
+            self._foresight.outlook.risks(),
+            self._inquiry.suspects,
         )
 
     def fail_with(self, error: BaseException) -> None:
@@ -262,7 +279,10 @@ class Run:
         try:
             if status == "oom" and self.status == "running":
                 with self.guard.at("last words"):
-                    self._collector.add_event(self._last_words.say(error))
+                    self._inquiry.at_the_end()
+                    words = self._last_words.say(error)
+                    self._collector.add_event(words)
+                    self._last_words.report(words, self.prediction, self._inquiry.suspects)
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 
@@ -294,6 +314,7 @@ class Run:
         if (survived := self._last_words.take_survived()) is not None:
             self._collector.add_event(survived)
         self._foresight.after_step()
+        self._inquiry.after_step()
 
     def _on_warning(self, error: BaseException, thread: int) -> None:
         """`sys.exit` was called, or another thread died: of that one only an out-of-memory is ours, or if it was the one that trains."""
@@ -327,12 +348,23 @@ class Run:
 
     def _note_reply(self, reply: BatchReply) -> None:
         self._reply = reply
+        for command in reply.commands:
+            if command.kind == "snapshot":
+                self._inquiry.suspect(str(command.data.get("why", "the server asked")))
+
+    def _suspect(self, forecast: Forecast) -> None:
+        if forecast.cause in HELD_BY_SOMEBODY:
+            why = f"forecast at step {forecast.step:,}: {forecast.cause}"
+            self._inquiry.suspect(why, host=forecast.cause == "host_memory")
 
     def _refresh(self) -> None:
         for probe in self._probes:
             probe.refresh()
             for event in probe.take_events():
                 self._collector.add_event(structs.replace(event, step=self.step))
+
+    def _send_snapshot(self, message: SnapshotMessage) -> None:
+        self._sender.put(parcel(self.id, message))
 
     def _tell_prediction(self, prediction: Estimate) -> None:
         self._foresight.note_prediction(prediction)
@@ -392,6 +424,7 @@ class Run:
         self._predictor.close()
         self._unwatch_exit()
         self._last_words.close()
+        self._inquiry.close()
         self._scalars.flush(wait=True)
         with self.guard.at("probe refresh"):
             self._refresh()

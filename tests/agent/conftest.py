@@ -12,7 +12,7 @@ import pytest
 from memagent.delivery.file import read_frames
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
-from memagent.wire.messages import Batch, Event, Finish, PredictionMessage, RunStart
+from memagent.wire.messages import Batch, Event, Finish, PredictionMessage, RunStart, SnapshotMessage
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Recording:
     start: RunStart
     batches: list[Batch]
     predictions: list[PredictionMessage]
+    snapshots: list[SnapshotMessage]
     finish: Finish | None
 
     def columns(self, stream: str = "host") -> dict[str, list]:
@@ -42,12 +43,14 @@ def read_recording(directory: Path) -> Recording:
     (path,) = directory.glob("*.memagent")
     frames = list(read_frames(path))
     bodies = {
-        kind: [body for found, body in frames if found == kind] for kind in ("start", "batch", "prediction", "finish")
+        kind: [body for found, body in frames if found == kind]
+        for kind in ("start", "batch", "prediction", "snapshot", "finish")
     }
     return Recording(
         decode(bodies["start"][0], RunStart),
         [decode(body, Batch) for body in bodies["batch"]],
         [decode(body, PredictionMessage) for body in bodies["prediction"]],
+        [decode(body, SnapshotMessage) for body in bodies["snapshot"]],
         decode(bodies["finish"][0], Finish) if bodies["finish"] else None,
     )
 

@@ -1,7 +1,7 @@
 """Run files: frames of exactly what a server is, or would have been, sent. One format for two uses.
 
 1. Without a server the file is the recording. With one it is the spool: what the server has not acknowledged yet.
-2. Layout: the line `memagent run file 1`, the frame of the run's start, then more frames: kind (1 byte: s, b, p, f, d), length and
+2. Layout: the line `memagent run file 1`, the frame of the run's start, then more frames: kind (1 byte: s, b, p, n, f, d), length and
    CRC-32 of the body (uint32, little endian), body. Reading ends at a frame that is torn or damaged.
 3. A *draft* (kind d) holds the newest rows of the batch that is still being gathered, as a batch message with unpacked columns.
    Drafts stay at the end of the file, and the batch, when it is made, takes their place. Only a killed process leaves drafts;
@@ -28,7 +28,7 @@ from memagent.errors import WireError
 MAGIC = b"memagent run file 1\n"
 SUFFIX = ".memagent"
 _FRAME = struct.Struct("<cII")
-_LETTERS: dict[Kind, bytes] = {"start": b"s", "batch": b"b", "prediction": b"p", "finish": b"f"}
+_LETTERS: dict[Kind, bytes] = {"start": b"s", "batch": b"b", "prediction": b"p", "snapshot": b"n", "finish": b"f"}
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 _DRAFT = b"d"
 

@@ -16,6 +16,7 @@ _PATHS: dict[Kind, str] = {
     "start": "/api/v1/runs",
     "batch": "/api/v1/runs/{run_id}/batches",
     "prediction": "/api/v1/runs/{run_id}/predictions",
+    "snapshot": "/api/v1/runs/{run_id}/snapshots",
     "finish": "/api/v1/runs/{run_id}/finish",
 }
 _WORTH_ANOTHER_TRY = (401, 403, 408, 425, 429)

@@ -8,14 +8,16 @@ from typing import Literal
 import msgspec
 
 from memagent.wire.codec import encode
-from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart
+from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart, SnapshotMessage
 
-Kind = Literal["start", "batch", "prediction", "finish"]
+Kind = Literal["start", "batch", "prediction", "snapshot", "finish"]
+Message = RunStart | Batch | PredictionMessage | SnapshotMessage | Finish
 
 _KINDS: dict[type[msgspec.Struct], Kind] = {
     RunStart: "start",
     Batch: "batch",
     PredictionMessage: "prediction",
+    SnapshotMessage: "snapshot",
     Finish: "finish",
 }
 
@@ -30,7 +32,7 @@ class Parcel:
     samples: int = 0
 
 
-def parcel(run_id: str, message: RunStart | Batch | PredictionMessage | Finish, samples: int = 0) -> Parcel:
+def parcel(run_id: str, message: Message, samples: int = 0) -> Parcel:
     return Parcel(_KINDS[type(message)], run_id, encode(message), samples)
 
 

@@ -1,0 +1,116 @@
+"""Who holds the memory that grows: asked when growth is suspected, answered to the terminal, the report, the last words and the server.
+
+1. The local forecaster suspects, or the server does (a command in its answer to a batch), or the script asks by `run.snapshot`.
+2. `leaks.Finder` looks at step boundaries, within a budget. Who was named once is looked for again only when the run has gone on for
+   twice as many steps: a leak does not move.
+3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from memagent.guard import Guard, tell
+from memagent.identity import Identity
+from memagent.leaks import Diagnosis, Finder, Suspect
+from memagent.sampler import Sampler
+from memagent.units import format_bytes
+from memagent.wire import messages
+
+HELD_BY_SOMEBODY = ("leak", "host_memory")
+"""Causes of growth for which there is a line to blame."""
+_MOST_TOLD = 3
+_PLACES = 50
+
+
+class Inquiry:
+    """One rank's. `deliver` takes a snapshot for the server, on the training thread."""
+
+    def __init__(
+        self, identity: Identity, sampler: Sampler, guard: Guard, deliver: Callable[[messages.SnapshotMessage], None]
+    ) -> None:
+        self._identity, self._sampler, self._guard, self._deliver = identity, sampler, guard, deliver
+        self._device = sampler.tracks[0].probe.device
+        self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
+        self._why, self._seq, self._next_step = "", 0, 0
+        self._traces_host = False
+
+    @property
+    def suspects(self) -> tuple[Suspect, ...]:
+        """Of the newest diagnosis, the likeliest first."""
+        return self._finder.suspects
+
+    def suspect(self, why: str, *, host: bool = False) -> None:
+        """Growth is suspected; on any thread. `host`: of memory outside of torch."""
+        if self._finder.is_busy or self._sampler.step < self._next_step:
+            return
+        self._why = why
+        self._finder.request(history=self._device.kind == "cuda", host=host or self._traces_host)
+
+    def after_step(self) -> None:
+        """On the training thread, at each step boundary."""
+        if self._finder.is_busy:
+            with self._guard.at("looking who holds the memory"):
+                diagnosis = self._finder.after_step(self._sampler.step)
+                if diagnosis is not None:
+                    self._conclude(diagnosis)
+
+    def at_the_end(self) -> None:
+        """The run dies: what is under way is judged by what has been seen."""
+        diagnosis = self._finder.conclude()
+        if diagnosis is not None:
+            self._conclude(diagnosis)
+
+    def send(self, why: str, *, tensors: Sequence[dict[str, Any]] = (), notes: Sequence[str] = ()) -> None:
+        """A snapshot of now."""
+        self._deliver(
+            messages.SnapshotMessage(
+                rank=self._identity.rank,
+                attempt=self._identity.attempt,
+                seq=self._seq,
+                device=self._device.id,
+                step=self._sampler.step,
+                time_s=time.time(),
+                method="census",
+                why=why,
+                suspects=[_message(suspect) for suspect in self.suspects[:_PLACES]],
+                tensors=list(tensors),
+                notes=list(notes),
+            )
+        )
+        self._seq += 1
+
+    def close(self) -> None:
+        self._finder.close()
+
+    def _conclude(self, diagnosis: Diagnosis) -> None:
+        self._next_step = 2 * diagnosis.step
+        if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
+            self._traces_host, self._next_step = True, 0  # no tensor grows: look at what Python itself allocates
+        for suspect in diagnosis.suspects[:_MOST_TOLD]:
+            tell(sentence(suspect))
+        looked = (
+            f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}; it cost {1000 * diagnosis.pause_s:.0f} ms"
+        )
+        self.send(self._why, notes=[looked])
+
+
+def sentence(suspect: Suspect) -> str:
+    """For a terminal: the line, what grows there, and what to do."""
+    rate = f", {format_bytes(suspect.bytes_per_step)} a step" if suspect.bytes_per_step else ""
+    return f"suspect: {suspect.file}:{suspect.line} in {suspect.function}: {suspect.holder}{rate}. {suspect.fix}"
+
+
+def _message(suspect: Suspect) -> messages.Suspect:
+    return messages.Suspect(
+        kind=suspect.kind,
+        holder=suspect.holder,
+        file=suspect.file,
+        line=suspect.line,
+        function=suspect.function[:200] or None,
+        bytes_per_step=suspect.bytes_per_step,
+        confidence=suspect.confidence,
+        fix=suspect.fix,
+    )

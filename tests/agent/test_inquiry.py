@@ -1,0 +1,134 @@
+"""A run that grows names the line that makes it grow: to the terminal, the report and the server."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import memagent
+from memagent.forecast import Forecast
+from memagent.wire.messages import BatchReply, Command
+
+
+class Trainer:
+    """Trains for real, and keeps each output where `leaks`."""
+
+    def __init__(self, *, leaks: bool) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.history: list[torch.Tensor] = []
+        self.leaks = leaks
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            output = self.model(torch.randn(256, 64))
+            output.pow(2).mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.leaks:
+                self.history.append(output)
+
+
+LINE = inspect.getsourcelines(Trainer.train)[1] + 7
+
+
+@pytest.fixture
+def watched():
+    """watched(leaks): a trainer and its run, which ends with the test."""
+    runs = []
+
+    def watched(*, leaks: bool):
+        trainer = Trainer(leaks=leaks)
+        runs.append(memagent.attach(trainer.model, trainer.optimizer, predict=False, limit_bytes="64GiB"))
+        return trainer, runs[-1]
+
+    yield watched
+    for run in runs:
+        run.finish()
+
+
+def leaking(suspects):
+    [found] = suspects
+    return found["file"], found["line"], found["kind"], found["holder"].partition(":")[0]
+
+
+EXPECTED = (__file__, LINE, "list", "Trainer.history")
+
+
+@pytest.mark.parametrize("cause", ["leak", "host_memory"])
+def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._suspect(Forecast(step=5, level="notice", cause=cause))
+    trainer.train(25)
+    assert leaking(run.report()["suspects"][:1]) == EXPECTED
+    run.finish()
+    [snapshot] = recording().snapshots
+    assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
+    assert "ms" in snapshot.notes[0]
+    assert f"{__file__}:{LINE} in Trainer.train: Trainer.history: list of" in capfd.readouterr().err
+
+
+def test_causes_without_a_holder_start_no_search(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._suspect(Forecast(step=5, level="warning", cause="fragmentation"))
+    trainer.train(25)
+    run.finish()
+    assert recording().snapshots == []
+
+
+def test_the_server_may_ask(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    command = Command(kind="snapshot", data={"why": "you leak"})
+    run._note_reply(BatchReply(accepted=0, next_seq=1, commands=[command, Command(kind="dance")]))
+    trainer.train(25)
+    run.finish()
+    [snapshot] = recording().snapshots
+    assert (snapshot.why, snapshot.suspects[0].line) == ("you leak", LINE)
+
+
+def test_a_script_gets_the_largest_tensors_at_once_and_suspects_later(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run.snapshot("before I change anything")
+    trainer.train(25)
+    run.finish()
+    now, later = recording().snapshots
+    assert [snapshot.seq for snapshot in (now, later)] == [0, 1]
+    assert now.tensors[0]["size_bytes"] == 256 * 64 * 4 and now.suspects == []
+    assert later.suspects[0].line == LINE
+
+
+def test_who_was_named_is_not_looked_for_again_before_the_run_is_twice_as_long(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    for _ in range(30):
+        run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
+        trainer.train(1)
+    assert len(recording_of(run, recording)) == 1
+
+
+def recording_of(run, recording):
+    run.finish()
+    return recording().snapshots
+
+
+def test_a_clean_loop_has_no_suspects_and_says_so(watched, recording):
+    trainer, run = watched(leaks=False)
+    trainer.train(5)
+    run.snapshot()
+    trainer.train(25)
+    assert run.report()["suspects"] == []
+    run.finish()
+    assert recording().snapshots[-1].suspects == []
+
+
+def test_nothing_is_looked_at_unless_somebody_asks(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.train(30)
+    run.finish()
+    assert recording().snapshots == []

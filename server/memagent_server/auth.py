@@ -17,7 +17,7 @@ import secrets
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy.orm import Session
 
@@ -109,6 +109,7 @@ def check_request() -> Response | None:
         if is_open(session, context.settings):
             _refuse_foreign_host()
             _refuse_foreign_origin()
+            g.memagent_access = OPEN_DOOR
             return None
         access, used_at = _find_access(session, context.settings)
     if access is None:
@@ -116,7 +117,13 @@ def check_request() -> Response | None:
     if not access.allows(needed):
         raise Problem(403, f"this token has the scope {access.scope}, and this needs {needed}")
     _note_use(context, access, used_at)
+    g.memagent_access = access
     return None
+
+
+def who() -> Access | None:
+    """Who makes this request; None on paths that are open to all."""
+    return getattr(g, "memagent_access", None)
 
 
 def needed_scope(method: str, path: str) -> str:

@@ -93,7 +93,7 @@ class Story:
         from sqlalchemy import select
 
         from memagent_server.store.engine import Database
-        from memagent_server.store.models import Alert, Forecast, Notification, Run, Stream, Transition
+        from memagent_server.store.models import Alert, Forecast, Incident, Notification, Run, Stream, Transition
 
         now, database = time.time(), Database(server.database_url)
         with database.write() as session:
@@ -110,9 +110,16 @@ class Story:
             if self.alert:
                 facts = dict(self.alert)
                 changes, sent = facts.pop("transitions"), facts.pop("notifications")
+                incident = Incident(
+                    run_id=self.run_id, rule="oom_forecast", cause="leak", state=facts["state"], severity=facts["severity"],
+                    opened_at=now - 260, fired_at=now - 240, updated_at=now - 40, closed_at=facts.get("closed_at"),
+                )  # fmt: skip
+                session.add(incident)
+                session.flush()
                 alert = Alert(
                     run_id=self.run_id,
                     stream_id=stream.id,
+                    incident_id=incident.id,
                     rule="oom_forecast",
                     opened_at=now - 260,
                     updated_at=now - 40,
@@ -132,6 +139,7 @@ class Story:
                         Notification(
                             alert_id=alert.id,
                             transition_id=transition.id,
+                            incident_id=incident.id,
                             channel=channel,
                             state=state,
                             attempts=1,

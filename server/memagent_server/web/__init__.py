@@ -2,8 +2,8 @@
 
 from flask import Blueprint
 
-from memagent_server.web import api, frame, login, pages
+from memagent_server.web import alerting, api, frame, login, pages
 
 pages.blueprint.record_once(lambda state: frame.install(state.app))
 
-blueprints: tuple[Blueprint, ...] = (api.blueprint, pages.blueprint, login.blueprint)
+blueprints: tuple[Blueprint, ...] = (api.blueprint, alerting.blueprint, pages.blueprint, login.blueprint)

@@ -19,7 +19,7 @@ from memagent_server.store.alerts import list_alerts
 from memagent_server.store.contexts import list_contexts
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.forecasts import forecasts_of
-from memagent_server.store.models import ALERT_STATES, RUN_STATUSES, Run
+from memagent_server.store.models import RUN_STATUSES, Run
 from memagent_server.store.predictions import describe_prediction, list_predictions
 from memagent_server.store.run_list import Sort
 from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
@@ -184,19 +184,6 @@ def get_contexts() -> Response:
     with current().database.read() as session:
         found = list_contexts(session)
     return json_answer({"contexts": found})
-
-
-@blueprint.get(f"{_V1}/alerts")
-def get_alerts() -> Response:
-    with current().database.read() as session:
-        found = list_alerts(
-            session,
-            state=query.choice("state", ("open", *ALERT_STATES)),
-            run_id=query.text("run"),
-            limit=query.number("limit", least=1, most=200) or 50,
-            cursor=query.text("cursor"),
-        )
-    return json_answer(found)
 
 
 def _known_run(session: Session, run_id: str) -> Run:

@@ -1,4 +1,6 @@
-"""The pages: runs, one run, alerts. Thin: they ask the store, let `words` and `figures` shape the answer, and render a template.
+"""The pages: runs and one run; those about alerts are in `alerting`.
+
+Thin: they ask the store, let `words` and `figures` shape the answer, and render a template.
 
 Pages refresh themselves by asking for themselves again (`static/live.js`): an ETag makes that an empty 304 while nothing changes.
 """
@@ -18,17 +20,9 @@ from memagent_server import auth
 from memagent_server.compare import components
 from memagent_server.context import current
 from memagent_server.problems import Problem
-from memagent_server.store.alerts import list_alerts
+from memagent_server.store.alerts import list_incidents
 from memagent_server.store.forecasts import describe_forecast, forecasts_of
-from memagent_server.store.models import (
-    ALERT_STATES,
-    OPEN_ALERT_STATES,
-    RUN_STATUSES,
-    Alert,
-    Forecast,
-    Prediction,
-    Stream,
-)
+from memagent_server.store.models import RUN_STATUSES, Forecast, Incident, Prediction, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
@@ -57,9 +51,9 @@ def show_runs() -> Response:
     with context.database.read() as session:
         page = list_runs(session, wanted)
         runs = summarize(session, page.runs)
-        shared = _shared(session)
+        shared = shared_facts(session)
         needs_token = not runs and not auth.is_open(session, context.settings)
-    return _page(
+    return answer_page(
         "runs.html",
         **shared,
         runs=runs,
@@ -86,12 +80,12 @@ def show_run(run_id: str) -> Response:
         prediction = _prediction_of(list_predictions(session, run_id), stream)
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
         drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
-        shared = _shared(session)
+        shared = shared_facts(session)
     gravest = max(newest, key=_gravity, default=None)
     cause = _cause(run, gravest, first_warning)
     predicted = prediction.peak_allocated_bytes if prediction else None
     blocks, height = flame(drawn["stacks"]) if drawn else ([], 0)
-    return _page(
+    return answer_page(
         "run.html",
         **shared,
         run=run,
@@ -115,29 +109,14 @@ def show_run(run_id: str) -> Response:
     )
 
 
-@blueprint.get("/alerts")
-def show_alerts() -> Response:
-    state = query.choice("state", ("open", *ALERT_STATES))
-    with current().database.read() as session:
-        found = list_alerts(session, state=state, limit=RUNS_ON_A_PAGE, cursor=query.text("cursor"))
-        shared = _shared(session)
-    return _page(
-        "alerts.html",
-        **shared,
-        alerts=found["alerts"],
-        next_cursor=found["next_cursor"],
-        state=state,
-        states=("open", *ALERT_STATES),
-        refresh_s=REFRESH_S,
-    )
-
-
-def _shared(session: Session) -> dict[str, Any]:
+def shared_facts(session: Session) -> dict[str, Any]:
     """What the frame around every page shows."""
-    are_open = select(func.count()).select_from(Alert).where(Alert.state.in_(OPEN_ALERT_STATES))
+    are_open = select(func.count()).select_from(Incident).where(Incident.state == "firing", Incident.severity != "note")
+    access = auth.who()
     return {
         "open_alerts": session.scalar(are_open) or 0,
         "now": current().clock(),
+        "may_change": access is not None and access.allows("admin"),
         "is_logged_in": auth.COOKIE in request.cookies,
         "server_url": current().settings.public_url,
     }
@@ -147,7 +126,9 @@ def _described(session: Session, run_id: str) -> dict[str, Any]:
     run = get_run(session, run_id)
     if run is None:
         raise Problem(404, f"no run {run_id!r} is known; it may have been deleted")
-    return {**describe(session, run), "alerts": list_alerts(session, run_id=run_id)["alerts"]}
+    incidents = list_incidents(session, run_id=run_id)["incidents"]
+    alerts = [alert for incident in incidents for alert in incident["alerts"]]
+    return {**describe(session, run), "incidents": incidents, "alerts": alerts}
 
 
 def _first_warning(session: Session, run_id: str, stream: Facts | None = None) -> dict[str, Any] | None:
@@ -165,7 +146,7 @@ def _first_warning(session: Session, run_id: str, stream: Facts | None = None) -
     return describe_forecast(*found) if found is not None else None
 
 
-def _page(template: str, **facts: Any) -> Response:
+def answer_page(template: str, **facts: Any) -> Response:
     response = Response(render_template(template, **facts), mimetype="text/html")
     response.headers["Cache-Control"] = "private, no-cache"
     response.add_etag(weak=True)

@@ -6,7 +6,7 @@ going on, `plain` for the rest. No meaning is carried by colour alone: every ton
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -52,6 +52,7 @@ _STATES = {
     "finished": Badge("ok", "finished", "The run ended before it ran out of memory"),
     "oom": Badge("critical", "out of memory", "It came true: the run died of out-of-memory"),
     "lost_contact": Badge("notice", "lost contact", "The run stopped sending while the alert was open"),
+    "ok": Badge("plain", "not confirmed", "Seen, and gone before it was confirmed; nobody was told"),
 }
 
 _DELIVERIES = {
@@ -70,7 +71,47 @@ def state_badge(state: str, severity: str = "") -> Badge:
     """Of an alert; a firing warning is less grave than a firing critical one."""
     if state == "firing" and severity == "warning":
         return Badge("warning", "firing", _STATES["firing"].hint)
+    if state == "firing" and severity == "note":
+        return Badge("notice", "noted", "It stands; nobody was told, for its rule only takes note")
     return _STATES.get(state, Badge("plain", state))
+
+
+CHANGES_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Telling:
+    """An incident in one card: the words of the alert that stands for all, and the changes and messages of all of them."""
+
+    summary: str
+    changes: Sequence[Facts]
+    notifications: Sequence[Facts]
+    left_out: int = 0
+
+
+def telling(incident: Facts) -> Telling:
+    """The newest CHANGES_SHOWN changes of all its alerts in order. The alert that made the incident what it is now speaks for it."""
+    alerts = incident["alerts"]
+    changes = [{**change, "rank": alert["rank"]} for alert in alerts for change in alert["transitions"]]
+    changes.sort(key=lambda change: change["at"])
+    speaker = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
+    notes = [note for alert in alerts for note in alert["notifications"]]
+    left_out = max(0, len(changes) - CHANGES_SHOWN)
+    return Telling(speaker["summary"], changes[left_out:], notes, left_out)
+
+
+def ranks_of(incident: Facts) -> str:
+    """`rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`, and nothing where no alert knows its rank."""
+    ranks = sorted({alert["rank"] for alert in incident["alerts"] if alert["rank"] is not None})
+    if len(ranks) < 2:
+        return f"rank {ranks[0]}" if ranks else ""
+    is_dense = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
+    return f"{len(ranks)} ranks: " + (f"{ranks[0]} to {ranks[-1]}" if is_dense else ", ".join(map(str, ranks)))
+
+
+def time_to(at: str, now: float) -> str:
+    """How long it is until an ISO 8601 time."""
+    return format_duration(max(0.0, to_seconds(at) - now))
 
 
 def delivery_badge(state: str) -> Badge:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from memagent.units import GIB
-from memagent_server.store.models import Alert, Forecast, Stream, Transition
+from memagent_server.store.models import Alert, Forecast, Incident, Stream, Transition
 from memagent_server.web import frame
 
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -59,9 +59,14 @@ def warn(database, run_id="r", **changes):
 
 def alarm(database, summary="it leaks", reason="because", run_id="r", state="firing"):
     with database.write() as session:
+        incident = Incident(
+            run_id=run_id, rule="oom_forecast", severity="warning", state=state, opened_at=1.0, fired_at=1.0, updated_at=1.0
+        )  # fmt: skip
+        session.add(incident)
+        session.flush()
         alert = Alert(
-            run_id=run_id, rule="oom_forecast", severity="warning", state=state, opened_at=1.0, updated_at=1.0, first_step=1, step=2,
-            summary=summary,
+            run_id=run_id, incident_id=incident.id, rule="oom_forecast", severity="warning", state=state, opened_at=1.0, updated_at=1.0,
+            first_step=1, step=2, summary=summary,
         )  # fmt: skip
         session.add(alert)
         session.flush()

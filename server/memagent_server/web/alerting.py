@@ -1,0 +1,294 @@
+"""What people and programs do about alerts: list them, say something of them, set the rules, see how good the warnings were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+from flask import Blueprint, Response, redirect, request
+from msgspec import Meta
+from sqlalchemy.orm import Session
+
+from memagent_server import auth
+from memagent_server.alerts.policy import Wanted, read_policy, wanted
+from memagent_server.alerts.rules import RULES, TELLS, Rule
+from memagent_server.answers import json_answer
+from memagent_server.context import current
+from memagent_server.ingest.body import read_message
+from memagent_server.problems import Problem
+from memagent_server.store.alerts import describe_alert, list_alerts, list_incidents
+from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
+from memagent_server.store.models import ALERT_STATES, Incident
+from memagent_server.store.rules import EVERY_PROJECT, forget_rules, known_projects, put_rule
+from memagent_server.store.scoreboard import scoreboard
+from memagent_server.web import query
+from memagent_server.web.login import safe_target
+from memagent_server.web.pages import REFRESH_S, answer_page, shared_facts
+
+blueprint = Blueprint("alerting", __name__)
+
+_V1 = "/api/v1"
+STATES = ("open", *ALERT_STATES)
+ON_A_PAGE = 50
+SNOOZE_S = 3600.0
+DAYS = 90
+DAY_S = 86_400.0
+MIB = 2**20
+
+
+class Said(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What somebody says of an alert. `for_s` is for a snooze."""
+
+    by: Annotated[str, Meta(max_length=200)] | None = None
+    note: Annotated[str, Meta(max_length=2000)] | None = None
+    for_s: Annotated[float, Meta(ge=60, le=30 * DAY_S)] = SNOOZE_S
+
+
+class RuleWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a project wants a rule. What is left out is the rule's own default."""
+
+    is_on: bool = True
+    tells: str | None = None
+    thresholds: dict[str, float] = {}
+
+
+class RuleWishes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """{rule: how it is wanted}; null goes back to the defaults."""
+
+    rules: dict[str, RuleWish | None]
+
+
+# -- alerts ------------------------------------------------------------------------------------------------------------
+
+
+@blueprint.get(f"{_V1}/alerts")
+def get_alerts() -> Response:
+    with current().database.read() as session:
+        found = _listed(list_alerts, session, query.number("limit", least=1, most=200) or ON_A_PAGE)
+    return json_answer(found)
+
+
+@blueprint.get("/alerts")
+def show_alerts() -> Response:
+    with current().database.read() as session:
+        found = _listed(list_incidents, session, ON_A_PAGE)
+        shared = shared_facts(session)
+    return answer_page(
+        "alerts.html", **shared, incidents=found["incidents"], next_cursor=found["next_cursor"], state=query.text("state"),
+        states=STATES, refresh_s=REFRESH_S,
+    )  # fmt: skip
+
+
+@blueprint.post(f"{_V1}/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):what>")
+def post_said(alert_id: int, what: str) -> Response:
+    said = read_message(request, Said) if request.content_length else Said()
+    return json_answer(_say(alert_id, what, said))
+
+
+@blueprint.post("/alerts/<int:alert_id>/say")
+def say(alert_id: int) -> Response:
+    what = request.form.get("what", "")
+    if what not in _SAYINGS:
+        raise Problem(422, f"what: {what!r} is none of {', '.join(_SAYINGS)}", field="what")
+    _say(alert_id, what, Said())
+    return _go(request.form.get("next") or "/alerts")
+
+
+def _listed(lister: Callable[..., dict[str, Any]], session: Session, limit: int) -> dict[str, Any]:
+    try:
+        return lister(
+            session, state=query.choice("state", STATES), run_id=query.text("run"), limit=limit, cursor=query.text("cursor")
+        )  # fmt: skip
+    except ValueError as error:
+        raise Problem(422, f"cursor: {error}", field="cursor") from error
+
+
+def _acknowledge(session: Session, incident: Incident, said: Said, now: float) -> None:
+    acknowledge(session, incident, by=said.by, note=said.note, now=now)
+
+
+def _snooze(session: Session, incident: Incident, said: Said, now: float) -> None:
+    snooze(session, incident, until=now + said.for_s, by=said.by, note=said.note, now=now)
+
+
+def _mark_false(session: Session, incident: Incident, said: Said, now: float) -> None:
+    mark_false(session, incident, by=said.by, note=said.note, now=now)
+
+
+_SAYINGS = {"ack": _acknowledge, "snooze": _snooze, "false-alarm": _mark_false}
+
+
+def _say(alert_id: int, what: str, said: Said) -> dict[str, Any]:
+    access, context = auth.who(), current()
+    said.by = said.by or (access.name if access is not None else None)
+    with context.database.write() as session:
+        incident = incident_of(session, alert_id) if alert_id < 2**62 else None
+        if incident is None:
+            raise Problem(404, f"no alert {alert_id} is known; its run may have been deleted")
+        if what == "snooze" and incident.closed_at is not None:
+            raise Problem(409, f"alert {alert_id} is over ({incident.state}): there is nothing to snooze")
+        _SAYINGS[what](session, incident, said, context.clock())
+        session.flush()
+        return describe_alert(session, alert_id) or {}
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+@blueprint.get(f"{_V1}/rules")
+def get_rules() -> Response:
+    project = query.text("project") or EVERY_PROJECT
+    with current().database.read() as session:
+        return json_answer(_rules(session, project))
+
+
+@blueprint.put(f"{_V1}/rules")
+def put_rules() -> Response:
+    project = query.text("project") or EVERY_PROJECT
+    wishes = read_message(request, RuleWishes)
+    with current().database.write() as session:
+        _keep(session, project, wishes)
+        return json_answer(_rules(session, project))
+
+
+@blueprint.get("/settings")
+def show_settings() -> Response:
+    project = query.text("project") or EVERY_PROJECT
+    with current().database.read() as session:
+        policy, projects = read_policy(session, project), known_projects(session)
+        shared = shared_facts(session)
+    return answer_page(
+        "settings.html", **shared, project=project, projects=projects, every=EVERY_PROJECT, rules=list(policy.values()), tells=TELLS,
+        shown=shown_number,
+    )  # fmt: skip
+
+
+@blueprint.post("/settings")
+def save_settings() -> Response:
+    project = request.form.get("project") or EVERY_PROJECT
+    if len(project) > 200 or "\0" in project:
+        raise Problem(422, "project: more than 200 characters, or a NUL among them", field="project")
+    is_reset = request.form.get("what") == "reset"
+    wishes = RuleWishes(rules={name: None if is_reset else _from_form(rule) for name, rule in RULES.items()})
+    with current().database.write() as session:
+        _keep(session, project, wishes)
+    return _go("/settings" if project == EVERY_PROJECT else f"/settings?project={quote(project, safe='')}")
+
+
+def shown_number(unit: str, value: float) -> str:
+    """A threshold as the settings page has it: bytes in MiB, whole numbers without a point."""
+    number = value / MIB if unit == "bytes" else value
+    return f"{number:g}"
+
+
+def _from_form(rule: Rule) -> RuleWish:
+    thresholds = {}
+    for item in rule.thresholds:
+        text = request.form.get(f"{rule.name}.{item.name}", "").strip()
+        if text:
+            try:
+                thresholds[item.name] = float(text) * (MIB if item.unit == "bytes" else 1)
+            except ValueError as error:
+                raise Problem(422, f"{rule.name}.{item.name}: {text!r} is no number", field=item.name) from error
+    is_on = request.form.get(f"{rule.name}.is_on") == "on"
+    return RuleWish(is_on=is_on, tells=request.form.get(f"{rule.name}.tells"), thresholds=thresholds)
+
+
+def _keep(session: Session, project: str, wishes: RuleWishes) -> None:
+    """Check all of them, then keep those that change anything. Raises Problem 422."""
+    for name, wish in wishes.rules.items():
+        if name not in RULES:
+            raise Problem(
+                422, f"rules.{name}: there is no such rule; there are {', '.join(RULES)}", field=f"rules.{name}"
+            )
+        if wish is not None:
+            _check(RULES[name], wish)
+    for name in wishes.rules:
+        forget_rules(session, project, name)
+    access, now, without = auth.who(), current().clock(), read_policy(session, project)
+    for name, wish in wishes.rules.items():
+        if wish is None:
+            continue
+        rule = RULES[name]
+        asked = wanted(rule, wish.is_on, wish.tells, wish.thresholds)
+        if (asked.is_on, asked.tells, asked.thresholds) != (
+            without[name].is_on,
+            without[name].tells,
+            without[name].thresholds,
+        ):
+            put_rule(
+                session, project=project, rule=name, is_on=asked.is_on, tells=asked.tells, thresholds=dict(asked.thresholds),
+                by=access.name if access is not None else None, now=now,
+            )  # fmt: skip
+
+
+def _check(rule: Rule, wish: RuleWish) -> None:
+    if wish.tells is not None and wish.tells not in TELLS:
+        field = f"rules.{rule.name}.tells"
+        raise Problem(422, f"{field}: {wish.tells!r} is none of {', '.join(TELLS)}", field=field)
+    known = {item.name: item for item in rule.thresholds}
+    for name, value in wish.thresholds.items():
+        field = f"rules.{rule.name}.thresholds.{name}"
+        if name not in known:
+            raise Problem(
+                422, f"{field}: there is no such threshold; there are {', '.join(known) or 'none'}", field=field
+            )
+        if not known[name].least <= value <= known[name].most:
+            raise Problem(
+                422, f"{field}: {value:g} is not from {known[name].least:g} to {known[name].most:g}", field=field
+            )
+
+
+def _rules(session: Session, project: str) -> dict[str, Any]:
+    return {
+        "project": project,
+        "rules": {name: _described(item) for name, item in read_policy(session, project).items()},
+    }
+
+
+def _described(how: Wanted) -> dict[str, Any]:
+    thresholds = {
+        item.name: {
+            "value": how.thresholds[item.name], "default": item.default, "least": item.least, "most": item.most, "unit": item.unit,
+            "about": item.about,
+        }
+        for item in how.rule.thresholds
+    }  # fmt: skip
+    return {
+        "about": how.rule.about, "is_on": how.is_on, "tells": how.tells, "is_default": how.is_default,
+        "thresholds": thresholds,
+    }  # fmt: skip
+
+
+# -- scoreboard --------------------------------------------------------------------------------------------------------
+
+
+@blueprint.get(f"{_V1}/scoreboard")
+def get_scoreboard() -> Response:
+    return json_answer(_scores())
+
+
+@blueprint.get("/alerts/scoreboard")
+def show_scoreboard() -> Response:
+    scores = _scores()
+    with current().database.read() as session:
+        shared = shared_facts(session)
+    return answer_page("scoreboard.html", **shared, scores=scores)
+
+
+def _scores() -> dict[str, Any]:
+    days = query.number("days", least=1, most=3650) or DAYS
+    project, context = query.text("project"), current()
+    with context.database.read() as session:
+        return {
+            "days": days,
+            "project": project,
+            **scoreboard(session, since=context.clock() - days * DAY_S, project=project),
+        }
+
+
+def _go(target: str) -> Response:
+    response = redirect(safe_target(target), 303)
+    return Response(response.get_data(), response.status_code, response.headers)

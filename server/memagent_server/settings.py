@@ -9,12 +9,16 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from memagent.environment import SERVER_SETTINGS, read_settings
 from memagent.errors import SettingError
 
 DEFAULT_LISTEN = "127.0.0.1:8420"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+CHANNEL_NAMES = ("slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams")
+SEVERITIES = ("note", "warning", "critical")
+"""From harmless to worst."""
 
 
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -37,7 +41,20 @@ class Settings:
     slack_webhook_url: str | None = field(default=None, repr=False)
     slack_bot_token: str | None = field(default=None, repr=False)
     slack_channel: str | None = None
+    slack_api_url: str = "https://slack.com/api/"
     webhook_url: str | None = field(default=None, repr=False)
+    webhook_secret: str | None = field(default=None, repr=False)
+    allow_local_webhooks: bool = False
+    smtp_url: str | None = field(default=None, repr=False)
+    email_from: str | None = None
+    email_to: tuple[str, ...] = ()
+    pagerduty_routing_key: str | None = field(default=None, repr=False)
+    pagerduty_url: str = "https://events.pagerduty.com"
+    alertmanager_url: str | None = field(default=None, repr=False)
+    discord_webhook_url: str | None = field(default=None, repr=False)
+    teams_webhook_url: str | None = field(default=None, repr=False)
+    notify_severities: Mapping[str, str] = field(default_factory=dict)
+    """{channel: least severity}; a channel that is not named hears everything."""
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
 
@@ -51,10 +68,7 @@ class Settings:
         given = read_settings(SERVER_SETTINGS, environ)
         host, port = parse_listen(listen or given.get("MEMAGENT_LISTEN", DEFAULT_LISTEN))
         shown_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-        if given.get("MEMAGENT_SLACK_BOT_TOKEN") and not given.get("MEMAGENT_SLACK_CHANNEL"):
-            raise SettingError(
-                "MEMAGENT_SLACK_BOT_TOKEN needs MEMAGENT_SLACK_CHANNEL: the id of the channel to post to"
-            )
+        _check_companions(given)
         return cls(
             database_url=_database_url(given.get("MEMAGENT_DATABASE_URL"), environ),
             secret_key=given.get("MEMAGENT_SECRET_KEY") or _kept_secret_key(data_dir(environ)),
@@ -66,7 +80,19 @@ class Settings:
             slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", given),
             slack_bot_token=given.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=given.get("MEMAGENT_SLACK_CHANNEL"),
+            slack_api_url=(_url("MEMAGENT_SLACK_API_URL", given) or "https://slack.com/api") + "/",
             webhook_url=_url("MEMAGENT_WEBHOOK_URL", given),
+            webhook_secret=given.get("MEMAGENT_WEBHOOK_SECRET"),
+            allow_local_webhooks=_flag("MEMAGENT_ALLOW_LOCAL_WEBHOOKS", given),
+            smtp_url=_url("MEMAGENT_SMTP_URL", given, ("smtp", "smtps")),
+            email_from=given.get("MEMAGENT_EMAIL_FROM"),
+            email_to=_addresses("MEMAGENT_EMAIL_TO", given),
+            pagerduty_routing_key=given.get("MEMAGENT_PAGERDUTY_ROUTING_KEY"),
+            pagerduty_url=_url("MEMAGENT_PAGERDUTY_URL", given) or "https://events.pagerduty.com",
+            alertmanager_url=_url("MEMAGENT_ALERTMANAGER_URL", given),
+            discord_webhook_url=_url("MEMAGENT_DISCORD_WEBHOOK_URL", given),
+            teams_webhook_url=_url("MEMAGENT_TEAMS_WEBHOOK_URL", given),
+            notify_severities=_severities("MEMAGENT_NOTIFY_SEVERITIES", given),
             grafana_url=_url("MEMAGENT_GRAFANA_URL", given),
             grafana_token=given.get("MEMAGENT_GRAFANA_TOKEN"),
         )
@@ -122,11 +148,59 @@ def _create_whole(path: Path, content: str) -> None:
         Path(name).unlink()
 
 
-def _url(name: str, given: Mapping[str, str]) -> str | None:
+def _check_companions(given: Mapping[str, str]) -> None:
+    """Settings that are of no use alone."""
+    for name, needed, what in (
+        ("MEMAGENT_SLACK_BOT_TOKEN", "MEMAGENT_SLACK_CHANNEL", "the id of the channel to post to"),
+        ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_TO", "the addresses to write to, separated by commas"),
+        ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_FROM", "the address to write from"),
+    ):
+        if given.get(name) and not given.get(needed):
+            raise SettingError(f"{name} needs {needed}: {what}")
+
+
+def _url(name: str, given: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")) -> str | None:
+    """An address without a slash at its end. Raises SettingError, which does not show it: it may be a secret."""
     value = given.get(name)
-    if value is not None and not re.match(r"https?://[^/\s]", value):
-        raise SettingError(f"{name} must be an http:// or https:// address")
-    return value.rstrip("/") if value else None
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value)
+        is_good = parts.scheme in schemes and bool(parts.hostname) and not re.search(r"\s", value) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise SettingError(f"{name} must be an {' or '.join(f'{scheme}://' for scheme in schemes)} address")
+    return value.rstrip("/")
+
+
+def _flag(name: str, given: Mapping[str, str]) -> bool:
+    value = given.get(name, "0")
+    if value not in ("0", "1"):
+        raise SettingError(f"{name} is {value!r}: write 1 or 0")
+    return value == "1"
+
+
+def _addresses(name: str, given: Mapping[str, str]) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in given.get(name, "").split(",") if part.strip())
+    for address in found:
+        if not re.fullmatch(r"[^@\s]+@[^@\s]+", address):
+            raise SettingError(f"{name} holds {address!r}, which is no e-mail address")
+    return found
+
+
+def _severities(name: str, given: Mapping[str, str]) -> dict[str, str]:
+    """`pagerduty=critical,email=warning`. Raises SettingError."""
+    found = {}
+    for part in filter(None, (part.strip() for part in given.get(name, "").split(","))):
+        channel, _, severity = (piece.strip() for piece in part.partition("="))
+        if channel not in CHANNEL_NAMES or severity not in SEVERITIES:
+            raise SettingError(
+                f"{name} holds {part!r}: write CHANNEL=SEVERITY, a channel of {', '.join(CHANNEL_NAMES)}"
+                f" and a severity of {', '.join(SEVERITIES)}"
+            )
+        found[channel] = severity
+    return found
 
 
 def _days(name: str, text: str) -> int:

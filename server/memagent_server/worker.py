@@ -1,8 +1,9 @@
 """The worker: evaluate new samples, notice runs that fell silent, deliver notifications, retain.
 
-A turn is a function that returns whether it did anything. Notifications are sent on a thread of their own, so that a slow Slack never
-delays the evaluation that finds the next warning. Silence of a run counts only while the worker was listening: after a start, a sleep
-of the machine or a database that was away, agents get as long as ever to make themselves heard.
+A turn is a function that returns whether it did anything. Each channel's notifications are sent on a thread of their own, so that a
+slow Slack delays neither the evaluation that finds the next warning nor the other channels. Silence of a run counts only while the
+worker was listening: after a start, a sleep of the machine or a database that was away, agents get as long as ever to make themselves
+heard.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from sqlalchemy import delete, select
 
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.notify import channels
+from memagent_server.notify.channel import Channel, NotSetUp
 from memagent_server.notify.dispatcher import Dispatcher
-from memagent_server.settings import Settings
+from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Chunk, Run, Stream
+from memagent_server.store.outbox import Route
 from memagent_server.store.runs import lose_contact
 
 log = logging.getLogger(__name__)
@@ -49,7 +52,10 @@ class Worker:
         found = channels(settings)
         self._database, self._settings, self._clock, self._lost_after_s = database, settings, clock, lost_after_s
         self._evaluator = Evaluator(database, tuple(found))
-        self._dispatcher = Dispatcher(database, found, settings.public_url, clock)
+        self.dispatchers = (
+            *(self._dispatcher(Route(name), channel) for name, channel in found.items()),
+            self._dispatcher(Route(None, apart_from=tuple(found)), NotSetUp()),
+        )
         self._retained_at = float("-inf")
         self._listening_since = self._listened_at = clock()
 
@@ -70,7 +76,13 @@ class Worker:
         return evaluated or lost
 
     def send(self) -> bool:
-        return self._dispatcher.turn()
+        """A turn of every channel, one after the other; `run_worker` gives each a thread instead."""
+        return any(list(map(Dispatcher.turn, self.dispatchers)))
+
+    def _dispatcher(self, route: Route, channel: Channel) -> Dispatcher:
+        settings = self._settings
+        least = settings.notify_severities.get(route.channel or "", SEVERITIES[0])
+        return Dispatcher(self._database, route, channel, settings.public_url, self._clock, least_severity=least)
 
     def _find_lost(self, now: float) -> bool:
         """Give up the runs that have not been heard of for too long, if they could have been heard."""
@@ -109,10 +121,17 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
     """Work until `stop` is set. A database that is away is waited for."""
     database = Database(settings.database_url)
     worker = Worker(database, settings)
-    sender = threading.Thread(target=_repeat, args=(worker.send, stop), name="memagent-notify", daemon=True)
-    sender.start()
+    senders = [
+        threading.Thread(
+            target=_repeat, args=(dispatcher.turn, stop), name=f"memagent-notify-{dispatcher.name}", daemon=True
+        )
+        for dispatcher in worker.dispatchers
+    ]
+    for sender in senders:
+        sender.start()
     _repeat(worker.evaluate, stop)
-    sender.join(15.0)
+    for sender in senders:
+        sender.join(15.0)
     database.close()
 
 

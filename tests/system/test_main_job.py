@@ -106,7 +106,7 @@ def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
     from memagent.demo.receiver import SlackReceiver
 
     with SlackReceiver() as slack:
-        server = start_server(environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url})
+        server = start_server(environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url, "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1"})
         process = train(server.url, "doomed", 50_000, leak=2**20, limit=3 * 2**29)
         output, _ = process.communicate(timeout=240)
         died_at = time.time()

@@ -41,6 +41,7 @@ class Server:
             "MEMAGENT_DATABASE_URL": self.database,
             "MEMAGENT_SECRET_KEY": os.urandom(24).hex(),
             "MEMAGENT_SLACK_WEBHOOK_URL": self.slack_url,
+            "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1",
             "XDG_DATA_HOME": str(self.folder),
         }
         port = _free_port()

@@ -1,23 +1,38 @@
-"""Channels: one module each, alike inside. Adding one is copying its neighbour and an entry in `channels`."""
+"""Channels: one module each, alike inside. Adding one is copying its neighbour and an entry in CHANNELS."""
 
 from __future__ import annotations
 
-from memagent_server.notify.channel import Channel, DeliveryFailedError
-from memagent_server.notify.slack_bot import SlackBot
-from memagent_server.notify.slack_webhook import SlackWebhook
-from memagent_server.notify.webhook import Webhook
+from collections.abc import Callable
+
+from memagent_server.notify import (
+    alertmanager,
+    discord,
+    mail,
+    pagerduty,
+    slack_bot,
+    slack_webhook,
+    teams,
+    webhook,
+)
+from memagent_server.notify.channel import Channel, DeliveryFailedError, Story
 from memagent_server.settings import Settings
 
-__all__ = ["Channel", "DeliveryFailedError", "channels"]
+__all__ = ["CHANNELS", "Channel", "DeliveryFailedError", "Story", "channels"]
+
+CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
+    "slack_bot": slack_bot.from_settings,
+    "slack_webhook": slack_webhook.from_settings,
+    "webhook": webhook.from_settings,
+    "email": mail.from_settings,
+    "pagerduty": pagerduty.from_settings,
+    "alertmanager": alertmanager.from_settings,
+    "discord": discord.from_settings,
+    "teams": teams.from_settings,
+}
+"""By name; each gives the channel that the settings describe, or None where they describe none."""
 
 
 def channels(settings: Settings) -> dict[str, Channel]:
     """The channels that are set up, by name."""
-    found: dict[str, Channel] = {}
-    if settings.slack_bot_token and settings.slack_channel:
-        found["slack_bot"] = SlackBot(settings.slack_bot_token, settings.slack_channel)
-    if settings.slack_webhook_url:
-        found["slack_webhook"] = SlackWebhook(settings.slack_webhook_url)
-    if settings.webhook_url:
-        found["webhook"] = Webhook(settings.webhook_url, settings.secret_key)
-    return found
+    made = {name: make(settings) for name, make in CHANNELS.items()}
+    return {name: channel for name, channel in made.items() if channel is not None}

@@ -1,61 +1,123 @@
-"""Takes notifications out of the outbox and to their channels: lease, send, mark."""
+"""Takes the notifications of one channel out of the outbox: lease, read, send, mark.
+
+A turn, and what a SIGKILL does between two of its points:
+
+1. Ask what is due. Killed after it: nothing has happened.
+2. Lease the oldest. Killed after it: the lease runs out after LEASE_S, then another turn takes it up.
+3. Read what the message says. Killed after it: the same.
+4. Send, renewing the lease meanwhile. Killed after it: the far end may have the message, nobody knows; it is sent again under the
+   same dedup key, marked as a repeat.
+5. Mark it as sent, or when to try again. Killed after it: nothing is left to do.
+
+Each channel has a dispatcher and a thread of its own, so that a slow one holds up no other. A channel that asks for patience
+(Retry-After) is left alone altogether for so long. Nothing here is kept in memory that a restart would miss.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
-from memagent_server.notify.channel import Channel, DeliveryFailedError, Story
+from memagent_server.notify.channel import Channel, DeliveryFailedError, mask
+from memagent_server.notify.story import read_news, read_story
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Alert, Notification, Prediction, Run, Stream, Transition
-from memagent_server.store.outbox import MOST_ATTEMPTS, last_receipt, lease_due, mark_failed, mark_sent
+from memagent_server.store.models import Notification
+from memagent_server.store.outbox import (
+    MOST_ATTEMPTS,
+    Route,
+    end_refresh,
+    is_any_due,
+    lease_for_refresh,
+    lease_next,
+    mark_failed,
+    mark_sent,
+    mark_skipped,
+    open_chapters,
+    renew_lease,
+)
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 2
-LEASE_S = 60.0
-"""Longer than the timeouts of AT_ONCE deliveries together: nobody else sends what is being sent."""
+LEASE_S = 15.0
+"""After a crash this long passes before a message is sent again; a delivery that takes longer renews its lease."""
+RENEW_EVERY_S = LEASE_S / 3
 FIRST_DELAY_S, LONGEST_DELAY_S = 2.0, 900.0
+REFRESH_EVERY_S = 15.0
+REFRESH_AT_LEAST_EVERY_S = 43_200.0
 
 
 class Dispatcher:
+    """One channel's deliveries. `clock` gives seconds since the epoch; `least_severity` is what the channel wants to hear of."""
+
     def __init__(
-        self, database: Database, channels: Mapping[str, Channel], public_url: str, clock: Callable[[], float]
+        self,
+        database: Database,
+        route: Route,
+        channel: Channel,
+        public_url: str,
+        clock: Callable[[], float],
+        *,
+        least_severity: str = SEVERITIES[0],
     ) -> None:
-        self._database, self._channels, self._public_url, self._clock = database, channels, public_url, clock
+        self._database, self._route, self._channel = database, route, channel
+        self._public_url, self._clock = public_url, clock
+        self._least = SEVERITIES.index(least_severity)
+        self._quiet_until = self._refreshed_at = float("-inf")
+        self.name = route.channel or "no-channel"
 
     def turn(self) -> bool:
-        """Send what is due; returns whether anything was."""
+        """Send the next message that is due; returns whether there was one."""
+        now = self._clock()
+        if now < self._quiet_until:
+            return False
+        with self._database.read() as session:
+            is_due = is_any_due(session, self._route, now)
+        if not is_due:
+            self._refresh(now)
+            return False
         with self._database.write() as session:
-            leased = lease_due(session, self._clock(), LEASE_S, AT_ONCE)
-        for notification in leased:
-            self._deliver(notification)
-        return bool(leased)
+            leased = lease_next(session, self._route, now, LEASE_S)
+        if leased is None:
+            return False
+        self._deliver(leased)
+        return True
 
     def _deliver(self, notification: Notification) -> None:
-        channel = self._channels.get(notification.channel)
-        if channel is None:
-            self._fail(notification, f"channel {notification.channel} is no longer set up", None)
-            return
         try:
             with self._database.read() as session:
-                story = read_story(session, notification, self._public_url)
-            receipt = channel.send(story)
+                story = read_story(
+                    session, notification, self._public_url, self._clock(), with_curve=self._channel.wants_curve
+                )
+            if SEVERITIES.index(story.severity) < self._least:
+                self._skip(notification)
+                return
+            with self._renewed(notification):
+                receipt = self._channel.send(story)
         except DeliveryFailedError as error:
+            if error.retry_after_s:
+                self._quiet_until = self._clock() + error.retry_after_s
             is_over = error.is_final or notification.attempts >= MOST_ATTEMPTS
             self._fail(notification, str(error), None if is_over else self._next_attempt(notification, error))
             return
-        except Exception as error:
-            log.exception("notification %s to %s failed", notification.id, notification.channel)
+        except Exception as error:  # noqa: BLE001 - a bug in a channel; logged with secrets masked
+            log.error(
+                "notification %s to %s failed:\n%s", notification.id, notification.channel, self._masked_traceback()
+            )
             is_over = notification.attempts >= MOST_ATTEMPTS
             self._fail(notification, type(error).__name__, None if is_over else self._clock() + LONGEST_DELAY_S)
             return
         with self._database.write() as session:
-            mark_sent(session, notification.id, receipt, self._clock())
+            mark_sent(session, notification, receipt, self._clock())
+
+    def _skip(self, notification: Notification) -> None:
+        reason = f"this channel is told of {SEVERITIES[self._least]} and worse only"
+        with self._database.write() as session:
+            mark_skipped(session, notification, reason)
 
     def _next_attempt(self, notification: Notification, error: DeliveryFailedError) -> float:
         delay = min(FIRST_DELAY_S * 2 ** (notification.attempts - 1), LONGEST_DELAY_S)
@@ -64,6 +126,7 @@ class Dispatcher:
         return float(self._clock() + wait)
 
     def _fail(self, notification: Notification, reason: str, next_attempt_at: float | None) -> None:
+        reason = mask(reason, self._channel.secrets)
         log.warning(
             "notification %s to %s: %s%s",
             notification.id,
@@ -72,52 +135,63 @@ class Dispatcher:
             "; given up" if next_attempt_at is None else "",
         )
         with self._database.write() as session:
-            mark_failed(session, notification.id, reason, next_attempt_at=next_attempt_at)
+            mark_failed(session, notification, reason, next_attempt_at=next_attempt_at)
 
+    @contextmanager
+    def _renewed(self, notification: Notification) -> Iterator[None]:
+        """Renew the lease for as long as the delivery takes: nobody else sends what is being sent."""
+        done = threading.Event()
 
-def read_story(session: Session, notification: Notification, public_url: str) -> Story:
-    """Everything a message about this notification's transition can say."""
-    alert = session.get_one(Alert, notification.alert_id)
-    transition = session.get_one(Transition, notification.transition_id)
-    run = session.get_one(Run, alert.run_id)
-    stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
-    return Story(
-        alert_id=alert.id,
-        transition_id=transition.id,
-        dedup_key=notification.dedup_key,
-        rule=alert.rule,
-        severity=transition.severity,
-        from_state=transition.from_state,
-        to_state=transition.to_state,
-        reason=transition.reason,
-        at=transition.at,
-        step=transition.step,
-        first_step=alert.first_step,
-        opened_at=alert.opened_at,
-        facts=transition.data,
-        run_id=run.id,
-        run_name=run.name,
-        project=run.project,
-        run_url=f"{public_url}/runs/{run.id}",
-        host=run.host,
-        rank=stream.rank if stream else None,
-        world_size=run.world_size,
-        device_name=stream.name if stream else None,
-        predicted_peak_bytes=_predicted_peak(session, run.id, stream),
-        observed_peak_bytes=stream.peak_bytes if stream else None,
-        error=run.error,
-        is_repeat=notification.attempts > 1,
-        receipt=last_receipt(session, alert.id, notification.channel),
-    )
+        def renew() -> None:
+            while not done.wait(RENEW_EVERY_S):
+                try:
+                    with self._database.write() as session:
+                        renew_lease(session, notification, self._clock() + LEASE_S)
+                except Exception as error:  # noqa: BLE001 - the next renewal may work
+                    log.warning(
+                        "the lease of notification %s could not be renewed: %s", notification.id, type(error).__name__
+                    )
 
+        thread = threading.Thread(target=renew, name=f"memagent-lease-{self.name}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
-def _predicted_peak(session: Session, run_id: str, stream: Stream | None) -> int | None:
-    if stream is None:
-        return None
-    query = (
-        select(Prediction.peak_allocated_bytes)
-        .where(Prediction.run_id == run_id, Prediction.rank == stream.rank, Prediction.device == stream.device)
-        .order_by(Prediction.id.desc())
-        .limit(1)
-    )
-    return session.scalar(query)
+    # -- keeping what was sent up to date ------------------------------------------------------------------------------
+
+    def _refresh(self, now: float) -> None:
+        """Edit the messages about open alerts whose forecast has moved."""
+        channel = self._route.channel
+        if channel is None or not self._channel.can_refresh or now - self._refreshed_at < REFRESH_EVERY_S:
+            return
+        self._refreshed_at = now
+        with self._database.read() as session:
+            chapters = open_chapters(session, channel)
+        for chapter in chapters:
+            self._refresh_one(chapter, now)
+
+    def _refresh_one(self, chapter: Notification, now: float) -> None:
+        with self._database.read() as session:
+            news = read_news(session, chapter, self._public_url, now)
+        told_at = chapter.receipt.get("told_at", chapter.sent_at or now)
+        if news.mark == chapter.receipt.get("told", news.first_mark) and now - told_at < REFRESH_AT_LEAST_EVERY_S:
+            return
+        with self._database.write() as session:
+            if not lease_for_refresh(session, chapter, now, LEASE_S):
+                return
+        receipt = chapter.receipt
+        try:
+            receipt = {**self._channel.refresh(news.story), "told": news.mark, "told_at": now}
+        except DeliveryFailedError as error:
+            self._quiet_until = now + max(error.retry_after_s or 0.0, REFRESH_EVERY_S)
+            log.info("%s was not brought up to date: %s", self.name, mask(str(error), self._channel.secrets))
+        except Exception:  # noqa: BLE001 - logged with secrets masked
+            log.error("%s was not brought up to date:\n%s", self.name, self._masked_traceback())
+        with self._database.write() as session:
+            end_refresh(session, chapter, receipt)
+
+    def _masked_traceback(self) -> str:
+        return mask(traceback.format_exc(), self._channel.secrets)

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from http.client import HTTPException
 from typing import Any
 
-from slack_sdk.errors import SlackClientError
-from slack_sdk.webhook import WebhookClient
+import msgspec
 
-from memagent_server.notify.channel import DeliveryFailedError, Story, retry_after_s
-from memagent_server.notify.slack_message import blocks, escape, plain_text
+from memagent_server.notify import http
+from memagent_server.notify.channel import Channel, Story, parts_of_address
+from memagent_server.notify.slack_message import blocks, text
+from memagent_server.settings import Settings
 
-TIMEOUT_S = 10
-_GONE = (403, 404, 410)
+_GONE = (400, 403, 404, 410)
 
 
-class SlackWebhook:
+def from_settings(settings: Settings) -> Channel | None:
+    if not settings.slack_webhook_url:
+        return None
+    return SlackWebhook(settings.slack_webhook_url, allow_local=settings.allow_local_webhooks)
+
+
+class SlackWebhook(Channel):
     """The address of a webhook is a secret: it appears in no message."""
 
-    def __init__(self, url: str) -> None:
-        self._client = WebhookClient(url, timeout=TIMEOUT_S)
+    def __init__(self, url: str, *, allow_local: bool = False) -> None:
+        self._url, self._allow_local = url, allow_local
+        self.secrets = parts_of_address(url)
 
     def send(self, story: Story) -> dict[str, Any]:
-        try:
-            response = self._client.send(text=escape(plain_text(story)), blocks=blocks(story))
-        except (SlackClientError, HTTPException, OSError) as error:
-            raise DeliveryFailedError(f"Slack could not be reached: {type(error).__name__}") from None
-        if response.status_code == 200:
-            return {}
-        raise DeliveryFailedError(
-            f"Slack's webhook answered {response.status_code}: {response.body[:100]}",
-            retry_after_s=retry_after_s(response.headers),
-            is_final=response.status_code in _GONE,
-        )
+        body = msgspec.json.encode({"text": text(story), "blocks": blocks(story)})
+        reply = http.post(self._url, body, who="Slack's webhook", allow_local=self._allow_local, final=_GONE)
+        return {"status": reply.status}

@@ -1,49 +1,66 @@
-"""Any HTTP endpoint: each transition as JSON, signed, so that the receiver can tell who sent it.
+"""Any HTTP endpoint: each transition as JSON, signed, so that the receiver can tell who sent it and when.
 
-`X-Memagent-Signature: sha256=HEX` is the HMAC-SHA256 of the body, keyed by the server's secret key; `Idempotency-Key` is the same for
-every delivery of one transition.
+`X-Memagent-Signature: v1=HEX` is the HMAC-SHA256 of `X-Memagent-Timestamp`, a full stop and the body, keyed by MEMAGENT_WEBHOOK_SECRET.
+`Idempotency-Key` is the same for every delivery of one transition.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import msgspec
-import urllib3
 
-from memagent_server.notify.channel import DeliveryFailedError, Story, retry_after_s
-from memagent_server.notify.slack_message import plain_text
+from memagent_server.notify import http
+from memagent_server.notify.channel import Channel, Story, parts_of_address
+from memagent_server.notify.words import plain_text
+from memagent_server.settings import Settings
 
-TIMEOUT_S = 10.0
+_OURS = ("receipt", "curve", "topic", "is_overtaken")
+_GONE = (410,)
 
 
-class Webhook:
-    def __init__(self, url: str, secret_key: str) -> None:
-        self._url, self._key = url, secret_key.encode()
-        self._pool = urllib3.PoolManager(retries=False)
+def from_settings(settings: Settings) -> Channel | None:
+    if not settings.webhook_url:
+        return None
+    return Webhook(settings.webhook_url, settings.webhook_secret, allow_local=settings.allow_local_webhooks)
+
+
+class Webhook(Channel):
+    """`clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, url: str, secret: str | None, *, allow_local: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._url, self._secret, self._allow_local, self._clock = url, secret, allow_local, clock
+        self.secrets = (*parts_of_address(url), secret or "")
 
     def send(self, story: Story) -> dict[str, Any]:
-        facts = asdict(story)
-        facts.pop("receipt")
+        facts = {name: value for name, value in asdict(story).items() if name not in _OURS}
         body = msgspec.json.encode({**facts, "text": plain_text(story)})
-        headers = {
-            "Content-Type": "application/json",
-            "Idempotency-Key": story.dedup_key,
-            "X-Memagent-Signature": f"sha256={hmac.new(self._key, body, hashlib.sha256).hexdigest()}",
-        }
-        try:
-            response = self._pool.request(
-                "POST", self._url, body=body, headers=headers, timeout=TIMEOUT_S, redirect=False
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise DeliveryFailedError(f"the webhook could not be reached: {type(error).__name__}") from None
-        if 200 <= response.status < 300:
-            return {}
-        raise DeliveryFailedError(
-            f"the webhook answered {response.status}",
-            retry_after_s=retry_after_s(response.headers),
-            is_final=response.status == 410,
+        headers = {"Idempotency-Key": story.dedup_key, **self._signature(body)}
+        reply = http.post(
+            self._url,
+            body,
+            who="the webhook",
+            headers=headers,
+            allow_local=self._allow_local,
+            final=_GONE,
+            show_answer=False,
         )
+        return {"status": reply.status}
+
+    def _signature(self, body: bytes) -> dict[str, str]:
+        if self._secret is None:
+            return {}
+        timestamp = str(int(self._clock()))
+        return {"X-Memagent-Timestamp": timestamp, "X-Memagent-Signature": sign(self._secret, timestamp, body)}
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """The signature's header, as docs/notifications.md tells receivers to check it."""
+    return "v1=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

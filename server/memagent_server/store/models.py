@@ -30,7 +30,7 @@ RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
 ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact", "ok")
 """`ok` is an alert that was pending and never confirmed."""
 OPEN_ALERT_STATES = ("pending", "firing")
-NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead")
+NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
 
@@ -354,6 +354,7 @@ class Notification(Base):
     alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
     transition_id: Mapped[int] = mapped_column(ForeignKey("transitions.id", ondelete="CASCADE"))
     incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    """What it is a chapter of: for each incident and channel, notifications go out in order."""
     channel: Mapped[str] = mapped_column(String(40))
     dedup_key: Mapped[str] = mapped_column(String(200), unique=True)
     state: Mapped[str] = mapped_column(String(20))

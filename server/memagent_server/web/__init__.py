@@ -2,8 +2,14 @@
 
 from flask import Blueprint
 
-from memagent_server.web import alerting, api, frame, login, pages
+from memagent_server.web import alerting, api, frame, login, notifications, pages
 
 pages.blueprint.record_once(lambda state: frame.install(state.app))
 
-blueprints: tuple[Blueprint, ...] = (api.blueprint, alerting.blueprint, pages.blueprint, login.blueprint)
+blueprints: tuple[Blueprint, ...] = (
+    api.blueprint,
+    alerting.blueprint,
+    notifications.blueprint,
+    pages.blueprint,
+    login.blueprint,
+)

@@ -60,6 +60,7 @@ _DELIVERIES = {
     "leased": Badge("busy", "sending", "Is being sent"),
     "sent": Badge("ok", "sent", "The channel took it"),
     "dead": Badge("critical", "given up", "The channel refused it for good"),
+    "skipped": Badge("plain", "skipped", "Not severe enough for this channel"),
 }
 
 

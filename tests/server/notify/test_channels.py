@@ -1,4 +1,4 @@
-"""Channels against local receivers that speak the far end's protocol, and the words that they carry."""
+"""Channels that speak HTTP, against a local receiver: what they send, and what they make of what goes wrong."""
 
 from __future__ import annotations
 
@@ -7,182 +7,56 @@ import hmac
 import json
 import socket
 import threading
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs
 
 import pytest
 
-from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, Story
+from memagent_server.notify import CHANNELS, channels, http
+from memagent_server.notify.alertmanager import Alertmanager
+from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, NotSetUp
+from memagent_server.notify.discord import DESCRIPTION_LIMIT, TITLE_LIMIT, Discord
+from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.notify.slack_bot import SlackBot
-from memagent_server.notify.slack_message import HEADER_LIMIT, SECTION_LIMIT, blocks, plain_text
+from memagent_server.notify.slack_message import blocks
 from memagent_server.notify.slack_webhook import SlackWebhook
+from memagent_server.notify.teams import Teams
 from memagent_server.notify.webhook import Webhook
+from memagent_server.notify.words import plain_text
+from memagent_server.settings import CHANNEL_NAMES
 
-GIB = 2**30
-FACTS = {
-    "step": 1000, "level": "warning", "cause": "leak", "eta_step": 1420.0, "eta_low": 1300.0, "eta_high": 1600.0, "eta_s": 1500.0,
-    "used_bytes": 30 * GIB, "limit_bytes": 40 * GIB, "growth_bytes_per_step": 2.0**24, "growing_since_step": 40, "oom_probability": 0.9,
-}  # fmt: skip
-STORY = Story(
-    alert_id=1, transition_id=2, dedup_key="2:slack", rule="oom_forecast", severity="warning", from_state="pending", to_state="firing",
-    reason="", at=2000.0, step=1000, first_step=1000, opened_at=2000.0, facts=FACTS, run_id="k3v9", run_name="gpt-small",
-    project="nlp", run_url="http://box/runs/k3v9", host="box", rank=1, world_size=4, device_name="NVIDIA A100",
-    predicted_peak_bytes=20 * GIB, observed_peak_bytes=30 * GIB,
-)  # fmt: skip
-
-
-class Receiver:
-    """Answers with the next of `answers` (status, body, headers), then with `usual`; keeps (path, headers, body)."""
-
-    def __init__(self, usual: bytes = b"ok") -> None:
-        self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        self.answers: list[tuple[int, bytes, dict[str, str]]] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.requests.append((self.path, dict(self.headers), body))
-                status, answer, headers = receiver.answers.pop(0) if receiver.answers else (200, usual, {})
-                self.send_response(status)
-                for name, value in {
-                    "Content-Type": "application/json",
-                    **headers,
-                    "Content-Length": str(len(answer)),
-                }.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+KINDS = {
+    "slack_webhook": lambda url: SlackWebhook(url, allow_local=True),
+    "slack_bot": lambda url: SlackBot("xoxb-secret", "C1", base_url=url + "/"),
+    "webhook": lambda url: Webhook(url, "secret key", allow_local=True),
+    "pagerduty": lambda url: PagerDuty("secret routing key", url=url),
+    "alertmanager": lambda url: Alertmanager(url),
+    "discord": lambda url: Discord(url, allow_local=True),
+    "teams": lambda url: Teams(url, allow_local=True),
+}
+every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
-@pytest.fixture
-def receiver():
-    receiver = Receiver()
-    yield receiver
-    receiver.close()
+def test_it_names_every_channel_in_the_settings():
+    assert tuple(CHANNELS) == CHANNEL_NAMES
 
 
-@pytest.fixture
-def slack_api():
-    receiver = Receiver(b'{"ok": true, "ts": "17.42", "channel": "C1"}')
-    yield receiver
-    receiver.close()
+def test_it_makes_the_channels_that_the_settings_describe(make_settings):
+    assert channels(make_settings("sqlite://")) == {}
+    settings = make_settings(
+        "sqlite://", webhook_url="http://x", discord_webhook_url="http://y", slack_bot_token="xoxb"
+    )
+    assert list(channels(settings)) == ["webhook", "discord"]
 
 
-def test_the_text_tells_the_whole_story():
-    text = plain_text(STORY)
-    for words in (
-        "gpt-small will run out of memory in about 420 steps (25 min, between 18 min and 36 min)",
-        "run k3v9", "project nlp", "rank 1 of 4, NVIDIA A100", "on box", "30.00 GiB of 40.00 GiB used",
-        "Growing by 16.0 MiB a step since step 40", "Predicted peak 20.00 GiB, observed so far 30.00 GiB (1.5x)",
-        "Cause: leak.", "What to change:", "loss.item()", "http://box/runs/k3v9",
-    ):  # fmt: skip
-        assert words in text
-
-
-@pytest.mark.parametrize("state", ["oom", "finished", "averted", "lost_contact"])
-def test_an_outcome_says_how_early_the_warning_was(state):
-    text = plain_text(replace(STORY, from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x"))
-    assert "First warning at step 1,000, 400 steps (25 min) before" in text and "What to change" not in text
-
-
-def test_an_unforeseen_death_says_so():
-    assert "There was no warning before" in plain_text(replace(STORY, rule="oom", to_state="oom"))
-
-
-def test_slacks_limits_and_control_characters_are_kept():
-    found = blocks(replace(STORY, run_name="<!channel> & " + "x" * 500, project="<script>" * 600, world_size=1))
-    assert len(found[0]["text"]["text"]) <= HEADER_LIMIT
-    assert len(found[1]["elements"][0]["text"]) <= SECTION_LIMIT and "&lt;script&gt;" in found[1]["elements"][0]["text"]
-    assert all(len(block["text"]["text"]) <= SECTION_LIMIT for block in found if block["type"] == "section")
-
-
-def test_a_webhook_gets_text_and_blocks(receiver):
-    assert SlackWebhook(receiver.url + "/services/T/B/secret").send(STORY) == {}
-    payload = json.loads(receiver.requests[0][2])
-    assert payload["text"] == plain_text(STORY) and payload["blocks"] == blocks(STORY)
-
-
-@pytest.mark.parametrize(
-    ("answer", "retry_after_s", "is_final"),
-    [
-        ((429, b"rate_limited", {"Retry-After": "7"}), 7.0, False),
-        ((500, b"oops", {}), None, False),
-        ((404, b"no_service", {}), None, True),
-        ((403, b"action_prohibited", {}), None, True),
-    ],
-)
-def test_what_slacks_webhook_refuses_is_told_without_its_address(receiver, answer, retry_after_s, is_final):
-    receiver.answers = [answer]
+@every_kind
+def test_it_tries_again_where_nobody_answers(make, a_story):
     with pytest.raises(DeliveryFailedError) as caught:
-        SlackWebhook(receiver.url + "/services/T/B/secret").send(STORY)
-    assert (caught.value.retry_after_s, caught.value.is_final) == (retry_after_s, is_final)
-    assert "secret" not in str(caught.value) and str(answer[0]) in str(caught.value)
+        make("http://127.0.0.1:9/secret").send(a_story())
+    assert (
+        not caught.value.is_final and "secret" not in str(caught.value) and "could not be reached" in str(caught.value)
+    )
 
 
-@pytest.mark.parametrize("channel", [SlackWebhook("http://127.0.0.1:9/secret"), SlackBot("xoxb-secret", "C1", base_url="http://127.0.0.1:9/"),
-                                     Webhook("http://127.0.0.1:9/secret", "key")])  # fmt: skip
-def test_a_far_end_that_is_away_is_worth_another_try(channel):
-    with pytest.raises(DeliveryFailedError) as caught:
-        channel.send(STORY)
-    assert not caught.value.is_final and "secret" not in str(caught.value)
-
-
-def test_the_bot_posts_once_then_edits_and_answers_in_the_thread(slack_api):
-    bot = SlackBot("xoxb-1", "C1", base_url=slack_api.url + "/api/")
-    receipt = bot.send(STORY)
-    assert receipt == {"ts": "17.42", "channel": "C1"}
-    assert bot.send(replace(STORY, to_state="oom", from_state="firing", receipt=receipt)) == receipt
-    assert [path for path, _, _ in slack_api.requests] == [
-        "/api/chat.postMessage",
-        "/api/chat.update",
-        "/api/chat.postMessage",
-    ]
-    last = slack_api.requests[2][2].decode()
-    fields = json.loads(last) if last.startswith("{") else {name: values[0] for name, values in parse_qs(last).items()}
-    assert fields["thread_ts"] == "17.42" and "died of out-of-memory" in fields["text"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "retry_after_s", "is_final"),
-    [
-        ((429, b'{"ok": false, "error": "ratelimited"}', {"Retry-After": "3"}), 3.0, False),
-        ((200, b'{"ok": false, "error": "invalid_auth"}', {}), None, True),
-        ((200, b'{"ok": false, "error": "internal_error"}', {}), None, False),
-    ],
-)
-def test_what_the_bot_is_refused_is_told_without_its_token(slack_api, answer, retry_after_s, is_final):
-    slack_api.answers = [answer]
-    with pytest.raises(DeliveryFailedError) as caught:
-        SlackBot("xoxb-secret", "C1", base_url=slack_api.url + "/api/").send(STORY)
-    assert (caught.value.retry_after_s, caught.value.is_final) == (retry_after_s, is_final)
-    assert "xoxb" not in str(caught.value)
-
-
-@pytest.mark.parametrize("refusal", ["message_not_found", "cant_update_message", "edit_window_closed"])
-def test_what_cannot_be_edited_any_more_is_told_by_a_new_message(slack_api, refusal):
-    slack_api.answers = [
-        (200, json.dumps({"ok": False, "error": refusal}).encode(), {}),
-        (200, b'{"ok": true, "ts": "18.1", "channel": "C1"}', {}),
-    ]
-    bot = SlackBot("xoxb-1", "C1", base_url=slack_api.url + "/api/")
-    outcome = replace(STORY, to_state="oom", from_state="firing", receipt={"ts": "17.42", "channel": "C1"})
-    assert bot.send(outcome) == {"ts": "18.1", "channel": "C1"}
-    assert [path for path, _, _ in slack_api.requests] == ["/api/chat.update", "/api/chat.postMessage"]
-
-
+@every_kind
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -195,32 +69,21 @@ def test_what_cannot_be_edited_any_more_is_told_by_a_new_message(slack_api, refu
         ({}, None),
     ],
 )
-@pytest.mark.parametrize("kind", ["webhook", "bot", "json"])
-def test_how_long_to_wait_is_read_from_any_answer(receiver, kind, headers, seconds):
+def test_it_reads_how_long_to_wait_from_any_answer(receiver, make, a_story, headers, seconds):
     receiver.answers = [(429, b'{"ok": false, "error": "ratelimited"}', headers)]
-    channel = {
-        "webhook": SlackWebhook(receiver.url),
-        "bot": SlackBot("xoxb-1", "C1", base_url=receiver.url + "/"),
-        "json": Webhook(receiver.url, "key"),
-    }[kind]
     with pytest.raises(DeliveryFailedError) as caught:
-        channel.send(STORY)
+        make(receiver.url + "/secret").send(a_story())
     assert caught.value.retry_after_s == seconds and not caught.value.is_final
+    assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["webhook", "bot", "json"])
-def test_an_answer_that_is_no_http_is_worth_another_try(kind):
+@every_kind
+def test_it_tries_again_after_an_answer_that_is_no_http(make, a_story):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}/secret/"
         thread = threading.Thread(target=_answer_garbage, args=(server,))
         thread.start()
-        channel = {
-            "webhook": SlackWebhook(address),
-            "bot": SlackBot("xoxb-secret", "C1", base_url=address),
-            "json": Webhook(address, "key"),
-        }[kind]
         with pytest.raises(DeliveryFailedError) as caught:
-            channel.send(STORY)
+            make(f"http://127.0.0.1:{server.getsockname()[1]}/secret").send(a_story())
         thread.join()
     assert not caught.value.is_final and "secret" not in str(caught.value)
 
@@ -232,17 +95,129 @@ def _answer_garbage(server: socket.socket) -> None:
         connection.sendall(b"220 mail.example ESMTP\r\n\r\n")
 
 
-def test_the_last_step_is_not_counted():
-    text = plain_text(
-        replace(STORY, facts={**FACTS, "eta_step": 1000.6, "eta_low": 1000.4, "eta_high": 1001.0, "eta_s": 3.0})
-    )
-    assert text.startswith("gpt-small will run out of memory in the next step (3 s")
+@pytest.mark.parametrize(
+    ("kind", "status", "is_final"),
+    [
+        ("slack_webhook", 404, True), ("slack_webhook", 403, True), ("slack_webhook", 500, False),
+        ("webhook", 410, True), ("webhook", 404, False), ("pagerduty", 400, True), ("pagerduty", 502, False),
+        ("alertmanager", 400, True), ("discord", 404, True), ("teams", 401, True), ("teams", 502, False),
+    ],
+)  # fmt: skip
+def test_it_knows_which_refusals_are_final(receiver, a_story, kind, status, is_final):
+    receiver.answers = [(status, b"no_service", {})]
+    with pytest.raises(DeliveryFailedError) as caught:
+        KINDS[kind](receiver.url + "/secret").send(a_story())
+    assert caught.value.is_final is is_final and str(status) in str(caught.value)
 
 
-def test_a_json_webhook_is_signed_and_says_which_change_it_is(receiver):
-    Webhook(receiver.url, "the key").send(STORY)
+def test_it_follows_no_redirect(receiver, a_story):
+    receiver.answers = [(302, b"", {"Location": receiver.url + "/elsewhere"})]
+    with pytest.raises(DeliveryFailedError, match="answered 302"):
+        Webhook(receiver.url, None, allow_local=True).send(a_story())
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "[fe80::1]", "0.0.0.0", "[::ffff:127.0.0.1]", "2130706433"],
+)
+@pytest.mark.parametrize("kind", [Webhook, SlackWebhook, Discord, Teams])
+def test_it_aims_no_webhook_at_this_machine_unless_it_may(a_story, host, kind):
+    channel = kind(f"http://{host}:9/x", None) if kind is Webhook else kind(f"http://{host}:9/x")
+    with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
+        channel.send(a_story())
+
+
+def test_it_knows_which_addresses_are_local():
+    assert not any(map(http.is_local, ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2001:4860:4860::8888"]))
+    assert all(map(http.is_local, ["127.8.8.8", "fe80::1%eth0", "::", "224.0.0.1", "::ffff:169.254.1.1"]))
+
+
+def test_it_goes_to_the_address_that_was_checked(receiver, a_story, monkeypatch):
+    """A name that resolves to something harmless when asked, and to something else a moment later."""
+    port, asked = int(receiver.url.rpartition(":")[2]), []
+
+    def resolve(host, *_args, **_options):
+        asked.append(host)
+        if len(asked) > 1:
+            raise OSError("the second question gets another answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    original = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *args, **options: (
+        resolve(host) if host == "far.example" else original(host, *args, **options)))  # fmt: skip
+    Webhook(f"http://far.example:{port}/x", None, allow_local=True).send(a_story())
+    assert asked == ["far.example"] and receiver.requests[0][1]["Host"] == f"far.example:{port}"
+
+
+def test_it_signs_time_and_body_of_a_webhook(receiver, a_story):
+    Webhook(receiver.url, "the key", allow_local=True, clock=lambda: 1234.5).send(a_story())
     _, headers, body = receiver.requests[0]
-    expected = "sha256=" + hmac.new(b"the key", body, hashlib.sha256).hexdigest()
-    assert headers["X-Memagent-Signature"] == expected and headers["Idempotency-Key"] == "2:slack"
+    expected = "v1=" + hmac.new(b"the key", b"1234." + body, hashlib.sha256).hexdigest()
+    assert (headers["X-Memagent-Timestamp"], headers["X-Memagent-Signature"]) == ("1234", expected)
+    assert headers["Idempotency-Key"] == "k3v9:2:test"
     payload = json.loads(body)
-    assert payload["run_id"] == "k3v9" and payload["facts"]["cause"] == "leak" and payload["text"] == plain_text(STORY)
+    assert payload["run_id"] == "k3v9" and payload["facts"]["cause"] == "leak"
+    assert payload["text"] == plain_text(a_story()) and "receipt" not in payload
+
+
+def test_it_leaves_a_webhook_unsigned_without_a_secret(receiver, a_story):
+    Webhook(receiver.url, None, allow_local=True).send(a_story())
+    assert "X-Memagent-Signature" not in receiver.requests[0][1]
+
+
+def test_it_gives_slacks_webhook_text_and_blocks(receiver, a_story, faults_of):
+    assert SlackWebhook(receiver.url + "/services/T/B/secret", allow_local=True).send(a_story()) == {"status": 200}
+    payload = receiver.payload()
+    assert payload["text"] == plain_text(a_story()) and payload["blocks"] == blocks(a_story())
+    assert faults_of(payload["blocks"]) == []
+
+
+def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receiver, a_story):
+    channel = PagerDuty("the key", url=receiver.url)
+    for story in (a_story(), a_story(severity="critical"), a_story(to_state="averted")):
+        channel.send(story)
+    events = [receiver.payload(number) for number in range(3)]
+    assert [event["event_action"] for event in events] == ["trigger", "trigger", "resolve"]
+    assert {event["dedup_key"] for event in events} == {"memagent-k3v9-alert-1"}
+    assert all(event["routing_key"] == "the key" for event in events) and receiver.requests[0][0] == "/v2/enqueue"
+    first = events[0]["payload"]
+    assert (first["severity"], first["source"], first["class"]) == ("warning", "box", "oom_forecast")
+    assert len(first["summary"]) <= 1024 and "will run out of memory" in first["summary"]
+    assert events[1]["payload"]["severity"] == "critical"
+
+
+@pytest.mark.parametrize("state", ["oom", "lost_contact"])
+def test_it_leaves_a_death_open_in_pagerduty(receiver, a_story, state):
+    PagerDuty("the key", url=receiver.url).send(a_story(to_state=state))
+    assert receiver.payload()["event_action"] == "trigger" and receiver.payload()["payload"]["severity"] == "critical"
+
+
+def test_it_opens_nothing_again_that_has_ended_since(receiver, a_story):
+    PagerDuty("the key", url=receiver.url).send(a_story(is_overtaken=True))
+    Alertmanager(receiver.url).send(a_story(is_overtaken=True))
+    assert receiver.requests == []
+
+
+def test_it_keeps_discords_limits_and_mentions_nobody(receiver, a_story):
+    story = a_story(run_name="@everyone " + "x" * 400, error="*" * 5000)
+    for state in ("firing", "oom"):
+        Discord(receiver.url, allow_local=True).send(a_story(**{**vars(story), "to_state": state}))
+        (embed,) = receiver.payload()["embeds"]
+        assert len(embed["title"]) <= TITLE_LIMIT and len(embed["description"]) <= DESCRIPTION_LIMIT
+        assert receiver.payload()["allowed_mentions"] == {"parse": []}
+
+
+def test_it_sends_teams_an_adaptive_card(receiver, a_story):
+    Teams(receiver.url, allow_local=True).send(a_story())
+    (attachment,) = receiver.payload()["attachments"]
+    card = attachment["content"]
+    assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
+    assert "will run out of memory" in card["body"][0]["text"] and len(receiver.requests[0][2]) < 28_000
+    assert [action["url"] for action in card["actions"]] == ["http://box/runs/k3v9", "http://box/alerts#alert-1"]
+
+
+def test_it_says_of_a_channel_that_is_gone_what_to_do(a_story):
+    with pytest.raises(DeliveryFailedError, match="set it up again") as caught:
+        NotSetUp().send(a_story())
+    assert not caught.value.is_final

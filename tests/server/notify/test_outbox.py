@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+import time
 
 import pytest
+from sqlalchemy import select
 
 from memagent.wire.messages import RunStart
-from memagent_server.notify.channel import DeliveryFailedError
+from memagent_server.notify.channel import Channel, DeliveryFailedError, NotSetUp
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
-from memagent_server.store.outbox import MOST_ATTEMPTS, count_by_outcome, lease_due, mark_failed, mark_sent
+from memagent_server.store.models import Alert, Incident, Notification
+from memagent_server.store.outbox import (
+    MOST_ATTEMPTS,
+    Route,
+    count_by_outcome,
+    is_any_due,
+    lease_next,
+    mark_failed,
+    mark_sent,
+    renew_lease,
+    send_again,
+)
 from memagent_server.store.runs import start_run
 
+TEST = Route("test")
 
-class Recording:
+
+class Recording(Channel):
     """A channel that keeps what it was told, after `failures` have been raised."""
 
     def __init__(self, *failures: Exception) -> None:
         self.told: list[str] = []
+        self.overtaken: list[bool] = []
+        self.topics: list[str] = []
+        self.receipts: list[dict] = []
         self.failures = list(failures)
 
     def send(self, story):
         if self.failures:
             raise self.failures.pop(0)
         self.told.append(story.to_state)
+        self.overtaken.append(story.is_overtaken)
+        self.topics.append(story.topic)
+        self.receipts.append(story.receipt)
         return {"n": len(self.told)}
 
 
@@ -46,23 +63,32 @@ def clock():
 @pytest.fixture
 def outbox(database):
     """Two changes of one alert that wait for the channel `test`."""
-    with database.write() as session:
-        start_run(session, RunStart(run_id="r"), 1.0)
-        alert = open_alert(session, run_id="r", stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
-                           summary="", data={"step": 5}, now=1.0)  # fmt: skip
-        for before, after in (("pending", "firing"), ("firing", "oom")):
-            add_transition(session, alert, from_state=before, to_state=after, reason="", now=1.0, channels=["test"])
+    add_alert(database, "r")
     return database
 
 
+def add_alert(database, run_id: str) -> None:
+    with database.write() as session:
+        start_run(session, RunStart(run_id=run_id), 1.0)
+        alert = new_alert(session, run_id)
+        for before, after in (("pending", "firing"), ("firing", "oom")):
+            add_transition(session, alert, from_state=before, to_state=after, reason="", now=1.0, channels=["test"])
+
+
+def new_alert(session, run_id: str):
+    return open_alert(session, run_id=run_id, stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
+                      summary="", data={"step": 5}, now=1.0)  # fmt: skip
+
+
 def notifications(database) -> list[dict]:
+    """Of the first alert."""
     with database.read() as session:
-        return list_alerts(session)["alerts"][0]["notifications"]
+        return list_alerts(session)["alerts"][-1]["notifications"]
 
 
 def test_messages_of_one_alert_go_out_in_order(outbox, clock):
     channel = Recording()
-    dispatcher = Dispatcher(outbox, {"test": channel}, "http://x", clock)
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     while dispatcher.turn():
         pass
     assert channel.told == ["firing", "oom"]
@@ -71,7 +97,7 @@ def test_messages_of_one_alert_go_out_in_order(outbox, clock):
 
 def test_a_failed_message_holds_back_the_later_one_and_goes_out_first(outbox, clock):
     channel = Recording(DeliveryFailedError("busy", retry_after_s=30.0))
-    dispatcher = Dispatcher(outbox, {"test": channel}, "http://x", clock)
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     assert dispatcher.turn() and not dispatcher.turn() and channel.told == []
     clock.now += 29
     assert not dispatcher.turn()
@@ -83,7 +109,7 @@ def test_a_failed_message_holds_back_the_later_one_and_goes_out_first(outbox, cl
 
 def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
     channel = Recording(*[DeliveryFailedError("no") for _ in range(MOST_ATTEMPTS)])
-    dispatcher = Dispatcher(outbox, {"test": channel}, "http://x", clock)
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     for _ in range(MOST_ATTEMPTS):
         clock.now += 10_000
         dispatcher.turn()
@@ -96,61 +122,156 @@ def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
 
 
 def test_a_final_refusal_is_not_tried_again(outbox, clock):
-    dispatcher = Dispatcher(outbox, {"test": Recording(DeliveryFailedError("gone", is_final=True))}, "http://x", clock)
+    dispatcher = Dispatcher(outbox, TEST, Recording(DeliveryFailedError("gone", is_final=True)), "http://x", clock)
     dispatcher.turn()
     assert notifications(outbox)[0]["state"] == "dead" and notifications(outbox)[0]["attempts"] == 1
 
 
 def test_a_channel_that_breaks_does_not_break_the_dispatcher(outbox, clock):
     channel = Recording(ValueError("a bug"))
-    dispatcher = Dispatcher(outbox, {"test": channel}, "http://x", clock)
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     assert dispatcher.turn()
     assert notifications(outbox)[0]["last_error"] == "ValueError"
 
 
 def test_a_channel_that_is_no_longer_set_up_is_visible(outbox, clock):
-    Dispatcher(outbox, {}, "http://x", clock).turn()
+    Dispatcher(outbox, Route(None, apart_from=("other",)), NotSetUp(), "http://x", clock).turn()
     assert "no longer set up" in notifications(outbox)[0]["last_error"]
+    assert notifications(outbox)[0]["state"] == "waiting"  # it may be set up again
 
 
-def test_a_lease_is_exclusive_until_it_runs_out(outbox):
+def test_it_leases_to_one_until_the_lease_runs_out(outbox):
     with outbox.write() as session:
-        assert len(lease_due(session, 1000.0, LEASE_S)) == 1
+        first = lease_next(session, TEST, 1000.0, LEASE_S)
     with outbox.write() as session:
-        assert lease_due(session, 1000.0 + LEASE_S - 1, LEASE_S) == []
+        assert first is not None and lease_next(session, TEST, 1000.0 + LEASE_S - 1, LEASE_S) is None
+        assert not is_any_due(session, TEST, 1000.0 + LEASE_S - 1)
     with outbox.write() as session:
-        assert len(lease_due(session, 1000.0 + LEASE_S, LEASE_S)) == 1
+        again = lease_next(session, TEST, 1000.0 + LEASE_S, LEASE_S)
+    assert again is not None and (again.id, again.attempts) == (first.id, 2)
 
 
-def test_a_failure_that_comes_late_undoes_nothing(outbox):
-    """A dispatcher that slept past its lease fails, after another one has sent the message."""
+def test_it_renews_only_a_lease_that_is_still_held(outbox):
     with outbox.write() as session:
-        (item,) = lease_due(session, 1000.0, LEASE_S)
+        item = lease_next(session, TEST, 1000.0, LEASE_S)
+        assert renew_lease(session, item, 2000.0)
     with outbox.write() as session:
-        (again,) = lease_due(session, 1000.0 + LEASE_S, LEASE_S)
-        mark_sent(session, again.id, {}, 1001.0 + LEASE_S)
+        assert lease_next(session, TEST, 1999.0, LEASE_S) is None
+        again = lease_next(session, TEST, 2000.0, LEASE_S)
     with outbox.write() as session:
-        mark_failed(session, item.id, "timed out", next_attempt_at=1002.0 + LEASE_S)
-    assert item.id == again.id and notifications(outbox)[0]["state"] == "sent"
+        assert not renew_lease(session, item, 9000.0) and renew_lease(session, again, 3000.0)
 
 
-def test_a_worker_killed_while_sending_loses_nothing(outbox, clock):
-    code = f"""
-import os, signal
-from memagent_server.notify.dispatcher import Dispatcher
-from memagent_server.store.engine import Database
-class Killed:
-    def send(self, story):
-        os.kill(os.getpid(), signal.SIGKILL)
-Dispatcher(Database({outbox.url!r}), {{"test": Killed()}}, "http://x", lambda: 1000.0).turn()
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, env=dict(os.environ))
-    assert process.returncode == -signal.SIGKILL, process.stderr
-    assert notifications(outbox)[0]["state"] == "leased"
-    channel = Recording()
-    dispatcher = Dispatcher(outbox, {"test": channel}, "http://x", clock)
-    assert not dispatcher.turn()
-    clock.now += LEASE_S
+@pytest.mark.parametrize("sent_meanwhile", [True, False])
+def test_it_does_not_believe_a_failure_that_comes_late(outbox, sent_meanwhile):
+    """A dispatcher that slept past its lease fails, after another one has taken the message up."""
+    with outbox.write() as session:
+        item = lease_next(session, TEST, 1000.0, LEASE_S)
+    with outbox.write() as session:
+        again = lease_next(session, TEST, 1000.0 + LEASE_S, LEASE_S)
+        if sent_meanwhile:
+            mark_sent(session, again, {}, 1001.0 + LEASE_S)
+    with outbox.write() as session:
+        mark_failed(session, item, "timed out", next_attempt_at=1002.0 + LEASE_S)
+    assert notifications(outbox)[0]["state"] == ("sent" if sent_meanwhile else "leased")
+
+
+def test_it_believes_a_success_that_comes_late(outbox):
+    with outbox.write() as session:
+        item = lease_next(session, TEST, 1000.0, LEASE_S)
+    with outbox.write() as session:
+        lease_next(session, TEST, 1000.0 + LEASE_S, LEASE_S)
+        mark_sent(session, item, {}, 1001.0 + LEASE_S)
+    assert notifications(outbox)[0]["state"] == "sent"
+
+
+def test_it_renews_the_lease_of_a_delivery_that_takes_long(outbox, clock, monkeypatch):
+    monkeypatch.setattr("memagent_server.notify.dispatcher.RENEW_EVERY_S", 0.02)
+    taken_by_another = []
+
+    class Slow(Recording):
+        def send(self, story):
+            clock.now += LEASE_S  # the lease of the beginning is over
+            wait_until(lambda: leased_until(outbox) > clock.now)
+            with outbox.write() as session:
+                taken_by_another.append(lease_next(session, TEST, clock.now, LEASE_S))
+            return super().send(story)
+
+    Dispatcher(outbox, TEST, Slow(), "http://x", clock).turn()
+    assert taken_by_another == [None]
+
+
+def test_a_patient_channel_is_left_alone_altogether(outbox, clock):
+    add_alert(outbox, "another")
+    channel = Recording(DeliveryFailedError("slow down", retry_after_s=30.0))
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
+    assert dispatcher.turn() and not dispatcher.turn() and channel.told == []
+    clock.now += 31.0
     while dispatcher.turn():
         pass
-    assert channel.told == ["firing", "oom"]
+    assert sorted(channel.told) == ["firing", "firing", "oom", "oom"]
+
+
+def test_it_skips_what_a_channel_does_not_want_to_hear(outbox, clock):
+    channel = Recording()
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock, least_severity="critical")
+    while dispatcher.turn():
+        pass
+    assert channel.told == [] and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
+    assert "critical and worse only" in notifications(outbox)[0]["last_error"]
+
+
+def test_what_is_dead_can_be_sent_again(outbox, clock):
+    channel = Recording(DeliveryFailedError("gone", is_final=True))
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
+    while dispatcher.turn():
+        pass
+    with outbox.write() as session:
+        assert send_again(session, 1, clock.now) and not send_again(session, 2, clock.now)
+    assert dispatcher.turn() and channel.told == ["oom", "firing"] and channel.overtaken == [False, True]
+
+
+def test_one_channel_does_not_wait_for_another(outbox, clock):
+    with outbox.write() as session:
+        alert = session.get_one(Alert, 1)
+        add_transition(session, alert, from_state="firing", to_state="oom", reason="", now=1.0, channels=["other"])
+    other = Recording()
+    Dispatcher(outbox, TEST, Recording(DeliveryFailedError("down")), "http://x", clock).turn()
+    Dispatcher(outbox, Route("other"), other, "http://x", clock).turn()
+    assert other.told == ["oom"]
+
+
+def test_alerts_of_one_incident_are_told_in_order(outbox, clock):
+    """Rank 1 joins an incident that rank 0 began: its message waits for those of rank 0."""
+    with outbox.write() as session:
+        incident = Incident(
+            run_id="r", rule="oom_forecast", state="firing", severity="warning", opened_at=1.0, updated_at=1.0
+        )
+        session.add(incident)
+        session.flush()
+        alerts = [new_alert(session, "r") for _ in range(2)]
+        for alert, state in ((alerts[0], "firing"), (alerts[1], "averted"), (alerts[0], "finished")):
+            alert.incident_id = incident.id
+            add_transition(
+                session, alert, from_state="pending", to_state=state, reason="", now=1.0, channels=["incident"]
+            )
+    channel = Recording(DeliveryFailedError("busy", retry_after_s=5.0))
+    dispatcher = Dispatcher(outbox, Route("incident"), channel, "http://x", clock)
+    assert dispatcher.turn() and not dispatcher.turn()
+    clock.now += 10
+    while dispatcher.turn():
+        pass
+    assert channel.told == ["firing", "averted", "finished"] and len(set(channel.topics)) == 1
+    assert channel.receipts == [{}, {"n": 1}, {"n": 2}]
+
+
+def leased_until(database) -> float:
+    with database.read() as session:
+        return session.scalar(select(Notification.leased_until).where(Notification.id == 1)) or 0.0
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)

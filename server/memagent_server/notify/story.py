@@ -1,0 +1,216 @@
+"""What a message can say: read from the store, one `Story` a notification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from memagent_server.notify.channel import Curve, Saving, Story, Suspect
+from memagent_server.settings import SEVERITIES
+from memagent_server.store.models import (
+    OPEN_ALERT_STATES,
+    Alert,
+    Event,
+    Forecast,
+    Incident,
+    Notification,
+    Prediction,
+    Run,
+    Stream,
+    Transition,
+)
+from memagent_server.store.outbox import is_overtaken, last_receipt, topic_of
+from memagent_server.store.series import series
+
+POINTS = 400
+_CURVE_FIELDS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
+_FORECAST_FACTS = (
+    "step", "level", "oom_probability", "cause", "eta_step", "eta_low", "eta_high", "eta_s", "used_bytes", "limit_bytes",
+    "growth_bytes_per_step", "growing_since_step",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class News:
+    """What a message that was sent would say now, and by what to know whether it says so already."""
+
+    story: Story
+    mark: dict[str, Any]
+    first_mark: dict[str, Any]
+    """The mark of the message as it was sent."""
+
+
+def read_story(
+    session: Session, notification: Notification, public_url: str, now: float, *, with_curve: bool = False
+) -> Story:
+    """Everything a message about this notification's transition can say."""
+    alert = session.get_one(Alert, notification.alert_id)
+    transition = session.get_one(Transition, notification.transition_id)
+    run = session.get_one(Run, alert.run_id)
+    incident = session.get(Incident, notification.incident_id) if notification.incident_id is not None else None
+    stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
+    story = Story(
+        alert_id=alert.id,
+        transition_id=transition.id,
+        topic=topic_of(notification),
+        dedup_key=notification.dedup_key,
+        rule=alert.rule,
+        severity=transition.severity,
+        from_state=transition.from_state,
+        to_state=transition.to_state,
+        reason=transition.reason,
+        at=transition.at,
+        step=transition.step,
+        first_step=alert.first_step,
+        opened_at=incident.opened_at if incident else alert.opened_at,
+        facts=transition.data,
+        run_id=run.id,
+        run_name=run.name,
+        project=run.project,
+        run_url=f"{public_url}/runs/{run.id}",
+        alert_url=f"{public_url}/alerts#{topic_of(notification)}",
+        summary=alert.summary,
+        host=run.host,
+        world_size=run.world_size,
+        ranks=_ranks(session, notification),
+        checkpoint_step=_last_checkpoint(session, run.id, transition.step),
+        suspect=_suspect(session, run.id),
+        acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
+        snoozed_until=incident.snoozed_until if incident else None,
+        error=run.error,
+        is_repeat=notification.attempts > 1,
+        is_overtaken=is_overtaken(session, notification),
+        delayed_s=max(0.0, now - notification.created_at),
+        curve=_curve(session, stream) if with_curve and stream is not None else None,
+        receipt=last_receipt(session, notification),
+    )
+    return _at(session, story, stream)
+
+
+def read_news(session: Session, notification: Notification, public_url: str, now: float) -> News:
+    """A sent notification's story with the nearest forecast of its open alerts, and what people have said of it since."""
+    story = read_story(session, notification, public_url, now)
+    first_mark = {"steps_left": _steps_left(story), "acked_by": None, "snoozed_until": None}
+    forecast = _nearest_forecast(session, notification)
+    if forecast is not None and forecast.step >= story.facts.get("step", 0):
+        stream = session.get_one(Stream, forecast.stream_id)
+        story = _at(session, replace(story, facts={**story.facts, **_facts_now(forecast, stream)}), stream)
+        story = replace(story, step=story.facts["step"])
+    mark = {"steps_left": _steps_left(story), "acked_by": story.acked_by, "snoozed_until": story.snoozed_until}
+    return News(replace(story, delayed_s=0.0), mark, first_mark)
+
+
+def _facts_now(forecast: Forecast, stream: Stream) -> dict[str, Any]:
+    """The forecast as of the stream's newest step: a steady leak keeps its forecast, and comes nearer all the same."""
+    facts = {name: getattr(forecast, name) for name in _FORECAST_FACTS}
+    step = max(forecast.step, stream.last_step or 0)
+    if forecast.eta_step is not None and forecast.eta_s is not None and forecast.eta_step > forecast.step:
+        share = max(0.0, forecast.eta_step - step) / (forecast.eta_step - forecast.step)
+        facts["eta_s"] = forecast.eta_s * share
+    return {**facts, "step": step, "used_step": forecast.step}
+
+
+def _steps_left(story: Story) -> float | None:
+    """To two digits: what changes by less is not worth an edit."""
+    eta = story.facts.get("eta_step")
+    return None if eta is None else float(f"{max(0.0, eta - story.facts.get('step', 0)):.1e}")
+
+
+def _at(session: Session, story: Story, stream: Stream | None) -> Story:
+    """The story as this rank and device have it."""
+    if stream is None:
+        return story
+    prediction = _prediction(session, stream)
+    return replace(
+        story,
+        rank=stream.rank,
+        device_name=stream.name,
+        predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
+        observed_peak_bytes=stream.peak_bytes,
+        saving=_saving(prediction),
+    )
+
+
+def _ranks(session: Session, notification: Notification) -> tuple[int, ...]:
+    """The ranks that the topic is about."""
+    query = select(Stream.rank).join(Alert, Alert.stream_id == Stream.id).distinct().order_by(Stream.rank)
+    if notification.incident_id is None:
+        query = query.where(Alert.id == notification.alert_id)
+    else:
+        query = query.where(Alert.incident_id == notification.incident_id)
+    return tuple(session.scalars(query))
+
+
+def _nearest_forecast(session: Session, notification: Notification) -> Forecast | None:
+    """Of the newest forecasts that page of the topic's open alerts, the one whose end is nearest."""
+    streams = select(Alert.stream_id).where(Alert.state.in_(OPEN_ALERT_STATES))
+    if notification.incident_id is None:
+        streams = streams.where(Alert.id == notification.alert_id)
+    else:
+        streams = streams.where(Alert.incident_id == notification.incident_id)
+    newest = select(func.max(Forecast.id)).where(Forecast.stream_id.in_(streams)).group_by(Forecast.stream_id)
+    found = session.scalars(select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(SEVERITIES[1:])))
+    return min(found, key=lambda forecast: (forecast.eta_step is None, forecast.eta_step or 0.0), default=None)
+
+
+def _prediction(session: Session, stream: Stream) -> Prediction | None:
+    query = (
+        select(Prediction)
+        .where(Prediction.run_id == stream.run_id, Prediction.rank == stream.rank, Prediction.device == stream.device)
+        .order_by(Prediction.id.desc())
+        .limit(1)
+    )
+    return session.scalar(query)
+
+
+def _saving(prediction: Prediction | None) -> Saving | None:
+    first = prediction.advice[0] if prediction is not None and prediction.advice else None
+    if not isinstance(first, Mapping) or not first.get("saving_bytes"):
+        return None
+    return Saving(str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or ""))
+
+
+def _last_checkpoint(session: Session, run_id: str, step: int) -> int | None:
+    """The step at which the run last said that it saved a checkpoint."""
+    query = (
+        select(Event.step, Event.kind, Event.data)
+        .where(Event.run_id == run_id, Event.kind.in_(("checkpoint", "phase")), Event.step <= step)
+        .order_by(Event.id.desc())
+        .limit(100)
+    )
+    for at, kind, data in session.execute(query):
+        if kind == "checkpoint" or "checkpoint" in (data.get("phase"), data.get("name")):
+            return int(at)
+    return None
+
+
+def _suspect(session: Session, run_id: str) -> Suspect | None:
+    """The line that the agent blames most, as its newest event of the kind `suspects` has it."""
+    query = (
+        select(Event.data).where(Event.run_id == run_id, Event.kind == "suspects").order_by(Event.id.desc()).limit(1)
+    )
+    found = (session.scalar(query) or {}).get("suspects")
+    first = found[0] if isinstance(found, list) and found else None
+    if not isinstance(first, Mapping) or not first.get("file"):
+        return None
+    line, size, holder = first.get("line"), first.get("bytes_per_step"), first.get("holder")
+    return Suspect(
+        str(first["file"]),
+        line if isinstance(line, int) else 0,
+        str(holder) if holder else None,
+        float(size) if isinstance(size, int | float) else None,
+    )
+
+
+def _curve(session: Session, stream: Stream) -> Curve:
+    found = series(
+        session, stream.run_id, fields=_CURVE_FIELDS, rank=stream.rank, device=stream.device, attempt=stream.attempt,
+        points=POINTS,
+    )  # fmt: skip
+    peaks, held, whole = (found["series"][name]["max"] for name in _CURVE_FIELDS)
+    used = [peak if peak is not None else size for peak, size in zip(peaks, held, strict=True)]
+    return Curve(tuple(found["step"]), tuple(used), tuple(whole))

@@ -1,0 +1,111 @@
+"""SIGKILL of a delivering process before every line of its cycle, one after another: nothing lost, order kept, repeats recognisable.
+
+1. A message is to be delivered of an alert's warning, and one of its end. A process delivers, and is killed before line k of what
+   leases, sends and marks; k goes from the first line that it executes to the last.
+2. Another process delivers what is left, once the leases have run out.
+3. Each message has come at least once, the end never before the warning, and what came twice has the same key and says so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from memagent.wire.messages import RunStart
+from memagent_server.notify.dispatcher import LEASE_S
+from memagent_server.store.alerts import add_transition, open_alert
+from memagent_server.store.models import Notification, Transition
+from memagent_server.store.runs import start_run
+
+MOST_LINES = 1000
+KILLED = -9
+
+
+@pytest.fixture
+def victim(database, receiver):
+    """victim(verb, kill_at, now): its exit status."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("victim.py")), database.url, receiver.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def victim(verb: str, kill_at: int, now: float) -> int:
+        process.stdin.write(f"{verb} {kill_at} {now}\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield victim
+    process.communicate(timeout=30)
+
+
+@pytest.fixture
+def two_messages(database):
+    """two_messages(): a warning and an end of a new alert wait for the channel `test`; returns their keys."""
+    with database.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+
+    def two_messages() -> list[str]:
+        with database.write() as session:
+            alert = open_alert(session, run_id="r", stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
+                               summary="", data={"step": 5}, now=1.0)  # fmt: skip
+            for state in ("firing", "oom"):
+                add_transition(
+                    session, alert, from_state="pending", to_state=state, reason="", now=1.0, channels=["test"]
+                )
+            made = select(Notification.dedup_key).where(Notification.alert_id == alert.id).order_by(Notification.id)
+            return list(session.scalars(made))
+
+    return two_messages
+
+
+@pytest.mark.long
+def test_it_loses_nothing_wherever_it_is_killed(database, receiver, victim, two_messages):
+    now, twice, before = 1000.0, 0, 0
+    for kill_at in range(1, MOST_LINES):
+        keys = two_messages()
+        receiver.requests.clear()
+        status = victim("turn", kill_at, now)
+        assert status in (0, KILLED)
+        before += not receiver.requests
+        now += LEASE_S + 1
+        assert victim("deliver", 0, now) == 0
+        came = received(receiver)
+        assert list(dict.fromkeys(key for key, _ in came)) == keys, f"killed before line {kill_at}"
+        for number, (key, is_repeat) in enumerate(came):
+            assert is_repeat or key not in [earlier for earlier, _ in came[:number]]
+        twice += len(came) > 2
+        if status == 0:
+            break
+    with database.read() as session:
+        assert set(session.scalars(select(Notification.state))) == {"sent"}
+    assert status == 0, "it never got to the end"
+    assert before > 20 and twice > 5, "the kills were not where they were meant to be"
+
+
+@pytest.mark.long
+def test_it_opens_an_alert_with_its_message_or_not_at_all(database, victim, two_messages):
+    counts = set()
+    for kill_at in range(1, MOST_LINES):
+        status = victim("open", kill_at, 1000.0)
+        with database.read() as session:
+            transitions, notifications = (
+                session.scalar(select(func.count(of.id))) for of in (Transition, Notification)
+            )
+        assert transitions == notifications
+        counts.add(notifications)
+        if status == 0:
+            break
+    assert status == 0 and 0 in counts and kill_at > 10
+
+
+def received(receiver) -> list[tuple[str, bool]]:
+    return [
+        (headers["Idempotency-Key"], receiver.payload(number)["is_repeat"])
+        for number, (_, headers, _) in enumerate(receiver.requests)
+    ]

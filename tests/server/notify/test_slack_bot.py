@@ -1,0 +1,167 @@
+"""Slack by bot token against a Slack that checks, remembers and refuses."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from memagent_server.notify.channel import Curve, DeliveryFailedError
+from memagent_server.notify.picture import Picture, _has_matplotlib
+from memagent_server.notify.slack_bot import SlackBot
+
+CURVE = Curve(
+    tuple(range(0, 1001, 10)), tuple(10 * 2**30 + step * 20 * 2**20 for step in range(0, 1001, 10)), (None,) * 101
+)
+
+
+class Pace(list):
+    """Takes the place of sleeping: keeps how long it would have been."""
+
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+@pytest.fixture
+def pace():
+    return Pace()
+
+
+@pytest.fixture
+def bot(slack, pace):
+    return SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=pace)
+
+
+def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack, bot, a_story):
+    receipt = bot.send(a_story())
+    receipt = bot.send(a_story(severity="critical", dedup_key="2", receipt=receipt))
+    receipt = bot.send(a_story(to_state="oom", severity="critical", step=1400, dedup_key="3", receipt=receipt))
+    (root,) = slack.roots
+    assert root["ts"] == receipt["ts"] and root["edits"] == 2
+    assert "died of out-of-memory" in root["text"] and "💥" in root["blocks"][0]["text"]["text"]
+    escalation, death = slack.replies(root["ts"])
+    assert "will run out of memory" in escalation["text"] and "died of out-of-memory at step 1,400" in death["text"]
+    assert escalation["reply_broadcast"] and death["reply_broadcast"]
+
+
+def test_it_tells_what_ended_well_in_the_thread_only(slack, bot, a_story):
+    bot.send(a_story(to_state="averted", receipt=bot.send(a_story())))
+    (root,) = slack.roots
+    (reply,) = slack.replies(root["ts"])
+    assert "no longer expected" in reply["text"] and not reply["reply_broadcast"]
+
+
+def test_it_edits_in_place_as_the_eta_moves(slack, bot, a_story):
+    receipt = bot.send(a_story())
+    assert bot.refresh(a_story(facts={"step": 1200, "eta_step": 1300.0}, receipt=receipt)) == receipt
+    (root,) = slack.roots
+    assert "in about 100 steps" in root["text"] and slack.replies(root["ts"]) == [] and root["edits"] == 1
+
+
+def test_it_links_the_run_and_the_alert(slack, bot, a_story):
+    bot.send(a_story())
+    buttons = slack.roots[0]["blocks"][-1]["elements"]
+    assert [button["url"] for button in buttons] == ["http://box/runs/k3v9", "http://box/alerts#alert-1"]
+
+
+def test_it_finds_what_a_killed_attempt_posted(slack, bot, a_story):
+    first = bot.send(a_story())
+    assert bot.send(a_story(is_repeat=True)) == first and len(slack.roots) == 1
+    outcome = a_story(to_state="oom", dedup_key="2", receipt=first)
+    bot.send(outcome)
+    bot.send(a_story(**{**vars(outcome), "is_repeat": True}))
+    assert len(slack.replies(first["ts"])) == 1
+
+
+def test_it_posts_again_where_it_may_not_look(slack, bot, a_story):
+    slack.scopes.discard("channels:history")
+    bot.send(a_story())
+    bot.send(a_story(is_repeat=True))
+    assert len(slack.roots) == 2
+
+
+def test_it_does_not_turn_a_message_back_that_tells_of_a_later_chapter(slack, bot, a_story):
+    receipt = bot.send(a_story(to_state="oom"))
+    bot.send(a_story(is_overtaken=True, is_repeat=True, dedup_key="2", receipt=receipt))
+    assert "died" in slack.roots[0]["text"] and len(slack.replies(receipt["ts"])) == 1
+
+
+@pytest.mark.parametrize("refusal", ["message_not_found", "cant_update_message", "edit_window_closed"])
+def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, a_story, refusal):
+    receipt = bot.send(a_story())
+    slack.refuse("chat.update", refusal)
+    after = bot.send(a_story(to_state="oom", receipt=receipt))
+    assert after["ts"] != receipt["ts"] and "died" in slack.messages[after["ts"]]["text"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "headers", "retry_after_s", "is_final"),
+    [
+        ("ratelimited", 429, {"Retry_After": "3"}, 3.0, False),
+        ("internal_error", 200, {}, None, False),
+        ("channel_not_found", 200, {}, None, True),
+        ("not_in_channel", 200, {}, None, True),
+    ],
+)
+def test_it_tells_what_it_was_refused_and_what_to_do(
+    slack, bot, a_story, error, status, headers, retry_after_s, is_final
+):
+    slack.refuse("chat.postMessage", error, status, **headers)
+    with pytest.raises(DeliveryFailedError, match=error) as caught:
+        bot.send(a_story())
+    assert (caught.value.retry_after_s, caught.value.is_final) == (retry_after_s, is_final)
+    assert slack.token not in str(caught.value)
+    assert ("MEMAGENT_SLACK_CHANNEL" in str(caught.value) or "/invite" in str(caught.value)) == is_final
+
+
+def test_it_says_which_token_is_wrong(slack, a_story):
+    with pytest.raises(DeliveryFailedError, match="check MEMAGENT_SLACK_BOT_TOKEN") as caught:
+        SlackBot("xoxb-wrong", slack.channel, base_url=slack.url).send(a_story())
+    assert caught.value.is_final and "xoxb-wrong" not in str(caught.value)
+
+
+def test_it_sends_a_message_a_second_at_most(slack, bot, pace, a_story):
+    receipt = bot.send(a_story())
+    bot.send(a_story(to_state="oom", dedup_key="2", receipt=receipt))
+    assert slack.calls.count("chat.update") == 1 and len(pace) == 2
+    assert all(0 < seconds <= 1.0 for seconds in pace)
+
+
+def test_it_does_not_try_again_by_itself(slack, bot, a_story):
+    slack.refuse("chat.postMessage", "ratelimited", 429, Retry_After="3")
+    with pytest.raises(DeliveryFailedError):
+        bot.send(a_story())
+    assert slack.calls == ["chat.postMessage"]
+
+
+def test_it_puts_a_picture_into_the_thread(slack, bot, a_story):
+    receipt = bot.send(a_story(curve=CURVE))
+    (file,) = slack.messages[receipt["ts"]]["files"]
+    assert file["name"] == "memory.png" and file["content"].startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", file["content"][16:24])
+    assert 800 <= width <= 1600 and width > height and len(file["content"]) < 150_000
+
+
+def test_it_delivers_without_the_picture_that_slack_does_not_take(slack, bot, a_story, caplog):
+    slack.scopes.discard("files:write")
+    receipt = bot.send(a_story(curve=CURVE))
+    assert slack.messages[receipt["ts"]]["files"] == [] and "did not take the picture" in caplog.text
+
+
+def test_it_says_once_that_pictures_need_the_extra(a_story, monkeypatch, caplog):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    _has_matplotlib.cache_clear()
+    try:
+        assert [Picture().of(a_story(curve=CURVE)) for _ in range(3)] == [None] * 3
+        assert caplog.text.count("pip install 'memagent[plot]'") == 1
+    finally:
+        _has_matplotlib.cache_clear()
+
+
+@pytest.mark.parametrize("state", ["firing", "oom", "averted", "lost_contact"])
+@pytest.mark.parametrize(
+    "facts", [{}, {"eta_step": None, "eta_low": None, "eta_high": None}, {"limit_bytes": None, "used_bytes": None}]
+)
+def test_it_draws_whatever_is_known(a_story, state, facts):
+    assert Picture().of(a_story(to_state=state, facts=facts, curve=CURVE, predicted_peak_bytes=None)) is not None
+    assert Picture().of(a_story(to_state=state, facts=facts, curve=Curve((1, 2), (3, 4), (None, None)))) is None

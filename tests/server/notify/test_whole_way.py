@@ -1,0 +1,122 @@
+"""From samples in the store to far ends, by the worker as `memagent serve` runs it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
+from memagent_server.notify import dispatcher
+from memagent_server.store.runs import finish_run, start_run
+from memagent_server.store.samples import add_batch
+from memagent_server.worker import run_worker
+
+GIB = 2**30
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def hanging():
+    """A far end that takes messages and answers none until `go_on` is set."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            server.asked.set()
+            server.go_on.wait(PATIENCE_S)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.go_on = threading.Event(), threading.Event()
+    server.url = f"http://127.0.0.1:{server.server_address[1]}/"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield server
+    server.go_on.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def work():
+    """work(settings): run the worker on a thread until the test is over."""
+    stop, threads = threading.Event(), []
+
+    def work(settings) -> None:
+        threads.append(threading.Thread(target=run_worker, args=(settings, stop)))
+        threads[-1].start()
+
+    yield work
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def leak(database, run_id: str, first: int, last: int, seq: int) -> None:
+    steps, now = list(range(first, last)), time.time()
+    columns = {
+        "step": steps,
+        "time_s": [now - last + step for step in steps],
+        "allocated_bytes": [int((10 + 0.02 * step) * GIB) for step in steps],
+    }
+    device = Device(id="host", kind="host", name="host", limit_bytes=40 * GIB)
+    with database.write() as session:
+        start_run(session, RunStart(run_id=run_id, name="gpt", devices=[device]), now)
+        add_batch(session, run_id, Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]), now)
+
+
+def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
+    database, make_settings, slack, work, monkeypatch
+):
+    monkeypatch.setattr(dispatcher, "REFRESH_EVERY_S", 0.1)
+    leak(database, "r", 0, 1000, 0)
+    work(
+        make_settings(
+            database.url, slack_bot_token=slack.token, slack_channel=slack.channel, slack_api_url=slack.url,
+            public_url="http://box",
+        )
+    )  # fmt: skip
+    wait_until(lambda: slack.roots and slack.roots[0]["files"], "the warning and its picture")
+    (root,) = slack.roots
+    first = root["text"]
+    assert "gpt will run out of memory in about" in first and "http://box/runs/r" in first
+    assert root["files"][0]["content"].startswith(b"\x89PNG")
+    leak(database, "r", 1000, 1300, 1)
+    wait_until(lambda: root["text"] != first, "the ETA moves")
+    assert slack.roots == [root]
+    with database.write() as session:
+        finish_run(session, "r", Finish(status="oom", step=1300, error="OutOfMemoryError"), time.time())
+    wait_until(lambda: "died of out-of-memory" in root["text"], "the end")
+    wait_until(lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])), "the end, in the thread")
+    assert slack.roots == [root]
+
+
+def test_a_channel_that_hangs_holds_up_no_other(database, make_settings, hanging, receiver, slack, work):
+    leak(database, "r", 0, 1200, 0)
+    work(
+        make_settings(
+            database.url, slack_webhook_url=hanging.url, webhook_url=receiver.url, slack_bot_token=slack.token,
+            slack_channel=slack.channel, slack_api_url=slack.url, allow_local_webhooks=True,
+        )
+    )  # fmt: skip
+    assert hanging.asked.wait(PATIENCE_S)
+    wait_until(lambda: receiver.requests and slack.roots, "the others are told")
+    assert not hanging.go_on.is_set() and "will run out of memory" in receiver.payload()["text"]
+    hanging.go_on.set()
+
+
+def wait_until(condition, what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, f"never happened: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,81 @@
+"""The words that all channels share."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent_server.notify.channel import Saving, Suspect
+from memagent_server.notify.slack_message import blocks, text
+from memagent_server.notify.words import headline, plain_text
+
+
+def test_it_tells_the_whole_story(a_story):
+    told = plain_text(
+        a_story(
+            suspect=Suspect("train.py", 42, "list `kept`", 2.0**24),
+            saving=Saving("gradient checkpointing", 3 * 2**30, "30 % slower"),
+            checkpoint_step=900,
+        )
+    )
+    for words in (
+        "gpt-small will run out of memory in about 420 steps (25 min, between 18 min and 36 min)",
+        "run k3v9", "project nlp", "rank 1 of 4, NVIDIA A100", "on box", "30.00 GiB of 40.00 GiB used",
+        "Growing by 16.0 MiB a step since step 40", "Predicted peak 20.00 GiB, observed so far 30.00 GiB (1.5x)",
+        "Suspect: train.py:42 keeps 16.0 MiB more each step, held by list `kept`",
+        "Last checkpoint at step 900, 100 steps before",
+        "Cause: leak.", "What to change:", "loss.item()", "Would save 3.00 GiB: gradient checkpointing (30 % slower)",
+        "http://box/runs/k3v9",
+    ):  # fmt: skip
+        assert words in told
+
+
+@pytest.mark.parametrize("state", ["oom", "finished", "averted", "lost_contact"])
+def test_it_says_of_an_outcome_how_early_the_warning_was(a_story, state):
+    told = plain_text(a_story(from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x"))
+    assert "First warning at step 1,000, 400 steps (25 min) before" in told and "What to change" not in told
+
+
+def test_it_says_of_an_unforeseen_death_that_it_was(a_story):
+    assert "There was no warning before" in plain_text(a_story(rule="oom", to_state="oom"))
+
+
+def test_it_does_not_count_the_last_step(a_story):
+    facts = {"eta_step": 1000.6, "eta_low": 1000.4, "eta_high": 1001.0, "eta_s": 3.0}
+    assert plain_text(a_story(facts=facts)).startswith("gpt-small will run out of memory in the next step (3 s")
+
+
+def test_it_says_when_a_message_comes_late(a_story):
+    assert "waited" not in plain_text(a_story(delayed_s=5.0))
+    assert "This message waited 30 min to be sent" in plain_text(a_story(delayed_s=1800.0))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("firing", "gpt-small is at 97 % of its limit"),
+        ("averted", "gpt-small: high water is over"),
+        ("finished", "gpt-small finished; high water is over"),
+        ("some_new_state", "gpt-small: high water is some_new_state"),
+    ],
+)
+def test_it_has_words_for_rules_and_states_that_it_does_not_know(a_story, state, words):
+    assert headline(a_story(rule="high_water", summary="is at 97 % of its limit", to_state=state)) == words
+
+
+def test_it_names_all_ranks_of_one_trouble(a_story):
+    assert "4 of 4 ranks (0, 1, 2, 3), NVIDIA A100" in plain_text(a_story(ranks=(0, 1, 2, 3)))
+
+
+def test_it_keeps_slacks_limits_and_control_characters(a_story, faults_of):
+    story = a_story(
+        run_name="<!channel> & " + "x" * 500,
+        project="<script>" * 600,
+        error="&" * 5000,
+        saving=Saving("<" * 4000, 1, ">"),
+        suspect=Suspect("a/" * 3000, 1, None, None),
+    )
+    for state in ("firing", "oom"):
+        found = blocks(a_story(**{**vars(story), "to_state": state}))
+        assert faults_of(found) == []
+        assert "&lt;script&gt;" in found[1]["elements"][0]["text"]
+    assert len(text(story)) <= 4000 and "<!channel>" not in text(story)

@@ -1,0 +1,102 @@
+"""The outbox and the channels over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from memagent.wire.messages import RunStart
+from memagent_server.app import create_app
+from memagent_server.notify.channel import Channel, DeliveryFailedError
+from memagent_server.notify.dispatcher import Dispatcher
+from memagent_server.store.alerts import add_transition, open_alert
+from memagent_server.store.outbox import Route
+from memagent_server.store.runs import start_run
+
+
+class Refusing(Channel):
+    def send(self, story):
+        raise DeliveryFailedError("it was told never", is_final=True)
+
+
+@pytest.fixture
+def filled(database, client):
+    """One dead notification of run `a`, and one of run `b` that waits."""
+    for run_id, channel in (("a", "webhook"), ("b", "email")):
+        with database.write() as session:
+            start_run(session, RunStart(run_id=run_id, name=f"run {run_id}"), 1.0)
+            alert = open_alert(session, run_id=run_id, stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
+                               summary="", data={"step": 5}, now=1.0)  # fmt: skip
+            add_transition(
+                session, alert, from_state="pending", to_state="firing", reason="", now=1.0, channels=[channel]
+            )
+    Dispatcher(database, Route("webhook"), Refusing(), "http://x", lambda: 2.0).turn()
+    return client
+
+
+def test_it_lists_what_is_dead_and_why(filled):
+    (dead,) = filled.get("/api/v1/notifications?state=dead").get_json()["notifications"]
+    assert (dead["channel"], dead["state"], dead["attempts"]) == ("webhook", "dead", 1)
+    assert (dead["last_error"], dead["run_id"], dead["run_name"]) == ("it was told never", "a", "run a")
+    assert (dead["rule"], dead["to_state"], dead["severity"]) == ("oom_forecast", "firing", "warning")
+    assert dead["next_attempt_at"] is None and dead["created_at"].endswith("Z")
+
+
+def test_it_lists_by_run_channel_and_page(filled):
+    assert [item["run_id"] for item in filled.get("/api/v1/notifications?run=b").get_json()["notifications"]] == ["b"]
+    assert [
+        item["run_id"] for item in filled.get("/api/v1/notifications?channel=email").get_json()["notifications"]
+    ] == ["b"]
+    first = filled.get("/api/v1/notifications?limit=1").get_json()
+    second = filled.get(f"/api/v1/notifications?limit=1&cursor={first['next_cursor']}").get_json()
+    assert [page["notifications"][0]["run_id"] for page in (first, second)] == ["b", "a"]
+    assert second["next_cursor"] is None
+    assert filled.get("/api/v1/notifications?state=lost").status_code == 422
+
+
+def test_it_sends_a_dead_one_again(filled):
+    (dead,) = filled.get("/api/v1/notifications?state=dead").get_json()["notifications"]
+    assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").get_json() == {"id": dead["id"], "state": "waiting"}
+    assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").status_code == 409
+    assert filled.post("/api/v1/notifications/99/retry").status_code == 409
+    assert filled.get("/api/v1/notifications?state=dead").get_json()["notifications"] == []
+
+
+def test_it_lists_and_tests_channels(sqlite_database, make_settings):
+    received = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    settings = make_settings(
+        sqlite_database.url,
+        webhook_url=f"http://127.0.0.1:{server.server_address[1]}",
+        allow_local_webhooks=True,
+        notify_severities={"webhook": "critical"},
+    )
+    client = create_app(settings, sqlite_database).test_client()
+    try:
+        found = {item["channel"]: item for item in client.get("/api/v1/channels").get_json()["channels"]}
+        assert found["webhook"] == {"channel": "webhook", "is_set_up": True, "least_severity": "critical"}
+        assert found["teams"]["is_set_up"] is False
+        answer = client.post("/api/v1/channels/webhook/test").get_json()
+        assert answer == {"channel": "webhook", "ok": True, "answer": "status 200"}
+        assert b"Test: memagent reaches you here. Nothing is wrong" in received[0]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert "docs/notifications.md" in client.post("/api/v1/channels/teams/test").get_json()["detail"]
+    assert "slack_bot" in client.post("/api/v1/channels/fax/test").get_json()["detail"]

@@ -60,6 +60,7 @@ def _opened(state: Any, like: torch.Tensor) -> torch.Tensor:
 
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    "adamw_single": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, foreach=False),
     "adamw_foreach": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, foreach=True),
     "adamw_fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, fused=True),
     "amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, amsgrad=True),

@@ -8,7 +8,8 @@ from benchmarks.estimator.estimators import LeftOutError, Prediction, meta
 from benchmarks.estimator.workload import Case
 
 _OPTIMIZERS = {
-    "adamw": "adamw", "adamw_foreach": "adamw", "adamw_fused": "adamw", "adamw_8bit": "adamw8bit", "momentum": "momentum", "sgd": "sgd",
+    **dict.fromkeys(("adamw", "adamw_single", "adamw_foreach", "adamw_fused"), "adamw"),
+    "adamw_8bit": "adamw8bit", "momentum": "momentum", "sgd": "sgd",
     "adafactor": "adafactor",
 }  # fmt: skip
 _FAMILIES = ("gpt2", "bert", "llama", "santacoder", "mistral7b")

@@ -1,14 +1,16 @@
 """`python -m benchmarks.estimator speed`: what an estimate by trace costs.
 
 Each model is built from a config of `transformers`, traced for two steps for CUDA, and replayed through the simulated
-allocator, on one core. Time is of the whole answer, as `memagent.estimate` gives it, libraries already imported; growth is
-what the tracing process took beyond what it began with. The least of a few runs: others may use the machine.
+allocator, on one core. Times are seconds of that core for the whole answer, as `memagent.estimate` gives it, libraries already
+imported; beside them what the clock showed, which is more where others use the machine. Growth is what the tracing process took
+beyond what it began with. The least of a few runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,12 +53,13 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the whole answer and of its parts, and bytes that the tracing process grew by."""
+    """Seconds of the whole answer by the core's clock (`cpu_s`) and by the wall's, of the replay in it, and bytes that the tracing
+    process grew by."""
 
     parameters: int
     events: int
-    total_s: float
-    trace_s: float
+    cpu_s: float
+    wall_s: float
     replay_s: float
     growth_bytes: int
 
@@ -64,12 +67,18 @@ class Cost:
 def cost(config: dict[str, Any], training: dict[str, Any]) -> Cost:
     """One estimate."""
     question = question_for_config(config, **training)
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), _cpu_s()
     trace = question.trace()
     traced = time.perf_counter()
     question.estimate(trace)
     done = time.perf_counter()
-    return Cost(trace.parameters, len(trace.events), done - began, trace.duration_s, done - traced, trace.growth_bytes)
+    return Cost(trace.parameters, len(trace.events), _cpu_s() - busy, done - began, done - traced, trace.growth_bytes)
+
+
+def _cpu_s() -> float:
+    """Of this process and of the children that have ended: a trace is one."""
+    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
 
 
 def main(only: Sequence[str] | None = None) -> int:
@@ -79,16 +88,16 @@ def main(only: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print(f"{'':22}{'parameters':>14}{'events':>9}{'total':>9}{'trace':>9}{'replay':>9}{'growth':>10}   at most")
+    print(f"{'':22}{'parameters':>14}{'events':>9}{'core':>9}{'clock':>9}{'replay':>9}{'growth':>10}   at most")
     late = 0
     for name, (config, training, limit_s) in MODELS.items():
         if only and name not in only:
             continue
-        found = min((cost(config, training) for _ in range(_RUNS)), key=lambda one: one.total_s)
-        is_late = found.total_s > limit_s or found.growth_bytes > 300 * MIB
+        found = min((cost(config, training) for _ in range(_RUNS)), key=lambda one: one.cpu_s)
+        is_late = found.cpu_s > limit_s or found.growth_bytes > 300 * MIB
         late += is_late
         print(
-            f"{name:22}{found.parameters:>14,}{found.events:>9,}{found.total_s:>7.2f} s{found.trace_s:>7.2f} s"
+            f"{name:22}{found.parameters:>14,}{found.events:>9,}{found.cpu_s:>7.2f} s{found.wall_s:>7.2f} s"
             f"{found.replay_s:>7.2f} s{found.growth_bytes / MIB:>6.0f} MiB   {limit_s:g} s{' <- over' * is_late}"
         )
     return 1 if late else 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.estimator import zoo
+from benchmarks.estimator import ranks, zoo
 from benchmarks.estimator.estimators import LeftOutError, Prediction, meta
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import STEPS, Case
@@ -31,6 +31,8 @@ def traced(case: Case, device: str) -> Any:
     except ImportError:
         raise LeftOutError("not built") from None
     workload = meta(case)
+    if case.parallel != "none":
+        ranks.mesh(device)
     inputs, targets = workload.batch()
     return record_trace(
         lambda: zoo.build(case, None).model,
@@ -39,6 +41,8 @@ def traced(case: Case, device: str) -> Any:
         optimizer=lambda parameters: optimizer_named(case.optimizer, _plain(parameters)),
         loss=workload.loss,
         autocast=case.autocast,
+        scaler=case.scaler,
+        clip_norm=case.clip_norm,
         device=device,
         steps=STEPS,
         accumulate=case.accumulation,

@@ -30,6 +30,8 @@ from torch.utils._pytree import tree_iter
 
 from benchmarks.estimator.workload import PHASES, STEPS, Workload, train_step
 from memagent.estimator.trace.gradients import GradientSums
+from memagent.estimator.trace.recorder import parts_of
+from memagent.estimator.trace.session import resizes
 
 _MARK = "phase of "
 
@@ -64,6 +66,8 @@ class LiveStorages(TorchDispatchMode):
         self._sums = GradientSums()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor: count the tensors inside it
         if func is torch.ops.aten.add.Tensor and self._sums.is_in_place(args):
             func = torch.ops.aten.add_.Tensor
         result = func(*args, **(kwargs or {}))
@@ -85,6 +89,14 @@ class LiveStorages(TorchDispatchMode):
             self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
+    def resized(self, storage: Any) -> None:
+        """A storage was resized behind the operators' back, as FSDP frees its parameters."""
+        known = self._known.get(storage._cdata)
+        if known is not None:
+            self.live_bytes += storage.nbytes() - known[1]
+            self._known[storage._cdata] = (known[0], storage.nbytes())
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
     def restart_peak(self) -> None:
         self.peak_bytes = self.live_bytes
 
@@ -101,7 +113,7 @@ class LiveStorages(TorchDispatchMode):
 def measured_peaks(build: Callable[[], Workload]) -> Peaks:
     """Runs the two steps and counts."""
     peaks: dict[str, int] = {}
-    with LiveStorages() as live:
+    with LiveStorages() as live, resizes(live):
         workload = build()
         for tensor in _tensors(workload):
             live.add(tensor)
@@ -127,8 +139,8 @@ def _keep_peak(peaks: dict[str, int], name: str | None, size: int) -> None:
 
 
 def _tensors(workload: Workload) -> Iterator[torch.Tensor]:
-    yield from workload.model.parameters()
-    yield from workload.model.buffers()
+    for tensor in (*workload.model.parameters(), *workload.model.buffers()):
+        yield from parts_of(tensor)
 
 
 def profiled_peaks(build: Callable[[], Workload]) -> Peaks:

@@ -23,7 +23,7 @@ class Case:
     name: str
     family: str
     optimizer: str = "adamw"
-    autocast: Literal["bfloat16"] | None = None
+    autocast: Literal["bfloat16", "float16"] | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     checkpointing: Literal["none", "reentrant", "non_reentrant"] = "none"
     attention: Literal["sdpa", "eager"] = "sdpa"
@@ -32,6 +32,10 @@ class Case:
     holds_output: bool = True
     """Whether the loop's variable keeps the model's output through backward, as most scripts do and `transformers.Trainer` does not."""
     size: Literal["small", "large"] = "small"
+    scaler: bool = False
+    clip_norm: float | None = None
+    parallel: Literal["none", "ddp", "ddp_views", "fsdp2"] = "none"
+    """One rank of `ranks.RANKS`."""
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Workload:
     loss: Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]
     optimizer: torch.optim.Optimizer
     device: str = "cpu"
+    scaler: torch.amp.GradScaler | None = None
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.case.autocast is None:
@@ -56,8 +61,21 @@ def train_step(workload: Workload, enter: Callable[[str], None] = lambda _: None
     for _ in range(workload.case.accumulation):
         _forward_backward(workload, enter)
     enter("optimizer")
-    workload.optimizer.step()
+    _update(workload)
     workload.optimizer.zero_grad(set_to_none=True)
+
+
+def _update(workload: Workload) -> None:
+    optimizer, scaler, clip_norm = workload.optimizer, workload.scaler, workload.case.clip_norm
+    if clip_norm is not None:
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(workload.model.parameters(), clip_norm)
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
 
 
 def _forward_backward(workload: Workload, enter: Callable[[str], None]) -> None:
@@ -72,4 +90,4 @@ def _forward_backward(workload: Workload, enter: Callable[[str], None]) -> None:
     if workload.case.accumulation > 1:
         loss = loss / workload.case.accumulation
     enter("backward")
-    torch.autograd.backward(loss)
+    torch.autograd.backward(loss if workload.scaler is None else workload.scaler.scale(loss))

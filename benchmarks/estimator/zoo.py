@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.estimator import families, language, public
+from benchmarks.estimator import families, language, public, ranks
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import Case, Workload
 
@@ -31,6 +31,10 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp autocast": ("mlp", _BF16),
     "mlp bf16": ("mlp", {"dtype": "bfloat16"}),
     "mlp accumulated": ("mlp", {"accumulation": 4}),
+    "mlp one by one": ("mlp", {"optimizer": "adamw_single"}),
+    "mlp scaled": ("mlp", {"autocast": "float16", "scaler": True}),
+    "mlp clipped": ("mlp", {"optimizer": "adamw_foreach", "clip_norm": 1.0}),
+    "mlp ddp": ("mlp", {"parallel": "ddp"}),
     "resnet": ("resnet", {"optimizer": "momentum"}),
     "resnet adamw": ("resnet", {}),
     "resnet autocast": ("resnet", {"optimizer": "momentum", **_BF16}),
@@ -49,6 +53,9 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "decoder accumulated": ("decoder", {"accumulation": 4, "optimizer": "sgd"}),
     "decoder lora": ("decoder", {"lora": True}),
     "decoder output dropped": ("decoder", {"holds_output": False}),
+    "decoder ddp, views": ("decoder", {"parallel": "ddp_views", **_BF16}),
+    "decoder fsdp2": ("decoder", {"parallel": "fsdp2"}),
+    "decoder fsdp2, checkpointed": ("decoder", {"parallel": "fsdp2", **_AGAIN}),
     "encoder": ("encoder", {}),
     "moe": ("moe", {}),
     "moe autocast": ("moe", _BF16),
@@ -64,6 +71,9 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2 checkpointed": ("gpt2", _AGAIN),
     "gpt2 accumulated": ("gpt2", {"accumulation": 2, **_BF16}),
     "gpt2 lora": ("gpt2", {"lora": True}),
+    "gpt2 scaled, clipped": ("gpt2", {"autocast": "float16", "scaler": True, "clip_norm": 1.0}),
+    "gpt2 ddp": ("gpt2", {"parallel": "ddp"}),
+    "gpt2 fsdp2": ("gpt2", {"parallel": "fsdp2", "optimizer": "adamw_foreach"}),
     "gpt2 as the Trainer": ("gpt2", {"holds_output": False, **_BF16}),
     "bert": ("bert", {}),
     "bert autocast 8-bit": ("bert", {"optimizer": "adamw_8bit", **_BF16}),
@@ -112,13 +122,16 @@ def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
     with _defaults(case, device):
         model, batch, loss = builders[case.family](case)
         model.train()
+        if device != "meta":
+            model = ranks.spread(model, case, ranks.device_type(device))
         optimizer = optimizer_named(case.optimizer, model.parameters())
 
     def made() -> tuple[families.Tensors, families.Tensors]:
         with _defaults(case, device):
             return batch()
 
-    return Workload(case, model, made, loss, optimizer, device or "cpu")
+    scaler = torch.amp.GradScaler(device or "cpu") if case.scaler else None
+    return Workload(case, model, made, loss, optimizer, device or "cpu", scaler)
 
 
 @contextmanager

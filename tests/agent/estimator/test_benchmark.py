@@ -35,7 +35,8 @@ from benchmarks.estimator.workload import PHASES, Case, Workload, train_step
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("estimator-benchmark")]  # what takes minutes is prepared once
 ROOT = Path(__file__).parents[3]
-TORCH_ONLY = [case for case in zoo.small() if zoo.missing(Case("", case.family)) is None]
+TORCH_ONLY = [case for case in zoo.small() if zoo.missing(Case("", case.family)) is None and case.parallel == "none"]
+"""Spread ones need a process group, which would outlive the test."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +98,12 @@ def test_the_zoo_holds_forty_cases_of_every_kind_asked_for():
     assert {case.family for case in cases} >= set(kinds)
     assert {case.optimizer for case in cases} >= {"adamw", "sgd", "momentum", "adamw_8bit"}
     assert any(case.autocast for case in cases) and any(case.lora for case in cases)
+    assert any(case.scaler for case in cases) and {case.parallel for case in cases} == {
+        "none",
+        "ddp",
+        "ddp_views",
+        "fsdp2",
+    }
     assert any(case.accumulation > 1 for case in cases) and {case.checkpointing for case in cases} >= {
         "none", "reentrant", "non_reentrant",
     }  # fmt: skip
@@ -162,9 +169,7 @@ def test_what_a_dispatch_mode_adds_is_not_in_the_truth():
 
     build = partial(bare, ManyUses, rows=4096, width=16)
     counted, profiled = truth_cpu.measured_peaks(build), truth_cpu.profiled_peaks(build)
-    hidden = 4 * 4096 * 16
-    assert counted.peak_bytes - profiled.peak_bytes == pytest.approx(hidden, rel=0.01)
-    assert truth_cpu.smaller(counted, profiled).peak_bytes == profiled.peak_bytes
+    assert counted.peak_bytes == pytest.approx(profiled.peak_bytes, rel=1e-4)
 
 
 def test_storages_are_counted_once_and_until_the_last_view_is_gone():
@@ -359,7 +364,7 @@ def test_the_cost_of_an_estimate_is_told():
     }
     found = speed.cost(small, {"batch": 1, "sequence": 16})
     assert found.events > 100 and found.parameters > 10_000
-    assert 0 < found.trace_s < found.total_s and found.replay_s > 0
+    assert found.cpu_s > 0 and 0 < found.replay_s < found.wall_s
 
 
 def test_operators_are_compared_one_by_one(monkeypatch):

@@ -79,6 +79,20 @@ def let_libraries_ask() -> None:
         vars(library)["is_fake_tensor"] = lambda _: False
 
 
+COMPILED = "the model is compiled: what is traced is the program as it is written; the compiler's kernels keep other amounts, usually less"
+
+
+def run_as_written(model: torch.nn.Module) -> bool:
+    """Switch torch's compiler off, where it is in this process at all. Whether a part of the model was compiled."""
+    if "torch._dynamo.eval_frame" not in sys.modules:
+        return False
+    torch.compiler.set_stance("force_eager")
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in model.modules()
+    )
+
+
 def answer(recorder: Any, tensor: torch.Tensor, maker: str = "") -> Any:
     """The value a program asks a tensor for, where any sensible one will do: step counters count, "all?" is yes,
     "any?" is no. `maker` is the operator that made it, by default what the recorder remembers.

@@ -55,7 +55,9 @@ def trace_here(job: Job) -> Trace:
     libraries = kernels.install(job.device_rules) if job.device_rules != CPU else []
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model, sharded = _built(job.model, mode, device)
-    model, bucketed = distributed.unwrapped(model)
+    model, reduction = distributed.unwrapped(model)
+    if rules.run_as_written(model):
+        notes.append(rules.COMPILED)
     rules.let_libraries_ask()
     if sharded:
         notes.append("the model is sharded: this is one rank, and only the steady step tells")
@@ -77,7 +79,7 @@ def trace_here(job: Job) -> Trace:
             optimizer = optimizer_of(job.optimizer, model, lambda made: convert_optimizer(made, converter))
             with recorder, module_paths(model, recorder), resizes(recorder):
                 mark_model(recorder, model)
-                kept = distributed.buckets(recorder, model) if bucketed else []
+                kept = distributed.buckets(recorder, model, reduction)
                 plan = StepPlan(**job.plan)
                 make = lambda: (convert_value(job.inputs, converter), convert_value(job.targets, converter))  # noqa: E731
                 notes += run_steps(recorder, model, make, optimizer, plan)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.rules import COMPILED
 from tests.agent.estimator.trace.models import Lstm, Transformer, ids, mlp, word_loss
 
 ROWS = torch.ones(32, 64)
@@ -177,3 +178,19 @@ def test_it_says_where_and_for_what_memory_is_allocated():
     attention = [event for event in trace.events if event.op == "aten::_scaled_dot_product_efficient_attention"]
     assert attention[0].source.startswith("models.py:")
     assert attention[0].module == "layers.0"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when its compiler is imported
+@pytest.mark.parametrize("how", ["wrapped", "in place", "inner"])
+def test_a_compiled_model_is_traced_as_it_is_written(how):
+    def build():
+        model = mlp()
+        if how == "wrapped":
+            return torch.compile(model)
+        (model if how == "in place" else model[0]).compile()
+        return model
+
+    compiled, plain = record_trace(build, ROWS), record_trace(mlp, ROWS)
+    assert COMPILED in compiled.notes and COMPILED not in plain.notes
+    assert compiled.summary().phase_peak_bytes == plain.summary().phase_peak_bytes
+    assert record_trace(build(), ROWS).summary().phase_peak_bytes == plain.summary().phase_peak_bytes

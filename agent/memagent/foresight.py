@@ -43,8 +43,8 @@ class Foresight:
     ) -> None:
         self._sampler, self._guard, self._on_risk = sampler, guard, on_risk
         self._add_event, self._prediction = add_event, prediction
-        self._sweep = Sweep()
-        self._risk: Risk | None = None
+        self._is_first, self._sweep = rank == 0, Sweep()
+        self._risks: list[Risk] = []
         self._hints = Hints(total_steps=total_steps)
         self.outlook = Outlook(
             rank,
@@ -75,15 +75,15 @@ class Foresight:
     def before_first_step(self) -> None:
         """The gradients are there, the optimizer's state is not."""
         self.outlook.expect_state({probe.device.id: probe.used_bytes() for probe in self._probes})
-        if self._risk is not None:
-            self._hand_over_risk()
+        if self._risks:
+            self._hand_over_risks()
 
     def after_step(self) -> None:
         if self._sweep.is_asked:
             with self._guard.at("collecting garbage"):
                 self._sweep.collect()
-        if self._risk is not None:
-            self._hand_over_risk()
+        if self._risks:
+            self._hand_over_risks()
 
     def expect(self, **numbers: int | None) -> None:
         """Take what the script says is true. Raises SettingError for what is no number of 1 or more."""
@@ -105,22 +105,24 @@ class Foresight:
             )
         finally:
             self._sampler.hold(before)
-        tell(found.verdict())
+        if self._is_first or found.fits is False:  # ranks are mostly alike: one line is enough where all is well
+            tell(found.verdict())
         data = found.to_data()
         self._learn(data)
         self._add_event(Event(kind="preflight", step=self._sampler.step, time_s=time.time(), data=data))
         return found
 
-    def _hand_over_risk(self) -> None:
-        risk, self._risk = self._risk, None
-        if risk is not None and self._on_risk is not None:
-            with self._guard.at("on_risk"):
-                self._on_risk(risk)
+    def _hand_over_risks(self) -> None:
+        while self._risks:
+            risk = self._risks.pop(0)
+            if self._on_risk is not None:
+                with self._guard.at("on_risk"):
+                    self._on_risk(risk)
 
     # -- on any thread ------------------------------------------------------------------------------------------------
 
     def note_risk(self, risk: Risk) -> None:
-        self._risk = risk
+        self._risks.append(risk)
 
     def note_prediction(self, prediction: Estimate) -> None:
         """The server has it too: predictions travel by themselves."""

@@ -5,7 +5,8 @@ Nothing is run, no tensor's data is touched, and torch is never imported: everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import distinct, parameters_of
@@ -67,50 +68,51 @@ def _state_bytes(optimizers: Sequence[Any]) -> tuple[int, set[str]]:
         if name not in _STATE_TENSORS and name not in _EIGHT_BIT and name != "Adafactor":
             unknown.add(name)
         for group in optimizer.param_groups:
-            trained = [parameter for parameter in group["params"] if parameter.requires_grad]
-            total += sum(_state_of(name, group, parameter) for parameter in trained)
+            sizes = _state_sizes(name, group)
+            total += sum(sizes(parameter) for parameter in group["params"] if parameter.requires_grad)
     return int(total), unknown
 
 
 def missing_state_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
     """State that the optimizers will allocate in their next step and do not hold yet, by torch device ("cpu", "cuda:0")."""
-    found: dict[str, float] = {}
-    for optimizer, group, parameter in _trained(optimizers):
-        if not optimizer.state.get(parameter):
-            device = str(parameter.device)
-            found[device] = found.get(device, 0.0) + _state_of(type(optimizer).__name__, group, parameter)
-    return {device: int(size) for device, size in found.items() if size}
+    found: dict[Any, float] = {}
+    for optimizer in optimizers:
+        held = optimizer.state
+        for group in optimizer.param_groups:
+            sizes = _state_sizes(type(optimizer).__name__, group)
+            for parameter in group["params"]:
+                if parameter.requires_grad and not (held and held.get(parameter)):
+                    device = parameter.device
+                    found[device] = found.get(device, 0.0) + sizes(parameter)
+    return {str(device): int(size) for device, size in found.items() if size}
 
 
 def missing_gradients_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
     """Gradients that a backward will add to what is held, by torch device."""
-    found: dict[str, int] = {}
-    for _, _, parameter in _trained(optimizers):
-        if parameter.grad is None:
-            device = str(parameter.device)
-            found[device] = found.get(device, 0) + _bytes(parameter)
-    return found
+    found: dict[Any, int] = {}
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                found[parameter.device] = found.get(parameter.device, 0) + _bytes(parameter)
+    return {str(device): size for device, size in found.items()}
 
 
-def _trained(optimizers: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any], Any]]:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    yield optimizer, group, parameter
-
-
-def _state_of(name: str, group: dict[str, Any], parameter: Any) -> float:
+def _state_sizes(name: str, group: dict[str, Any]) -> Callable[[Any], float]:
+    """Bytes of state by parameter, for an optimizer of that name."""
     if name in _EIGHT_BIT:
-        return float(parameter.numel() * (2 + 2 * 4 / 256))
+        return lambda parameter: float(parameter.numel() * (2 + 2 * 4 / 256))
     if name == "Adafactor":  # one row and one column of each matrix
-        shape = parameter.shape
-        return float(4 * (sum(shape[-2:]) if len(shape) >= 2 else parameter.numel()))
+        return _factored_bytes
     tensors = _STATE_TENSORS.get(name, 2)
     tensors += bool(group.get("momentum")) if name in ("SGD", "RMSprop") else 0
     tensors += bool(group.get("amsgrad")) + bool(name == "RMSprop" and group.get("centered"))
     step_counter = 4 if name not in ("SGD",) else 0
-    return float(tensors * _bytes(parameter) + step_counter)
+    return lambda parameter: float(tensors * _bytes(parameter) + step_counter)
+
+
+def _factored_bytes(parameter: Any) -> float:
+    shape = parameter.shape
+    return float(4 * (sum(shape[-2:]) if len(shape) >= 2 else parameter.numel()))
 
 
 def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
@@ -129,6 +131,10 @@ def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
 
 def _bytes(tensor: Any) -> int:
     """Bytes of the values, of this rank's shard where the tensor is sharded."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    size = BYTES_OF.get(str(local.dtype).removeprefix("torch."), local.element_size())
-    return int(local.numel() * size)
+    local = tensor._local_tensor if hasattr(type(tensor), "_local_tensor") else tensor
+    return int(local.numel() * _value_bytes(local.dtype, local.element_size()))
+
+
+@functools.cache
+def _value_bytes(dtype: Any, element_bytes: int) -> float:
+    return BYTES_OF.get(str(dtype).removeprefix("torch."), element_bytes)

@@ -1,8 +1,9 @@
 """Sample columns into a forecaster, row by row: the same on the server and in the process.
 
 1. A row is an optimizer step, so its number says how many of them there were: the row of step 0 is taken before the first.
-2. The phase of a row is the one that made its peak. Where that is none of a training step's own (`eval`, `checkpoint`, `preflight`: the
-   column `phase_NAME_peak_bytes` is above all of theirs) the row says nothing of what a training step takes.
+2. The phase of a row is the one that made its peak. Where that is no part of training (OTHERS: its column `phase_NAME_peak_bytes` is
+   above all of the step's own) the row says nothing of what a training step takes. Phases of other names are the script's own parts of
+   its step.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ READINGS = {
     "input_size": "input_size",
 }
 """Sample column -> argument of `Forecaster.update`."""
+OTHERS = ("eval", "evaluation", "val", "validation", "test", "checkpoint", "save", "preflight")
+"""Phases that are no part of a training step."""
 _PREFIX, _SUFFIX = "phase_", "_peak_bytes"
-_OWN = tuple(f"{_PREFIX}{phase}{_SUFFIX}" for phase in ("data", "forward", "backward", "optimizer"))
+_OTHERS = {f"{_PREFIX}{name}{_SUFFIX}": name for name in OTHERS}
 
 
 def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterator[Forecast]:
@@ -44,11 +47,13 @@ def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterat
 
 
 def _phases(columns: Mapping[str, Sequence[Any]]) -> list[str] | None:
-    """Whose peak each row's is, or None where all are a training step's own."""
-    others = [name for name in columns if name.startswith(_PREFIX) and name.endswith(_SUFFIX) and name not in _OWN]
+    """Whose peak each row's is, or None where all are training's."""
+    others = [name for name in columns if name in _OTHERS]
     if not others:
         return None
-    own = [columns[name] for name in _OWN if name in columns]
+    own = [
+        columns[name] for name in columns if name not in _OTHERS and name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+    ]
     return [_phase(columns, others, own, row) for row in range(len(columns["step"]))]
 
 
@@ -58,4 +63,4 @@ def _phase(columns: Mapping[str, Sequence[Any]], others: Sequence[str], own: Seq
     highest = max((column[row] or 0 for column in own), default=0)
     if not highest and "peak_allocated_bytes" in columns:  # recorded with phases=False: only the whole step's is known
         highest = (columns["peak_allocated_bytes"][row] or 0) - 1
-    return name.removeprefix(_PREFIX).removesuffix(_SUFFIX) if peak > highest else "train"
+    return _OTHERS[name] if peak > highest else "train"

@@ -145,7 +145,7 @@ class Forecaster:
             input_size=reading(input_size) if phase == "train" else None,
             training=phase == "train",
         )
-        if phase in ("eval", "checkpoint") and self._eval_does_not_fit(optimizer_steps):
+        if phase not in ("train", "preflight") and self._eval_does_not_fit(optimizer_steps):
             self._eval_bytes = None  # it came and went: it takes less than was thought
         fresh = self._known_death(step, optimizer_steps) or self._by_trends(step)
         self._forecast = self._steady.settle(fresh, self._clock.seconds(1))

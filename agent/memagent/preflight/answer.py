@@ -33,7 +33,8 @@ class Need:
     """One device: what was held when it was tried, what is still to come. All bytes.
 
     `others_bytes` are not ours: other processes, the CUDA context. `step_bytes` is what a training step takes above what will be held,
-    where the estimator has spoken. `gradients_bytes` are not there yet, and stay during an evaluation where the script keeps them.
+    as the estimator sees it; `step_is_least`: without its activations, since no input was seen. `gradients_bytes` are not there yet,
+    and stay during an evaluation where the script keeps them.
     """
 
     device: str
@@ -45,6 +46,7 @@ class Need:
     eval_bytes: int | None = None
     checkpoint_bytes: int | None = None
     step_bytes: int | None = None
+    step_is_least: bool = False
 
     @property
     def needed_bytes(self) -> int:
@@ -106,8 +108,9 @@ class Preflight:
 
     def _line(self, need: Need, *, first: bool) -> str:
         ran_out = {trial.name for trial in self.trials if trial.ran_out}
+        least = {*ran_out, *(["a step"] if need.step_is_least else [])}
         parts = [
-            f"{name} needs {'at least ' * (name in ran_out)}{format_bytes(size)} more"
+            f"{name} needs {'at least ' * (name in least)}{format_bytes(size)} more"
             for name, size in (
                 ("eval", need.eval_bytes),
                 ("checkpoint", need.checkpoint_bytes),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.live import missing_gradients_bytes, missing_state_bytes
+from memagent.estimator.live import missing_gradients_bytes, missing_state_bytes, predict
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom import failure_in
 from memagent.preflight.answer import Name, Need, Preflight, Trial
@@ -39,6 +39,7 @@ def try_out(
     with untouched(models, [probe.device.index for probe in probes if probe.device.kind == "cuda"]):
         trials = tuple(_trials(request, probes, models, optimizers, cut))
     _give_back(probes)
+    estimate = prediction or _least_estimate(probes, models, optimizers)
     state, gradients = missing_state_bytes(optimizers), missing_gradients_bytes(optimizers)
     needs = []
     for index, probe in enumerate(probes):
@@ -55,7 +56,10 @@ def try_out(
                 gradients_bytes=gradients.get(place, 0),
                 eval_bytes=more.get("eval"),
                 checkpoint_bytes=more.get("checkpoint"),
-                step_bytes=_step_bytes(prediction, held[device] + coming) if index == 0 else None,
+                step_bytes=max(0, estimate.peak_allocated_bytes - held[device] - coming)
+                if estimate is not None and index == 0
+                else None,
+                step_is_least=index == 0 and prediction is None,
             )
         )
     return Preflight(step, tuple(needs), trials)
@@ -102,8 +106,13 @@ def _beyond(more: dict[str, int], room: dict[str, int], asked: int) -> dict[str,
     return {**more, device: max(more[device] + asked, room[device] + 1)}
 
 
-def _step_bytes(prediction: Estimate | None, will_be_held: int) -> int | None:
-    return None if prediction is None else max(0, prediction.peak_allocated_bytes - will_be_held)
+def _least_estimate(probes: Sequence[Probe], models: Sequence[Any], optimizers: Sequence[Any]) -> Estimate | None:
+    """The estimator's view before it has seen an input: gradients and what the optimizer's step takes, no activations. None for models on
+    several devices, whose shares it does not tell."""
+    if sum(probe.device.kind != "host" for probe in probes) > 1:
+        return None
+    first = probes[0]
+    return predict(models, optimizers, device_kind=first.device.kind, context_bytes=first.context_bytes or 0)
 
 
 def _others_bytes(probe: Probe) -> int:

@@ -58,6 +58,11 @@ def test_without_phases_of_its_own_a_step_is_told_by_its_whole_peak():
     assert phases(peak_allocated_bytes=[9, 9, None], phase_eval_peak_bytes=[8, 9, 9]) == ["train", "eval", "eval"]
 
 
+def test_a_phase_of_the_scripts_own_is_a_part_of_its_step():
+    assert phases(phase_rollout_peak_bytes=[9], phase_forward_peak_bytes=[5]) == ["train"]
+    assert phases(phase_rollout_peak_bytes=[9, 9], phase_validation_peak_bytes=[8, 10]) == ["train", "validation"]
+
+
 def test_recordings_without_user_phases_are_all_training():
     assert phases(phase_forward_peak_bytes=[5]) == phases(allocated_bytes=[5]) == ["train"]
 

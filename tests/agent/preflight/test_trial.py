@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import memagent
+from memagent.estimator.estimate import Estimate
 from memagent.preflight import Request, try_out
 from memagent.preflight.work import sharded
 from memagent.probe.host import HostProbe
@@ -160,6 +161,18 @@ def test_the_optimizers_state_counts_until_it_is_there(net):
     optimizer.step()
     (need,) = tried(model, optimizer).needs
     assert need.optimizer_state_bytes == need.gradients_bytes == 0
+
+
+def test_a_step_counts_as_the_estimator_sees_it(net):
+    model = torch.nn.Linear(2048, 2048)  # 16 MiB
+    optimizer = torch.optim.SGD(model.parameters())
+    probe = HostProbe()
+    probe.context_bytes = probe.used_bytes() - 16 * MIB  # as attach takes it
+    (need,) = try_out(Request(None, False), [probe], [model], [optimizer]).needs
+    assert need.step_is_least and 15 * MIB < need.step_bytes < 50 * MIB  # a gradient at least
+    seen = Estimate("trace", probe.used_bytes() + 300 * MIB, {})
+    (need,) = try_out(Request(None, False), [probe], [model], [optimizer], prediction=seen).needs
+    assert not need.step_is_least and 290 * MIB < need.step_bytes <= 300 * MIB
 
 
 def test_a_checkpoint_of_the_scripts_own_is_measured(net):

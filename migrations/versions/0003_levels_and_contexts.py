@@ -52,8 +52,9 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("device_contexts")
-    with op.batch_alter_table("streams", schema=None) as batch_op:
-        batch_op.drop_column("peaks")
+    op.execute(
+        "ALTER TABLE streams DROP COLUMN peaks"
+    )  # a batch operation would copy the table, and its drop cascade into chunks
     with op.batch_alter_table("predictions", schema=None) as batch_op:
         batch_op.add_column(sa.Column("low_bytes", sa.BigInteger(), nullable=True))
         batch_op.add_column(sa.Column("high_bytes", sa.BigInteger(), nullable=True))

@@ -86,8 +86,8 @@ def _fold_what_is_there() -> None:
     is_sqlite = op.get_bind().dialect.name == "sqlite"
     cause = "json_extract(data, '$.cause')" if is_sqlite else "data ->> 'cause'"
     op.execute(
-        "INSERT INTO incidents (id, run_id, rule, cause, state, severity, opened_at, fired_at, updated_at, closed_at) "
-        f"SELECT id, run_id, rule, {cause}, state, severity, opened_at, opened_at, updated_at, closed_at FROM alerts"  # noqa: S608
+        "INSERT INTO incidents (id, run_id, rule, cause, state, severity, opened_at, fired_at, updated_at, closed_at) "  # noqa: S608
+        f"SELECT id, run_id, rule, {cause}, state, severity, opened_at, opened_at, updated_at, closed_at FROM alerts"
     )
     op.execute("UPDATE alerts SET incident_id = id")
     op.execute("UPDATE notifications SET incident_id = alert_id")

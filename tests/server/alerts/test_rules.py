@@ -32,7 +32,7 @@ FINDS = [
     ("leak", Facts(forecast=GROWING), "warning", "since step 10"),
     ("high_water", Facts(peak_bytes=79 * GIB, **GPU), "warning", "79.00 GiB of 80.00 GiB"),
     ("fragmentation", Facts(inactive_split_bytes=13 * GIB, **GPU), "warning", "13.00 GiB of 78.00 GiB reserved"),
-    ("prediction_mismatch", Facts(step=50, launch_peak_bytes=13 * GIB, predicted_peak_bytes=10 * GIB), "warning", "1.3 times the predicted"),
+    ("prediction_mismatch", Facts(step=50, launch_peak_bytes=13 * GIB, predicted_peak_bytes=10 * GIB), "warning", "1.3 times the"),
     ("rank_imbalance", Facts(step=50, peak_by_rank={0: 10 * GIB, 1: 10 * GIB, 2: 14 * GIB}), "warning", "rank 2 peaks at 14.00 GiB"),
     ("stalled", Facts(step=50, silent_s=700.0, step_s=1.0), "warning", "no step for 12 min since step 50"),
 ]  # fmt: skip

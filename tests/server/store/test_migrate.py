@@ -11,11 +11,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 
+from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
-from memagent_server.store.models import Base
+from memagent_server.store.models import Base, Stream
 from memagent_server.store.predictions import list_predictions
+from memagent_server.store.runs import start_run
+from memagent_server.store.samples import add_batch, read_samples
 
 
 @pytest.fixture
@@ -67,6 +70,19 @@ def test_the_bounds_of_a_prediction_survive_both_ways(empty):
     with empty.engine.connect() as connection:
         rows = connection.execute(text("SELECT low_bytes, high_bytes FROM predictions ORDER BY id")).all()
     assert [tuple(row) for row in rows] == [(90, 110), (None, None)]
+
+
+def test_samples_survive_a_downgrade_and_an_upgrade(empty):
+    migrate.upgrade(empty)
+    with empty.write() as session:
+        start_run(session, RunStart(run_id="r", devices=[Device(id="D", kind="cuda", name="D")]), 1.0)
+        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="D", columns={"step": [1, 2]})]), 2.0)
+    migrate.downgrade(empty, "0002")
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        [stream] = session.query(Stream)
+        assert [columns["step"] for _, columns in read_samples(session, stream.id)] == [[1, 2]]
+        assert stream.peaks == {}
 
 
 def test_it_can_be_repeated(empty):

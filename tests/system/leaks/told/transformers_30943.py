@@ -1,4 +1,4 @@
-"""Told in https://github.com/huggingface/transformers/issues/30943: predictions and labels of an evaluation are gathered for compute_metrics."""
+"""Told in https://github.com/huggingface/transformers/issues/30943: what an evaluation predicts is gathered for compute_metrics."""
 
 import torch
 from torch import nn

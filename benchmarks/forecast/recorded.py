@@ -15,6 +15,8 @@ from benchmarks.forecast.traces import Trace
 
 FILE = Path(__file__).with_name("recorded.jsonl")
 PAGE = 4096
+MORE = {"reserved": "reserved_bytes", "split": "inactive_split_bytes"}
+"""What only recordings on a GPU have -> sample column."""
 DIES_AT = (0.35, 0.6, 0.98)
 LIMITS = (1.01, 1.05, 1.2, 1.6)
 LEAST_GROWTH, SHORTEST = 0.03, 60
@@ -32,8 +34,13 @@ def traces(file: Path = FILE) -> Iterator[Trace]:
                 "step": list(range(rows)), "time_s": [run["step_s"] * step for step in range(rows)],
                 "allocated_bytes": floors[:rows], "peak_allocated_bytes": peaks[:rows],
             }  # fmt: skip
+            if "input" in run:
+                columns["input_size"] = run["input"][:rows]
+            for field, name in MORE.items():
+                if field in run:
+                    columns[name] = [PAGE * pages for pages in accumulate(run[field])][:rows]
             for planned in (None, len(floors) if death is None else int(1.5 * death)):
-                cause = None if death is None else "leak"
+                cause = None if death is None else run.get("cause", "leak")
                 name = f"recorded, {run['kind']}"
                 yield Trace(name, limit, columns, death, cause, death is not None, {"total_steps": planned})
 

@@ -19,7 +19,7 @@ from math import inf
 
 from memagent.forecast.answer import Cause, Forecast, Level
 from memagent.forecast.garbage import GarbageCheck, GcProbe
-from memagent.forecast.reach import NOTICE_AHEAD, Reach, reach
+from memagent.forecast.reach import LAST_STEPS, NOTICE_AHEAD, Reach, reach
 from memagent.forecast.series import StepClock
 from memagent.forecast.signals import Signals, reading
 from memagent.forecast.steady import Steady
@@ -36,6 +36,8 @@ LARGEST_COMES = 0.88
 NEARLY_SURE = 0.9
 LIKELY, UNLIKELY, QUIET = 0.5, 0.3, 0.01
 """A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
+FIRST_EPOCH = 0.2
+"""Share of the plan that a first epoch of unknown length seldom exceeds."""
 EVAL_COMES = 0.9
 """How often an evaluation that was tried and will not fit does come."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
@@ -219,7 +221,7 @@ class Forecaster:
     # -- trends --------------------------------------------------------------------------------------------------------
 
     def _by_trends(self, step: int) -> Forecast:
-        nearest = self._nearest()
+        nearest = self._nearest(step)
         if nearest is None:
             return self._by_tail(step)
         level = self._level(step, nearest)
@@ -232,7 +234,7 @@ class Forecaster:
         bounds = (nearest.steps_left, nearest.steps_left_low, nearest.steps_left_high)
         return self._answer(step, level, nearest.cause, probability, steps_left=bounds, grown_by=nearest)
 
-    def _nearest(self) -> Reach | None:
+    def _nearest(self, step: int) -> Reach | None:
         """The memory that runs out first, device's or host's."""
         signals = self._signals
         if not signals.trends:
@@ -243,10 +245,12 @@ class Forecaster:
             for cause, trend in signals.trends.items()
             if cause != "host_memory" and not (cause == "input" and largest_is_known)
         }
-        found = [reach(device, self.limit_bytes - signals.need, self.limit_bytes)]
+        found = [reach(device, self.limit_bytes - signals.expected_need(step), self.limit_bytes)]
         host = signals.trends.get("host_memory")
         if host is not None and self.host_limit_bytes:
-            found.append(reach({"host_memory": host}, self.host_limit_bytes - signals.host, self.host_limit_bytes))
+            found.append(
+                reach({"host_memory": host}, self.host_limit_bytes - signals.expected_host(step), self.host_limit_bytes)
+            )
         return min((one for one in found if one), key=lambda one: one.steps_left, default=None)
 
     def _level(self, step: int, nearest: Reach) -> Level:
@@ -256,8 +260,8 @@ class Forecaster:
         if nearest.steps_left > planned_left * (1.1 if paged else 1.0):
             return "ok"
         page = nearest.page_ahead * (2.0 if paged else 1.0)
-        if self._predicted_peak and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak:
-            page /= 2  # the estimator expects this much: growth up to there needs more evidence
+        if nearest.steps_left > LAST_STEPS and self._may_be_meant(step, nearest):
+            page /= 2
         if nearest.ahead <= page and not self._ends_with_epoch(step, nearest):
             return "critical" if self._is_close(nearest) else "warning"
         return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
@@ -275,6 +279,14 @@ class Forecaster:
         if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.watched_steps > 1.2 * epoch:
             return False
         return 0.8 * nearest.steps_left > epoch - step % epoch
+
+    def _may_be_meant(self, step: int, nearest: Reach) -> bool:
+        """Growth that needs twice the evidence: up to what the estimator expects, or in what may be the first epoch of a long plan."""
+        if self._predicted_peak and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak:
+            return True
+        if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:
+            return False  # an accumulator looks like a leak until its first epoch ends
+        return step + nearest.steps_left < FIRST_EPOCH * self.total_steps
 
     def _unless_garbage(self, step: int, nearest: Reach, level: Level) -> Level:
         """A leak's page waits for a collection of garbage, and goes where one shows that there is no leak (`garbage`)."""

@@ -5,7 +5,8 @@
    growth ends before it, and most fatal growth does not.
 3. Some growth is believed less, for it more often ends by itself: that of the step's peak (`input`), since lengths grow by a curriculum
    or a sorted epoch and the largest is not known; that of the host's memory, since caches and workers fill it; and growth whose rate
-   cannot be told from one that dies out before the limit (`slow`, rule 6 of `trend`), as compiled graphs and caches do by jumps.
+   cannot be told from one that dies out before the limit (`slow`, rule 6 of `trend`), as compiled graphs and caches do by jumps: the
+   fewer and the less regular the jumps, the less far.
 4. None of that counts in the last steps, nor where a jump or two like the largest so far would be the end.
 """
 
@@ -18,12 +19,16 @@ from math import erfc, isfinite, log, sqrt
 from memagent.forecast.answer import Cause
 from memagent.forecast.trend import Trend, growth_in, steps_until
 
-PAGE_AHEAD, NOTICE_AHEAD = 0.53, 2.0
-BELIEVED: dict[Cause, float] = {"input": 0.12, "host_memory": 0.35}
+PAGE_AHEAD, NOTICE_AHEAD = 0.57, 2.0
+BELIEVED: dict[Cause, float] = {"input": 0.06, "host_memory": 0.35}
 """Page distance of causes that are believed less, as a multiple of the time watched."""
-DYING_OUT, SLOW_AHEAD, JUMPS = 0.2, 1.0, 1.5
+DYING_OUT, SLOW_AHEAD, JUMPS = 0.2, 1.0, 1.2
 """Page distance of growth that may die out: where it would, by its slow reading, need more than SLOW_AHEAD of the time watched, and more
 than JUMPS of its largest jumps are still to come."""
+LATER = 1.04
+"""A page comes at the moment when its estimate of the steps left happens to be low."""
+BY_JUMPS = 0.1
+"""Page distance of growth by jumps, over the error that comes of their number."""
 LAST_STEPS = 20
 """So many steps before its end any trend may page, where half of the time watched is as long."""
 FADES: dict[Cause, float] = {"input": 0.5}
@@ -48,6 +53,7 @@ class Reach:
     since_step: float
     limit_bytes: int
     may_die_out: bool = False
+    jump_error: float = 0.0
 
     @property
     def ahead(self) -> float:
@@ -60,6 +66,8 @@ class Reach:
         believed = BELIEVED.get(self.cause, PAGE_AHEAD)
         if self.may_die_out:
             believed = min(believed, DYING_OUT)
+        if self.jump_error:
+            believed = min(believed, BY_JUMPS / self.jump_error)
         return min(PAGE_AHEAD, max(believed, LAST_STEPS / self.watched_steps))
 
     def chance_within(self, steps: float) -> float:
@@ -82,6 +90,7 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
     left = steps_until(headroom, slope, rate)
     if not isfinite(left):
         return None
+    left *= LATER
     cause = max(trends, key=lambda name: growth_in(left, trends[name].slope, trends[name].rate))
     leading = trends[cause]
     slow = _slow(found, headroom)
@@ -101,10 +110,11 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
         since_step=leading.since_step,
         limit_bytes=limit_bytes,
         may_die_out=may_die_out,
+        jump_error=leading.jump_error if headroom > JUMPS * leading.largest_jump else 0.0,
     )
 
 
 def _slow(trends: list[Trend], headroom: float) -> float:
     """Steps left where every trend dies out as fast as its readings allow."""
     slope = sum(trend.slow_slope for trend in trends)
-    return steps_until(headroom, slope, sum(trend.slow_slope * trend.slow_rate for trend in trends) / slope)
+    return LATER * steps_until(headroom, slope, sum(trend.slow_slope * trend.slow_rate for trend in trends) / slope)

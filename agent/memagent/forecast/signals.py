@@ -55,6 +55,22 @@ class Signals:
         """Bytes that a step like the recent ones takes at its peak."""
         return self.floor + self.excess.recent + self.split + self.others
 
+    def expected_need(self, step: int) -> float:
+        """`need` without the noise of the newest reading: by the lines of what grows, and what stands out above them."""
+        more = 0.0
+        watched: tuple[tuple[Cause, float], ...] = (
+            ("leak", self.floor), ("fragmentation", self.split), ("other_processes", self.others),
+        )  # fmt: skip
+        for cause, now in watched:
+            trend = self.trends.get(cause)
+            if trend is not None:
+                more += max(0.0, trend.level_at(step) - now)
+        return self.need + more
+
+    def expected_host(self, step: int) -> float:
+        trend = self.trends.get("host_memory")
+        return self.host if trend is None else max(self.host, trend.level_at(step))
+
     def take(
         self,
         step: int,
@@ -115,6 +131,8 @@ class Signals:
         self._new_buckets = 0
         self.trends = {}
         for cause, trail in self._trails.items():
-            trend = find_trend(trail.steps, trail.values, self._trifle[cause], repeats_from=trail.repeats_from())
+            trend = find_trend(
+                trail.steps, trail.values, self._trifle[cause], tops=trail.tops, repeats_from=trail.repeats_from()
+            )
             if trend is not None:
                 self.trends[cause] = trend

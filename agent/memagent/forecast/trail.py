@@ -24,8 +24,8 @@ class Trail:
     """`keep` is `min` or `max`. `add` returns whether a bucket was completed, so that there is something new to look at."""
 
     __slots__ = (
-        "_base", "_base_step", "_ceiling", "_count", "_keep", "_last_step", "_quiet_until", "_tooth_steps", "_top", "_value", "fell_at",
-        "steps", "values", "width",
+        "_base", "_base_step", "_ceiling", "_count", "_keep", "_last_step", "_peak", "_quiet_until", "_tooth_steps", "_top", "_value",
+        "fell_at", "steps", "tops", "values", "width",
     )  # fmt: skip
 
     def __init__(self, keep: Callable[[float, float], float]) -> None:
@@ -33,14 +33,17 @@ class Trail:
         self.steps: list[float] = []
         """Last step of each bucket."""
         self.values: list[float] = []
+        self.tops: list[float] = []
+        """Highest value of each bucket, whatever is kept."""
         self.clear()
 
     def clear(self) -> None:
         """Forget everything, as if the series began now."""
         self.steps.clear()
         self.values.clear()
+        self.tops.clear()
         self.width, self._count = 1, 0
-        self._value = self._last_step = 0.0
+        self._value = self._peak = self._last_step = 0.0
         self._base, self._top, self._base_step = inf, -inf, 0.0
         self._ceiling = self.fell_at = self._quiet_until = -inf
         self._tooth_steps = 0.0
@@ -52,13 +55,17 @@ class Trail:
         self._top = max(self._top, value)
         if value < self._base:
             self._base, self._base_step = value, step
-        self._value = value if self._count == 0 else self._keep(self._value, value)
+        if self._count == 0:
+            self._value = self._peak = value
+        else:
+            self._value, self._peak = self._keep(self._value, value), max(self._peak, value)
         self._last_step = step
         self._count += 1
         if self._count < self.width:
             return False
         self.steps.append(self._last_step)
         self.values.append(self._value)
+        self.tops.append(self._peak)
         self._count = 0
         if len(self.steps) == MOST_BUCKETS:
             self._halve()
@@ -80,4 +87,5 @@ class Trail:
     def _halve(self) -> None:
         self.steps = self.steps[1::2]
         self.values = list(map(self._keep, self.values[0::2], self.values[1::2]))
+        self.tops = list(map(max, self.tops[0::2], self.tops[1::2]))
         self.width *= 2

@@ -10,13 +10,15 @@
    rate = ln(q) / half a window (Holt's multiplicative trend; exact for exponential saturation, 1 - exp(-t/tau), whose end it finds
    before it is reached). The error of q is that of the differences between the means of eight blocks. Within that error q is what the
    next longer window said, where that failed by rule 4 only, and else 1: growth in rare jumps does not read as a bend, and a few jumps
-   of a growth that is dying out do not read as a line. Acceleration is not taken to go on: a window with a late onset in it looks the
-   same; the newer half's slope is what counts there.
+   of a growth that is dying out do not read as a line. Half of an acceleration is taken to go on, where it is not one of few jumps.
+   A late onset looks like one: where two lines, the older of them flat, fit far better than one, the window begins with the newer.
 6. The same once more with q lower by its error (`slow`): what a careful reader must still allow for.
 7. A restless series, which before the window has twice fallen by half as much as it rose in it, is not growing but wandering.
 8. A saw tooth that has fallen: windows within its repetition (`Trail.repeats_from`) are passed over; those that reach back into the
    tooth before see whether the low points rise too.
 9. The longest window that passes is taken: most evidence.
+10. The level from which it goes on is not the newest reading but the newer half's line, with what usually stands out above it: noise and
+    teeth by their highest, since the first to reach the limit is the end; jumps (`jumps`) by half of one.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p, sqrt
 
+from memagent.forecast.jumps import Jumps
 from memagent.forecast.line import Lines
 
 SHORTEST = 16
@@ -37,8 +40,14 @@ STEEPEST = 2.0
 """Largest q: what accelerates more is a jump, and not believed to do so again."""
 FLATTEST = 0.25
 """Smallest q."""
+DAMPED = 0.5
+"""Share of an acceleration that is taken to go on."""
+BETTER, FLAT = 0.25, 0.15
+"""An onset: the squares that two lines leave as a share of one line's, and the older slope as a share of the newer one's."""
+FEW_JUMPS = 0.3
+"""Error by jumps above which neither an onset nor an acceleration is read from them."""
 BLOCKS = 8
-BELIEVED_ERRORS = 0.7
+BELIEVED_ERRORS = 0.5
 RESTLESS_FALLS = 2
 
 
@@ -55,6 +64,13 @@ class Trend:
     watched_steps: float
     rise: float
     largest_jump: float
+    jump_error: float
+    at_step: float
+    level: float
+
+    def level_at(self, step: float) -> float:
+        """What the series is expected to reach at `step`, with what usually stands out above its line."""
+        return self.level + growth_in(step - self.at_step, self.slope, self.rate)
 
 
 def steps_until(headroom: float, slope: float, rate: float) -> float:
@@ -75,7 +91,12 @@ def growth_in(steps: float, slope: float, rate: float) -> float:
 
 
 def find_trend(
-    steps: Sequence[float], values: Sequence[float], trifle: float, *, repeats_from: float = inf
+    steps: Sequence[float],
+    values: Sequence[float],
+    trifle: float,
+    *,
+    tops: Sequence[float] | None = None,
+    repeats_from: float = inf,
 ) -> Trend | None:
     """The trend of the newest part of a series, or None. `trifle` is a rise that does not matter, in the values' unit.
 
@@ -97,7 +118,7 @@ def find_trend(
         window = _Window(lines, values, start)
         if window.rises_above_scatter(trifle):
             if window.newer >= GOES_ON * window.older and _falls(values[: start + 1], window.rise / 2) < RESTLESS_FALLS:
-                return window.trend(rate)
+                return window.trend(rate, tops or values)
             if window.newer > 0:
                 rate = min(0.0, window.rate(window.newer / window.older))
     return None
@@ -106,11 +127,12 @@ def find_trend(
 class _Window:
     """The end of a series from `start`."""
 
-    __slots__ = ("_lines", "_start", "_values", "newer", "older", "rise", "scatter", "slope", "watched")
+    __slots__ = ("_lines", "_start", "_values", "jumps", "newer", "older", "rise", "scatter", "slope", "watched")
 
     def __init__(self, lines: Lines, values: Sequence[float], start: int) -> None:
         self._lines, self._start, self._values = lines, start, values
         self.watched = lines.steps[-1] - lines.steps[start]
+        self.jumps = Jumps()
         self.slope = self.scatter = self.older = self.newer = self.rise = 0.0
 
     def rises_above_scatter(self, trifle: float) -> bool:
@@ -131,30 +153,75 @@ class _Window:
         """Change of the slope a step, as the exponent of a factor, where the newer half's is q times the older one's."""
         return log(min(max(q, FLATTEST), STEEPEST)) * 2 / self.watched
 
-    def trend(self, longer_rate: float) -> Trend:
+    def trend(self, longer_rate: float, tops: Sequence[float]) -> Trend:
         """Rules 5 and 6; `longer_rate` is what the next longer window said."""
+        self.jumps = Jumps.of(self._values[self._start :], self.rise)
+        onset = self._onset() if self.jumps.error < FEW_JUMPS else None
+        if onset is not None:
+            return onset.trend(0.0, tops)
         error = self._error_of_ratio()
         raw = min(max(self.newer / self.older, FLATTEST), STEEPEST) if self.older > 0 else STEEPEST
         told = max(FLATTEST, exp(longer_rate * self.watched / 2))
         pull = BELIEVED_ERRORS * error
         q = max(told, raw - pull) if raw > told else min(told, raw + pull)
+        if self.jumps.error > FEW_JUMPS:
+            q = min(q, 1.0)
         slow = max(FLATTEST, min(1.0, q, raw - error))
         values = self._values[self._start :]
+        rate = self.rate(q) * (DAMPED if q > 1 else 1.0)
         return Trend(
             slope=self._slope_now(q),
             error=2 * self.scatter * sqrt(12 / len(values)) / self.watched + 0.5 * error * self.slope,
-            rate=min(0.0, self.rate(q)),
+            rate=rate,
             slow_slope=self._slope_now(slow),
             slow_rate=self.rate(slow),
             since_step=self._lines.steps[self._start],
             watched_steps=self.watched,
             rise=self.rise,
             largest_jump=max(after - before for before, after in pairwise(values)),
+            jump_error=self.jumps.error,
+            at_step=self._lines.steps[-1],
+            level=self._level(tops, q),
         )
+
+    def _level(self, tops: Sequence[float], q: float) -> float:
+        """What the newest steps reach: the newer half's line, and above it what falls back again, or else half a jump."""
+        steps, start, end = self._lines.steps, (self._start + len(self._values)) // 2, len(self._values)
+        middle = sum(steps[start:end]) / (end - start)
+        mean = self._values[0] + self._lines.mean(start, end)
+        slope = self.slope * 2 * q / (1 + q)
+        line = mean + slope * (steps[-1] - middle)
+        if self.jumps.error > FEW_JUMPS:
+            line = min(line, tops[-1])
+        above, fall, top = 0.0, 0.0, tops[start]
+        for i in range(start, end):
+            fall = max(fall, top - self._values[i])
+            above = max(above, tops[i] - mean - self.newer * (steps[i] - middle))
+            top = max(top, tops[i]) if i > start else top
+        if fall >= above / 2 or not self.jumps.typical:
+            return line + above
+        return max(tops[-1], line + self.jumps.typical / 2)
+
+    def _onset(self) -> _Window | None:
+        """The part that grows, where all before it is flat: two lines fit far better than one."""
+        start, end = self._start, len(self._values)
+        alone = (end - start) * self.scatter**2
+        best, found = BETTER * alone, None
+        stride = max(1, (end - start) // 12)
+        for split in range(start + stride, end - SHORTEST // 2, stride):
+            flat, before = self._lines.fit(start, split)
+            growing, after = self._lines.fit(split, end)
+            both = (split - start) * before**2 + (end - split) * after**2
+            if flat < FLAT * growing and both < best:
+                best, found = both, split
+        if found is None:
+            return None
+        window = _Window(self._lines, self._values, found)
+        return window if window.rises_above_scatter(0.0) and window.newer >= GOES_ON * window.older else None
 
     def _slope_now(self, q: float) -> float:
         newer = self.slope * 2 * q / (1 + q)  # halves with the ratio q and the mean `slope`
-        return newer * sqrt(q) if q < 1 else newer  # ... whose middle is a quarter of the window ago
+        return newer * (sqrt(q) if q < 1 else q ** (DAMPED / 2))  # ... whose middle is a quarter of the window ago
 
     def _error_of_ratio(self) -> float:
         """Standard error of the ratio of two halves' slopes, by how the growth from block to block scatters around its own line."""
@@ -166,7 +233,7 @@ class _Window:
         if mean <= 0:
             return 1.0
         _, scatter = Lines(range(len(growth)), growth).fit(0, len(growth))
-        return min(1.0, scatter * sqrt(len(growth) / (len(growth) - 2)) / mean * sqrt(2 / 3.5))
+        return min(1.0, max(self.jumps.error, scatter * sqrt(len(growth) / (len(growth) - 2)) / mean * sqrt(2 / 3.5)))
 
 
 def _rises_everywhere(values: Sequence[float], start: int, trifle: float) -> bool:

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.forecast.reach import LAST_STEPS, PAGE_AHEAD, reach
+from memagent.forecast.reach import LAST_STEPS, LATER, PAGE_AHEAD, reach
 from memagent.forecast.trend import Trend
 
 LINE = Trend(
-    slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, watched_steps=1000.0, rise=1000.0, largest_jump=1.0
+    slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, watched_steps=1000.0, rise=1000.0, largest_jump=1.0,
+    jump_error=0.0, at_step=1000.0, level=1000.0,
 )  # fmt: skip
 DYING = replace(LINE, slow_slope=0.5, slow_rate=-0.01)
 
@@ -19,7 +20,7 @@ DYING = replace(LINE, slow_slope=0.5, slow_rate=-0.01)
 def test_rule_1_growths_of_one_memory_add_up_and_the_larger_is_the_cause():
     both = reach({"leak": LINE, "fragmentation": replace(LINE, slope=3.0, slow_slope=3.0)}, 400, 10_000)
     assert both.cause == "fragmentation"
-    assert both.steps_left == pytest.approx(100)
+    assert both.steps_left == pytest.approx(100 * LATER)
 
 
 def test_rule_2_a_leak_is_believed_half_as_far_as_it_was_watched():
@@ -39,13 +40,18 @@ def test_rule_3_growth_that_may_die_out_is_believed_less_and_expected_later():
     assert dying.steps_left_high > line.steps_left_high
 
 
+def test_rule_3_the_fewer_and_less_regular_the_jumps_the_less_it_is_believed():
+    believed = [reach({"leak": replace(LINE, jump_error=error)}, 400, 10_000).page_ahead for error in (0.0, 0.3, 0.8)]
+    assert believed == sorted(believed, reverse=True) and believed[0] == PAGE_AHEAD and believed[2] < 0.2
+
+
 def test_rule_4_in_the_last_steps_any_trend_may_page():
     short = replace(LINE, watched_steps=50.0)
     assert reach({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS / 50
 
 
 def test_rule_4_a_jump_or_two_would_be_the_end():
-    assert not reach({"leak": replace(DYING, largest_jump=300.0)}, 400, 10_000).may_die_out
+    assert not reach({"leak": replace(DYING, largest_jump=350.0)}, 400, 10_000).may_die_out
 
 
 def test_growth_in_jumps_widens_the_interval_by_a_jump():
@@ -62,7 +68,7 @@ def test_it_is_nothing_where_nothing_grows_or_growth_ends_before():
 def test_its_chance_falls_with_the_distance_and_with_the_plans_end():
     near, far = reach({"leak": LINE}, 100, 10_000), reach({"leak": LINE}, 2000, 10_000)
     assert near.chance_within(math.inf) > far.chance_within(math.inf) > 0.7
-    assert far.chance_within(2000) == pytest.approx(far.chance_within(math.inf) / 2)
+    assert far.chance_within(2000 * LATER) == pytest.approx(far.chance_within(math.inf) / 2)
     assert far.chance_within(500) < 0.01
     assert far.chance_within(0) == 0
     assert reach({"leak": LINE}, 0, 10_000).chance_within(10) > 0.9

@@ -72,10 +72,16 @@ def test_rule_5_a_straight_line_stays_straight():
     assert (trend.slope, trend.rate) == (pytest.approx(5), pytest.approx(0, abs=1e-9))
 
 
-def test_rule_5_an_acceleration_is_not_taken_to_go_on():
+def test_rule_5_half_of_an_acceleration_is_taken_to_go_on():
     trend = trend_of(lambda t: t**1.5)
-    assert trend.rate == 0.0
-    assert trend.slope > 10
+    left = steps_until(130**1.5 - 99**1.5, trend.slope, trend.rate)
+    assert left == pytest.approx(31, rel=0.06)
+
+
+def test_rule_5_a_late_onset_is_no_acceleration():
+    trend = trend_of(lambda t: 10 + max(0, t - 45))
+    assert (trend.slope, trend.rate) == (pytest.approx(1, rel=0.05), pytest.approx(0, abs=1e-3))
+    assert trend.since_step == pytest.approx(45, abs=8)
 
 
 def test_rule_6_a_few_jumps_may_die_out_and_a_line_may_not():
@@ -113,3 +119,17 @@ def test_it_has_no_steps_left_without_headroom_and_no_end_without_growth():
     assert steps_until(0, 1.0, 0.0) == 0
     assert steps_until(10, 0.0, 0.0) == math.inf
     assert steps_until(200, 1.0, -0.01) == math.inf
+
+
+def test_rule_10_the_level_is_what_the_noise_reaches_at_its_highest():
+    source = random.Random(3)
+    readings = [[t + source.gauss(0, 1) for _ in range(8)] for t in range(100)]
+    steps = [float(t) for t in range(100)]
+    trend = find_trend(steps, list(map(min, readings)), TRIFLE, tops=list(map(max, readings)))
+    assert 99 + 1 < trend.level < 99 + 5
+    assert trend.level_at(120) == pytest.approx(trend.level + 21, abs=1)
+
+
+def test_rule_10_half_a_jump_stands_above_the_line():
+    trend = trend_of(lambda t: 10.0 * (t // 10))
+    assert trend.level == pytest.approx(99, abs=1)  # the last reading is 90, amid a jump of 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.estimate import Estimate
@@ -34,35 +35,37 @@ def try_out(
     """Try what is asked for, on the thread that trains and between two steps. Raises nothing that a trial raises, but for what is no
     Exception (Ctrl-C); leaves models, buffers and generators as they were and gives back the memory taken. `cut` marks the moment at
     which a trial begins: a device's own counter counts from there."""
-    held = {probe.device.id: probe.used_bytes() for probe in probes}
-    others = {probe.device.id: _others_bytes(probe) for probe in probes}
+    held = [probe.used_bytes() for probe in probes]
+    others = [_others_bytes(probe) for probe in probes]
     with untouched(models, [probe.device.index for probe in probes if probe.device.kind == "cuda"]):
         trials = tuple(_trials(request, probes, models, optimizers, cut))
     _give_back(probes)
+    needs = [
+        _need(probe, trials, optimizers, held_bytes=own, others_bytes=beside)
+        for probe, own, beside in zip(probes, held, others, strict=True)
+    ]
     estimate = prediction or _least_estimate(probes, models, optimizers)
-    state, gradients = missing_state_bytes(optimizers), missing_gradients_bytes(optimizers)
-    needs = []
-    for index, probe in enumerate(probes):
-        device, place = probe.device.id, _torch_device(probe)
-        more = {trial.name: trial.more_bytes[device] for trial in trials if trial.tells and device in trial.more_bytes}
-        coming = state.get(place, 0)
-        needs.append(
-            Need(
-                device=device,
-                held_bytes=held[device],
-                limit_bytes=probe.limit_bytes,
-                others_bytes=others[device],
-                optimizer_state_bytes=coming,
-                gradients_bytes=gradients.get(place, 0),
-                eval_bytes=more.get("eval"),
-                checkpoint_bytes=more.get("checkpoint"),
-                step_bytes=max(0, estimate.peak_allocated_bytes - held[device] - coming)
-                if estimate is not None and index == 0
-                else None,
-                step_is_least=index == 0 and prediction is None,
-            )
-        )
+    if estimate is not None:
+        step_bytes = max(0, estimate.peak_allocated_bytes - held[0] - needs[0].optimizer_state_bytes)
+        needs[0] = replace(needs[0], step_bytes=step_bytes, step_is_least=prediction is None)
     return Preflight(step, tuple(needs), trials)
+
+
+def _need(
+    probe: Probe, trials: Sequence[Trial], optimizers: Sequence[Any], *, held_bytes: int, others_bytes: int
+) -> Need:
+    device, place = probe.device.id, _torch_device(probe)
+    more = {trial.name: trial.more_bytes[device] for trial in trials if trial.tells and device in trial.more_bytes}
+    return Need(
+        device=device,
+        held_bytes=held_bytes,
+        limit_bytes=probe.limit_bytes,
+        others_bytes=others_bytes,
+        optimizer_state_bytes=missing_state_bytes(optimizers).get(place, 0),
+        gradients_bytes=missing_gradients_bytes(optimizers).get(place, 0),
+        eval_bytes=more.get("eval"),
+        checkpoint_bytes=more.get("checkpoint"),
+    )
 
 
 def _trials(

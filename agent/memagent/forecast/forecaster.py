@@ -34,12 +34,16 @@ PAGES = ("warning", "critical")
 LARGEST_COMES = 0.88
 """How often the largest input that may come does come, or a lesser one that is too large."""
 NEARLY_SURE = 0.9
-LIKELY, UNLIKELY, QUIET = 0.5, 0.3, 0.01
+LIKELY, UNLIKELY, QUIET = 0.7, 0.3, 0.01
 """A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
+MEANT = 3
+"""So much less far growth is believed that may be meant to be."""
 FIRST_EPOCH = 0.2
 """Share of the plan that a first epoch of unknown length seldom exceeds."""
 EVAL_COMES = 0.9
 """How often an evaluation that was tried and will not fit does come."""
+HORIZON_STEPS = 1000
+"""A run of unknown length is taken to go on for as long as it has, and for this many steps at least."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
@@ -186,8 +190,8 @@ class Forecaster:
         return self._answer(step, "ok", None, max(chance, QUIET))
 
     def _chance_of_tail(self, step: int) -> float:
-        """That one of the steps to come, or of as many as were seen, takes more than there is room for."""
-        steps = self.total_steps - step if self.total_steps else step - self._first_step
+        """That one of the steps to come takes more than there is room for; as many as were seen where no plan is known."""
+        steps = self.total_steps - step if self.total_steps else max(HORIZON_STEPS, step - self._first_step)
         return self._signals.chance_of_excess(self.limit_bytes, steps, self._max_input)
 
     def _answer(
@@ -261,7 +265,7 @@ class Forecaster:
             return "ok"
         page = nearest.page_ahead * (2.0 if paged else 1.0)
         if nearest.steps_left > LAST_STEPS and self._may_be_meant(step, nearest):
-            page /= 2
+            page /= MEANT
         if nearest.ahead <= page and not self._ends_with_epoch(step, nearest):
             return "critical" if self._is_close(nearest) else "warning"
         return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
@@ -281,7 +285,7 @@ class Forecaster:
         return 0.8 * nearest.steps_left > epoch - step % epoch
 
     def _may_be_meant(self, step: int, nearest: Reach) -> bool:
-        """Growth that needs twice the evidence: up to what the estimator expects, or in what may be the first epoch of a long plan."""
+        """Growth that needs more evidence: up to what the estimator expects, or in what may be the first epoch of a long plan."""
         if self._predicted_peak and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak:
             return True
         if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:

@@ -7,7 +7,7 @@
    or a sorted epoch and the largest is not known; that of the host's memory, since caches and workers fill it; and growth whose rate
    cannot be told from one that dies out before the limit (`slow`, rule 6 of `trend`), as compiled graphs and caches do by jumps: the
    fewer and the less regular the jumps, the less far.
-4. None of that counts in the last steps, nor where a jump or two like the largest so far would be the end.
+4. None of that counts in the last steps, nor where a jump or two would be the end.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from math import erfc, isfinite, log, sqrt
 from memagent.forecast.answer import Cause
 from memagent.forecast.trend import Trend, growth_in, steps_until
 
-PAGE_AHEAD, NOTICE_AHEAD = 0.57, 2.0
-BELIEVED: dict[Cause, float] = {"input": 0.06, "host_memory": 0.35}
+PAGE_AHEAD, NOTICE_AHEAD = 0.58, 2.0
+BELIEVED: dict[Cause, float] = {"input": 0.06, "host_memory": 0.4}
 """Page distance of causes that are believed less, as a multiple of the time watched."""
-DYING_OUT, SLOW_AHEAD, JUMPS = 0.2, 1.0, 1.2
+DYING_OUT, SLOW_AHEAD, JUMPS = 0.2, 1.0, 1.4
 """Page distance of growth that may die out: where it would, by its slow reading, need more than SLOW_AHEAD of the time watched, and more
-than JUMPS of its largest jumps are still to come."""
+than JUMPS of its typical jumps are still to come."""
 LATER = 1.04
 """A page comes at the moment when its estimate of the steps left happens to be low."""
 BY_JUMPS = 0.1
 """Page distance of growth by jumps, over the error that comes of their number."""
-LAST_STEPS = 20
+LAST_STEPS, LAST_STEPS_OF_INPUT = 25, 14
 """So many steps before its end any trend may page, where half of the time watched is as long."""
 FADES: dict[Cause, float] = {"input": 0.5}
 """How fast the probability falls with the distance, by the reliability table in docs/forecast.md."""
@@ -68,7 +68,8 @@ class Reach:
             believed = min(believed, DYING_OUT)
         if self.jump_error:
             believed = min(believed, BY_JUMPS / self.jump_error)
-        return min(PAGE_AHEAD, max(believed, LAST_STEPS / self.watched_steps))
+        last = LAST_STEPS_OF_INPUT if self.cause == "input" else LAST_STEPS
+        return min(PAGE_AHEAD, max(believed, last / self.watched_steps))
 
     def chance_within(self, steps: float) -> float:
         """Probability of death within so many steps: that growth goes on, times that its pace is enough."""
@@ -94,8 +95,8 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
     cause = max(trends, key=lambda name: growth_in(left, trends[name].slope, trends[name].rate))
     leading = trends[cause]
     slow = _slow(found, headroom)
-    may_die_out = headroom > JUMPS * leading.largest_jump and slow > SLOW_AHEAD * leading.watched_steps
-    error, jump = sum(trend.error for trend in found), leading.largest_jump
+    may_die_out = headroom > JUMPS * leading.jump and slow > SLOW_AHEAD * leading.watched_steps
+    error, jump = sum(trend.error for trend in found), leading.jump
     low = steps_until(headroom - jump / 2, (slope + error) * ALLOWANCE, rate)
     high = steps_until(headroom + jump, max(0.3 * slope, (slope - error) / ALLOWANCE), rate)
     expected = sqrt(left * min(slow, 4 * left)) if may_die_out else left
@@ -110,7 +111,7 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
         since_step=leading.since_step,
         limit_bytes=limit_bytes,
         may_die_out=may_die_out,
-        jump_error=leading.jump_error if headroom > JUMPS * leading.largest_jump else 0.0,
+        jump_error=leading.jump_error if headroom > JUMPS * leading.jump else 0.0,
     )
 
 

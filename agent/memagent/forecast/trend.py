@@ -63,7 +63,7 @@ class Trend:
     since_step: float
     watched_steps: float
     rise: float
-    largest_jump: float
+    jump: float
     jump_error: float
     at_step: float
     level: float
@@ -162,7 +162,7 @@ class _Window:
         error = self._error_of_ratio()
         raw = min(max(self.newer / self.older, FLATTEST), STEEPEST) if self.older > 0 else STEEPEST
         told = max(FLATTEST, exp(longer_rate * self.watched / 2))
-        pull = BELIEVED_ERRORS * error
+        pull = max(BELIEVED_ERRORS * error, self.jumps.error)
         q = max(told, raw - pull) if raw > told else min(told, raw + pull)
         if self.jumps.error > FEW_JUMPS:
             q = min(q, 1.0)
@@ -178,7 +178,7 @@ class _Window:
             since_step=self._lines.steps[self._start],
             watched_steps=self.watched,
             rise=self.rise,
-            largest_jump=max(after - before for before, after in pairwise(values)),
+            jump=self.jumps.typical or max(after - before for before, after in pairwise(values)),
             jump_error=self.jumps.error,
             at_step=self._lines.steps[-1],
             level=self._level(tops, q),

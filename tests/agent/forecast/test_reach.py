@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.forecast.reach import LAST_STEPS, LATER, PAGE_AHEAD, reach
+from memagent.forecast.reach import LAST_STEPS, LAST_STEPS_OF_INPUT, LATER, PAGE_AHEAD, reach
 from memagent.forecast.trend import Trend
 
 LINE = Trend(
-    slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, watched_steps=1000.0, rise=1000.0, largest_jump=1.0,
+    slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, watched_steps=1000.0, rise=1000.0, jump=1.0,
     jump_error=0.0, at_step=1000.0, level=1000.0,
 )  # fmt: skip
 DYING = replace(LINE, slow_slope=0.5, slow_rate=-0.01)
@@ -47,15 +47,16 @@ def test_rule_3_the_fewer_and_less_regular_the_jumps_the_less_it_is_believed():
 
 def test_rule_4_in_the_last_steps_any_trend_may_page():
     short = replace(LINE, watched_steps=50.0)
-    assert reach({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS / 50
+    assert reach({"host_memory": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS / 50
+    assert reach({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 50
 
 
 def test_rule_4_a_jump_or_two_would_be_the_end():
-    assert not reach({"leak": replace(DYING, largest_jump=350.0)}, 400, 10_000).may_die_out
+    assert not reach({"leak": replace(DYING, jump=350.0)}, 400, 10_000).may_die_out
 
 
 def test_growth_in_jumps_widens_the_interval_by_a_jump():
-    smooth, jumpy = (reach({"leak": replace(LINE, largest_jump=jump)}, 400, 10_000) for jump in (1.0, 200.0))
+    smooth, jumpy = (reach({"leak": replace(LINE, jump=jump)}, 400, 10_000) for jump in (1.0, 200.0))
     assert jumpy.steps_left_low < smooth.steps_left_low - 80
     assert jumpy.steps_left_high > smooth.steps_left_high + 150
 

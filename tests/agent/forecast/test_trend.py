@@ -90,7 +90,7 @@ def test_rule_6_a_few_jumps_may_die_out_and_a_line_may_not():
     steady = trend_of(lambda t: 0.8 * t)
     assert rare.slow_rate < rare.rate - 0.005
     assert steady.slow_rate == pytest.approx(0, abs=1e-3)
-    assert (rare.largest_jump, steady.largest_jump) == (10, pytest.approx(0.8))
+    assert (rare.jump, steady.jump) == (10, pytest.approx(0.8))
 
 
 def test_rule_7_a_series_that_wanders_is_not_growing():

@@ -21,7 +21,7 @@ from memagent_server.alerts.ledger import Ledger
 from memagent_server.alerts.policy import Policy, read_policy
 from memagent_server.alerts.runwide import RunWatch, look_at_run
 from memagent_server.alerts.state import gravest
-from memagent_server.alerts.watch import Change, Watch, begin_watch, read_new
+from memagent_server.alerts.watch import Change, Watch, begin_watch, read_new, standing
 from memagent_server.store.alerts import find_open, open_but_over
 from memagent_server.store.engine import Database
 from memagent_server.store.forecasts import add_forecast
@@ -110,10 +110,14 @@ class Evaluator:
         with self._database.write() as session:
             lock_run(session, stream.run_id)
             mark = get_mark(session, stream.id)
-            if mark is not None and mark.seq != watch.mark and mark.seq >= watch.read_seq:
-                watch.adopt(mark.seq, mark.states)  # another worker was quicker
-                watch.told = newest
-                return
+            if mark is not None and mark.seq != watch.mark:  # another worker was quicker
+                if mark.seq >= watch.read_seq:
+                    watch.adopt(mark.seq, mark.states)
+                    watch.told = newest
+                    return
+                if standing(mark.states) != watch.decided:
+                    del self._watches[stream.id]  # it decided on what is decided here again: begin anew from there
+                    return
             if changes or is_news(watch.told, newest):
                 add_forecast(session, stream, newest, now)
             ledger = Ledger(session, self._channels, now)
@@ -121,7 +125,8 @@ class Evaluator:
                 enter(session, ledger, stream.run_id, stream.id, change)
             ledger.settle()
             put_mark(session, stream.id, watch.read_seq, watch.kept())
-        watch.told, watch.mark = newest, watch.read_seq
+        watch.told = newest
+        watch.set_mark(watch.read_seq)
 
     # -- rules about whole runs --------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.forecast import Forecast, Forecaster, feed
+from memagent.forecast.feed import READINGS
 from memagent.wire.columns import Value
 from memagent_server.alerts.facts import CALM, Facts, Finding
 from memagent_server.alerts.policy import Policy, Wanted
@@ -31,7 +32,8 @@ LATE_S = 60.0
 FAST = 2.0
 """Seconds of samples that arrive in a second, from which a stream is catching up."""
 SWITCHED_OFF = "the rule was switched off"
-_LOWEST = ("allocated_bytes", "host_rss_bytes", "inactive_split_bytes")
+_READ = ("step", *READINGS)
+_LOWEST = ("step", "time_s", "allocated_bytes", "host_rss_bytes", "inactive_split_bytes")
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,23 @@ class Pace:
     is_late: bool = False
 
     def take(self, chunk: StoredChunk) -> None:
-        step, time_s = _last(chunk.columns, "step"), _last(chunk.columns, "time_s")
-        if time_s is None or step is None:
+        steps, times = chunk.columns["step"], chunk.columns.get("time_s")
+        if not times or times[-1] is None:
             return
-        if self.time_s is not None and self.received_at is not None and self.step is not None:
+        step, time_s = int(steps[-1] or 0), float(times[-1])
+        if self.time_s is not None and self.received_at is not None:
             taken, arrived = time_s - self.time_s, chunk.received_at - self.received_at
             self.is_late = chunk.received_at - time_s > LATE_S and taken > FAST * arrived
-            if step > self.step and taken > 0:
-                fresh = taken / (step - self.step)
-                self.step_s = fresh if self.step_s is None else 0.8 * self.step_s + 0.2 * fresh
-        self.time_s, self.received_at, self.step = time_s, chunk.received_at, int(step)
+        before = (self.step, self.time_s) if self.step is not None else (int(steps[0] or 0), times[0])
+        self._learn(before, step, time_s)
+        self.step, self.time_s, self.received_at = step, time_s, chunk.received_at
+
+    def _learn(self, before: tuple[int, float | None], step: int, time_s: float) -> None:
+        """What a step takes, by an average that forgets."""
+        if before[1] is None or step <= before[0] or time_s <= before[1]:
+            return
+        fresh = (time_s - before[1]) / (step - before[0])
+        self.step_s = fresh if self.step_s is None else 0.8 * self.step_s + 0.2 * fresh
 
 
 @dataclass
@@ -78,6 +87,8 @@ class Watch:
     read_seq: int = -1
     chunks: int = 0
     mark: int = -1
+    decided: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What stood open at the mark."""
     states: dict[str, AlertState] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
     newest: Forecast | None = None
@@ -88,11 +99,25 @@ class Watch:
 
     def adopt(self, seq: int, states: Mapping[str, Any]) -> None:
         """Take over what was decided elsewhere, or before a restart."""
-        self.mark, self.states = seq, {rule: AlertState(**facts) for rule, facts in states.items()}
+        self.states = {rule: AlertState(**facts) for rule, facts in states.items()}
+        self.set_mark(seq)
 
-    def kept(self) -> dict[str, object]:
+    def set_mark(self, seq: int) -> None:
+        """The store has what was decided up to chunk `seq`."""
+        self.mark, self.decided = seq, standing(self.kept())
+
+    def kept(self) -> dict[str, Any]:
         """The states worth keeping, as JSON has them."""
         return {rule: asdict(state) for rule, state in self.states.items() if state != AlertState()}
+
+
+def standing(kept: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """{rule: state and severity} of the alerts that are open in the states of a mark."""
+    return {
+        rule: (facts["state"], facts["severity"])
+        for rule, facts in kept.items()
+        if facts["state"] in ("pending", "firing")
+    }
 
 
 def begin_watch(session: Session, stream: Stream) -> Watch | None:
@@ -109,7 +134,7 @@ def begin_watch(session: Session, stream: Stream) -> Watch | None:
     if mark is not None:
         watch.adopt(mark.seq, mark.states)
     first = newest_from(session, stream.id)
-    for stats in read_summaries(session, stream.id, first):
+    for stats in read_summaries(session, stream.id, first, _READ):
         for forecast in feed(watch.forecaster, _row(stats)):
             watch.newest = forecast
     watch.read_seq = first - 1
@@ -228,8 +253,9 @@ def _facts(stream: Stream, watch: Watch) -> Facts:
 
 
 def _row(stats: Stats) -> dict[str, list[Any]]:
-    """One sample that stands for a chunk: floors at their lowest, all else as it was last, peaks at their highest.
+    """One sample that stands for a chunk: floors at their lowest, peaks at their highest, all else as it was last.
 
+    It stands at the chunk's first step, for that is where a floor that grows is lowest: so a trend goes on without a bend.
     It is no training step, so that the sizes of batches are learnt from single steps only.
     """
     row: dict[str, list[Any]] = {}
@@ -249,11 +275,6 @@ def _host_limit(session: Session, stream: Stream) -> int | None:
         Stream.kind == "host",
     )
     return session.scalar(query.limit(1)) or None
-
-
-def _last(columns: Mapping[str, Sequence[Value]], name: str) -> float | None:
-    values = columns.get(name)
-    return None if not values or values[-1] is None else float(values[-1])
 
 
 def _whole(value: Any) -> int | None:

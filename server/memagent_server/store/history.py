@@ -5,14 +5,14 @@ A worker that starts beside a run of a million steps must not decode them all be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value, unpack
-from memagent_server.store.chunks import Stats, unpack_stats
+from memagent_server.store.chunks import Stats, stats_of, unpack_stats
 from memagent_server.store.models import Chunk, WatchMark
 from memagent_server.store.upsert import upsert
 
@@ -61,9 +61,27 @@ def newest_from(session: Session, stream_id: int) -> int:
     return first
 
 
-def read_summaries(session: Session, stream_id: int, before_seq: int) -> Iterator[Stats]:
-    """Minimum, maximum and last of the columns of chunks before `before_seq`, of every n-th where there are very many."""
-    stride = max(1, -(-before_seq // MOST_SUMMARIES))
+def read_summaries(session: Session, stream_id: int, before_seq: int, columns: Collection[str]) -> Iterator[Stats]:
+    """Minimum, maximum and last of `columns`, about MOST_SUMMARIES times over the chunks before `before_seq`.
+
+    Of every n-th chunk where there are very many; of parts of chunks where there are few: the past must not look shorter than it was.
+    """
+    parts = MOST_SUMMARIES // max(1, before_seq)
+    if parts < 2:
+        yield from _of_chunks(session, stream_id, before_seq)
+        return
+    for chunk in read_chunks(session, stream_id):
+        if chunk.seq >= before_seq:
+            return
+        rows = len(chunk.columns["step"])
+        width = max(1, -(-rows // parts))
+        known = {name: chunk.columns[name] for name in columns if name in chunk.columns}
+        for first in range(0, rows, width):
+            yield stats_of({name: values[first : first + width] for name, values in known.items()})
+
+
+def _of_chunks(session: Session, stream_id: int, before_seq: int) -> Iterator[Stats]:
+    stride = -(-before_seq // MOST_SUMMARIES)
     query = select(Chunk.stats).where(Chunk.stream_id == stream_id, Chunk.seq < before_seq, Chunk.seq % stride == 0)
     for packed in session.scalars(query.order_by(Chunk.seq)):
         yield unpack_stats(packed)

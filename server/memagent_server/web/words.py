@@ -6,7 +6,7 @@ going on, `plain` for the rest. No meaning is carried by colour alone: every ton
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -74,6 +74,8 @@ def state_badge(state: str, severity: str = "") -> Badge:
         return Badge("warning", "firing", _STATES["firing"].hint)
     if state == "firing" and severity == "note":
         return Badge("notice", "noted", "It stands; nobody was told, for its rule only takes note")
+    if severity == "note" and state in _STATES:
+        return Badge("plain", _STATES[state].text, _STATES[state].hint)
     return _STATES.get(state, Badge("plain", state))
 
 
@@ -94,20 +96,34 @@ def telling(incident: Facts) -> Telling:
     """The newest CHANGES_SHOWN changes of all its alerts in order. The alert that made the incident what it is now speaks for it."""
     alerts = incident["alerts"]
     changes = [{**change, "rank": alert["rank"]} for alert in alerts for change in alert["transitions"]]
-    changes.sort(key=lambda change: change["at"])
+    folded = _folded(sorted(changes, key=lambda change: change["at"]))
     speaker = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
     notes = [note for alert in alerts for note in alert["notifications"]]
-    left_out = max(0, len(changes) - CHANGES_SHOWN)
-    return Telling(speaker["summary"], changes[left_out:], notes, left_out)
+    left_out = max(0, len(folded) - CHANGES_SHOWN)
+    return Telling(speaker["summary"], folded[left_out:], notes, left_out)
 
 
 def ranks_of(incident: Facts) -> str:
-    """`rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`, and nothing where no alert knows its rank."""
-    ranks = sorted({alert["rank"] for alert in incident["alerts"] if alert["rank"] is not None})
-    if len(ranks) < 2:
-        return f"rank {ranks[0]}" if ranks else ""
-    is_dense = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
-    return f"{len(ranks)} ranks: " + (f"{ranks[0]} to {ranks[-1]}" if is_dense else ", ".join(map(str, ranks)))
+    """The ranks that have it, in words; nothing where no alert knows its rank."""
+    return name_ranks({alert["rank"] for alert in incident["alerts"]})
+
+
+def name_ranks(ranks: Collection[int | None]) -> str:
+    """`rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`."""
+    known = sorted(rank for rank in ranks if rank is not None)
+    if len(known) < 2:
+        return f"rank {known[0]}" if known else ""
+    is_dense = len(known) > 2 and known == list(range(known[0], known[-1] + 1))
+    return f"{len(known)} ranks: " + (f"{known[0]} to {known[-1]}" if is_dense else ", ".join(map(str, known)))
+
+
+def _folded(changes: Sequence[Facts]) -> list[Facts]:
+    """Changes of several ranks to the same state at the same step as one, with `ranks` in words; the first one's reason stands for all."""
+    found: dict[tuple[str, str, int], tuple[Facts, set[int | None]]] = {}
+    for change in changes:
+        key = (change["to_state"], change["severity"], change["step"])
+        found.setdefault(key, (change, set()))[1].add(change["rank"])
+    return [{**change, "ranks": name_ranks(ranks)} for change, ranks in found.values()]
 
 
 def time_to(at: str, now: float) -> str:

@@ -1,0 +1,242 @@
+"""What a worker makes of a stream's past: late samples, long histories, hints. And of being killed at any point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from sqlalchemy import func, select
+
+from memagent.wire.columns import pack
+from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
+from memagent_server.alerts.watch import Pace, begin_watch, with_optimizer_steps
+from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk
+from memagent_server.store.models import Notification, Run, Stream, WatchMark
+from memagent_server.store.predictions import add_prediction
+from memagent_server.store.runs import start_run
+from memagent_server.store.samples import add_batch
+
+GIB = 2**30
+LIMIT = 40 * GIB
+START = 1_000_000.0
+
+
+def leak(step: int) -> float:
+    return 10 + 0.02 * step
+
+
+def chunk(first_s: float, last_s: float, received_at: float) -> StoredChunk:
+    return StoredChunk(0, received_at, {"step": [int(first_s), int(last_s)], "time_s": [first_s, last_s]})
+
+
+@pytest.mark.parametrize(
+    ("late_s", "every_s", "is_late"),
+    [(1, 10, False), (3600, 10, False), (3600, 0.1, True), (30, 0.1, False)],
+    ids=["on time", "a clock that is off", "catching up", "a short break"],
+)
+def test_4_a_stream_catches_up_when_samples_come_fast_and_late(late_s, every_s, is_late):
+    pace = Pace()
+    for number in range(5):
+        taken = 10.0 * number
+        pace.take(chunk(taken, taken + 10, late_s + 50 + every_s * number + (0 if every_s < 1 else -40)))
+    assert pace.is_late is is_late
+    assert pace.step_s == pytest.approx(1.0)
+
+
+def test_samples_that_come_in_late_wait_until_the_stream_has_caught_up(bench):
+    bench.start()
+    for number in range(14):
+        bench.feed(100 * number, 100 * number + 100, leak, seq=number)
+        bench.now = START + 3600 + number  # the agent was offline, and now sends what it kept
+        with bench.database.write() as session:
+            session.execute(_received(bench, number))
+        bench.worker.evaluate()
+    assert [alert["state"] for alert in bench.alerts()] == ["pending"] and bench.told() == []
+    bench.feed(3601, 3621, lambda step: 39.0, seq=14)
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert alert["state"] == "firing" and alert["data"]["step"] == 3620 and alert["first_step"] == 3620
+    assert bench.told() == ["firing"]
+
+
+def test_what_fired_and_was_averted_before_it_was_read_is_history_that_nobody_is_told(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.feed(1200, 4200, lambda step: 20.0, seq=1)
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert alert["state"] == "averted" and bench.told() == []
+    assert alert["summary"].startswith("is no longer expected to run out of memory at step ")
+
+
+def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
+    bench.start()
+    bench.now = START + steps
+    for first in range(0, steps, rows * 100):
+        chunks = []
+        for begin in range(first, min(first + rows * 100, steps), rows):
+            numbers = list(range(begin, min(begin + rows, steps)))
+            held = [int(gib(step) * GIB) for step in numbers]
+            columns = {"step": numbers, "time_s": [START + step for step in numbers], "allocated_bytes": held}
+            chunks.append(Chunk(stream="host", packed=pack(columns)))
+        with bench.database.write() as session:
+            add_batch(session, "r", Batch(seq=first, chunks=chunks), bench.now)
+
+
+def watch_of(bench):
+    with bench.database.read() as session:
+        return begin_watch(session, session.scalars(select(Stream)).one())
+
+
+def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(sqlite_database, make_settings, bench_on):
+    bench = bench_on(sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y"))
+    steps = 60_000
+    fill(bench, steps, lambda step: 10 + 28 * step / steps)
+    watch = watch_of(bench)
+    assert steps - NEWEST_ROWS - 500 <= (watch.read_seq + 1) * 500 <= steps - NEWEST_ROWS
+    assert 0 < (watch.read_seq + 1) * 500 - watch.newest.step <= 500
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert alert["state"] == "firing" and alert["data"]["cause"] == "leak"
+    assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
+
+
+def test_1_a_short_past_is_read_in_full(sqlite_database, make_settings, bench_on):
+    bench = bench_on(sqlite_database, make_settings(sqlite_database.url))
+    fill(bench, SHORT_ROWS, lambda step: 10)
+    assert watch_of(bench).read_seq == -1
+    assert MOST_SUMMARIES < SHORT_ROWS
+
+
+def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    watch = watch_of(bench)
+    assert watch.states["oom_forecast"].state == "firing" and watch.mark == 0
+
+
+def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
+    slow = bench.new_worker()
+    bench.start()
+    bench.feed(0, 500, leak, seq=0)
+    slow.evaluate()
+    bench.feed(500, 1200, leak, seq=1)
+    bench.worker.evaluate()
+    for number in range(2, 30):
+        bench.feed(1000 + 100 * number, 1100 + 100 * number, lambda step: 20.0, seq=number)
+        bench.worker.evaluate()
+    before = bench.told()
+    slow.evaluate()
+    assert bench.told() == before == ["firing", "averted"] and len(bench.alerts()) == 1
+
+
+def test_hints_are_all_that_is_known_beforehand(bench):
+    devices = [
+        Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT),
+        Device(id="host", kind="host", name="host", limit_bytes=64 * GIB),
+    ]
+    config = {"epoch_steps": 250, "max_input_size": "many", "lr": 0.1}
+    with bench.database.write() as session:
+        start_run(session, RunStart(run_id="r", total_steps=9000, devices=devices, config=config), bench.now)
+        message = PredictionMessage(
+            device="gpu", method="trace", peak_allocated_bytes=30 * GIB, components={"optimizer_state": 8 * GIB}
+        )
+        add_prediction(session, "r", message, bench.now)
+    from memagent_server.alerts.watch import hints_of, prediction_for
+
+    with bench.database.read() as session:
+        run = session.get_one(Run, "r")
+        gpu, host = session.scalars(select(Stream).order_by(Stream.device))
+        assert hints_of(session, run, gpu, prediction_for(session, gpu)) == {
+            "total_steps": 9000, "host_limit_bytes": 64 * GIB, "optimizer_state_bytes": 8 * GIB, "predicted_peak_bytes": 30 * GIB,
+            "epoch_steps": 250, "max_input_size": None,
+        }  # fmt: skip
+        assert hints_of(session, run, host, prediction_for(session, host))["host_limit_bytes"] is None
+
+
+def test_the_optimizer_has_not_stepped_where_step_0_shows_no_state():
+    assert with_optimizer_steps({"step": [0, 1], "optimizer_state_bytes": [0, 8]})["optimizer_steps"] == [0, 1]
+    assert with_optimizer_steps({"step": [0, 1], "optimizer_state_bytes": [8, 8]})["optimizer_steps"] == [1, 1]
+    assert "optimizer_steps" not in with_optimizer_steps({"step": [0]})
+
+
+def test_optimizer_state_that_will_not_fit_is_told_before_the_first_step(bench):
+    with bench.database.write() as session:
+        device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT)
+        start_run(session, RunStart(run_id="r", devices=[device]), bench.now)
+        message = PredictionMessage(
+            device="gpu", method="trace", peak_allocated_bytes=60 * GIB, components={"optimizer_state": 20 * GIB}
+        )
+        add_prediction(session, "r", message, bench.now)
+        columns = {"step": [0], "time_s": [bench.now], "allocated_bytes": [25 * GIB], "optimizer_state_bytes": [0]}
+        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="gpu", columns=columns)]), bench.now)
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert (alert["severity"], alert["data"]["cause"]) == ("critical", "optimizer_state") and bench.told() == ["firing"]
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, signal, sys
+    from sqlalchemy import event
+    from memagent_server.settings import Settings
+    from memagent_server.store.engine import Database
+    from memagent_server.worker import Worker
+    database = Database(sys.argv[1])
+    left, now = int(sys.argv[2]), float(sys.argv[3])
+
+    def count(connection, cursor, statement, *_):
+        global left
+        left -= statement.lstrip().upper().startswith(("INSERT", "UPDATE"))
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(database.engine, "before_cursor_execute", count)
+    settings = Settings(secret_key="k" * 32, database_url=sys.argv[1], webhook_url="http://127.0.0.1:9/y")
+    Worker(database, settings, lambda: now).evaluate()
+    """
+)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2, 3, 5, 8, 12])
+def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, writes):
+    with bench.database.write() as session:
+        for rank in range(2):
+            device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT)
+            start_run(session, RunStart(run_id="r", rank=rank, world_size=2, devices=[device]), bench.now)
+    bench.worker.evaluate()
+    steps = list(range(1200))
+    bench.now = START + 1200
+    for rank in range(2):
+        columns = {
+            "step": steps,
+            "time_s": [START + step for step in steps],
+            "allocated_bytes": [int(leak(step) * GIB) for step in steps],
+        }
+        with bench.database.write() as session:
+            add_batch(session, "r", Batch(rank=rank, seq=0, chunks=[Chunk(stream="gpu", columns=columns)]), bench.now)
+    command = [sys.executable, "-c", KILLED, bench.database.url, str(writes), str(bench.now)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    bench.worker = bench.new_worker()
+    bench.worker.evaluate()
+    assert len(bench.alerts()) == 2 and len(bench.incidents()) == 1
+    assert bench.told() == ["firing"]
+    with bench.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Notification)) == len(bench.told()) + len(
+            bench.told("slack_webhook")
+        )
+        assert session.scalar(select(func.count()).select_from(WatchMark)) == 2
+
+
+def _received(bench, number: int):
+    from sqlalchemy import update
+
+    from memagent_server.store.models import Chunk as StoredRow
+
+    return update(StoredRow).where(StoredRow.seq == number).values(received_at=bench.now)

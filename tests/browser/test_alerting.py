@@ -1,0 +1,74 @@
+"""Alerts, the scoreboard and the rules in a browser: what people click, and that it is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+PATHS = ("/alerts", "/alerts/scoreboard", "/settings", "/settings?project=language")
+
+
+def test_an_alert_is_acknowledged_snoozed_and_called_false_by_buttons(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(f"{server.url}/alerts?state=open")
+    for button, said in (
+        ("Acknowledge", "Acknowledged by everybody"),
+        ("Snooze 1 h", "Snoozed for another 60 min"),
+        ("False alarm", "Called a false alarm"),
+    ):
+        page.get_by_role("button", name=button).click()
+        page.wait_for_url(f"{server.url}/alerts?state=open")
+        assert said in page.locator(".alert").inner_text()
+    assert page.get_by_role("button").count() == 0
+    page.get_by_role("link", name="How good were the warnings?").click()
+    assert "leak 1 0 0 0 0 1 1" in " ".join(page.get_by_label("By cause").last.inner_text().split())
+
+
+def test_a_button_on_the_run_page_leads_back_to_the_run(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(f"{server.url}/runs/k3v9leak")
+    page.get_by_role("button", name="Acknowledge").click()
+    page.wait_for_url(f"{server.url}/runs/k3v9leak")
+    assert "Acknowledged" in page.locator("#run-alerts").inner_text()
+
+
+def test_a_rule_is_changed_for_one_project_and_set_back(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(f"{server.url}/settings")
+    page.get_by_role("link", name="language").click()
+    page.get_by_label("high water: the peak's share of the limit").fill("0.9")
+    page.get_by_label("Tell people of high water").select_option("warning")
+    page.get_by_label("stalled", exact=True).uncheck()
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_url(f"{server.url}/settings?project=language")
+    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "0.9"
+    assert not page.get_by_label("stalled", exact=True).is_checked()
+    page.get_by_role("link", name="Every project").click()
+    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "0.97"
+    page.get_by_role("link", name="language").click()
+    page.get_by_role("button", name="Back to those of every project").click()
+    page.wait_for_url(f"{server.url}/settings?project=language")
+    assert page.get_by_label("stalled", exact=True).is_checked()
+
+
+def test_a_threshold_out_of_bounds_is_not_sent(server, tell, stories, open_page):
+    tell(stories.leaking())
+    page = open_page(f"{server.url}/settings")
+    page.get_by_label("leak: grown by this share of the limit so far").fill("7")
+    page.get_by_role("button", name="Save").click()
+    assert page.get_by_label("leak: grown by this share of the limit so far").evaluate("it => !it.validity.valid")
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_no_page_about_alerts_scrolls_sideways_and_every_control_has_a_name(server, tell, stories, open_page, width):
+    tell(stories.leaking())
+    tell(stories.hostile())
+    page = open_page(width=width)
+    for path in PATHS:
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        nameless = page.evaluate(
+            "[...document.querySelectorAll('input:not([type=hidden]), select, button')]"
+            ".filter(it => !it.innerText.trim() && !it.labels.length && !it.getAttribute('aria-label')).map(it => it.outerHTML)"
+        )
+        assert nameless == [], path
+    assert page.evaluate("window.hacked") is None

@@ -3,7 +3,7 @@
 1. A row is an optimizer step, so its number says how many of them there were: the row of step 0 is taken before the first.
 2. The phase of a row is the one that made its peak. Where that is no part of training (OTHERS: its column `phase_NAME_peak_bytes` is
    above all of the step's own) the row says nothing of what a training step takes. Phases of other names are the script's own parts of
-   its step.
+   its step. A column `phase` beats that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OTHERS = {f"{_PREFIX}{name}{_SUFFIX}": name for name in OTHERS}
 def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterator[Forecast]:
     """The forecast after each row of consecutive samples; `columns` are named as on the wire, `step` among them."""
     readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}
-    phases = _phases(columns)
+    phases = columns.get("phase") or _phases(columns)
     for row, number in enumerate(columns["step"]):
         step = int(number or 0)
         yield forecaster.update(

@@ -74,7 +74,7 @@ def watched(columns: Mapping[str, Sequence[Any]], *, beside: bool) -> Mapping[st
     """The columns that a forecaster made with `beside` is fed."""
     if not beside or "allocated_bytes" not in columns:
         return columns
-    kept = {name: columns[name] for name in ("step", "time_s") if name in columns}
+    kept = {name: columns[name] for name in ("step", "time_s", "phase") if name in columns}
     return {**kept, "host_rss_bytes": columns["allocated_bytes"]}  # on a host: what counts against its limit
 
 

@@ -8,23 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.forecast import Forecast, Forecaster, feed
+from memagent.forecast import Forecast, Forecaster, feed, later, watched
 from memagent.forecast.feed import READINGS
-from memagent.wire.columns import Value
 from memagent_server.alerts.facts import CALM, Facts, Finding
+from memagent_server.alerts.hints import hints_for, is_beside
 from memagent_server.alerts.policy import Policy, Wanted
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats
 from memagent_server.store.history import StoredChunk, get_mark, newest_from, read_chunks, read_summaries
-from memagent_server.store.models import Prediction, Run, Stream
-from memagent_server.store.predictions import list_predictions
+from memagent_server.store.models import Stream
 from memagent_server.store.streams import used_bytes
 
 LATE_S = 60.0
@@ -83,6 +81,8 @@ class Watch:
 
     run_id: str
     forecaster: Forecaster
+    beside: bool = False
+    """It is the host of a rank that trains on GPUs."""
     predicted_peak_bytes: int | None = None
     read_seq: int = -1
     chunks: int = 0
@@ -125,17 +125,15 @@ def begin_watch(session: Session, stream: Stream) -> Watch | None:
     limit = stream.limit_bytes or stream.latest.get("limit_bytes")
     if not limit:
         return None
-    run = session.get_one(Run, stream.run_id)
-    predicted = prediction_for(session, stream)
-    watch = Watch(
-        run.id, Forecaster(int(limit), **hints_of(session, run, stream, predicted)), predicted.peak_allocated_bytes if predicted else None
-    )  # fmt: skip
+    beside, hints = is_beside(session, stream), hints_for(session, stream)
+    forecaster = hints.forecaster(stream.device, int(limit), beside=beside, gc_probe=later)
+    watch = Watch(stream.run_id, forecaster, beside)
     mark = get_mark(session, stream.id)
     if mark is not None:
         watch.adopt(mark.seq, mark.states)
     first = newest_from(session, stream.id)
     for stats in read_summaries(session, stream.id, first, _READ):
-        for forecast in feed(watch.forecaster, _row(stats)):
+        for forecast in feed(watch.forecaster, watched(_row(stats), beside=beside)):
             watch.newest = forecast
     watch.read_seq = first - 1
     return watch
@@ -144,10 +142,13 @@ def begin_watch(session: Session, stream: Stream) -> Watch | None:
 def read_new(session: Session, stream: Stream, watch: Watch, policy: Policy, now: float) -> list[Change]:
     """Feed the watch what is new, and return how its alerts changed, in order."""
     changes: list[Change] = []
+    hints = hints_for(session, stream)
+    hints.teach(watch.forecaster, stream.device, beside=watch.beside)
+    watch.predicted_peak_bytes = hints.predicted_peak_bytes.get(stream.device)
     for chunk in read_chunks(session, stream.id, watch.read_seq):
         watch.pace.take(chunk)
         times = chunk.columns.get("time_s")
-        for row, forecast in enumerate(feed(watch.forecaster, with_optimizer_steps(chunk.columns))):
+        for row, forecast in enumerate(feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))):
             watch.newest = forecast
             if chunk.seq > watch.mark:
                 at = times[row] if times else None
@@ -160,41 +161,6 @@ def read_new(session: Session, stream: Stream, watch: Watch, policy: Policy, now
         at = watch.pace.time_s
         changes += _decide(watch, policy, "turn", _facts(stream, watch), now if at is None else at)
     return changes
-
-
-def hints_of(session: Session, run: Run, stream: Stream, predicted: Prediction | None) -> dict[str, Any]:
-    """What is known of a stream beforehand, as the forecaster's arguments."""
-    components = predicted.components if predicted is not None else {}
-    return {
-        "total_steps": run.total_steps,
-        "host_limit_bytes": _host_limit(session, stream),
-        "optimizer_state_bytes": _whole(components.get("optimizer_state")),
-        "predicted_peak_bytes": predicted.peak_allocated_bytes if predicted is not None else None,
-        "epoch_steps": _whole(run.config.get("epoch_steps")),
-        "max_input_size": _whole(run.config.get("max_input_size")),
-    }
-
-
-def prediction_for(session: Session, stream: Stream) -> Prediction | None:
-    """The newest prediction for the stream's device, a traced one before a formula's."""
-    mine = [
-        prediction
-        for prediction in list_predictions(session, stream.run_id)
-        if (prediction.rank, prediction.device) == (stream.rank, stream.device)
-    ]
-    return next(iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None)
-
-
-def with_optimizer_steps(columns: Mapping[str, Sequence[Value]]) -> Mapping[str, Sequence[Value]]:
-    """Columns that tell whether the optimizer has stepped: not yet where step 0 shows no state. One that was loaded is there already."""
-    held = columns.get("optimizer_state_bytes")
-    if held is None or "optimizer_steps" in columns:
-        return columns
-    steps = [
-        0 if not step and state == 0 else max(1, int(step or 0))
-        for step, state in zip(columns["step"], held, strict=True)
-    ]
-    return {**columns, "optimizer_steps": steps}
 
 
 def _as_of_now(changes: list[Change], watch: Watch, policy: Policy) -> list[Change]:
@@ -262,19 +228,6 @@ def _row(stats: Stats) -> dict[str, list[Any]]:
     for name, (least, most, last) in stats.items():
         row[name] = [least if name in _LOWEST else most if "peak" in name else last]
     return {**row, "phase": ["past"], "input_size": [None]}
-
-
-def _host_limit(session: Session, stream: Stream) -> int | None:
-    """The limit of the host that the rank's process runs on; the host's own stream has it as its limit already."""
-    if stream.kind == "host":
-        return None
-    query = select(Stream.limit_bytes).where(
-        Stream.run_id == stream.run_id,
-        Stream.rank == stream.rank,
-        Stream.attempt == stream.attempt,
-        Stream.kind == "host",
-    )
-    return session.scalar(query.limit(1)) or None
 
 
 def _whole(value: Any) -> int | None:

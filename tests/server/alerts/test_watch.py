@@ -12,11 +12,10 @@ import pytest
 from sqlalchemy import func, select
 
 from memagent.wire.columns import pack
-from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
-from memagent_server.alerts.watch import Pace, begin_watch, with_optimizer_steps
+from memagent.wire.messages import Batch, Chunk, Device, RunStart
+from memagent_server.alerts.watch import Pace, begin_watch
 from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk
-from memagent_server.store.models import Notification, Run, Stream, WatchMark
-from memagent_server.store.predictions import add_prediction
+from memagent_server.store.models import Notification, Stream, WatchMark
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 
@@ -133,51 +132,6 @@ def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
     before = bench.told()
     slow.evaluate()
     assert bench.told() == before == ["firing", "averted"] and len(bench.alerts()) == 1
-
-
-def test_hints_are_all_that_is_known_beforehand(bench):
-    devices = [
-        Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT),
-        Device(id="host", kind="host", name="host", limit_bytes=64 * GIB),
-    ]
-    config = {"epoch_steps": 250, "max_input_size": "many", "lr": 0.1}
-    with bench.database.write() as session:
-        start_run(session, RunStart(run_id="r", total_steps=9000, devices=devices, config=config), bench.now)
-        message = PredictionMessage(
-            device="gpu", method="trace", peak_allocated_bytes=30 * GIB, components={"optimizer_state": 8 * GIB}
-        )
-        add_prediction(session, "r", message, bench.now)
-    from memagent_server.alerts.watch import hints_of, prediction_for
-
-    with bench.database.read() as session:
-        run = session.get_one(Run, "r")
-        gpu, host = session.scalars(select(Stream).order_by(Stream.device))
-        assert hints_of(session, run, gpu, prediction_for(session, gpu)) == {
-            "total_steps": 9000, "host_limit_bytes": 64 * GIB, "optimizer_state_bytes": 8 * GIB, "predicted_peak_bytes": 30 * GIB,
-            "epoch_steps": 250, "max_input_size": None,
-        }  # fmt: skip
-        assert hints_of(session, run, host, prediction_for(session, host))["host_limit_bytes"] is None
-
-
-def test_the_optimizer_has_not_stepped_where_step_0_shows_no_state():
-    assert with_optimizer_steps({"step": [0, 1], "optimizer_state_bytes": [0, 8]})["optimizer_steps"] == [0, 1]
-    assert with_optimizer_steps({"step": [0, 1], "optimizer_state_bytes": [8, 8]})["optimizer_steps"] == [1, 1]
-    assert "optimizer_steps" not in with_optimizer_steps({"step": [0]})
-
-
-def test_optimizer_state_that_will_not_fit_is_told_before_the_first_step(bench):
-    with bench.database.write() as session:
-        device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT)
-        start_run(session, RunStart(run_id="r", devices=[device]), bench.now)
-        message = PredictionMessage(
-            device="gpu", method="trace", peak_allocated_bytes=60 * GIB, components={"optimizer_state": 20 * GIB}
-        )
-        add_prediction(session, "r", message, bench.now)
-        columns = {"step": [0], "time_s": [bench.now], "allocated_bytes": [25 * GIB], "optimizer_state_bytes": [0]}
-        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="gpu", columns=columns)]), bench.now)
-    bench.worker.evaluate()
-    (alert,) = bench.alerts()
-    assert (alert["severity"], alert["data"]["cause"]) == ("critical", "optimizer_state") and bench.told() == ["firing"]
 
 
 KILLED = textwrap.dedent(

@@ -72,6 +72,10 @@ class _Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[Owners] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as the recorder
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.add.Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from memagent.estimator.trace.corrections import corrected
@@ -85,12 +85,17 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made_by: dict[int, str] = {}
         self._shares, self._sums = Shares(), GradientSums()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper around each call that hides it from a compiler: nothing is compiled here (torch asks when the class is made)."""
+        return False
+
     # -- what torch calls -------------------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_OF:
+            return _device_of(args[0]) if self._fake else func(*args)
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:
-            return func(*args, **kwargs)
         if any(kind not in _PLAIN and issubclass(kind, torch.Tensor) and _wraps(kind) for kind in types):
             return NotImplemented  # a wrapper (DTensor, quantised): see the tensors inside it instead
         name = func.name()
@@ -112,6 +117,8 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The operator's output; for fake tensors with the storages that the real kernel would have made."""
         if not self._fake:
             return func(*args, **kwargs)
+        if name == "aten::_local_scalar_dense" and self._answer is not None and args[0].constant is None:
+            return self._answer(self, args[0], "")
         try:
             output = corrected(func, name, args, kwargs)
         except DataDependentOutputException:
@@ -129,7 +136,8 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def see(self, tensor: torch.Tensor, op: str = "", component: str | None = None, module: str | None = None) -> None:
         """Take note of the tensor's storage, if it is on the device and new, or of another size than before."""
-        if tensor.device.type != self.device_type or tensor.layout is not torch.strided:
+        device = _device_of(tensor) if type(tensor) is FakeTensor else tensor.device
+        if device.type != self.device_type or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
@@ -237,6 +245,16 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._log.append((False, life, self.phase, self.step))
 
 
+_DEVICE_OF = torch.ops.prim.device.default
+"""What autograd and autocast ask of every fake tensor, more often than there are operators."""
+
+
+def _device_of(tensor: Any) -> torch.device:
+    """What FakeTensor's own handler answers."""
+    return _META if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
+
+
+_META = torch.device("meta")
 _ASKS_FOR_VALUES = {"aten::_local_scalar_dense": "", "aten::equal": "aten::equal", "aten::allclose": "aten::equal"}
 """Operators that give Python a value, and what they are an answer to where that is known."""
 

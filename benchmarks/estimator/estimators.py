@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from benchmarks.estimator import zoo
-from benchmarks.estimator.workload import STEPS, Case, Workload, train_step
+from benchmarks.estimator.workload import STEPS, Case, Where, Workload, train_step
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.spec import TrainingSpec
 
 
 class LeftOutError(Exception):
@@ -33,16 +35,21 @@ class Prediction:
     intervals: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def ours_by_trace(case: Case, device: str) -> Prediction:
+def told(answer: Estimate) -> Prediction:
+    """What one of our own estimates says."""
+    return Prediction(
+        answer.peak_allocated_bytes, answer.peak_reserved_bytes, answer.peak_device_bytes, dict(answer.intervals)
+    )
+
+
+def ours_by_trace(case: Case, where: Where) -> Prediction:
     """Two steps on fake tensors, every storage followed, the events replayed by the allocator simulator."""
-    if find_spec("memagent.estimator.trace") is None:
-        raise LeftOutError("not built")
     from benchmarks.estimator import traced
 
-    return traced.predict(case, device)
+    return traced.predict(case, where)
 
 
-def ours_by_formula(case: Case, device: str) -> Prediction:
+def ours_by_formula(case: Case, where: Where) -> Prediction:
     """What `attach` says at once: sizes read off the model and its optimizer, activations by module and input shape."""
     from memagent.estimator import live
 
@@ -50,19 +57,18 @@ def ours_by_formula(case: Case, device: str) -> Prediction:
     shapes = tuple(
         (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in workload.batch()[0].values()
     )
-    kind = "cuda" if device == "cuda" else "host"
-    answer = live.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind)
-    return Prediction(answer.peak_allocated_bytes, intervals=answer.intervals)
+    kind = "cuda" if where.kind == "cuda" else "host"
+    return told(live.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind))
 
 
-def ours_by_shape(case: Case, _: str) -> Prediction:
-    """What the server's page says: layers, width, heads, vocabulary, batch and sequence; nothing of the model's code."""
+def ours_by_shape(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
+    """The formula from a transformer's shape and how it is trained; nothing of the model's code."""
     from benchmarks.estimator import shapes
 
-    return shapes.predict(case)
+    return shapes.predict(case, where, spec)
 
 
-def mem_tracker(case: Case, _: str) -> Prediction:
+def mem_tracker(case: Case, _: Where) -> Prediction:
     """torch.distributed._tools.mem_tracker on fake CPU tensors, two steps, as its documentation does it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -83,7 +89,7 @@ def mem_tracker(case: Case, _: str) -> Prediction:
     return Prediction(max(peak["Total"] for peak in peaks.values()))
 
 
-def accelerate_rule(case: Case, _: str) -> Prediction:
+def accelerate_rule(case: Case, _: Where) -> Prediction:
     """`accelerate estimate-memory`, its column "Training using Adam (Peak vRAM)".
 
     Its own function where it is installed. Its rule: in fp32 the largest of weights, gradients, twice the weights for the optimizer and
@@ -99,7 +105,7 @@ def accelerate_rule(case: Case, _: str) -> Prediction:
     return Prediction(int(max(estimate_training_usage(fp32, "bfloat16" if half else "float32").values())))
 
 
-def deepspeed_zero2_rule(case: Case, _: str) -> Prediction:
+def deepspeed_zero2_rule(case: Case, _: Where) -> Prediction:
     """DeepSpeed's `estimate_zero2_model_states_mem_needs`, one GPU, no offload: 2 + 18 bytes a parameter. Model states only.
 
     The rule is written out (deepspeed 0.18, runtime/zero/stage_1_and_2.py); the library itself needs a compiler to install.
@@ -107,19 +113,19 @@ def deepspeed_zero2_rule(case: Case, _: str) -> Prediction:
     return Prediction(20 * _count(meta(case).model))
 
 
-def deepspeed_zero3_rule(case: Case, _: str) -> Prediction:
+def deepspeed_zero3_rule(case: Case, _: Where) -> Prediction:
     """`estimate_zero3_model_states_mem_needs`, one GPU, no offload: 18 bytes a parameter and 4 of the largest layer (stage3.py)."""
     model = meta(case).model
     largest = max(sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules())
     return Prediction(18 * _count(model) + 4 * largest)
 
 
-def sixteen_bytes(case: Case, _: str) -> Prediction:
+def sixteen_bytes(case: Case, _: Where) -> Prediction:
     """Parameters x 16: what everybody reckons for Adam in mixed precision."""
     return Prediction(16 * _count(meta(case).model))
 
 
-ESTIMATORS: dict[str, Callable[[Case, str], Prediction]] = {
+ESTIMATORS: dict[str, Callable[[Case, Where], Prediction]] = {
     "memagent, trace": ours_by_trace,
     "memagent, formula": ours_by_formula,
     "memagent, shape": ours_by_shape,

@@ -5,18 +5,29 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from benchmarks.estimator import isolated
-from benchmarks.estimator.estimators import ESTIMATORS, LeftOutError, Prediction
+from benchmarks.estimator.estimators import ESTIMATORS, LeftOutError, Prediction, ours_by_shape
 from benchmarks.estimator.truths import LEVELS, Truth
 from benchmarks.estimator.workload import Case
 
 LIMITS = (0.5, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.25, 2.0)
 """Device sizes that each case is judged at, as multiples of what it needed: five that it dies of and five that it fits in."""
+CARDS = tuple(size * 2**30 for size in (8, 12, 16, 24, 32, 40, 48, 80))
+"""The sizes that cards are sold with, for what is measured in GiB."""
 
 _LEFT_OUT = f"{LeftOutError.__name__}: "
 _TIMEOUT_S = 180.0
+
+
+class Verdict(NamedTuple):
+    """Whether it dies, whether that was said, and whether the limit lay within the interval."""
+
+    dies: bool
+    said: bool
+    in_doubt: bool
 
 
 @dataclass(frozen=True)
@@ -43,15 +54,22 @@ class Result:
             return None
         return self.predicted_bytes / self.true_bytes - 1
 
-    def verdicts(self) -> Iterator[tuple[bool, bool]]:
-        """(won't fit, said that it won't) at each limit. A prediction that fits says so up to the limit itself."""
+    def verdicts(self) -> Iterator[Verdict]:
+        """At each limit. A prediction that fits says so up to the limit itself; one whose interval holds the limit is in doubt."""
         if self.predicted_bytes is None:
             return
         if self.died_at_bytes is not None:
-            yield True, self.predicted_bytes > self.died_at_bytes
-        if self.true_bytes:
-            for share in LIMITS:
-                yield share < 1, self.predicted_bytes > share * self.true_bytes
+            yield self._verdict(True, self.died_at_bytes)
+        if not self.true_bytes:
+            return
+        cards = CARDS if self.true_bytes > 2**30 else ()
+        for limit in (*(share * self.true_bytes for share in LIMITS), *cards):
+            yield self._verdict(self.true_bytes > limit, limit)
+
+    def _verdict(self, dies: bool, limit: float) -> Verdict:
+        low, high = self.low_bytes, self.high_bytes
+        in_doubt = low is not None and high is not None and low <= limit < high
+        return Verdict(dies, (self.predicted_bytes or 0) > limit, in_doubt)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "error_ratio": self.error_ratio}
@@ -74,6 +92,9 @@ class Summary:
     exact_ratio: float | None = None
     recall_ratio: float | None = None
     false_alarm_ratio: float | None = None
+    doubt_ratio: float | None = None
+    sure_recall_ratio: float | None = None
+    sure_false_alarm_ratio: float | None = None
     covered_ratio: float | None = None
     median_s: float | None = None
 
@@ -92,7 +113,7 @@ def estimates(truths: Iterable[Truth], say: Callable[[str], None] = lambda _: No
 
 
 def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Prediction]) -> Iterator[Result]:
-    outcome = isolated.call(lambda: estimate(truth.case, truth.device), timeout_s=_TIMEOUT_S)
+    outcome = isolated.call(partial(_asked, truth, estimate), timeout_s=_TIMEOUT_S)
     for level in truth.levels or ("allocated",):
         shared = {
             "source": truth.source,
@@ -116,6 +137,14 @@ def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Predictio
         )
 
 
+def _asked(truth: Truth, estimate: Callable[..., Prediction]) -> Prediction:
+    if truth.spec is not None and estimate is ours_by_shape:
+        return ours_by_shape(truth.case, truth.where, truth.spec)
+    if truth.is_shape_only:
+        raise LeftOutError("the model cannot be rebuilt without the libraries it ran on")
+    return estimate(truth.case, truth.where)
+
+
 def _at(level: str, prediction: Prediction, truth: Truth) -> int | None:
     """What is predicted at this level. The device holds what the allocator holds, and the context, which agents measure."""
     if level == "device" and prediction.device_bytes is None and prediction.reserved_bytes and truth.context_bytes:
@@ -137,9 +166,9 @@ def _summary(source: str, level: str, estimator: str, results: list[Result]) -> 
     left_out = sum(result.left_out for result in results)
     judged = [(result.error_ratio, result) for result in results if result.error_ratio is not None]
     counts = (source, level, estimator, len(results), failed, left_out)
-    recall, false_alarms = verdict_ratios(results)
+    said = _verdicts(results)
     if not judged:
-        return Summary(*counts, recall_ratio=recall, false_alarm_ratio=false_alarms)
+        return Summary(*counts, **said)
     sizes = sorted(abs(error) for error, _ in judged)
     worst, where = max(judged, key=lambda pair: abs(pair[0]))
     times = [result.seconds for _, result in judged if result.seconds is not None]
@@ -150,8 +179,7 @@ def _summary(source: str, level: str, estimator: str, results: list[Result]) -> 
         worst_ratio=worst,
         worst_case=where.case,
         exact_ratio=sum(error == 0 for error, _ in judged) / len(judged),
-        recall_ratio=recall,
-        false_alarm_ratio=false_alarms,
+        **said,
         covered_ratio=covered(results),
         median_s=statistics.median(times) if times else None,
     )
@@ -163,11 +191,27 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, rank - 1)]
 
 
-def verdict_ratios(results: Iterable[Result]) -> tuple[float | None, float | None]:
-    """Of what does not fit, the share that was said not to; of what fits, the share that was said not to."""
+def _verdicts(results: Sequence[Result]) -> dict[str, Any]:
+    """The fields of a summary about fitting; the sure ones are of those limits that no interval holds."""
     verdicts = [verdict for result in results for verdict in result.verdicts()]
-    dies = [said for happens, said in verdicts if happens]
-    fits = [said for happens, said in verdicts if not happens]
+    recall, false_alarms = verdict_ratios(verdicts)
+    if not any(result.low_bytes is not None for result in results):
+        return {"recall_ratio": recall, "false_alarm_ratio": false_alarms}
+    sure_recall, sure_false_alarms = verdict_ratios(verdict for verdict in verdicts if not verdict.in_doubt)
+    return {
+        "recall_ratio": recall,
+        "false_alarm_ratio": false_alarms,
+        "doubt_ratio": sum(verdict.in_doubt for verdict in verdicts) / len(verdicts) if verdicts else None,
+        "sure_recall_ratio": sure_recall,
+        "sure_false_alarm_ratio": sure_false_alarms,
+    }
+
+
+def verdict_ratios(verdicts: Iterable[Verdict]) -> tuple[float | None, float | None]:
+    """Of what does not fit, the share that was said not to; of what fits, the share that was said not to."""
+    found = list(verdicts)
+    dies = [verdict.said for verdict in found if verdict.dies]
+    fits = [verdict.said for verdict in found if not verdict.dies]
     return (sum(dies) / len(dies) if dies else None), (sum(fits) / len(fits) if fits else None)
 
 

@@ -4,52 +4,59 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.estimator.estimators import LeftOutError, Prediction, meta
-from benchmarks.estimator.workload import Case
+from benchmarks.estimator.estimators import LeftOutError, Prediction, meta, told
+from benchmarks.estimator.workload import Case, Where
+from memagent.estimator.configs import from_config
+from memagent.estimator.formula import estimate_training
+from memagent.estimator.spec import TrainingSpec
 
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw", "adamw_single", "adamw_foreach", "adamw_fused"), "adamw"),
     "adamw_8bit": "adamw8bit", "momentum": "momentum", "sgd": "sgd",
     "adafactor": "adafactor",
 }  # fmt: skip
-_FAMILIES = ("gpt2", "bert", "llama", "santacoder", "mistral7b")
+_IMPLEMENTATIONS = {"adamw_foreach": "foreach", "adamw_fused": "fused"}
+_TARGETS = {
+    "gpt2": ("c_attn",),
+    "bert": ("query", "value"),
+    "llama": ("q_proj", "v_proj"),
+    "mixtral": ("q_proj", "v_proj"),
+}
+_RANK = 8
+_FAMILIES = ("gpt2", "bert", "llama", "mixtral", "t5", "vit")
 
 
-def predict(case: Case) -> Prediction:
-    """Raises LeftOutError for what a `TransformerShape` can't say."""
-    family = case.family.partition(" x ")[0]
-    if family not in _FAMILIES:
+def predict(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
+    """Of `spec`, or of what the model's config and the case say. Raises LeftOutError for what no transformer's shape describes."""
+    return told(estimate_training(spec or _spec(case, where), context_bytes=where.context_bytes))
+
+
+def _spec(case: Case, where: Where) -> TrainingSpec:
+    if case.family not in _FAMILIES:
         raise LeftOutError("not described by a transformer's shape")
-    if case.lora:
-        raise LeftOutError("LoRA is not in the shape formula")
-    from memagent.estimator.formula import TransformerShape, estimate_transformer
-
     workload = meta(case)
-    config: Any = workload.model.config
-    batch, sequence = workload.batch()[0]["input_ids"].shape
-    shape = TransformerShape(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=_kv_heads(config),
-        ffn=getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None),
-        vocab=config.vocab_size,
-        sequence=sequence,
-        batch=batch,
-        gated=family in ("llama", "mistral7b"),
-        tied_embeddings=bool(config.tie_word_embeddings),
-    )
-    answer = estimate_transformer(
+    model: Any = workload.model
+    shape = from_config(model.config.to_dict() | {"architectures": [type(_bare(model)).__name__]})
+    inputs = workload.batch()[0]
+    batch, *rest = next(iter(inputs.values())).shape
+    options: dict[str, Any] = {"lora_rank": _RANK, "lora_targets": _TARGETS[case.family]} if case.lora else {}
+    return TrainingSpec(
         shape,
-        precision="bf16" if case.dtype == "bfloat16" else "fp32",
+        batch=batch,
+        sequence=None if shape.patch else rest[0],
+        precision="bf16" if case.dtype == "bfloat16" else "amp" if case.autocast else "fp32",
         optimizer=_OPTIMIZERS[case.optimizer],
+        implementation=_IMPLEMENTATIONS.get(case.optimizer, "single"),
         checkpointing="none" if case.checkpointing == "none" else "full",
         attention=case.attention,
+        accumulation=case.accumulation,
+        keeps_output=case.holds_output,
+        use_cache=bool(getattr(model.config, "use_cache", False)),
+        device="cuda" if where.kind == "cuda" else "cpu",
+        **options,
     )
-    return Prediction(answer.peak_allocated_bytes, intervals=answer.intervals)
 
 
-def _kv_heads(config: Any) -> int:
-    if getattr(config, "multi_query", False):
-        return 1
-    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+def _bare(model: Any) -> Any:
+    """The model of transformers inside peft's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -16,8 +16,6 @@ _HEAD = (
     "p90",
     "worst",
     "exact",
-    "OOM recall",
-    "false alarms",
     "covered",
     "s",
     "worst case; what is missing",
@@ -33,7 +31,7 @@ def printed(
     truths: Sequence[Truth], results: Sequence[Result], found: Sequence[Summary], histories: Sequence[Repeated]
 ) -> str:
     """Everything."""
-    return "\n\n".join([_checked(truths), _histories(histories), _summaries(found), *_cases(results)])
+    return "\n\n".join([_checked(truths), _histories(histories), _summaries(found), _verdicts(found), *_cases(results)])
 
 
 def percent(ratio: float | None, *, signed: bool = False) -> str:
@@ -91,12 +89,30 @@ def _summary_row(summary: Summary) -> tuple[str, ...]:
         percent(summary.p90_ratio),
         percent(summary.worst_ratio, signed=True),
         percent(summary.exact_ratio),
-        percent(summary.recall_ratio),
-        percent(summary.false_alarm_ratio),
         percent(summary.covered_ratio),
         "-" if summary.median_s is None else f"{summary.median_s:.3f}",
         "; ".join([summary.worst_case] * bool(summary.worst_case) + missing),
     )
+
+
+def _verdicts(found: Sequence[Summary]) -> str:
+    """Fits or won't fit, at limits around the truth and at those of cards: of all, and of those that no interval holds."""
+    rows: list[tuple[str, ...]] = [
+        ("fits / won't fit", "OOM recall", "false alarms", "in doubt", "else recall", "false alarms", "")
+    ]
+    for title in dict.fromkeys((summary.source, summary.level) for summary in found):
+        rows.append((f"-- {title[0]}: {title[1]}", *[""] * 6))
+        for one in found:
+            if (one.source, one.level) == title and one.recall_ratio is not None:
+                ratios = (
+                    one.recall_ratio,
+                    one.false_alarm_ratio,
+                    one.doubt_ratio,
+                    one.sure_recall_ratio,
+                    one.sure_false_alarm_ratio,
+                )
+                rows.append((f"   {one.estimator}", *map(percent, ratios), ""))
+    return aligned(rows)
 
 
 def _cases(results: Sequence[Result]) -> list[str]:

@@ -1,35 +1,39 @@
-"""Our tracer and allocator simulator, asked as `memagent.estimate` asks them. Raises LeftOutError where they are not there."""
+"""Our tracer and allocator simulator, asked as `memagent.estimate` asks them."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from benchmarks.estimator import ranks, zoo
-from benchmarks.estimator.estimators import LeftOutError, Prediction, meta
+from benchmarks.estimator.estimators import Prediction, meta, told
 from benchmarks.estimator.optimizers import optimizer_named
-from benchmarks.estimator.workload import STEPS, Case
+from benchmarks.estimator.workload import STEPS, Case, Where
+from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, context_of
+from memagent.estimator.trace import record_trace
+from memagent.estimator.traced import estimate_of
 
 
-def predict(case: Case, device: str) -> Prediction:
-    """On the CPU the sum of live bytes; on CUDA what the simulated allocator holds, which rounds each block up."""
-    trace = traced(case, device)
-    if device == "cpu":
-        return Prediction(trace.peak_bytes)
-    held = _replayed(trace.events)
-    return Prediction(held.peak_allocated, reserved_bytes=held.peak_reserved)
+def predict(case: Case, where: Where) -> Prediction:
+    """On the CPU the sum of live bytes; on CUDA what the simulated allocator makes of them on a device of this size."""
+    trace = traced(case, where.kind)
+    if where.kind == "cpu":
+        return told(estimate_of(trace))
+    context = context_of(where.context_bytes)
+    found = estimate_of(
+        trace,
+        limit_bytes=where.total_bytes,
+        workspace_bytes=HANDLES * CUBLAS_WORKSPACE_BYTES,
+        context_bytes=context.size_bytes,
+        context_interval=context.interval,
+    )
+    return told(found)
 
 
 def traced(case: Case, device: str) -> Any:
     """The `Trace` of the case, built by the tracer itself from a factory: no real tensor is made."""
-    try:
-        from memagent.estimator.trace import record_trace
-    except ImportError:
-        raise LeftOutError("not built") from None
     workload = meta(case)
     if case.parallel != "none":
         ranks.mesh(device)
@@ -48,27 +52,6 @@ def traced(case: Case, device: str) -> Any:
         accumulate=case.accumulation,
         keep_output=case.holds_output,
     )
-
-
-def _replayed(events: Iterable[Any]) -> Any:
-    try:
-        from memagent.estimator.allocator import AllocatorConfig, replay
-    except ImportError:
-        return _Sum.of(events)
-    return replay(events, AllocatorConfig())
-
-
-@dataclass
-class _Sum:
-    """What stands for the simulator where it is not built: blocks rounded to 512 bytes, nothing known of segments."""
-
-    peak_allocated: int
-    peak_reserved: int | None = None
-
-    @classmethod
-    def of(cls, events: Iterable[Any]) -> _Sum:
-        sizes = (-(-event.size_bytes // 512) * 512 * (1 if event.kind == "alloc" else -1) for event in events)
-        return cls(max(itertools.accumulate(sizes), default=0))
 
 
 def _described(tensors: dict[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.estimator import isolated, public, truth_cpu, zoo
-from benchmarks.estimator.workload import Case, Workload, train_step
+from benchmarks.estimator.workload import Case, Where, Workload, train_step
+from memagent.estimator.spec import TrainingSpec
 
 FOLDER = Path(__file__).parent / "truth"
 
@@ -34,11 +35,20 @@ class Truth:
     profiled_bytes: int | None = None
     died_at_bytes: int | None = None
     context_bytes: int | None = None
-    """What the process takes of the device beside its tensors: measured where it was recorded, a constant where it was not."""
+    """What the process takes of the device beside its tensors, where it was measured."""
+    device_bytes: int | None = None
+    spec: TrainingSpec | None = None
+    """The training as the shape formula is told of it, where its options do not follow from the case."""
+    is_shape_only: bool = False
     note: str = ""
 
+    @property
+    def where(self) -> Where:
+        return Where(self.device, self.device_bytes, self.context_bytes)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """JSON-ready, without the spec."""
+        return asdict(replace(self, spec=None))
 
 
 def measured_here(cases: Iterable[Case]) -> Iterator[Truth]:
@@ -74,7 +84,11 @@ def recorded(folder: Path = FOLDER) -> Iterator[Truth]:
             continue
         for row in content["cases"]:
             levels = {level: row[f"peak_{level}_bytes"] for level in LEVELS if row.get(f"peak_{level}_bytes")}
-            rest = {"context_bytes": row.get("context_bytes"), "note": row.get("error", "")}
+            rest = {
+                "context_bytes": row.get("context_bytes"),
+                "device_bytes": content.get("device_bytes"),
+                "note": row.get("error", ""),
+            }
             yield Truth(content["gpu"], "cuda", Case(**row["case"]), levels, _allocated(row), **rest)
 
 
@@ -85,5 +99,7 @@ def _allocated(row: dict[str, Any]) -> dict[str, int]:
 def published(folder: Path = FOLDER) -> Iterator[Truth]:
     """What others measured."""
     for row in public.rows(folder / public.FILE):
-        rest = {"died_at_bytes": row.died_at_bytes, "context_bytes": public.CONTEXT_BYTES, "note": row.note}
-        yield Truth(row.source, "cuda", row.case, row.levels, **rest)
+        yield Truth(
+            row.source, "cuda", row.case, row.levels, died_at_bytes=row.died_at_bytes, device_bytes=row.device_bytes, spec=row.spec,
+            is_shape_only=row.is_shape_only,
+        )  # fmt: skip

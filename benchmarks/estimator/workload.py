@@ -38,6 +38,15 @@ class Case:
     """One rank of `ranks.RANKS`."""
 
 
+@dataclass(frozen=True)
+class Where:
+    """What it runs on: "cpu" or "cuda", the device's bytes and the context's, where they are known."""
+
+    kind: str
+    total_bytes: int | None = None
+    context_bytes: int | None = None
+
+
 @dataclass
 class Workload:
     """A case, built. `batch` makes the model's keyword arguments and the targets anew; `loss` takes the output and the targets."""

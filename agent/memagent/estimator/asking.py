@@ -95,7 +95,7 @@ def on_device(
     card = gpu_named(gpu) if gpu is not None else None
     if device not in ("cuda", "cpu"):
         raise EstimateError(f'device is {device!r}: give "cuda" (no GPU is needed) or "cpu"')
-    context = context_of(card, context_bytes) if device == "cuda" else Context(context_bytes or 0, None)
+    context = context_of(context_bytes) if device == "cuda" else Context(context_bytes or 0, None)
     return {
         "device": device,
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if allocator is None else allocator,

@@ -5,9 +5,9 @@ cuBLAS: torch gives each pair of handle and stream a workspace of its own (aten/
 TORCH_CUBLASLT_UNIFIED_WORKSPACE=0; before, it took 1 MiB while a kernel ran.
 
 Context: what nvidia-smi shows for a process that has done one matrix product. It depends on the driver, the build of torch, which of its
-kernels are loaded (CUDA_MODULE_LOADING) and the number of multiprocessors; published measurements go from 300 to 1,340 MiB. The sizes
-below are rough middles by generation, taken from reports and not measured here, so they come with that whole range. A measured context
-(`Probe.context_bytes` has one at attach) has none.
+kernels are loaded (CUDA_MODULE_LOADING), the libraries beside it and the number of multiprocessors; published measurements go from 300
+to 1,340 MiB, and none here says which GPU has which. So one that is not measured is the middle of that range, and the whole range its
+interval. A measured one (`Probe.context_bytes` has it at attach) has none.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 HANDLES = 2
 """The training thread's and autograd's."""
 CONTEXT_RANGE = (300 * MIB, 1340 * MIB)
+CONTEXT_BYTES = sum(CONTEXT_RANGE) // 2
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """`total_bytes` as sold; the compute capability; a rough middle of what a context takes, in bytes."""
+    """`total_bytes` as sold, and the compute capability."""
 
     total_bytes: int
     capability: tuple[int, int]
-    context_bytes: int
 
     @property
     def cublas_bytes(self) -> int:
@@ -48,22 +48,20 @@ class Context:
     interval: tuple[int, int] | None = None
 
 
-_USUAL = 480 * MIB
-
 GPUS = {
-    "t4": Gpu(15 * GIB, (7, 5), 340 * MIB),
-    "v100": Gpu(16 * GIB, (7, 0), 370 * MIB),
-    "v100-32gb": Gpu(32 * GIB, (7, 0), 370 * MIB),
-    "rtx3090": Gpu(24 * GIB, (8, 6), _USUAL),
-    "rtx4090": Gpu(24 * GIB, (8, 9), _USUAL),
-    "a10": Gpu(23 * GIB, (8, 6), _USUAL),
-    "l4": Gpu(23 * GIB, (8, 9), _USUAL),
-    "l40s": Gpu(45 * GIB, (8, 9), _USUAL),
-    "a100-40gb": Gpu(40 * GIB, (8, 0), _USUAL),
-    "a100": Gpu(80 * GIB, (8, 0), _USUAL),
-    "h100": Gpu(80 * GIB, (9, 0), 620 * MIB),
-    "h200": Gpu(141 * GIB, (9, 0), 620 * MIB),
-    "b200": Gpu(180 * GIB, (10, 0), 700 * MIB),
+    "t4": Gpu(15 * GIB, (7, 5)),
+    "v100": Gpu(16 * GIB, (7, 0)),
+    "v100-32gb": Gpu(32 * GIB, (7, 0)),
+    "rtx3090": Gpu(24 * GIB, (8, 6)),
+    "rtx4090": Gpu(24 * GIB, (8, 9)),
+    "a10": Gpu(23 * GIB, (8, 6)),
+    "l4": Gpu(23 * GIB, (8, 9)),
+    "l40s": Gpu(45 * GIB, (8, 9)),
+    "a100-40gb": Gpu(40 * GIB, (8, 0)),
+    "a100": Gpu(80 * GIB, (8, 0)),
+    "h100": Gpu(80 * GIB, (9, 0)),
+    "h200": Gpu(141 * GIB, (9, 0)),
+    "b200": Gpu(180 * GIB, (10, 0)),
 }
 
 
@@ -77,11 +75,9 @@ def gpu_named(name: str) -> Gpu:
         ) from None
 
 
-def context_of(gpu: Gpu | None, measured_bytes: int | None = None) -> Context:
-    """The measured context as it is; else the GPU's usual one, or any GPU's, with the range that contexts have."""
-    if measured_bytes is not None:
-        return Context(measured_bytes)
-    return Context(gpu.context_bytes if gpu else _USUAL, CONTEXT_RANGE)
+def context_of(measured_bytes: int | None) -> Context:
+    """The measured context as it is; else the middle of what contexts take, with their range."""
+    return Context(CONTEXT_BYTES, CONTEXT_RANGE) if measured_bytes is None else Context(measured_bytes)
 
 
 def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | None = None) -> int:

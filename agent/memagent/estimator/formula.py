@@ -12,7 +12,7 @@ from typing import Any, Literal
 from memagent.errors import EstimateError
 from memagent.estimator.devices import context_of
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.intervals import FROM_SHAPE, context_widths, intervals_of
+from memagent.estimator.intervals import FRAGMENTED, FROM_SHAPE, context_widths, intervals_of
 from memagent.estimator.loss import loss_bytes
 from memagent.estimator.moments import Moments, moments
 from memagent.estimator.optimizers import optimizer_named, state_bytes
@@ -37,10 +37,6 @@ __all__ = [
     "with_batch",
 ]
 
-FRAGMENTED = 0.3
-"""What the caching allocator reserves beyond the tensors' peak, as a share of all that comes and goes within a step: the middle of the
-same 32, most of which lie between 0.25 and 0.4. What stays (parameters and states) leaves no holes."""
-
 
 def estimate_training(
     spec: TrainingSpec, *, limit_bytes: int | None = None, context_bytes: int | None = None
@@ -52,7 +48,7 @@ def estimate_training(
     """
     stage = _fullest_stage(spec)
     gpu = spec.gpu_rule
-    context = context_of(gpu, context_bytes) if gpu or context_bytes is not None else None
+    context = context_of(context_bytes) if gpu or context_bytes is not None else None
     peak = round(stage.peak)
     terms = {name: round(size) for name, size in stage.terms.items()}
     passing = max(0.0, peak - stage.static.parameters - stage.static.state)

@@ -57,7 +57,7 @@ def predict(
         temporaries_bytes=_temporaries_bytes(optimizers, device_kind),
         context_bytes=context_bytes,
     )
-    return estimate_step(sizes, limit_bytes=limit_bytes, assumptions=assumptions)
+    return estimate_step(sizes, limit_bytes=limit_bytes, assumptions=assumptions, on_gpu=device_kind == "cuda")
 
 
 def _state_bytes(optimizers: Sequence[Any]) -> tuple[int, set[str]]:

@@ -29,7 +29,7 @@ from benchmarks.estimator import (
 )
 from benchmarks.estimator.estimators import ESTIMATORS, Prediction, meta
 from benchmarks.estimator.optimizers import AdamW8bit
-from benchmarks.estimator.score import LIMITS, Result
+from benchmarks.estimator.score import CARDS, LIMITS, Result
 from benchmarks.estimator.table import percent
 from benchmarks.estimator.workload import PHASES, Case, Workload, train_step
 
@@ -218,6 +218,16 @@ def test_errors_verdicts_and_coverage_are_those_worked_out_by_hand():
     assert summary.recall_ratio == pytest.approx(1 - missed / (3 * dies + 1))
     alarms = sum(1 < share < 2 for share in LIMITS)  # by the one that says 200
     assert summary.false_alarm_ratio == pytest.approx(alarms / (3 * (len(LIMITS) - dies)))
+    limits = [100 * share for share in LIMITS]
+    doubted = sum(low <= limit < high for limit in limits for low, high in ((90, 110), (80, 95), (90, 250)))
+    assert summary.doubt_ratio == pytest.approx(doubted / (3 * len(LIMITS) + 1))
+
+
+def test_cards_are_limits_of_what_is_measured_in_gib():
+    def count(true_bytes):
+        return len(list(Result("here", "device", "c", "parameters x 16", true_bytes, true_bytes).verdicts()))
+
+    assert count(10**6) == len(LIMITS) and count(30 * 2**30) == len(LIMITS) + len(CARDS)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +244,38 @@ def test_published_rows_hold_the_facts_and_can_be_rebuilt():
     assert by_name["santacoder x 4"].levels["allocated"] == 11_267_745_280
     assert by_name["mixtral8x7b x 8"].died_at_bytes == 80 * 2**30
     assert by_name["mistral7b lora x 4"].levels["device"] == 29576 * 2**20
+    assert len(by_name) == 40 and sum(row.is_shape_only for row in rows) == 30
+    assert all(row.is_shape_only for row in rows if "nf4" in row.case.name or "foak" in row.case.name)
+
+
+def test_the_loss_and_the_cache_of_an_older_transformers_are_put_back():
+    """Views of the projection stay with the output until it is dropped, not those of a layer that is recomputed."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c_attn = torch.nn.Linear(4, 6)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.transformer = torch.nn.Module()
+            self.transformer.h = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
+            for block in self.transformer.h:
+                block.attn = Attention()
+
+        def forward(self, hidden):
+            for block in self.transformer.h:
+                block.attn.c_attn(hidden)
+            return {"logits": hidden}
+
+    model = public.as_of_4_48(Model(), upcast=False, keeps_cache=True)
+    output = model(torch.ones(2, 3, 4))
+    assert [tuple(kept.shape) for kept in output["past_key_values"]] == [(2, 3, 6)] * 2
+    model.transformer.h[0].attn.c_attn(torch.ones(2, 3, 4))
+    assert len(output["past_key_values"]) == 2
+    logits, labels = torch.randn(2, 3, 5, dtype=torch.bfloat16), torch.ones(2, 3, dtype=torch.int64)
+    assert model.loss_function(logits=logits, labels=labels, vocab_size=5).dtype == torch.bfloat16
 
 
 @pytest.mark.filterwarnings("default")  # transformers' own

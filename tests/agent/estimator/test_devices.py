@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.devices import CONTEXT_RANGE, GPUS, context_of, cublas_workspace_bytes, gpu_named
+from memagent.estimator.devices import CONTEXT_RANGE, Context, context_of, cublas_workspace_bytes, gpu_named
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,8 @@ def test_it_knows_the_workspace_of_each_gpu_by_its_generation():
 
 
 def test_it_gives_a_measured_context_no_range_and_any_other_the_whole_one():
-    assert context_of(GPUS["t4"], 512 << 20).interval is None
-    assert context_of(GPUS["t4"]).interval == context_of(None).interval == CONTEXT_RANGE
-    assert all(CONTEXT_RANGE[0] < card.context_bytes < CONTEXT_RANGE[1] for card in GPUS.values())
+    assert context_of(512 << 20) == Context(512 << 20, None)
+    assert context_of(None) == Context(820 << 20, CONTEXT_RANGE)
 
 
 def test_it_lists_the_gpus_it_knows():

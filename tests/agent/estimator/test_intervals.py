@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.estimator.devices import CONTEXT_RANGE, GPUS
+from memagent.estimator.devices import CONTEXT_BYTES, CONTEXT_RANGE
 from memagent.estimator.formula import estimate_training
 from memagent.estimator.intervals import Spread, context_widths, intervals_of
 from memagent.estimator.presets import preset
@@ -36,7 +36,7 @@ def test_a_context_that_was_measured_is_not_in_doubt():
     assert context_widths(480 * MIB, CONTEXT_RANGE) == (180 * MIB, 860 * MIB)
     spec = TrainingSpec(preset("gpt2"), batch=8, sequence=1024, gpu="a100")
     guessed = estimate_training(spec)
-    measured = estimate_training(spec, context_bytes=GPUS["a100"].context_bytes)
+    measured = estimate_training(spec, context_bytes=CONTEXT_BYTES)
     assert measured.peak_device_bytes == guessed.peak_device_bytes
     assert measured.intervals["allocated"] == guessed.intervals["allocated"]
     assert width(measured.intervals["device"]) < width(guessed.intervals["device"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.devices import GPUS
+from memagent.estimator.devices import CONTEXT_BYTES, GPUS
 from memagent.estimator.formula import estimate_training
 from memagent.estimator.loss import loss_bytes
 from memagent.estimator.optimizers import OPTIMIZERS
@@ -103,7 +103,7 @@ def test_it_is_json_and_lists_what_it_took_for_granted():
 def test_a_gpu_adds_its_context_and_what_cannot_be_reused():
     bare, device = estimate_training(SPEC), estimate_training(replace(SPEC, gpu="a100"))
     assert bare.peak_device_bytes is None and bare.fits is None
-    assert device.components["context"] == GPUS["a100"].context_bytes
+    assert device.components["context"] == CONTEXT_BYTES
     added = device.components["context"] + device.components["fragmentation"]
     assert device.peak_device_bytes == device.peak_allocated_bytes + added
     assert device.limit_bytes == GPUS["a100"].total_bytes

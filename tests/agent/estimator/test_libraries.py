@@ -1,0 +1,169 @@
+"""What libraries do to a step's memory, in numbers from their code: quantisation, mixed precision, losses, caches, optimizers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memagent.estimator.formula import estimate_training
+from memagent.estimator.loss import LossBytes, held_output_bytes, loss_bytes
+from memagent.estimator.optimizers import OPTIMIZERS
+from memagent.estimator.parallel import Parallel
+from memagent.estimator.presets import preset
+from memagent.estimator.saved import cast_bytes, layer_saved
+from memagent.estimator.shapes import matrices
+from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.working import activation_stack, local_bytes, surviving_bytes, working_bytes
+
+LLAMA = preset("llama-7b")
+SPEC = TrainingSpec(LLAMA, 2, 1024, precision="bf16")
+CODER = TrainingSpec(
+    preset("santacoder"), 2, 1024, precision="bf16-amp", checkpointing="full", lora_rank=16, lora_targets=("c_attn",)
+)
+TOKENS = 2 * 1024
+LOGITS = TOKENS * 32_000
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("int8", 8), ("int4", 4 + 16 / 128), ("nf4", 4 + 32 / 64), ("nf4-double", 4 + 8 / 64 + 32 / 16_384)],
+)
+def test_quantised_weights_take_their_bits_and_their_scales(name, bits):
+    """int8 a byte; GPTQ one fp16 scale to 128; NF4 one fp32 scale to 64; double: 8 bits, and fp32 to 256 of those (QLoRA, section 3)."""
+    linear = sum(m.parameters for m in matrices(LLAMA) if m.layered and m.kind == "linear")
+    spec = replace(SPEC, lora_rank=8, quantised=name)
+    dense = estimate_training(replace(spec, quantised=None)).components["parameters"]
+    held = estimate_training(spec).components["parameters"]
+    assert dense - held == pytest.approx(linear * (2 - bits / 8), rel=1e-6)
+
+
+def test_fp8_saves_inputs_in_one_byte_and_holds_each_weight_twice_more():
+    """Transformer Engine: an fp8 copy and a transposed one of each weight, over bf16 weights with fp32 master copies."""
+    fp8, mixed = replace(SPEC, precision="fp8"), replace(SPEC, precision="mixed")
+    linear = sum(m.copies * m.rows * m.cols for m in matrices(LLAMA) if m.kind in ("linear", "head"))
+    assert cast_bytes(fp8) == 2 * linear
+    one, two = layer_saved(fp8), layer_saved(mixed)
+    assert one.whole["ffn_input"] == two.whole["ffn_input"] / 2 == TOKENS * 4096
+    assert (
+        estimate_training(fp8).components["optimizer_state"] == estimate_training(mixed).components["optimizer_state"]
+    )
+
+
+def test_lbfgs_holds_what_torch_s_does():
+    """torch/optim/lbfgs.py: history_size pairs of vectors, direction and last gradient; the newest gradient is there within a step."""
+    weight = torch.nn.Parameter(torch.ones(50))
+    scale, history = torch.arange(1.0, 51.0), 7
+    optimizer = torch.optim.LBFGS([weight], lr=0.01, history_size=history, max_iter=20)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (scale * weight**2).sum() + (weight**4).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    state = optimizer.state[weight]
+    vectors = [*state["old_dirs"], *state["old_stps"], state["d"], state["prev_flat_grad"]]
+    assert len(vectors) == 2 * history + 2 and all(vector.numel() == 50 for vector in vectors)
+    assert OPTIMIZERS["lbfgs"].states == 2 * 100 + 2 + 1
+
+
+def test_adafactor_holds_a_row_and_a_column_of_each_matrix():
+    found = estimate_training(replace(SPEC, optimizer="adafactor")).components["optimizer_state"]
+    assert found == sum(4 * m.copies * (m.rows + m.cols) for m in matrices(LLAMA))
+
+
+def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
+    count = LLAMA.parameter_count()
+    held = {name: estimate_training(replace(SPEC, optimizer=name)).components["optimizer_state"] for name in OPTIMIZERS}
+    assert held["lion8bit"] == pytest.approx(count * (1 + 4 / 256), rel=1e-9)
+    assert held["adamw8bit"] == held["paged_adamw8bit"] == pytest.approx(count * (2 + 8 / 256), rel=1e-9)
+    assert held["lion"] == held["muon"] == 2 * count == held["paged_adamw"] / 2
+    paged = estimate_training(replace(SPEC, optimizer="paged_adamw"))
+    assert paged.assumptions["optimizer_state"].startswith("paged")
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "forward", "backward"),
+    [
+        ({}, 4, 2 + 4 + 4, 2 + 12),
+        ({"shifted_copy": True, "keeps_output": False}, 4, 2 + 4 + 4 + 4, 12),
+        ({"logits_upcast": False, "keeps_output": False}, 2, 2 + 2, 6),
+        ({"logits_upcast": False, "keeps_output": False, "precision": "bf16-amp", "shifted_copy": True}, 4, 2 + 2 + 4 + 4, 12),
+        ({"keeps_output": True, "precision": "bf16-amp", "output_bytes": 4.0}, 4, 4 + 2 + 4, 4 + 12),
+        ({"loss": "inplace", "shifted_copy": True, "keeps_output": False}, 4, 2 + 4 + 4, 4 + 4),
+    ],
+)  # fmt: skip
+def test_a_logit_takes_as_many_bytes_as_its_loss_makes_copies(options, kept, forward, backward):
+    found = loss_bytes(replace(SPEC, **options))
+    assert found == LossBytes(kept * LOGITS, forward * LOGITS, backward * LOGITS)
+
+
+def test_fused_and_chunked_losses_hold_a_part_of_the_logits_and_the_gradient_of_their_input():
+    """Liger takes hidden / vocabulary of the rows at a time, rounded up; each part as logits, fp32 copy, log-softmax and gradient."""
+    gradient = TOKENS * 4096 * 2
+    parts = {"chunked": 8, "fused": -(-32_000 // 4096)}
+    for loss, count in parts.items():
+        assert loss_bytes(replace(SPEC, loss=loss)) == LossBytes(
+            gradient, *[gradient + LOGITS / count * (2 + 4 + 8)] * 2
+        )
+        assert held_output_bytes(replace(SPEC, loss=loss)) == 0
+
+
+def test_an_output_that_accelerate_turned_into_fp32_is_held_in_fp32():
+    assert held_output_bytes(SPEC) == 2 * LOGITS
+    assert held_output_bytes(replace(SPEC, output_bytes=4.0)) == 4 * LOGITS
+    assert held_output_bytes(replace(SPEC, keeps_output=False)) == 0
+
+
+def test_a_cache_of_views_keeps_the_whole_projection_alive():
+    """Multi-query: 2,048 values of the query and 2 x 128 of the one key and value a token, in every layer."""
+    spec = replace(CODER, cache_survives=True)
+    assert surviving_bytes(spec, layers=24) == 24 * TOKENS * (2048 + 2 * 128) * 2
+    assert surviving_bytes(CODER, layers=24) == 0
+    grouped = replace(SPEC, model=preset("mistral-7b"), cache_survives=True)
+    assert surviving_bytes(grouped, layers=32) == 32 * TOKENS * 2 * 1024 * 2  # keys and values alone: their own tensors
+    with_cache, without = (estimate_training(one).phases for one in (replace(spec, keeps_output=False), CODER))
+    assert with_cache["forward"] - without["forward"] == surviving_bytes(spec, layers=24)
+
+
+def test_autocast_s_layernorm_makes_the_stream_behind_quantised_layers_fp32():
+    quantised = replace(CODER, quantised="nf4-double")
+    stream = TOKENS * 2048
+    assert activation_stack(CODER, layers=24, decoders=0)[0] == 24 * 2 * stream
+    # embeddings are in bf16: the first layer's input is
+    assert activation_stack(quantised, layers=24, decoders=0)[0] == (23 * 4 + 2) * stream
+    assert surviving_bytes(replace(quantised, cache_survives=True), layers=1) == 4 * TOKENS * (2048 + 256)
+    llama = replace(SPEC, precision="bf16-amp", lora_rank=8, quantised="nf4-double")
+    assert llama.numbers.residual == 2  # RMSNorm is not on autocast's list
+
+
+def test_a_frozen_head_s_input_is_held_by_forward_alone():
+    assert local_bytes(SPEC) == 0
+    assert local_bytes(replace(SPEC, lora_rank=8)) == TOKENS * 4096 * 2
+    frozen = replace(SPEC, lora_rank=8, quantised="nf4", residual_bytes=4.0)
+    assert local_bytes(frozen) == TOKENS * 4096 * 4
+
+
+def test_experts_in_a_loop_work_on_their_share_of_the_tokens():
+    mixtral = replace(SPEC, model=preset("mixtral-8x7b"))
+    together, one_by_one = working_bytes(mixtral), working_bytes(replace(mixtral, expert_loop=True))
+    assert together - one_by_one == pytest.approx(2 * TOKENS * 14_336 * 2 * 2 * (1 - 1 / 8))
+
+
+def test_fused_norms_keep_their_input_instead_of_an_fp32_copy():
+    frozen = replace(SPEC, lora_rank=8)
+    assert layer_saved(frozen).whole["norms"] == 2 * (4 * TOKENS * 4096 + 4 * TOKENS)
+    assert layer_saved(replace(frozen, fused_norms=True)).whole["norms"] == 2 * (2 * TOKENS * 4096 + 8 * TOKENS)
+
+
+def test_prefetch_adds_a_layer_and_a_sharded_layer_s_whole_gradient_is_there_once():
+    layer = sum(m.parameters for m in matrices(LLAMA) if m.layered) / 32 * 2
+    for prefetch in (0, 1, 2):
+        plan = Parallel(data=8, zero=3, prefetch=prefetch)
+        loose = 32_000 * 4096 * 2 * 2 + 4096 * 2  # embeddings and head are one unit, the largest
+        found = estimate_training(replace(SPEC, parallel=plan)).terms["gathered_layers"]
+        assert found == pytest.approx(max(layer, loose) * (1 + prefetch + 1), rel=1e-6)

@@ -16,7 +16,14 @@ from typing import Any
 
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
 from memagent.estimator.estimate import Estimate, Interval
-from memagent.estimator.intervals import TRACED, TRACED_ON_HOST, context_widths, intervals_of
+from memagent.estimator.intervals import (
+    TRACED,
+    TRACED_CONVOLUTIONS,
+    TRACED_ON_HOST,
+    Spread,
+    context_widths,
+    intervals_of,
+)
 from memagent.estimator.trace import MemoryEvent, Trace
 
 HISTORY = 0.05
@@ -59,7 +66,7 @@ def estimate_of(
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
         intervals=intervals_of(
-            TRACED,
+            _spread(events),
             passing_bytes=passing,
             allocated=allocated,
             reserved=reserved,
@@ -109,6 +116,10 @@ def _limited(
         return False, endless
     limited = replay(events, allocator, limit_bytes, outside_bytes=context_bytes)
     return limited.ok, limited if limited.ok else endless
+
+
+def _spread(events: Iterable[MemoryEvent]) -> Spread:
+    return TRACED_CONVOLUTIONS if any("convolution" in event.op for event in events) else TRACED
 
 
 def _passing(components: Mapping[str, int], peak: int) -> int:

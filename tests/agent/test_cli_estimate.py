@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from memagent.cli import main
+from memagent.estimator.trace.isolation import can_fork
+
+CONFIG = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 12, "n_embd": 768, "n_head": 12,
+    "vocab_size": 50257, "n_positions": 1024,
+}  # fmt: skip
+SMALL = {
+    **CONFIG,
+    "n_layer": 2,
+    "n_embd": 64,
+    "n_head": 2,
+    "vocab_size": 512,
+    "n_positions": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+traced = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 
 
 @pytest.fixture
@@ -21,73 +39,214 @@ def estimate(capsys):
     return call
 
 
-def test_a_model_by_name_is_a_table_with_bars_and_a_verdict(estimate):
-    status, out, _ = estimate("--model", "gpt2-xl", "--batch", "4", "--gpu", "24GiB")
-    assert status == 0
-    rows = {line.split("  ")[0].strip(): line for line in out.splitlines()}
-    assert "5.80 GiB" in rows["parameters"] and "█" in rows["parameters"]
+@pytest.fixture
+def factory(tmp_path):
+    """A file with a model in it."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\n\n\ndef make():\n    layers = [torch.nn.Linear(512, 512) for _ in range(8)]\n"
+        "    return torch.nn.Sequential(*layers)\n"
+    )
+    return f"{path}:make"
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A folder with a config.json."""
+
+    def write(content: object) -> str:
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        return str(tmp_path)
+
+    return write
+
+
+def rows(out: str) -> dict[str, str]:
+    return {line[:18].strip(): line[18:] for line in out.splitlines()}
+
+
+def test_a_model_by_name_is_a_table_with_bars_levels_and_a_verdict(estimate):
+    status, out, err = estimate("--model", "gpt2-xl", "--batch", "4", "--gpu", "24GiB")
+    lines = rows(out)
+    assert (status, err) == (0, "")
+    assert out.startswith("gpt2-xl, batch 4, on 24GiB (1.56 billion parameters)\n")
+    assert "5.80 GiB" in lines["parameters"] and "█" in lines["parameters"]
+    assert all(" between " in lines[level] for level in ("tensors' peak", "reserved by torch", "on the device"))
+    assert "optimizer" in lines["in each phase"]
     assert "will not fit: needs " in out and " of 24.00 GiB (predicted by formula)" in out
+    assert "\033[" not in out
 
 
-def test_json_is_the_estimate(estimate):
+def test_colour_is_for_terminals_only(estimate, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\033[31m" in estimate("--model", "gpt2-xl", "--gpu", "8GiB")[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\033[" not in estimate("--model", "gpt2-xl", "--gpu", "8GiB")[1]
+
+
+def test_json_is_the_estimate_with_its_advice(estimate):
     status, out, _ = estimate("--model", "llama-7b", "--dtype", "mixed", "--json")
     found = json.loads(out)
     assert status == 0 and found["method"] == "formula"
     held = sum(found["components"][name] for name in ("parameters", "gradients", "optimizer_state"))
     assert held == pytest.approx(16 * 6_738_415_616, rel=0.01)  # 16 bytes a parameter
+    assert found["advice"][0].keys() == {"change", "saving_bytes", "cost", "code"}
 
 
 def test_lora_on_quantised_weights(estimate):
     _, out, _ = estimate("--model", "llama-7b", "--lora", "16", "--quantised", "nf4", "--json")
-    assert 3.2e9 < json.loads(out)["components"]["parameters"] < 4.5e9
+    found = json.loads(out)
+    assert 3.2e9 < found["components"]["parameters"] < 4.5e9 and found["assumptions"]["precision"] == "bf16"
+    _, out, _ = estimate("--model", "gpt2", "--lora", "8", "--json")  # targets by the family's own names
+    assert "c_attn" in json.loads(out)["assumptions"]["lora"]
+
+
+def held(out: str) -> list[float]:
+    components = json.loads(out)["components"]
+    return [components[name] for name in ("parameters", "gradients", "optimizer_state")]
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        (["--zero", "1", "--ranks", "8"], (1, 1, 1 / 8)),
+        (["--zero", "2", "--ranks", "8"], (1, 1 / 8, 1 / 8)),
+        (["--zero", "3", "--ranks", "8"], (1 / 8, 1 / 8, 1 / 8)),
+        (["--offload", "optimizer"], (1, 1, 0)),
+        (["--tensor", "4"], (1 / 4, 1 / 4, 1 / 4)),
+    ],
+)
+def test_gpus_that_share_hold_their_part(estimate, options, shares):
+    whole = held(estimate("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
+    part = held(estimate("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
+    assert [b / a for a, b in zip(whole, part, strict=True)] == pytest.approx(shares, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--checkpointing", "full"], ["--checkpointing", "full", "--checkpoint-every", "4"], ["--loss", "fused"], ["--dtype", "bf16"],
+     ["--optimizer", "adamw8bit"], ["--offload", "parameters"], ["--pipeline", "4"], ["--tensor", "2", "--sequence-parallel"]],
+)  # fmt: skip
+def test_each_way_to_save_saves(estimate, options):
+    usual = json.loads(estimate("--model", "llama-7b", "--batch", "4", "--json")[1])
+    saving = json.loads(estimate("--model", "llama-7b", "--batch", "4", *options, "--json")[1])
+    assert saving["peak_allocated_bytes"] < usual["peak_allocated_bytes"]
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(estimate):
     _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch", "--json")
-    batch = json.loads(out)["batch"]
+    found = json.loads(out)
     fits = [
         json.loads(estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(size), "--json")[1])["fits"]
-        for size in (batch, batch + 1)
+        for size in (found["batch"], found["batch"] + 1)
     ]
-    assert fits == [True, False]
+    assert fits == [True, False] and found["estimate"]["assumptions"]["batch"] == found["batch"]
+    _, text, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch")
+    sure = found["sure_batch"]
+    assert text.endswith(
+        f"batch {found['batch']} fits in 80.00 GiB, {found['batch'] + 1} does not; to be sure of it take {sure}\n"
+    )
+    _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(sure), "--json")
+    assert 0 < sure < found["batch"] and json.loads(out)["intervals"]["device"][1] <= 80 * 2**30
     status, out, _ = estimate("--model", "llama-7b", "--gpu", "1GiB", "--max-batch")
-    assert (status, out) == (1, "not even a batch of 1 fits in 1.00 GiB\n")
+    assert status == 1 and out.startswith("not even a batch of 1 fits in 1.00 GiB")
 
 
-def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate):
-    _, out, _ = estimate("--model", "gpt2", "--gpu", "8GiB", "--sweep", "1,64x128,1024")
-    head, short, long = out.splitlines()
+@pytest.mark.parametrize("asked", [["1,64x128,1024"], ["batch=1,64", "seq=128,1024"], ["seq=128,1024", "batch=1,64"]])
+def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, asked):
+    _, out, _ = estimate("--model", "gpt2", "--gpu", "8GiB", "--sweep", *asked)
+    head, short, long, foot = out.splitlines()
     assert head.split() == ["sequence", "batch", "1", "batch", "64"]
     assert short.split()[0] == "128" and long.split()[0] == "1024"
-    assert long.count("!") == 1 and long.rstrip().endswith("!") and "!" not in short.split("GiB")[0]
+    assert long.count("!") == 1 and long.endswith("!") and "!" not in short.split("GiB")[0]
+    assert foot == "! does not fit in 8.00 GiB"
 
 
-def test_a_config_of_hugging_face_is_read_without_its_hub(estimate, tmp_path):
-    config = {
-        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 12, "n_embd": 768, "n_head": 12,
-        "vocab_size": 50257, "n_positions": 1024,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    _, by_config, _ = estimate("--model", str(tmp_path / "config.json"), "--json")
-    _, by_name, _ = estimate("--model", "gpt2", "--json")
-    assert json.loads(by_config)["components"]["parameters"] == json.loads(by_name)["components"]["parameters"]
+def test_a_sweep_in_json_has_an_estimate_for_each_cell(estimate):
+    _, out, _ = estimate("--model", "gpt2", "--sweep", "batch=1,2", "--json")
+    assert [(row["batch"], row["method"]) for row in json.loads(out)] == [(1, "formula"), (2, "formula")]
 
 
-def test_advice_is_ranked_and_has_code(estimate):
-    _, out, _ = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--advice")
-    assert (
-        "- A fused optimizer step: saves " in out
-        and "    torch.optim.AdamW(model.parameters(), lr=lr, fused=True)" in out
-    )
+def test_progress_is_shown_where_somebody_watches(estimate, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    _, _, err = estimate("--model", "gpt2", "--sweep", "batch=1,2,4")
+    assert "2 of 3" in err and err.endswith("\r\033[K")
 
 
-def test_a_factory_is_traced(estimate, tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("import torch\ndef make():\n    return torch.nn.Linear(1024, 1024)\n")
-    status, out, _ = estimate("--model", f"{path}:make", "--input", "8x1024", "--gpu", "a100", "--json")
+def test_a_config_of_hugging_face_is_read_without_its_hub(estimate, config):
+    by_config = json.loads(estimate("--model", config(CONFIG), "--method", "formula", "--json")[1])
+    by_name = json.loads(estimate("--model", "gpt2", "--json")[1])
+    assert by_config["components"] == by_name["components"]
+
+
+@traced
+def test_a_config_is_traced_with_the_class_of_the_installed_transformers(estimate, config):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    status, out, _ = estimate("--model", config(SMALL), "--batch", "2", "--gpu", "a100", "--json")
     found = json.loads(out)
     assert status == 0 and found["method"] == "trace" and found["fits"]
-    assert found["components"]["parameters"] == (1024 * 1024 + 1024) * 4
+    formula = json.loads(
+        estimate("--model", config(SMALL), "--batch", "2", "--dtype", "amp", "--ranks", "2", "--json")[1]
+    )
+    assert formula["method"] == "formula"  # a trace knows nothing of ranks
+    assert formula["components"]["parameters"] == found["components"]["parameters"]
+
+
+def test_all_advice_has_its_lines_of_code(estimate):
+    short = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam")[1]
+    assert "What would save memory" in short and "bitsandbytes" not in short and "--advice shows" in short
+    out = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam", "--advice")[1]
+    assert "    optimizer = bitsandbytes.optim.Adam8bit(model.parameters(), lr=lr)" in out
+
+
+def test_what_costs_least_of_what_makes_it_fit_is_said(estimate):
+    out = estimate("--model", "llama-7b", "--gpu", "a100", "--batch", "2", "--dtype", "mixed")[1]
+    assert "Costs least of what makes it fit: Weights, gradients and states in bf16." in out
+
+
+def test_changes_that_are_needed_together_are_named_together(estimate):
+    out = estimate("--model", "llama-7b", "--gpu", "rtx4090", "--batch", "8")[1]
+    named = out.partition("No change alone makes it fit on this GPU.")[2].splitlines()
+    assert sum(line.startswith("  + ") for line in named) == 2
+
+
+@traced
+def test_a_factory_is_traced(estimate, factory):
+    status, out, _ = estimate("--model", factory, "--input", "8x512", "--gpu", "a100", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["method"] == "trace" and found["fits"]
+    assert found["components"]["parameters"] == 8 * (512 * 512 + 512) * 4
+
+
+@traced
+def test_a_factorys_screen_names_its_largest_tensors_and_its_advice(estimate, factory):
+    _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "512MiB")
+    assert "Largest tensors at the peak" in out and "reserved by torch" in out
+    assert out.endswith("--advice tries what would make it fit.\n")
+    _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "1GiB", "--advice")
+    assert "Autocast to bf16" in out and "Smaller batch, accumulated" in out
+
+
+@traced
+@pytest.mark.long
+def test_a_factorys_largest_batch_is_found_by_tracing(estimate, factory):
+    status, out, _ = estimate("--model", factory, "--input", "64x512", "--gpu", "1GiB", "--max-batch", "--json")
+    batch = json.loads(out)["batch"]
+    assert status == 0 and batch > 64
+
+    def fits(size: int) -> bool:
+        return json.loads(estimate("--model", factory, "--input", f"{size}x512", "--gpu", "1GiB", "--json")[1])["fits"]
+
+    assert fits(batch) and not fits(batch + batch // 32)
+
+
+@traced
+def test_a_factory_is_swept_over_its_batch(estimate, factory):
+    _, out, _ = estimate("--model", factory, "--input", "64x512", "--sweep", "batch=64,128", "--json")
+    assert [row["batch"] for row in json.loads(out)] == [64, 128]
+    status, _, err = estimate("--model", factory, "--input", "64x512", "--sweep", "batch=64", "seq=3")
+    assert status == 2 and "--input" in err
 
 
 @pytest.mark.parametrize(
@@ -95,17 +254,48 @@ def test_a_factory_is_traced(estimate, tmp_path):
     [
         (["--model", "gpt9"], "'gpt9' is not known"),
         (["--model", "gpt2", "--gpu", "lots"], "'lots' is not a size"),
+        (["--model", "gpt2", "--gpu", "a6000"], "--gpu a6000 is no card that is known (t4, "),
         (["--model", "gpt2", "--max-batch"], "--max-batch needs --gpu"),
         (["--model", "gpt2", "--sweep", "a,b"], "--sweep a,b is not"),
+        (["--model", "gpt2", "--sweep", "batch=0"], "--sweep batch=0 is not"),
+        (["--model", "gpt2", "--sweep", "heads=2"], "write it as in --sweep batch=1,2,4 seq=512,1024"),
         (["--model", "gpt2", "--input", "8"], "--input is for path.py:factory"),
+        (["--model", "gpt2", "--batch", "0"], "batch is 0"),
+        (["--model", "gpt2", "--method", "trace"], "is known by its shape only"),
         (["--model", "gpt2", "--quantised", "nf4"], "go with --lora"),
+        (["--model", "gpt2", "--lora", "8", "--lora-targets", "q_proj"], "match no layer"),
         (["--model", "gpt2", "--dtype", "fp3"], "fp3"),
+        (["--model", "gpt2", "--optimizer", "adamm"], "adamm"),
         (["--model", "missing/config.json"], "cannot be read"),
-        (["--model", "x.py:make"], "what is x.py:make called with?"),
-        (["--model", "x.py:make", "--input", "8x"], "--input 8x is not"),
+        (["--model", "x.py:make", "--input", "8x8"], "x.py is not there"),
     ],
 )
 def test_mistakes_are_one_line_that_says_what_to_do(estimate, arguments, words):
     status, out, err = estimate(*arguments)
-    assert status in (1, 2) and out == ""
+    assert (status, out) == (2, "")
     assert words in err and err.count("\n") == 1 and err.startswith("memagent: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "called with? Give --input"),
+        (["--input", "8x"], "--input 8x is not"),
+        (["--input", "a=8x8", "--input", "8x8"], "give all inputs a name, or none"),
+        (["--input", "8x8", "--batch", "4"], "a factory's are in --input"),
+    ],
+)
+def test_mistakes_about_a_factory_are_as_clear(estimate, factory, options, words):
+    status, out, err = estimate("--model", factory, *options)
+    assert (status, out) == (2, "") and words in err and err.count("\n") == 1
+
+
+def test_a_trace_does_not_pretend_to_know_what_only_the_formula_does(estimate, config):
+    status, _, err = estimate("--model", config(SMALL), "--method", "trace", "--zero", "3", "--ranks", "8")
+    assert status == 2 and "--ranks, --zero" in err and "--method formula" in err
+
+
+def test_a_config_that_is_none_is_named(estimate, config):
+    assert "no object" in estimate("--model", config([]))[2]
+    status, _, err = estimate("--model", config({"hidden_size": 3}), "--method", "formula")
+    assert status == 2 and "model_type" in err

@@ -85,7 +85,7 @@ CHANGES = (
     ),
     Change(
         "paged", "Paged 8-bit Adam", "States in one byte a value, which leave for the host when memory is short.",
-        "none while they fit; the optimizer's step waits for the bus where they do not", 2, code_lines.paged, respec.paged, restep.paged,
+        "none while states fit, slow steps where they do not", 2, code_lines.paged, respec.paged, restep.paged,
         instead_of=_OPTIMIZERS,
     ),
     Change(

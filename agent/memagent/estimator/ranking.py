@@ -34,9 +34,14 @@ def ranked(now: Estimate, tried: Iterable[Tried], script: Script) -> list[Advice
     return [item(now, (one.change,), one.then, script) for one in worth]
 
 
+def is_enough(then: Estimate) -> bool:
+    """Whether it fits with room for the allocator's cache: what fits only by giving that back is no advice."""
+    return then.limit_bytes is not None and then.needed_bytes <= then.limit_bytes
+
+
 def needs_a_set(now: Estimate, tried: Iterable[Tried]) -> bool:
     """Whether it does not fit, and no change on the GPUs there are makes it fit alone."""
-    return now.fits is False and not any(one.then.fits for one in tried if not one.change.more_gpus)
+    return now.fits is False and not any(is_enough(one.then) for one in tried if not one.change.more_gpus)
 
 
 def item(now: Estimate, chosen: tuple[Change, ...], then: Estimate, script: Script) -> AdviceItem:

@@ -42,7 +42,7 @@ def in_bf16(spec: TrainingSpec) -> TrainingSpec | None:
 
 
 def chunked_loss(spec: TrainingSpec) -> TrainingSpec | None:
-    usual = spec.loss == "eager" and spec.model.kind_of_head == "lm"
+    usual = spec.loss == "eager" and _is_decoder(spec)
     return replace(spec, loss="chunked") if usual else None
 
 
@@ -74,10 +74,15 @@ def lora(spec: TrainingSpec) -> TrainingSpec | None:
 
 
 def qlora(spec: TrainingSpec) -> TrainingSpec | None:
-    if spec.quantised is not None or spec.model.kind_of_head != "lm" or not lora_targets(spec):
+    if spec.quantised is not None or not _is_decoder(spec) or not lora_targets(spec):
         return None
     adapted = spec if spec.lora_rank is not None else lora(spec)
     return None if adapted is None else replace(adapted, precision=_half(spec), quantised="nf4-double")
+
+
+def _is_decoder(spec: TrainingSpec) -> bool:
+    """A causal language model: the lines of code are for these."""
+    return spec.model.kind_of_head == "lm" and not spec.model.decoder_layers
 
 
 def _half(spec: TrainingSpec) -> str:

@@ -103,7 +103,12 @@ def _in_half(step: Step) -> Application:
 
 
 def chunked_loss(step: Step) -> Application | None:
-    return _rewritten(rewrites.in_chunks) if rewrites.logits_shape(step.trace) else None
+    return _rewritten(rewrites.in_chunks) if rewrites.logits_shape(step.trace) and _is_decoder(step) else None
+
+
+def _is_decoder(step: Step) -> bool:
+    """Not an encoder, for which the lines of code are not: as far as the names of the blocks tell."""
+    return not step.script.transformers or "encoder" not in step.script.blocks
 
 
 def eight_bit(step: Step) -> Application | None:
@@ -150,7 +155,7 @@ def lora(step: Step) -> Application | None:
 
 
 def qlora(step: Step) -> Application | None:
-    if not step.script.transformers or rewrites.logits_shape(step.trace) is None:
+    if not step.script.transformers or rewrites.logits_shape(step.trace) is None or not _is_decoder(step):
         return None
     adapted = lora(step)
     return None if adapted is None else adapted.then(_rewritten(rewrites.in_nf4))

@@ -6,12 +6,13 @@ An event's size follows its storage: what is born with other bytes dies with the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.precision import quantised_bytes
-from memagent.estimator.script import block_path, in_block
+from memagent.estimator.script import block_of, block_path, in_block
 
 Rewrite = Callable[[Any], Any]
 """From a `Trace` to another."""
@@ -134,13 +135,10 @@ def gathered_bytes(trace: Any) -> int:
     """What sharded parameters take while they are whole: two blocks and one block's gradients, or the largest part outside of blocks."""
     weights = _weights(trace)
     path = block_path(weights)
-    blocks: dict[str, int] = {}
+    blocks: Counter[str | None] = Counter()
     for event in weights:
-        name = (
-            event.module[: len(path) + 1] + event.module[len(path) + 1 :].split(".")[0] if in_block(event, path) else ""
-        )
-        blocks[name] = blocks.get(name, 0) + event.size_bytes
-    outside = blocks.pop("", 0)
+        blocks[block_of(event, path)] += event.size_bytes
+    outside = blocks.pop(None, 0)
     return max(3 * max(blocks.values(), default=0), outside)
 
 
@@ -158,7 +156,7 @@ def in_nf4(trace: Any) -> Any:
     return holding(resized(trace, size), whole)
 
 
-def _is_quantised(event: Any, path: str) -> bool:
+def _is_quantised(event: Any, path: str | None) -> bool:
     return in_block(event, path) and len(event.shape) == 2 and "adapter_" not in event.module
 
 

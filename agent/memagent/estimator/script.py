@@ -14,7 +14,7 @@ from typing import Any
 from memagent.estimator.shapes import matrices
 from memagent.estimator.spec import TrainingSpec
 
-_IN_A_LIST = re.compile(r"(?P<path>.+?)\.\d+\.")
+_IN_A_LIST = re.compile(r"(?:(?P<path>.+?)\.)??(?P<number>\d+)\.")
 _ATTENTION = (
     "q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "query_key_value", "query", "key", "value", "q", "k", "v", "o", "qkv",
 )  # fmt: skip
@@ -69,29 +69,35 @@ def script_of_trace(trace: Any) -> Script:
     names = dict.fromkeys(
         event.module.split(".")[-2] for event in weights if in_block(event, path) and len(event.shape) == 2
     )
-    attention = tuple(name for name in names if name in _ATTENTION)
+    named = tuple(name for name in names if not name.isdigit())  # a Sequential's layers have no names of their own
+    attention = tuple(name for name in named if name in _ATTENTION)
     return Script(
         transformers=any(event.source.startswith("modeling_") for event in trace.events),
         optimizer=trace.optimizer or "AdamW",
-        blocks=f"model.{path}" if path else "",
-        targets=attention or tuple(names),
+        blocks="" if path is None else f"model.{path}".rstrip("."),
+        targets=attention or named,
     )
 
 
-def block_path(weights: Iterable[Any]) -> str:
-    """The list of modules that holds most of the parameters' bytes, such as "transformer.h"; "" where there is none."""
+def block_path(weights: Iterable[Any]) -> str | None:
+    """The list of modules that holds most of the parameters' bytes, such as "transformer.h"; "" for the model itself, None for none."""
     bytes_in: Counter[str] = Counter()
     for event in weights:
         found = _IN_A_LIST.match(event.module)
         if found is not None:
-            bytes_in[found["path"]] += event.size_bytes
-    return bytes_in.most_common(1)[0][0] if bytes_in else ""
+            bytes_in[found["path"] or ""] += event.size_bytes
+    return bytes_in.most_common(1)[0][0] if bytes_in else None
 
 
-def in_block(event: Any, path: str) -> bool:
+def in_block(event: Any, path: str | None) -> bool:
     """Whether a parameter's event belongs to a repeated block at `path`."""
+    return block_of(event, path) is not None
+
+
+def block_of(event: Any, path: str | None) -> str | None:
+    """The number of the block that a parameter belongs to."""
     found = _IN_A_LIST.match(event.module)
-    return bool(path) and found is not None and found["path"] == path
+    return found["number"] if found is not None and path is not None and (found["path"] or "") == path else None
 
 
 @lru_cache(maxsize=1)

@@ -51,8 +51,9 @@ def largest_batch(
     return multiple_of * largest_count(room, most=most // multiple_of)
 
 
-def largest_count(room: Callable[[int], int], *, most: int = LARGEST) -> int:
-    """The largest count from 1 to `most` whose room is not negative; 0 where there is none. Room shrinks as the count grows.
+def largest_count(room: Callable[[int], int], *, most: int = LARGEST, grain: float = 0.0) -> int:
+    """The largest count from 1 to `most` whose room is not negative; 0 where there is none. Room shrinks as the count grows. With `grain`
+    the answer fits, and is short of the largest by no more than that share of itself.
 
     Needs grow nearly in proportion to the count, so the line through two points says where to look next, and every third question halves
     what is left: some six questions, each of which may be a trace. Raises EstimateError where LARGEST still fits.
@@ -61,7 +62,7 @@ def largest_count(room: Callable[[int], int], *, most: int = LARGEST) -> int:
     if left < 0:
         return 0
     high, guess, asked_before = most + 1, 2, 0
-    while high - low > 1:
+    while high - low > max(1, grain * low):
         asked = min(max(guess, low + 1), high - 1)
         found = room(asked)
         slope = (left - found) / (asked - low)

@@ -19,7 +19,7 @@ from memagent.estimator.combine import smallest_set
 from memagent.estimator.edits import Edited
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.question import Question
-from memagent.estimator.ranking import Tried, item, needs_a_set, ranked
+from memagent.estimator.ranking import Tried, is_enough, item, needs_a_set, ranked
 from memagent.estimator.restep import Application, Step
 from memagent.estimator.trace import Trace
 
@@ -110,7 +110,7 @@ def _smaller_batches(tries: _Tries, found: Estimate) -> Iterator[Change]:
     half = tries.estimate((first,))
     if half is None:
         return
-    if found.limit_bytes is None or half.fits is not False:
+    if found.limit_bytes is None or is_enough(half):
         yield first
         return
     size = batch // parts[0]
@@ -119,7 +119,7 @@ def _smaller_batches(tries: _Tries, found: Estimate) -> Iterator[Change]:
     likely = next((count for count in parts if batch // count <= fitting), parts[-1])
     change = smaller_batch(batch, likely)
     then = tries.estimate((change,))
-    yield change if then is not None and then.fits else first
+    yield change if then is not None and is_enough(then) else first
 
 
 def _together(tries: _Tries, tried: Sequence[Tried]) -> tuple[Change, ...] | None:
@@ -127,7 +127,7 @@ def _together(tries: _Tries, tried: Sequence[Tried]) -> tuple[Change, ...] | Non
 
     def fits(chosen: tuple[Change, ...]) -> bool:
         then = tries.estimate(chosen)
-        return then is not None and bool(then.fits)
+        return then is not None and is_enough(then)
 
     by_saving = sorted(tried, key=lambda one: one.then.needed_bytes)
     changes = [one.change for one in by_saving if one.change.key != SMALLER_BATCH]

@@ -10,6 +10,7 @@ import inspect
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from memagent.estimator.script import Script, checkpointing_method, script_of_sp
 from memagent.estimator.spec import TrainingSpec
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+ROOT = Path(__file__).parents[3]
 BY_KEY = {change.key: change for change in (*CHANGES, smaller_batch(4, 2))}
 WITHOUT_GPU = {'"cuda"': '"cpu"', "CPUOffloadPolicy()": "CPUOffloadPolicy(pin_memory=False)"}
 SHARDED = ("zero_1", "zero_2", "zero_3", "offload_parameters")
@@ -62,14 +64,6 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     llama().save_pretrained(folder)
     return str(folder)
-
-
-@pytest.fixture
-def one_rank(tmp_path):
-    """A process group of this process alone."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 def names_for(script: Script, name: str = "") -> dict[str, object]:
@@ -168,11 +162,22 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(script):
         assert torch.allclose(mine.grad, right.grad, atol=1e-5)
 
 
-@pytest.mark.parametrize("script", [PLAIN, TRANSFORMERS], ids=["torch", "transformers"])
-@pytest.mark.parametrize("key", SHARDED)
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-def test_sharding_lines_run_on_one_rank(key, script, one_rank):
-    assert train(run(key, script)).isfinite()
+def train_sharded(folder: str) -> None:
+    """Every line that shards, on a process group of this process alone: it leaves threads behind, so it has a process of its own."""
+    warnings.simplefilter("ignore")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+    for key in SHARDED:
+        for script in (PLAIN, TRANSFORMERS):
+            assert train(run(key, script)).isfinite()
+            print(key)
+    torch.distributed.destroy_process_group()
+
+
+def test_sharding_lines_run_on_one_rank(tmp_path):
+    here = ".".join(Path(__file__).relative_to(ROOT).with_suffix("").parts)
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from {here} import train_sharded; train_sharded({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == [key for key in SHARDED for _ in range(2)], done.stderr
 
 
 @pytest.mark.parametrize("key", ["eight_bit", "paged"])
@@ -243,3 +248,15 @@ def test_a_script_is_read_off_its_trace():
     large = ((16, 512), "int64")  # small tensors are not asked where they come from
     traced = script_of_trace(Question(llama, {"input_ids": large, "labels": large}).trace())
     assert traced == TRANSFORMERS
+
+
+def test_a_sequence_of_blocks_is_the_model_itself():
+    def stack():
+        return torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(3)))
+
+    question = Question(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
+    script = script_of_trace(question.trace())
+    assert script == Script(False, "AdamW", "model", ())
+    names = {"model": stack()}
+    exec(BY_KEY["checkpointing"].code(script), names)
+    names["model"](torch.ones(2, 8)).sum().backward()

@@ -193,6 +193,18 @@ def test_a_config_is_traced_with_the_class_of_the_installed_transformers(estimat
     assert formula["components"]["parameters"] == found["components"]["parameters"]
 
 
+def test_a_config_that_transformers_does_not_know_is_reckoned(estimate, config):
+    content = {
+        **CONFIG,
+        "model_type": "starcoder",
+        "architectures": ["GPTBigCodeForCausalLM"],
+    }  # the formula's own word for it
+    status, out, _ = estimate("--model", config(content), "--json")
+    assert status == 0 and json.loads(out)["method"] == "formula"
+    status, _, err = estimate("--model", config(content), "--method", "trace")
+    assert status == 2 and "starcoder" in err
+
+
 def test_all_advice_has_its_lines_of_code(estimate):
     short = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam")[1]
     assert "What would save memory" in short and "bitsandbytes" not in short and "--advice shows" in short

@@ -128,7 +128,11 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         raise SettingError("--input is for path.py:factory: a model by name takes --batch and --seq")
     config = _config(arguments.model)
     if config is not None and _is_traced(arguments):
-        return _of_config(arguments, config)
+        try:
+            return _of_config(arguments, config)
+        except EstimateError:
+            if arguments.method == "trace":
+                raise  # else: the installed transformers has no such model, but the formula may know it
     if arguments.method == "trace":
         raise SettingError(
             f"{arguments.model} is known by its shape only: give its config.json, or path.py:factory, to trace it"

@@ -198,3 +198,26 @@ def test_no_more_is_traced_than_allowed(monkeypatch):
     monkeypatch.setattr(Question, "trace", lambda self: (made.append(self), original(self))[1])
     found = advise(plain, trace, plain.estimate(trace), traces=1)
     assert len(made) == 1 and "Paged 8-bit Adam" in savings(found)
+
+
+@pytest.mark.long
+def test_a_model_of_transformers_is_advised_in_its_own_words():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.GPT2Config(
+        n_layer=4, n_embd=256, n_head=8, vocab_size=2000, bos_token_id=0, eos_token_id=0, attn_implementation="eager"
+    )
+    ids = ((4, 512), "int64")
+    given = {"input_ids": ids, "labels": ids}
+    found = estimate(lambda: transformers.GPT2LMHeadModel(config), given, advice=True)
+    lines = {item.change: item.code for item in found.advice}
+    assert lines["Attention by SDPA or FlashAttention"] == 'model.set_attn_implementation("sdpa")'
+    assert "for block in model.transformer.h:" in lines["FSDP (ZeRO-3)"]
+    assert (
+        'target_modules=["c_attn"]' in lines["LoRA of rank 16"]
+        and "BitsAndBytesConfig" in lines["QLoRA: LoRA on NF4 weights"]
+    )
+    saved = savings(found)
+    assert saved["QLoRA: LoRA on NF4 weights"] > saved["LoRA of rank 16"] > 0
+    sdpa = transformers.GPT2Config(**{**config.to_dict(), "attn_implementation": "sdpa"})
+    really = found.needed_bytes - estimate(lambda: transformers.GPT2LMHeadModel(sdpa), given).needed_bytes
+    assert saved["Attention by SDPA or FlashAttention"] == pytest.approx(really, rel=0.1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -23,6 +23,8 @@ from memagent.leaks.naming import Name, is_better, name_at, variable_names
 from memagent.leaks.scopes import Scopes, frames, own_frame
 
 _LEVELS, _NAME_LEVELS = 24, 14
+_LONGEST_S = 0.35
+"""For one sample: the next kind of tensor wants its turn."""
 _MOST_REFERRERS = 5_000
 _MOST_AT_ONCE = 64
 """`gc.get_referrers` compares every reference of the process with every object that it is given."""
@@ -44,7 +46,7 @@ class Place:
 
 
 class Climber:
-    """One diagnosis' ways up, until `deadline_s` on the performance counter. `overlook` the ids of our own lists that hold tensors."""
+    """One diagnosis' ways up, until `time.thread_time()` is `deadline_s`. `overlook` the ids of our own lists that hold tensors."""
 
     def __init__(self, scopes: Scopes, overlook: set[int], deadline_s: float) -> None:
         self.scopes, self._deadline_s = scopes, deadline_s
@@ -59,6 +61,7 @@ class Climber:
     def common(self, sample: Sequence[Any]) -> Place | None:
         """The nearest object that leads to at least six in ten of the sample; None where there is none."""
         self._begin(sample)
+        deadline_s = min(self._deadline_s, time.thread_time() + _LONGEST_S)
         enough = max(2, -(-len(sample) * 6 // 10))
         frontier = list(range(len(self.met)))
         for _ in range(_LEVELS):
@@ -69,7 +72,7 @@ class Climber:
                 coverage = self._covers[best].bit_count() / len(sample)
                 container, below = self.met[best], self._way(self._inner[best])[::-1]
                 return self._named(container, coverage, tuple(below))
-            if not frontier or time.perf_counter() > self._deadline_s:
+            if not frontier or time.thread_time() > deadline_s:
                 break
         return None
 
@@ -77,14 +80,14 @@ class Climber:
         """The same for a single object."""
         return self._named(target, 1.0, ())
 
-    def climb(self, target: Any, seconds: float) -> list[Any]:
-        """Everything above a single object, lower things first; within a time of its own."""
-        self._deadline_s = time.perf_counter() + seconds
+    def climb(self, target: Any, seconds: float, until: Callable[[Any], bool]) -> list[Any]:
+        """What is above a single object, up to the level where one does; within a time of its own."""
+        deadline_s = time.thread_time() + seconds
         self._begin([target])
         frontier = [0]
         for _ in range(_LEVELS):
             frontier = self._rise(frontier)
-            if not frontier or time.perf_counter() > self._deadline_s:
+            if not frontier or time.thread_time() > deadline_s or any(until(self.met[item]) for item in frontier):
                 break
         return self.met
 
@@ -114,7 +117,7 @@ class Climber:
             for name, position in candidates:
                 if best is None or is_better(name, best):
                     best, best_at = name, position
-            if (best and best.is_good) or not rising or time.perf_counter() > self._deadline_s:
+            if (best and best.is_good) or not rising or time.thread_time() > self._deadline_s:
                 break
             frontier = [position for position in rising if id(self.met[position]) not in self.scopes.modules]
         above = tuple(self._way(best_at)[1:]) if best else ()

@@ -12,20 +12,20 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from memagent.leaks import census, graphs, lines
 from memagent.leaks.census import Census, Growth, Longer
 from memagent.leaks.climb import Climber, Place
+from memagent.leaks.cycles import closing, is_telling
+from memagent.leaks.kinds import can_grow, is_module, is_module_class, kind_of, what_is
 from memagent.leaks.naming import Name, file_of
 from memagent.leaks.scopes import Scopes, is_script, is_script_class, namespace
 from memagent.leaks.suspect import Kind, Suspect
 
-LONGEST_S = 0.8
+LONGEST_S = 0.6
 _SAMPLE = 8
 _MOST_GROWTHS = 4
 _MOST_SUSPECTS = 3
@@ -34,7 +34,7 @@ _MOST_SUSPECTS = 3
 def diagnose(first: Census, before: Census, step: int, *, measured_bytes_per_step: int | None = None) -> list[Suspect]:
     """Who holds what came between `first` and now, after `step`; `before` was taken a step ago. Most likely first; empty where nothing
     grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is."""
-    deadline_s = time.perf_counter() + LONGEST_S
+    deadline_s = time.thread_time() + LONGEST_S
     tensors = census.live_tensors()
     last = census.take(step, tensors, graphs.count(tensors))
     growths = census.grown(first, before, last, tensors)[:_MOST_GROWTHS]
@@ -85,15 +85,15 @@ class _Case:
         place = self.climber.common(_sample(growth.survivors))
         if place is None or place.name is None:
             return self._unheld(growth)
-        if not _can_grow(place):
+        if not can_grow(place):
             return []
-        kind = _kind(place, growth)
+        kind = kind_of(place, growth)
         line = _container_line(self.scopes, place, kind)
         if line is None and not place.name.is_good:
             return []
         if line is not None and kind in ("list", "dict", "deque", "set") and lines.is_hook(line.file, line.function):
             kind = "hook"
-        holder = f"{place.name.expression}: {_what(place.container, kind)}"
+        holder = f"{place.name.expression}: {what_is(place.container, kind)}"
         confidence = place.coverage * (1.0 if line and line.strength == lines.GROWS else 0.8 if line else 0.5)
         return [_suspect(place.name, line, holder, kind, growth.bytes_per_step, confidence)]
 
@@ -129,16 +129,18 @@ class _Case:
         for growth in growths:
             if len(growth.survivors) < 0.8 * self.steps:
                 continue  # the collector has been at it meanwhile, and will be again
-            closing = _closing(self.climber.climb(growth.survivors[-1], LONGEST_S / 4))
+            found = closing(self.climber.climb(growth.survivors[-1], LONGEST_S / 2, is_telling))
             self.climber.close()
+            if found is None:
+                continue
             alive = [weakref.ref(tensor) for tensor in growth.survivors]
-            growth.survivors.clear()
+            for each in growths:
+                each.survivors.clear()
             gc.collect()
             freed = sum(reference() is None for reference in alive)
-            if freed * 2 >= len(alive) and closing is not None:
-                name, line = closing
-                holder = f"{name.expression}: reference cycle"
-                return [_suspect(name, line, holder, "cycle", self.unheld, 0.7)]
+            name, line = found
+            holder = f"{name.expression}: reference cycle"
+            return [_suspect(name, line, holder, "cycle", self.unheld, 0.7)] if freed * 2 >= len(alive) else []
         return []
 
     # -- 3. what a graph keeps --------------------------------------------------------------------------------------------
@@ -195,83 +197,9 @@ class _Case:
         if not found or found[0].strength != lines.GROWS:
             return None
         owner = place.name.owner
-        is_buffer = any(map(_is_module, place.above)) or (owner is not None and _is_module_class(owner))
+        is_buffer = any(map(is_module, place.above)) or (owner is not None and is_module_class(owner))
         holder = f"{place.name.expression}: tensor of {' x '.join(map(str, item.tensor.shape))}"
         return _suspect(place.name, found[0], holder, "buffer" if is_buffer else "variable", item.bytes_per_step, 0.9)
-
-
-# -- kinds --------------------------------------------------------------------------------------------------------------------
-
-
-def _kind(place: Place, growth: Growth) -> Kind:
-    passed = place.passed
-    for test, kind in _TESTS:
-        if any(map(test, passed)):
-            return kind
-    if place.name is not None and any("_hooks" in name for name in place.name.identifiers):
-        return "hook"
-    if any(isinstance(item, FunctionType) for item in place.below):
-        return "closure"
-    if growth.keeps_more:
-        return "view"
-    return next((name for kind, name in _CONTAINERS if isinstance(place.container, kind)), "object")
-
-
-def _is_cache(item: Any) -> bool:
-    return type(item).__name__ == "_lru_cache_wrapper"
-
-
-def _is_module(item: Any) -> bool:
-    return _is_module_class(type(item))
-
-
-def _is_module_class(kind: type) -> bool:
-    return any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in kind.__mro__)
-
-
-def _is_optimizer(item: Any) -> bool:
-    return any(
-        kind.__name__ == "Optimizer" and kind.__module__.startswith("torch.optim") for kind in type(item).__mro__
-    )
-
-
-def _is_loader(item: Any) -> bool:
-    return any(
-        "DataLoader" in kind.__name__ and kind.__module__.startswith("torch.utils.data") for kind in type(item).__mro__
-    )
-
-
-_TESTS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
-    (_is_cache, "cache"),
-    (lambda item: isinstance(item, TracebackType | BaseException), "exception"),
-    (_is_optimizer, "optimizer"),
-    (_is_loader, "dataloader"),
-)
-_CONTAINERS: tuple[tuple[type, Kind], ...] = (
-    (list, "list"), (deque, "deque"), (dict, "dict"), (set, "set"),
-)  # fmt: skip
-
-
-def _can_grow(place: Place) -> bool:
-    """A deque or cache of fixed size comes to an end."""
-    container = place.container
-    if isinstance(container, deque) and container.maxlen is not None:
-        return False
-    for item in place.passed:
-        parameters = getattr(item, "cache_parameters", None) if _is_cache(item) else None
-        if isinstance(parameters, BuiltinFunctionType | FunctionType) and parameters()["maxsize"] is not None:
-            return bool(parameters()["maxsize"] > 1024)
-    return True
-
-
-def _what(container: Any, kind: Kind) -> str:
-    if kind == "cache":
-        return "lru_cache"
-    name = type(container).__name__
-    try:
-        return f"{name} of {len(container)}"
-    except TypeError:
-        return name
 
 
 # -- lines --------------------------------------------------------------------------------------------------------------------
@@ -307,35 +235,6 @@ def _lines_of(scopes: Scopes, name: Name) -> list[lines.Line]:
 
 def _file(kind: type, name: Name) -> str:
     return file_of(kind) or name.file
-
-
-def _closing(met: Sequence[Any]) -> tuple[Name, lines.Line | None] | None:
-    """What closes a cycle, among the objects met on the way up: an attribute of the script's object that holds something met later, and
-    so above it; else the function whose frame or closure is among them."""
-    position = {id(item): index for index, item in enumerate(met)}
-    for index, item in enumerate(met):
-        if is_script_class(type(item)):
-            for attribute, value in list((namespace(item) or {}).items()):
-                if position.get(id(value), -1) > index or value is item:
-                    return _attribute_line(type(item), attribute)
-    for item in met:
-        code = item.f_code if isinstance(item, FrameType) else item.__code__ if isinstance(item, FunctionType) else None
-        if code is not None and is_script(code.co_filename):
-            return Name(f"variables of {code.co_name}", (), code.co_filename, code.co_name, code=code), None
-    return None
-
-
-def _attribute_line(kind: type, attribute: str) -> tuple[Name, lines.Line | None]:
-    file = file_of(kind)
-    found = lines.hook_calls(file) if "hooks" in attribute else lines.attribute_sets(file, kind.__name__, attribute)
-    inside = [line for line in found if kind.__name__ in line.function.split(".")]
-    return Name(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind), next(
-        iter([*inside, *found]), None
-    )
-
-
-def _is_tensor(item: Any) -> bool:
-    return any(kind.__name__ == "Tensor" and kind.__module__.startswith("torch") for kind in type(item).__mro__)
 
 
 def _suspect(

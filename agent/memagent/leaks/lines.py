@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,7 @@ _ASKING = frozenset(
     ("update", "add", "log", "record", "store", "write", "append", "push", "collect", "save", "remember", "observe", "compute", "forward",
      "__call__", "track", "put")
 )  # fmt: skip
+_HOOKING = re.compile(r"register_(module_)?(full_)?(forward|backward|hook|post_accumulate).*")
 _ADDING_FUNCTIONS = frozenset(("heappush", "insort", "insort_left", "insort_right", "heappushpop"))
 
 
@@ -123,7 +125,7 @@ def hook_calls(file: str) -> list[Line]:
     return [
         _line(file, node, GROWS, parents)
         for node, parents in _walk(tree(file))
-        if isinstance(node, ast.Call) and _called(node.func).startswith("register_") and "hook" in _called(node.func)
+        if isinstance(node, ast.Call) and _HOOKING.fullmatch(_called(node.func))
     ]
 
 

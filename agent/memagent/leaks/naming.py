@@ -6,6 +6,7 @@ A *way* is a list of objects from the one to be named up to the last one climbed
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from memagent.leaks.scopes import Scopes, is_script, is_script_class, local_values, namespace
 
 _LONG = 1_000_000
+_MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 _REGISTRIES = ("_buffers", "_parameters", "_modules")
 
 
@@ -163,7 +165,8 @@ def _labels(way: Sequence[Any]) -> str:
     """How the first of the way is reached from the last: `.attribute['key']`."""
     further = [*way[2:], None]
     links = zip(way, way[1:], further, strict=False)
-    return "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(list(links)))
+    text = "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(list(links)))
+    return _MODULE_PART.sub(lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text)
 
 
 def _label(outer: Any, inner: Any, owner: Any) -> str:

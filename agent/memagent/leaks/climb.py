@@ -114,7 +114,10 @@ class Climber:
                 if position >= seen
                 and (name := name_at(self.scopes, self.met[position], self._way(self._inner[position])))
             ]
+            inside = {type(self.met[position]) for position in frontier if position}
             for name, position in candidates:
+                if name.owner is not None and (name.owner in inside or name.owner is type(target)):
+                    continue  # the link of a chain: its own class has no better name for it
                 if best is None or is_better(name, best):
                     best, best_at = name, position
             if (best and best.is_good) or not rising or time.thread_time() > self._deadline_s:

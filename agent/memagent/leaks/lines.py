@@ -144,9 +144,12 @@ def tree(file: str) -> ast.Module:
 def _lines(scope: Scope, name: str) -> Iterator[Line]:
     root = _root(scope)
     names = {name, *_aliases(root, name)}
+    derived = names | _derived(root, names)
     for node, parents in _walk(root):
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
+            if strength == SETS and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                strength = GROWS if _is_used(node.value, derived) else SETS
             if strength:
                 yield _line(scope.file, node, strength, parents)
             elif isinstance(node, ast.Expr | ast.Assign | ast.Return | ast.AugAssign):
@@ -262,6 +265,17 @@ def _aliases(root: ast.AST, name: str) -> set[str]:
         elif isinstance(node, ast.For) and _is_looped(node.iter, name):
             found.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
     return found - {name}
+
+
+def _derived(root: ast.AST, names: set[str]) -> set[str]:
+    """Variables computed from a mention: `stacked = torch.cat([self.bank, x])`, which is then set."""
+    return {
+        target.id
+        for node, _ in _walk(root)
+        if isinstance(node, ast.Assign) and _is_used(node.value, names)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def _is_looped(value: ast.expr, name: str) -> bool:

@@ -165,6 +165,8 @@ def _labels(way: Sequence[Any]) -> str:
     """How the first of the way is reached from the last: `.attribute['key']`."""
     further = [*way[2:], None]
     links = zip(way, way[1:], further, strict=False)
+    if len(way) > 12:  # a chain
+        return "..."
     text = "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(list(links)))
     return _MODULE_PART.sub(lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text)
 

@@ -34,6 +34,10 @@ GROWING = {
         "class A:\n    def add(self, kept):\n        if self.kept is None:\n            self.kept = kept\n"
         "        else:\n            self.kept = torch.cat([self.kept, kept])  #!\n",
     ),
+    "set from what was computed from it": (
+        ".bank",
+        "class M:\n    def forward(self, x):\n        stacked = torch.cat([self.bank, x])\n        self.bank = stacked  #!\n",
+    ),
     "asynchronous": ("kept", "async def f():\n    async for x in xs:\n        await kept.put(x)  #!\n"),
 }
 WEAKER = {

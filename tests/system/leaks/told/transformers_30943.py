@@ -1,4 +1,4 @@
-"""Told in https://github.com/huggingface/transformers/issues/30943: what an evaluation predicts is gathered for compute_metrics."""
+"""Told in https://github.com/huggingface/transformers/issues/30943: predictions of an evaluation are gathered for metrics."""
 
 import torch
 from torch import nn

@@ -1,0 +1,18 @@
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+stats = {"loss": 0.0}
+for _ in range(40):
+    loss = model(torch.randn(16, 32)).pow(2).mean()
+    train_step(loss)
+    stats["loss"] += loss  # LEAK graph stats

@@ -1,0 +1,23 @@
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+class Node:
+    def __init__(self, value, previous):
+        self.value, self.previous = value, previous
+
+
+head = None
+for _ in range(40):
+    x = torch.randn(16, 32)
+    train_step(model(x).pow(2).mean())
+    head = Node(x, head)  # LEAK object head

@@ -1,0 +1,26 @@
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+import functools
+
+hooks = []
+
+
+def show(x):
+    print(x.shape)
+
+
+for i in range(40):
+    x = torch.randn(16, 32)
+    train_step(model(x).pow(2).mean())
+    hooks.append(functools.partial(show, x))  # LEAK list hooks

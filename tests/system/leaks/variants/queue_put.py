@@ -1,0 +1,20 @@
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+import queue
+
+q = queue.Queue()
+for _ in range(40):
+    x = torch.randn(16, 32)
+    train_step(model(x).pow(2).mean())
+    q.put(x)  # LEAK deque q

@@ -1,6 +1,7 @@
 """Who holds the memory that grows: asked when growth is suspected, answered to the terminal, the report, the last words and the server.
 
-1. The local forecaster suspects, or the server does (a command in its answer to a batch), or the script asks by `run.snapshot`.
+1. The local forecaster suspects, or the server does (a command in its answer to a batch), or the script asks by `run.snapshot`; or memory
+   creeps up where no forecast speaks of it, the limit being far.
 2. `leaks.Finder` looks at step boundaries, within a budget. Who was named once is looked for again only when the run has gone on for
    twice as many steps: a leak does not move.
 3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
@@ -9,12 +10,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memagent.guard import Guard, tell
 from memagent.identity import Identity
 from memagent.leaks import Diagnosis, Finder, Suspect
+from memagent.leaks.creep import Creep
 from memagent.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
@@ -36,6 +38,7 @@ class Inquiry:
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
         self._why, self._seq, self._next_step = "", 0, 0
         self._traces_host = False
+        self._creep = Creep(self._device.kind)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -48,6 +51,11 @@ class Inquiry:
             return
         self._why = why
         self._finder.request(history=self._device.kind == "cuda", host=host or self._traces_host)
+
+    def observe(self, stream: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Consecutive samples of one stream, on the collector's thread."""
+        if stream == self._device.id and self._creep.observe(columns.get("allocated_bytes", ())):
+            self.suspect("it creeps up")
 
     def after_step(self) -> None:
         """On the training thread, at each step boundary."""

@@ -42,6 +42,7 @@ from memagent.sampler import Sampler
 from memagent.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.watch import ModelWatch
+from memagent.wire.columns import Value
 from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart, SnapshotMessage
 
@@ -124,7 +125,7 @@ class Run:
             self._sender,
             self.drops,
             self.guard,
-            observe=self._foresight.outlook.observe,
+            observe=self._observe,
             refresh=self._refresh,
         )
         self._last_words = LastWords(self._sampler, self._watch, self.guard, self._place())
@@ -342,6 +343,10 @@ class Run:
         self.finish(ending.status, error=ending.error)
 
     # -- what happens on threads of ours --------------------------------------------------------------------------------------------
+
+    def _observe(self, stream: str, columns: dict[str, list[Value]]) -> None:
+        self._foresight.outlook.observe(stream, columns)
+        self._inquiry.observe(stream, columns)
 
     def _add_event(self, event: Event) -> None:
         self._collector.add_event(event)

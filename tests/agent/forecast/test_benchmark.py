@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.forecast import made, recorded
+from benchmarks.forecast import made, record, recorded
 from benchmarks.forecast.rivals import DETECTORS, least_squares, memagent, threshold_90
 from benchmarks.forecast.score import score, table
 from benchmarks.forecast.traces import Alarm, Trace
@@ -74,6 +74,31 @@ def test_recorded_traces_die_where_their_memory_reached_the_limit():
     for trace in found:
         assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
         assert trace.death in (None, len(trace.columns["step"]))
+
+
+def test_what_was_recorded_can_be_recorded_again():
+    kinds = {json.loads(line)["kind"]: json.loads(line)["leaks"] for line in recorded.FILE.read_text().splitlines()}
+    assert {name: name in record.LEAKS for name in kinds} == kinds
+    assert set(kinds) <= set(record.LEAKS | record.HEALTHY)
+
+
+def test_a_recording_of_a_gpu_has_the_allocators_columns(tmp_path):
+    run = {
+        "kind": "made up",
+        "leaks": False,
+        "step_s": 0.1,
+        "floor": [5, 0],
+        "excess": [2, 2],
+        "input": [8, 16],
+        "reserved": [9, 1],
+        "split": [1, 0],
+    }
+    file = tmp_path / "recorded.jsonl"
+    file.write_text(json.dumps(run))
+    columns = next(recorded.traces(file)).columns
+    assert columns["reserved_bytes"] == [9 * 4096, 10 * 4096]
+    assert columns["inactive_split_bytes"] == [4096, 4096]
+    assert columns["input_size"] == [8, 16]
 
 
 def test_no_recorded_leak_is_missed():

@@ -12,6 +12,7 @@ from memagent.cli import VERBS
 from memagent.environment import ALL_SETTINGS
 from memagent.wire import messages
 from memagent.wire.fields import FIELDS
+from memagent_server.settings import CHANNEL_NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 MESSAGES = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
@@ -29,6 +30,14 @@ def test_every_setting_has_a_heading(setting):
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_heading(verb):
     assert f"memagent {verb}" in headings("cli.md")
+
+
+@pytest.mark.parametrize("channel", CHANNEL_NAMES)
+def test_every_channel_has_a_row_that_leads_to_its_heading(channel):
+    anchor = re.search(rf"^\| \[{channel}\]\(#([^)]+)\)", (DOCS / "notifications.md").read_text(), re.MULTILINE)
+    assert anchor is not None
+    anchors = [re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in headings("notifications.md")]
+    assert anchor[1] in anchors
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)

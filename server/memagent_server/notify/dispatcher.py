@@ -10,7 +10,7 @@ A turn, and what a SIGKILL does between two of its points:
 5. Mark it as sent, or when to try again. Killed after it: nothing is left to do.
 
 Each channel has a dispatcher and a thread of its own, so that a slow one holds up no other. A channel that asks for patience
-(Retry-After) is left alone altogether for so long. Nothing here is kept in memory that a restart would miss.
+(Retry-After) is left alone altogether for so long. That is all that is kept in memory: a restart may ask it once more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memagent_server.notify.channel import Channel, DeliveryFailedError, mask
-from memagent_server.notify.story import read_news, read_story
+from memagent_server.notify.story import mark_of, read_news, read_story
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Notification
@@ -98,6 +98,8 @@ class Dispatcher:
                 return
             with self._renewed(notification):
                 receipt = self._channel.send(story)
+            if self._channel.can_refresh:
+                receipt |= {"told": mark_of(story), "told_at": self._clock()}
         except DeliveryFailedError as error:
             if error.retry_after_s:
                 self._quiet_until = self._clock() + error.retry_after_s
@@ -175,16 +177,16 @@ class Dispatcher:
 
     def _refresh_one(self, chapter: Notification, now: float) -> None:
         with self._database.read() as session:
-            news = read_news(session, chapter, self._public_url, now)
-        told_at = chapter.receipt.get("told_at", chapter.sent_at or now)
-        if news.mark == chapter.receipt.get("told", news.first_mark) and now - told_at < REFRESH_AT_LEAST_EVERY_S:
+            story = read_news(session, chapter, self._public_url, now)
+        told_at = chapter.receipt.get("told_at", now)
+        if mark_of(story) == chapter.receipt.get("told") and now - told_at < REFRESH_AT_LEAST_EVERY_S:
             return
         with self._database.write() as session:
             if not lease_for_refresh(session, chapter, now, LEASE_S):
                 return
         receipt = chapter.receipt
         try:
-            receipt = {**self._channel.refresh(news.story), "told": news.mark, "told_at": now}
+            receipt = self._channel.refresh(story) | {"told": mark_of(story), "told_at": now}
         except DeliveryFailedError as error:
             self._quiet_until = now + max(error.retry_after_s or 0.0, REFRESH_EVERY_S)
             log.info("%s was not brought up to date: %s", self.name, mask(str(error), self._channel.secrets))

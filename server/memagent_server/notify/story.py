@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import func, select
@@ -34,16 +34,6 @@ _FORECAST_FACTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class News:
-    """What a message that was sent would say now, and by what to know whether it says so already."""
-
-    story: Story
-    mark: dict[str, Any]
-    first_mark: dict[str, Any]
-    """The mark of the message as it was sent."""
-
-
 def read_story(
     session: Session, notification: Notification, public_url: str, now: float, *, with_curve: bool = False
 ) -> Story:
@@ -66,7 +56,7 @@ def read_story(
         at=transition.at,
         step=transition.step,
         first_step=alert.first_step,
-        opened_at=incident.opened_at if incident else alert.opened_at,
+        opened_at=(incident.fired_at if incident else None) or alert.opened_at,
         facts=transition.data,
         run_id=run.id,
         run_name=run.name,
@@ -91,17 +81,27 @@ def read_story(
     return _at(session, story, stream)
 
 
-def read_news(session: Session, notification: Notification, public_url: str, now: float) -> News:
-    """A sent notification's story with the nearest forecast of its open alerts, and what people have said of it since."""
+def read_news(session: Session, notification: Notification, public_url: str, now: float) -> Story:
+    """The story of a sent notification as it is now: the nearest forecast of its open alerts, and what people have said of it since."""
     story = read_story(session, notification, public_url, now)
-    first_mark = {"steps_left": _steps_left(story), "acked_by": None, "snoozed_until": None}
     forecast = _nearest_forecast(session, notification)
     if forecast is not None and forecast.step >= story.facts.get("step", 0):
         stream = session.get_one(Stream, forecast.stream_id)
         story = _at(session, replace(story, facts={**story.facts, **_facts_now(forecast, stream)}), stream)
         story = replace(story, step=story.facts["step"])
-    mark = {"steps_left": _steps_left(story), "acked_by": story.acked_by, "snoozed_until": story.snoozed_until}
-    return News(replace(story, delayed_s=0.0), mark, first_mark)
+    return replace(story, delayed_s=0.0)
+
+
+def mark_of(story: Story) -> dict[str, Any]:
+    """What of a story is worth an edit when it changes; kept with the receipt. Steps left to two digits."""
+    eta = story.facts.get("eta_step")
+    left = None if eta is None else float(f"{max(0.0, eta - story.facts.get('step', 0)):.1e}")
+    return {
+        "steps_left": left,
+        "ranks": list(story.ranks),
+        "acked_by": story.acked_by,
+        "snoozed_until": story.snoozed_until,
+    }
 
 
 def _facts_now(forecast: Forecast, stream: Stream) -> dict[str, Any]:
@@ -112,12 +112,6 @@ def _facts_now(forecast: Forecast, stream: Stream) -> dict[str, Any]:
         share = max(0.0, forecast.eta_step - step) / (forecast.eta_step - forecast.step)
         facts["eta_s"] = forecast.eta_s * share
     return {**facts, "step": step, "used_step": forecast.step}
-
-
-def _steps_left(story: Story) -> float | None:
-    """To two digits: what changes by less is not worth an edit."""
-    eta = story.facts.get("eta_step")
-    return None if eta is None else float(f"{max(0.0, eta - story.facts.get('step', 0)):.1e}")
 
 
 def _at(session: Session, story: Story, stream: Stream | None) -> Story:

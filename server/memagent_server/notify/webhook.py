@@ -20,7 +20,7 @@ from memagent_server.notify.channel import Channel, Story, parts_of_address
 from memagent_server.notify.words import plain_text
 from memagent_server.settings import Settings
 
-_OURS = ("receipt", "curve", "topic", "is_overtaken")
+_OURS = ("receipt", "curve", "is_overtaken")
 _GONE = (410,)
 
 

@@ -97,17 +97,17 @@ def is_overtaken(session: Session, item: Notification) -> bool:
 
 def open_chapters(session: Session, channel: str) -> list[Notification]:
     """The newest notification of each topic of this channel, where it was sent and its topic is open."""
-    of_topic = (Notification.incident_id, case((Notification.incident_id.is_(None), Notification.alert_id)))
-    newest = select(func.max(Notification.id)).where(Notification.channel == channel).group_by(*of_topic)
-    query = (
-        select(Notification)
-        .join(Alert, Alert.id == Notification.alert_id)
-        .outerjoin(Incident, Incident.id == Notification.incident_id)
-        .where(Notification.id.in_(newest), Notification.state == "sent")
-        .where(func.coalesce(Incident.state, Alert.state).in_(OPEN_ALERT_STATES))
-        .order_by(Notification.id)
+    incidents = select(Incident.id).where(Incident.state.in_(OPEN_ALERT_STATES))
+    alerts = select(Alert.id).where(Alert.state.in_(OPEN_ALERT_STATES))
+    is_loose = Notification.incident_id.is_(None)
+    is_open = or_(Notification.incident_id.in_(incidents), and_(is_loose, Notification.alert_id.in_(alerts)))
+    newest = (
+        select(func.max(Notification.id))
+        .where(Notification.channel == channel, is_open)
+        .group_by(Notification.incident_id, case((is_loose, Notification.alert_id)))
     )
-    return list(session.scalars(query))
+    query = select(Notification).where(Notification.id.in_(newest), Notification.state == "sent")
+    return list(session.scalars(query.order_by(Notification.id)))
 
 
 def lease_for_refresh(session: Session, item: Notification, now: float, lease_s: float) -> bool:

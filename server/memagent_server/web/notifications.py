@@ -1,8 +1,10 @@
-"""The outbox and the channels, for programs and for the buttons of pages."""
+"""The outbox and the channels: what was sent and what was given up, test messages, and sending again."""
 
 from __future__ import annotations
 
-from flask import Blueprint, Response
+from typing import Any
+
+from flask import Blueprint, Response, request
 
 from memagent_server.answers import json_answer
 from memagent_server.context import current
@@ -14,10 +16,13 @@ from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import NOTIFICATION_STATES
 from memagent_server.store.outbox import list_notifications, send_again
 from memagent_server.web import query
+from memagent_server.web.pages import answer_page, shared_facts
 
 blueprint = Blueprint("notifications", __name__)
 
 _V1 = "/api/v1"
+_FAR = 2**62
+ON_A_PAGE = 50
 
 
 @blueprint.get(f"{_V1}/notifications")
@@ -36,35 +41,65 @@ def get_notifications() -> Response:
 
 @blueprint.post(f"{_V1}/notifications/<int:notification_id>/retry")
 def post_retry(notification_id: int) -> Response:
-    context = current()
-    if notification_id >= 2**63:
-        raise Problem(404, f"there is no notification {notification_id}")
-    with context.database.write() as session:
-        if not send_again(session, notification_id, context.clock()):
-            raise Problem(409, f"notification {notification_id} is neither dead nor skipped: there is nothing to retry")
+    _retry(notification_id)
     return json_answer({"id": notification_id, "state": "waiting"})
 
 
 @blueprint.get(f"{_V1}/channels")
 def get_channels() -> Response:
-    settings = current().settings
-    found = channels(settings)
-    return json_answer(
-        {
-            "channels": [
-                {
-                    "channel": name,
-                    "is_set_up": name in found,
-                    "least_severity": settings.notify_severities.get(name, SEVERITIES[0]),
-                }
-                for name in CHANNELS
-            ]
-        }
-    )
+    return json_answer({"channels": _described()})
 
 
 @blueprint.post(f"{_V1}/channels/<name>/test")
 def post_test(name: str) -> Response:
+    ok, answer = _try(name)
+    return json_answer({"channel": name, "ok": ok, "answer": answer}, 200 if ok else 502)
+
+
+@blueprint.get("/settings/channels")
+def show_channels() -> Response:
+    return _page(None)
+
+
+@blueprint.post("/settings/channels")
+def change_channels() -> Response:
+    """A button of the page: `test` names a channel, `retry` a notification."""
+    name, number = request.form.get("test", ""), request.form.get("retry", "")
+    if name:
+        ok, answer = _try(name)
+        return _page({"ok": ok, "text": f"{name}: {'taken, ' if ok else ''}{answer}"})
+    if not number.isdecimal() or len(number) > 18:
+        raise Problem(422, "retry: write the id of a notification", field="retry")
+    _retry(int(number))
+    return _page({"ok": True, "text": "It will be sent again in a moment"})
+
+
+def _page(said: dict[str, Any] | None) -> Response:
+    with current().database.read() as session:
+        dead = list_notifications(session, state="dead", limit=ON_A_PAGE)["notifications"]
+        shared = shared_facts(session)
+    return answer_page("channels.html", **shared, channels=_described(), dead=dead, said=said)
+
+
+def _described() -> list[dict[str, Any]]:
+    settings = current().settings
+    found = channels(settings)
+    least = settings.notify_severities
+    return [
+        {"channel": name, "is_set_up": name in found, "least_severity": least.get(name, SEVERITIES[0])}
+        for name in CHANNELS
+    ]
+
+
+def _retry(notification_id: int) -> None:
+    context = current()
+    with context.database.write() as session:
+        if notification_id > _FAR or not send_again(session, notification_id, context.clock()):
+            raise Problem(409, f"notification {notification_id} is neither dead nor skipped: there is nothing to retry")
+
+
+def _try(name: str) -> tuple[bool, str]:
+    """Send a test message; whether the channel took it, and what it answered. Raises Problem 404."""
     context = current()
     channel = channels(context.settings).get(name)
     if channel is None:
@@ -76,7 +111,6 @@ def post_test(name: str) -> Response:
             else f"{name} is no channel; those are {', '.join(CHANNELS)}",
         )
     try:
-        answer = send_test(channel, context.settings.public_url, context.clock())
+        return True, send_test(channel, context.settings.public_url, context.clock())
     except DeliveryFailedError as error:
-        return json_answer({"channel": name, "ok": False, "answer": str(error)}, 502)
-    return json_answer({"channel": name, "ok": True, "answer": answer})
+        return False, str(error)

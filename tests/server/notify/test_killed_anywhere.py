@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 from memagent.wire.messages import RunStart
 from memagent_server.notify.dispatcher import LEASE_S
 from memagent_server.store.alerts import add_transition, open_alert
-from memagent_server.store.models import Notification, Transition
+from memagent_server.store.models import Alert, Incident, Notification, Transition
 from memagent_server.store.runs import start_run
 
 MOST_LINES = 1000
@@ -65,6 +65,7 @@ def two_messages(database):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_it_loses_nothing_wherever_it_is_killed(database, receiver, victim, two_messages):
     now, twice, before = 1000.0, 0, 0
     for kill_at in range(1, MOST_LINES):
@@ -89,6 +90,46 @@ def test_it_loses_nothing_wherever_it_is_killed(database, receiver, victim, two_
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two_messages):
+    """The warning was sent and somebody acknowledges it: the edit is killed before line k, and then the end is to be told."""
+    now, edited = 1000.0, 0
+    for kill_at in range(1, MOST_LINES):
+        two_messages()
+        with database.write() as session:
+            alert = session.scalars(select(Alert).order_by(Alert.id.desc()).limit(1)).one()
+            incident = Incident(
+                run_id="r", rule="oom_forecast", state="firing", severity="warning", opened_at=1.0, updated_at=1.0
+            )
+            session.add(incident)
+            session.flush()
+            alert.incident_id = incident.id
+            warning, end = session.scalars(
+                select(Notification).where(Notification.alert_id == alert.id).order_by(Notification.id)
+            )
+            warning.incident_id = end.incident_id = incident.id
+            end.next_attempt_at = now + LEASE_S
+        assert victim("turn", 0, now) == 0
+        with database.write() as session:
+            session.get_one(Incident, incident.id).acked_at = 3.0
+            session.delete(session.get_one(Notification, end.id))  # the end is not there yet
+        receiver.requests.clear()
+        status = victim("turn", kill_at, now)
+        edited += bool(receiver.requests)
+        with database.write() as session:
+            alert, incident = session.get_one(Alert, alert.id), session.get_one(Incident, incident.id)
+            add_transition(session, alert, from_state="firing", to_state="oom", reason="", now=now, channels=["test"])
+            alert.state = incident.state = "oom"
+        now += LEASE_S + 1
+        assert victim("deliver", 0, now) == 0
+        assert receiver.payload()["to_state"] == "oom", f"killed before line {kill_at}"
+        if status == 0:
+            break
+    assert status == 0 and kill_at > 20 and edited > 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_it_opens_an_alert_with_its_message_or_not_at_all(database, victim, two_messages):
     counts = set()
     for kill_at in range(1, MOST_LINES):

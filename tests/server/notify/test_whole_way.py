@@ -62,7 +62,7 @@ def work():
         assert not thread.is_alive()
 
 
-def leak(database, run_id: str, first: int, last: int, seq: int) -> None:
+def leak(database, run_id: str, first: int, last: int, seq: int, *, rank: int = 0, world_size: int = 1) -> None:
     steps, now = list(range(first, last)), time.time()
     columns = {
         "step": steps,
@@ -71,8 +71,8 @@ def leak(database, run_id: str, first: int, last: int, seq: int) -> None:
     }
     device = Device(id="host", kind="host", name="host", limit_bytes=40 * GIB)
     with database.write() as session:
-        start_run(session, RunStart(run_id=run_id, name="gpt", devices=[device]), now)
-        add_batch(session, run_id, Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]), now)
+        start_run(session, RunStart(run_id=run_id, name="gpt", rank=rank, world_size=world_size, devices=[device]), now)
+        add_batch(session, run_id, Batch(rank=rank, seq=seq, chunks=[Chunk(stream="host", columns=columns)]), now)
 
 
 def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
@@ -113,6 +113,25 @@ def test_a_channel_that_hangs_holds_up_no_other(database, make_settings, hanging
     wait_until(lambda: receiver.requests and slack.roots, "the others are told")
     assert not hanging.go_on.is_set() and "will run out of memory" in receiver.payload()["text"]
     hanging.go_on.set()
+
+
+def test_all_ranks_of_one_trouble_are_one_message(database, make_settings, slack, work, monkeypatch):
+    monkeypatch.setattr(dispatcher, "REFRESH_EVERY_S", 0.1)
+    for rank in range(4):
+        leak(database, "r", 0, 1000, 0, rank=rank, world_size=4)
+    settings = make_settings(
+        database.url, slack_bot_token=slack.token, slack_channel=slack.channel, slack_api_url=slack.url
+    )
+    work(settings)
+    wait_until(
+        lambda: slack.roots and "4 of 4 ranks (0, 1, 2, 3)" in slack.roots[0]["text"], "all ranks in one message"
+    )
+    with database.write() as session:
+        for rank in range(4):
+            finish_run(session, "r", Finish(status="completed", step=1000, rank=rank), time.time())
+    wait_until(lambda: "finished before its memory ran out" in slack.roots[0]["text"], "the end of all ranks")
+    wait_until(lambda: slack.replies(slack.roots[0]["ts"]), "the end, in the thread")
+    assert len(slack.roots) == 1 and len(slack.replies(slack.roots[0]["ts"])) == 1
 
 
 def wait_until(condition, what: str) -> None:

@@ -1,8 +1,8 @@
 """A process that delivers, and is killed at the line it is told: `python victim.py DATABASE_URL RECEIVER_URL`.
 
 Each line on stdin is `VERB KILL_AT NOW`; each is done in a fork of its own, and answered with its exit status (-9 when it was killed).
-`turn` is one turn of a dispatcher, `deliver` all that are due, `open` opens an alert with its transition and its notification.
-KILL_AT counts the lines executed in WATCHED, from 1; 0 kills nobody.
+`turn` is one turn of a dispatcher (which edits where nothing is due), `deliver` all that are due, `open` opens an alert with its
+transition and its notification. KILL_AT counts the lines executed in WATCHED, from 1; 0 kills nobody.
 """
 
 from __future__ import annotations
@@ -10,15 +10,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from memagent_server.notify import dispatcher
+from memagent_server.notify.channel import Story
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store import alerts, engine, outbox
 from memagent_server.store.engine import Database
 
 WATCHED = {module.__file__ for module in (dispatcher, outbox, alerts, engine)}
+
+
+class Editing(Webhook):
+    """A webhook that is told of edits as well."""
+
+    can_refresh = True
+
+    def refresh(self, story: Story) -> dict[str, Any]:
+        return self.send(replace(story, to_state="edited"))
 
 
 def main() -> None:
@@ -34,7 +45,7 @@ def main() -> None:
 
 
 def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: float) -> None:
-    channel = Webhook(receiver_url, None, allow_local=True)
+    channel = Editing(receiver_url, None, allow_local=True)
     turn = dispatcher.Dispatcher(database, outbox.Route("test"), channel, "http://x", lambda: now).turn
 
     def deliver() -> None:

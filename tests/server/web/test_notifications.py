@@ -64,7 +64,9 @@ def test_it_sends_a_dead_one_again(filled):
     assert filled.get("/api/v1/notifications?state=dead").get_json()["notifications"] == []
 
 
-def test_it_lists_and_tests_channels(sqlite_database, make_settings):
+@pytest.fixture
+def receiver():
+    """(address, bodies that came)"""
     received = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -80,23 +82,47 @@ def test_it_lists_and_tests_channels(sqlite_database, make_settings):
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def with_webhook(sqlite_database, make_settings, receiver):
+    """A client of a server with the channel `webhook`."""
     settings = make_settings(
         sqlite_database.url,
-        webhook_url=f"http://127.0.0.1:{server.server_address[1]}",
+        webhook_url=receiver[0],
         allow_local_webhooks=True,
         notify_severities={"webhook": "critical"},
     )
-    client = create_app(settings, sqlite_database).test_client()
-    try:
-        found = {item["channel"]: item for item in client.get("/api/v1/channels").get_json()["channels"]}
-        assert found["webhook"] == {"channel": "webhook", "is_set_up": True, "least_severity": "critical"}
-        assert found["teams"]["is_set_up"] is False
-        answer = client.post("/api/v1/channels/webhook/test").get_json()
-        assert answer == {"channel": "webhook", "ok": True, "answer": "status 200"}
-        assert b"Test: memagent reaches you here. Nothing is wrong" in received[0]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    assert "docs/notifications.md" in client.post("/api/v1/channels/teams/test").get_json()["detail"]
-    assert "slack_bot" in client.post("/api/v1/channels/fax/test").get_json()["detail"]
+    return create_app(settings, sqlite_database).test_client()
+
+
+def test_it_lists_and_tests_channels(with_webhook, receiver):
+    found = {item["channel"]: item for item in with_webhook.get("/api/v1/channels").get_json()["channels"]}
+    assert found["webhook"] == {"channel": "webhook", "is_set_up": True, "least_severity": "critical"}
+    assert found["teams"]["is_set_up"] is False
+    answer = with_webhook.post("/api/v1/channels/webhook/test").get_json()
+    assert answer == {"channel": "webhook", "ok": True, "answer": "status 200"}
+    assert b"Test: memagent reaches you here. Nothing is wrong" in receiver[1][0]
+    assert "docs/notifications.md" in with_webhook.post("/api/v1/channels/teams/test").get_json()["detail"]
+    assert "slack_bot" in with_webhook.post("/api/v1/channels/fax/test").get_json()["detail"]
+
+
+def test_the_page_shows_channels_and_tests_them(with_webhook, receiver):
+    page = with_webhook.get("/settings/channels").get_data(as_text=True)
+    assert "critical only" in page and page.count("Send a test") == 1 and "every message was taken" in page
+    page = with_webhook.post("/settings/channels", data={"test": "webhook"}).get_data(as_text=True)
+    assert "webhook: taken, status 200" in page and len(receiver[1]) == 1
+    assert with_webhook.get("/settings").get_data(as_text=True).count('href="/settings/channels"') == 1
+
+
+def test_the_page_shows_what_was_given_up_and_sends_it_again(filled):
+    page = filled.get("/settings/channels").get_data(as_text=True)
+    assert "it was told never" in page and "run a" in page and "run b" not in page
+    page = filled.post("/settings/channels", data={"retry": "1"}).get_data(as_text=True)
+    assert "sent again" in page and "it was told never" not in page
+    assert filled.post("/settings/channels", data={"retry": "x"}).status_code == 422
+    assert filled.post("/settings/channels", data={"retry": "1"}).status_code == 409

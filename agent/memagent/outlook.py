@@ -130,7 +130,7 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
         + "."
     ]
     if risk.cause:
-        advice = advice_for_cause(risk.cause)
+        advice = advice_for_cause(risk.cause, prediction.advice if prediction is not None else ())
         lines += [f"  cause: {risk.cause}. {advice.summary}", f"  change: {advice.change}"]
     if prediction is not None:
         predicted = f"{format_bytes(prediction.peak_allocated_bytes)} at its peak (by {prediction.method})"

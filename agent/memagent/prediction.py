@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.errors import EstimateError, TraceError
-from memagent.estimator.devices import HANDLES, cublas_workspace_bytes
+from memagent.estimator.devices import HANDLES, Context, context_of, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import predict
 from memagent.estimator.question import Question
@@ -31,6 +31,8 @@ from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
 
 TIMEOUT_S = 120.0
+MOST_TRACES = 5
+"""Of changes that would save memory; each takes as long as the first."""
 TIGHT = 0.7
 """Of the limit, from which on it is worth trying what would save memory: a trace for each change."""
 _FORKABLE_BYTES = 16 * 2**30
@@ -94,7 +96,7 @@ class Predictor:
                 inputs=shapes,
                 limit_bytes=self._probe.limit_bytes,
                 device_kind=device.kind,
-                context_bytes=self._probe.context_bytes or 0,
+                context_bytes=self._context().size_bytes,
             )
             models.clear()  # what the script lets go of must not wait for the trace
             optimizers.clear()
@@ -148,8 +150,14 @@ class Predictor:
             allocator=_allocator_settings(),
             limit_bytes=self._probe.limit_bytes,
             workspace_bytes=self._workspace_bytes(),
-            context_bytes=self._probe.context_bytes or 0,
+            context_bytes=self._context().size_bytes,
+            context_interval=self._context().interval,
         )
+
+    def _context(self) -> Context:
+        """As NVML shows it; where that is not to be had, what contexts usually take, with the range that they have."""
+        measured = self._probe.context_bytes
+        return context_of(measured or None) if self._probe.device.kind == "cuda" else Context(measured or 0)
 
     def _workspace_bytes(self) -> int:
         if self._probe.device.kind != "cuda":
@@ -164,7 +172,7 @@ def _answer(question: Question) -> bytes:
         trace = question.trace()
         found = question.estimate(trace)
         if found.limit_bytes is not None and found.needed_bytes > TIGHT * found.limit_bytes:
-            found = advise(question, trace, found)
+            found = advise(question, trace, found, traces=MOST_TRACES)
         return pickle.dumps(found)
     except (TraceError, EstimateError) as error:
         operator = getattr(error, "op", "")

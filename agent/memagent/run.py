@@ -187,13 +187,17 @@ class Run:
             raise
         finally:
             self._hold(before)
+            self._note_end_of(name)
 
     def enter(self, phase: str, *inputs: Any) -> str:
         """The loop goes over to `phase` until somebody enters another; returns the one that ended. For integrations: `phase()` is for
         scripts. `inputs` is what the model gets there, as it would be handed to forward."""
         if self.status == "running":
             with self.guard.at("phase"):
-                return self._watch.enter(phase, inputs)
+                before = self._watch.enter(phase, inputs)
+                if before != phase:
+                    self._note_end_of(before)
+                return before
         return phase
 
     def unwatch_forward(self) -> None:
@@ -347,6 +351,11 @@ class Run:
     def _observe(self, stream: str, columns: dict[str, list[Value]]) -> None:
         self._foresight.outlook.observe(stream, columns)
         self._inquiry.observe(stream, columns)
+
+    def _note_end_of(self, phase: str) -> None:
+        """People who are warned want to know what is saved."""
+        if phase == "checkpoint" and self.status == "running":
+            self._collector.add_event(Event(kind="checkpoint", step=self.step, time_s=time.time()))
 
     def _add_event(self, event: Event) -> None:
         self._collector.add_event(event)

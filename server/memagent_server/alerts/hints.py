@@ -6,8 +6,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.forecast import Hints
-from memagent_server.store.models import Event, Prediction, Run, Stream
-from memagent_server.store.predictions import list_predictions
+from memagent_server.store.models import Event, Run, Stream
+from memagent_server.store.predictions import prediction_for
 
 _KINDS = ("hints", "preflight")
 
@@ -23,16 +23,6 @@ def hints_for(session: Session, stream: Stream) -> Hints:
     if predicted is None:
         return hints
     return hints.told({"predicted_peak_bytes": {stream.device: predicted.peak_allocated_bytes}})
-
-
-def prediction_for(session: Session, stream: Stream) -> Prediction | None:
-    """The newest prediction for the stream's device, a traced one before a formula's."""
-    mine = [
-        prediction
-        for prediction in list_predictions(session, stream.run_id)
-        if (prediction.rank, prediction.device) == (stream.rank, stream.device)
-    ]
-    return next(iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None)
 
 
 def is_beside(session: Session, stream: Stream) -> bool:

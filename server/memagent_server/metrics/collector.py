@@ -119,7 +119,8 @@ def _server_figures(session: Session, families: dict[str, Family]) -> None:
     counts = {(rule, severity): count for rule, severity, count in session.execute(firing)}
     for rule, severity in {("oom_forecast", "warning"): 0, ("oom_forecast", "critical"): 0, **counts}:
         families["memagent_alerts_firing"].add_metric((rule, severity), counts.get((rule, severity), 0))
-    runs = dict(session.execute(select(Run.status, func.count()).group_by(Run.status)).tuples().all())
+    by_status = session.execute(select(Run.status, func.count()).group_by(Run.status))
+    runs: dict[str, int] = {status: count for status, count in by_status}  # noqa: C416 - a row is no tuple to the type checker
     for status in RUN_STATUSES:
         families["memagent_runs"].add_metric((status,), runs.get(status, 0))
     families["memagent_ingested_samples_total"].add_metric((), session.scalar(select(func.sum(Stream.samples))) or 0)

@@ -84,6 +84,8 @@ class Story:
     checkpoint_step: int | None = None
     suspect: Suspect | None = None
     saving: Saving | None = None
+    advice: tuple[Mapping[str, Any], ...] = ()
+    """All that the estimator advises for this run, as the prediction has it."""
     acked_by: str | None = None
     """Who said that they have seen it; `somebody` where that is not known."""
     snoozed_until: float | None = None

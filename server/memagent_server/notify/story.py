@@ -24,7 +24,9 @@ from memagent_server.store.models import (
     Transition,
 )
 from memagent_server.store.outbox import is_overtaken, last_receipt, topic_of
+from memagent_server.store.predictions import prediction_for
 from memagent_server.store.series import series
+from memagent_server.store.snapshots import suspects_of
 
 POINTS = 400
 _CURVE_FIELDS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
@@ -118,7 +120,7 @@ def _at(session: Session, story: Story, stream: Stream | None) -> Story:
     """The story as this rank and device have it."""
     if stream is None:
         return story
-    prediction = _prediction(session, stream)
+    prediction = prediction_for(session, stream)
     return replace(
         story,
         rank=stream.rank,
@@ -126,6 +128,7 @@ def _at(session: Session, story: Story, stream: Stream | None) -> Story:
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
         observed_peak_bytes=stream.peak_bytes,
         saving=_saving(prediction),
+        advice=tuple(prediction.advice) if prediction else (),
     )
 
 
@@ -151,16 +154,6 @@ def _nearest_forecast(session: Session, notification: Notification) -> Forecast 
     return min(found, key=lambda forecast: (forecast.eta_step is None, forecast.eta_step or 0.0), default=None)
 
 
-def _prediction(session: Session, stream: Stream) -> Prediction | None:
-    query = (
-        select(Prediction)
-        .where(Prediction.run_id == stream.run_id, Prediction.rank == stream.rank, Prediction.device == stream.device)
-        .order_by(Prediction.id.desc())
-        .limit(1)
-    )
-    return session.scalar(query)
-
-
 def _saving(prediction: Prediction | None) -> Saving | None:
     first = prediction.advice[0] if prediction is not None and prediction.advice else None
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
@@ -170,34 +163,16 @@ def _saving(prediction: Prediction | None) -> Saving | None:
 
 def _last_checkpoint(session: Session, run_id: str, step: int) -> int | None:
     """The step at which the run last said that it saved a checkpoint."""
-    query = (
-        select(Event.step, Event.kind, Event.data)
-        .where(Event.run_id == run_id, Event.kind.in_(("checkpoint", "phase")), Event.step <= step)
-        .order_by(Event.id.desc())
-        .limit(100)
-    )
-    for at, kind, data in session.execute(query):
-        if kind == "checkpoint" or "checkpoint" in (data.get("phase"), data.get("name")):
-            return int(at)
-    return None
+    query = select(Event.step).where(Event.run_id == run_id, Event.kind == "checkpoint", Event.step <= step)
+    return session.scalar(query.order_by(Event.id.desc()).limit(1))
 
 
 def _suspect(session: Session, run_id: str) -> Suspect | None:
-    """The line that the agent blames most, as its newest event of the kind `suspects` has it."""
-    query = (
-        select(Event.data).where(Event.run_id == run_id, Event.kind == "suspects").order_by(Event.id.desc()).limit(1)
-    )
-    found = (session.scalar(query) or {}).get("suspects")
-    first = found[0] if isinstance(found, list) and found else None
-    if not isinstance(first, Mapping) or not first.get("file"):
+    """The line that is blamed most, in the newest snapshots of the ranks."""
+    first = next(iter(suspects_of(session, run_id)), None)
+    if first is None or not first["file"]:
         return None
-    line, size, holder = first.get("line"), first.get("bytes_per_step"), first.get("holder")
-    return Suspect(
-        str(first["file"]),
-        line if isinstance(line, int) else 0,
-        str(holder) if holder else None,
-        float(size) if isinstance(size, int | float) else None,
-    )
+    return Suspect(first["file"], first["line"], first["holder"], first["bytes_per_step"])
 
 
 def _curve(session: Session, stream: Stream) -> Curve:

@@ -71,7 +71,7 @@ def details(story: Story) -> list[str]:
 def advice(story: Story) -> CauseAdvice | None:
     """What the cause means, what to change and the code that does it, for warnings whose cause is known."""
     cause = story.facts.get("cause")
-    return advice_for_cause(cause) if story.to_state == "firing" and cause else None
+    return advice_for_cause(cause, story.advice) if story.to_state == "firing" and cause else None
 
 
 def saving(story: Story) -> str | None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
-from memagent_server.store.models import Prediction
+from memagent_server.store.models import Prediction, Stream
 from memagent_server.store.runs import lock_run
 from memagent_server.store.times import iso
 
@@ -42,6 +42,16 @@ def add_prediction(session: Session, run_id: str, message: PredictionMessage, no
 def list_predictions(session: Session, run_id: str) -> list[Prediction]:
     """All predictions of a run, newest first."""
     return list(session.scalars(select(Prediction).where(Prediction.run_id == run_id).order_by(Prediction.id.desc())))
+
+
+def prediction_for(session: Session, stream: Stream) -> Prediction | None:
+    """The newest prediction for the stream's device, a traced one before a formula's."""
+    mine = [
+        prediction
+        for prediction in list_predictions(session, stream.run_id)
+        if (prediction.rank, prediction.device) == (stream.rank, stream.device)
+    ]
+    return next(iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None)
 
 
 def describe_prediction(prediction: Prediction) -> dict[str, Any]:

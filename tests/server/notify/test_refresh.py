@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from memagent.forecast import Forecast
-from memagent.wire.messages import Batch, Chunk, Device, Event, RunStart
+from memagent.wire.messages import Batch, Chunk, Device, Event, RunStart, SnapshotMessage, Suspect
 from memagent_server.notify.channel import Channel
 from memagent_server.notify.dispatcher import LEASE_S, REFRESH_EVERY_S, Dispatcher
 from memagent_server.notify.pagerduty import PagerDuty
@@ -19,6 +19,7 @@ from memagent_server.store.models import Alert, Incident, Notification, Stream
 from memagent_server.store.outbox import Route, lease_for_refresh, lease_next
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
+from memagent_server.store.snapshots import add_snapshot
 
 GIB = 2**30
 TEST = Route("test")
@@ -48,17 +49,12 @@ def warned(database):
         "time_s": [float(step) for step in steps],
         "allocated_bytes": [step * GIB for step in steps],
     }
-    saved = Event(kind="phase", step=8, data={"phase": "checkpoint"})
-    blamed = Event(
-        kind="suspects",
-        step=9,
-        data={"suspects": [{"file": "train.py", "line": 7, "holder": "list", "bytes_per_step": 1e8}]},
-    )
+    saved = Event(kind="checkpoint", step=8)
+    blamed = Suspect(kind="list", file="train.py", line=7, holder="list", bytes_per_step=1e8, confidence=0.9)
     with database.write() as session:
         start_run(session, RunStart(run_id="r", name="gpt", devices=[device]), 1.0)
-        add_batch(
-            session, "r", Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)], events=[saved, blamed]), 1.0
-        )
+        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)], events=[saved]), 1.0)
+        add_snapshot(session, "r", SnapshotMessage(method="census", step=9, suspects=[blamed]), 1.0)
         stream = session.scalars(select(Stream)).one()
         incident = Incident(
             run_id="r", rule="oom_forecast", state="firing", severity="warning", opened_at=1.0, updated_at=1.0

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from memagent.leaks import lines
 from memagent.leaks.history import HistoryWindow
 from memagent.leaks.host import HostWindow
 from memagent.leaks.suspect import Diagnosis, Suspect
@@ -112,6 +113,8 @@ class Finder:
         opened, self._open, self._wanted = self._open, (), ()
         for window in opened:
             window.close()
+        if opened:
+            lines.forget()
 
     def _begin(self, step: int) -> None:
         self._open, self._wanted = self._wanted, ()

@@ -138,6 +138,11 @@ def tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
+def forget() -> None:
+    """Let go of the syntax trees: megabytes, and objects that a later census would have to pass."""
+    tree.cache_clear()
+
+
 # -- one name in one scope ----------------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--leak", choices=("outputs", "loss"), default="outputs", help="which classic leak (default %(default)s)"
     )
     parser.add_argument(
-        "--steps", type=int, default=400, help="steps of the healthy run; the leaking one plans eight times as many"
+        "--steps", type=int, default=400, help="steps of the healthy run; the leaking one plans three times as many"
     )
     parser.add_argument("--keep", action="store_true", help="leave the server up until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
@@ -62,7 +62,7 @@ def _play(
     train = functools.partial(stage.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_quote)
     train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps)
     _say(f"leaking ({arguments.leak}): until it dies")
-    ended = train("leaking", run_id=leaking_id, leak=arguments.leak, steps=8 * arguments.steps)
+    ended = train("leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps)
     _settle(server, leaking_id)
     healthy = story.read_healthy(server, healthy_id)
     leaking = story.read_leaking(server, leaking_id, ended, slack.messages)

@@ -26,9 +26,18 @@ class Variable:
     code: CodeType | None = None
 
 
-@lru_cache(maxsize=4096)
 def is_script(file: str) -> bool:
-    """Whether a file is the user's: not Python's, not an installed package's, not ours."""
+    """Whether a file is the user's: what Python was started with, else not Python's, not an installed package's, not ours."""
+    return _is_main(file) or _is_written_here(file)
+
+
+def _is_main(file: str) -> bool:
+    """A training script may be installed, as the demo's is."""
+    return file == getattr(sys.modules.get("__main__"), "__file__", None)
+
+
+@lru_cache(maxsize=4096)
+def _is_written_here(file: str) -> bool:
     if file.startswith("<") or not file:
         return file.startswith("<ipython") or file.startswith("<string")
     path = file if file.startswith("/") else str(Path(file).absolute())
@@ -38,7 +47,8 @@ def is_script(file: str) -> bool:
 
 
 def own_frame(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OWN)
+    file = frame.f_code.co_filename
+    return file.startswith(_OWN) and not _is_main(file)
 
 
 def frames() -> Iterator[FrameType]:

@@ -119,9 +119,11 @@ def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, 
     for alert in alerts:
         for transition in alert["transitions"]:
             if transition["from_state"] != transition["to_state"] and transition["to_state"] in ("firing", "averted"):
-                tone = alert["severity"] if transition["to_state"] == "firing" else "ok"
-                label = "warning" if transition["to_state"] == "firing" else "averted"
-                found.append({"step": transition["step"], "label": label, "tone": tone})
+                fires, is_note = transition["to_state"] == "firing", alert["severity"] == "note"
+                tone = "plain" if is_note else alert["severity"] if fires else "ok"
+                label = name_of(alert["rule"]) if is_note else "warning" if fires else "averted"
+                if fires or not is_note:
+                    found.append({"step": transition["step"], "label": label, "tone": tone})
     for event in events:
         if event["kind"] not in _QUIET_EVENTS:
             tone = "critical" if event["kind"] == "oom" else "plain"

@@ -175,3 +175,25 @@ def test_settings_are_flattened_and_bounded():
         ("cache_bytes", "1073741824 (1.00 GiB)"),
     ]
     assert len(figures.pairs({str(number): number for number in range(1000)})) == figures.MOST_PAIRS
+
+
+def a_change(step, to_state):
+    return {"step": step, "from_state": "pending", "to_state": to_state}
+
+
+def test_warnings_are_marked_as_such_and_notes_by_their_rule():
+    warned = {
+        "rule": "oom_forecast",
+        "severity": "critical",
+        "transitions": [a_change(9, "firing"), a_change(20, "averted")],
+    }
+    noted = {
+        "rule": "prediction_mismatch",
+        "severity": "note",
+        "transitions": [a_change(5, "firing"), a_change(6, "averted")],
+    }
+    assert figures.markers([warned, noted], []) == [
+        {"step": 5, "label": "prediction mismatch", "tone": "plain"},
+        {"step": 9, "label": "warning", "tone": "critical"},
+        {"step": 20, "label": "averted", "tone": "ok"},
+    ]

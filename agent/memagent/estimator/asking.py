@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
+from memagent.estimator.arguments import (
+    autocast_named,
+    check_optimizer,
+    check_step,
+    checkpointing_named,
+    shapes_in,
+)
 from memagent.estimator.configured import question_for_config
 from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, Context, context_of, gpu_named
 from memagent.estimator.estimate import Estimate
@@ -25,9 +32,10 @@ def estimate(
     optimizer: Any = "adamw",
     loss: Callable[..., Any] | None = None,
     targets: Any = None,
-    autocast: Literal["bf16", "fp16"] | None = None,
-    checkpointing: Literal["full"] | None = None,
+    autocast: Any = None,
+    checkpointing: Literal["full"] | bool | None = None,
     accumulate: int = 1,
+    set_to_none: bool = True,
     device: str = "cuda",
     gpu: str | None = None,
     limit_bytes: int | str | None = None,
@@ -41,22 +49,26 @@ def estimate(
     model: a torch.nn.Module (left as it is), a callable that makes one, or "path.py:factory". inputs: what it is called with (tensor,
     tuple, dict), or `(shape, dtype name)` in place of a tensor, such as `((8, 1024), "int64")`. optimizer: one made for the model, a name
     in torch.optim, a callable that takes the parameters, or None. loss: `loss(output, targets)`; without one the model's own
-    (`output.loss`). autocast: None, "bf16" or "fp16". checkpointing: "full" recomputes each repeated block. device: "cuda" (no GPU
-    needed) or "cpu". gpu: a name such as "a100", which brings limit and context. limit_bytes: bytes or "24GiB". allocator: as in
-    PYTORCH_CUDA_ALLOC_CONF, by default that variable. advice: also try what would save memory (a trace for each change).
+    (`output.loss`). autocast: None, "bf16" or "fp16", or torch's dtype. checkpointing: "full" or True recomputes each repeated block.
+    set_to_none: as the script's `zero_grad` has it. device: "cuda" (no GPU needed) or "cpu". gpu: a name such as "a100", which brings
+    limit and context. limit_bytes: bytes or "24GiB". allocator: as in PYTORCH_CUDA_ALLOC_CONF, by default that variable. advice: also
+    try what would save memory (a trace for each change).
 
     A model that cannot be traced gets the formula's answer, and `assumptions["trace"]` says what stopped it. Raises EstimateError for
     arguments that make no sense, and SettingError for a size that is none.
     """
+    check_step(inputs, loss, accumulate)
+    check_optimizer(model, optimizer)
     question = Question(
         model=model,
         inputs=inputs,
         targets=targets,
         optimizer=optimizer,
         loss=loss,
-        autocast=autocast,
-        checkpointing=checkpointing,
+        autocast=autocast_named(autocast),
+        checkpointing=checkpointing_named(checkpointing),
         accumulate=accumulate,
+        set_to_none=set_to_none,
         timeout_s=timeout_s,
         **on_device(device, gpu=gpu, limit_bytes=limit_bytes, context_bytes=context_bytes, allocator=allocator),
     )
@@ -124,7 +136,7 @@ def by_formula(question: Question, error: TraceError) -> Estimate:
     found = predict(
         [model],
         _optimizers(model, question.optimizer),
-        inputs=tuple(_shapes(question.inputs)) or None,
+        inputs=tuple(shapes_in(question.inputs)) or None,
         limit_bytes=question.limit_bytes,
         device_kind=question.device if question.device == "cuda" else "host",
         context_bytes=question.context_bytes,
@@ -155,22 +167,12 @@ def _optimizers(model: Any, optimizer: Any) -> Sequence[Any]:
         return [] if optimizer is None else [optimizer]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if callable(optimizer):
-        return [optimizer(trained)]
+        made = optimizer(trained)
+        if not hasattr(made, "param_groups"):
+            raise EstimateError(f"the callable given as optimizer makes a {type(made).__name__}, not an optimizer")
+        return [made]
     kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     kind = kinds.get(str(optimizer).lower())
     if kind is None:
         raise EstimateError(f"optimizer {optimizer!r} is not in torch.optim: give one of {', '.join(sorted(kinds))}")
     return [kind(trained, lr=1e-3)]
-
-
-def _shapes(value: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shapes and dtypes of the tensors in the inputs, or of what stands for them."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return [(tuple(value.shape), str(value.dtype).removeprefix("torch."))]
-    if isinstance(value, dict):
-        return [shape for item in value.values() for shape in _shapes(item)]
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
-        return [(tuple(value[0]), value[1])]
-    if isinstance(value, tuple | list):
-        return [shape for item in value for shape in _shapes(item)]
-    return []

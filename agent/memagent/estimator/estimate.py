@@ -109,7 +109,7 @@ class Estimate:
         return f"{words}: needs {format_bytes(self.needed_bytes)} of {format_bytes(self.limit_bytes)} (predicted by {self.method})"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready. `timeline` holds the peak of each phase of each traced step, in order."""
         return {
             "method": self.method,
             "peak_allocated_bytes": self.peak_allocated_bytes,
@@ -118,9 +118,11 @@ class Estimate:
             "intervals": {level: list(interval) for level, interval in self.intervals.items()},
             "limit_bytes": self.limit_bytes,
             "fits": self.fits,
+            "margin_bytes": self.margin_bytes,
             "fit_probability": self.fit_probability,
             "components": dict(self.components),
             "phases": dict(self.phases),
+            "timeline": [{"phase": phase, "peak_bytes": size} for phase, size in self.timeline],
             "terms": dict(self.terms),
             "assumptions": dict(self.assumptions),
             "advice": [

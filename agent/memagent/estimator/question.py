@@ -28,6 +28,7 @@ class Question:
     checkpointing: Literal["full"] | None = None
     accumulate: int = 1
     scaler: bool = False
+    set_to_none: bool = True
     device: str = "cuda"
     allocator: str = ""
     limit_bytes: int | None = None
@@ -47,6 +48,7 @@ class Question:
             autocast=self.autocast,
             scaler=self.scaler,
             accumulate=self.accumulate,
+            set_to_none=self.set_to_none,
             device=self.device,
             timeout_s=self.timeout_s,
         )
@@ -81,8 +83,10 @@ class Checkpointed:
         from memagent.estimator.trace.session import built
 
         model = built(self._model)
-        if hasattr(model, "gradient_checkpointing_enable"):  # transformers
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        enable = getattr(model, "activation_checkpointing_enable", None)  # transformers, as it is called from 5.23 on
+        enable = enable or getattr(model, "gradient_checkpointing_enable", None)
+        if enable is not None:
+            enable({"use_reentrant": False})
         else:
             for block in repeated_blocks(model):
                 block.forward = _recomputed(block.forward)

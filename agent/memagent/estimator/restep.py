@@ -63,7 +63,7 @@ def _rewritten(*made: Rewrite) -> Application:
 
 
 def zero_grad(step: Step) -> Application | None:
-    if getattr(step.question, "set_to_none", True) or step.question.accumulate > 1:
+    if step.question.set_to_none or step.question.accumulate > 1:
         return None
     return Application({"set_to_none": True})
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import warnings
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import memagent
 from memagent.errors import EstimateError, SettingError
 from memagent.estimator.asking import estimate
 from memagent.estimator.batches import batch_of, with_batch
-from memagent.estimator.question import repeated_blocks
+from memagent.estimator.question import Checkpointed, repeated_blocks
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -130,11 +132,64 @@ def test_a_factory_in_a_file_is_estimated(tmp_path):
         ({"gpu": "voodoo2"}, EstimateError, "voodoo2"),
         ({"limit_bytes": "much"}, SettingError, "much"),
         ({"optimizer": "adamm"}, EstimateError, "adamm"),
+        ({"optimizer": 3}, EstimateError, "optimizer is 3"),
+        ({"optimizer": lambda parameters: 3}, EstimateError, "makes a int"),
+        ({"loss": 3}, EstimateError, "loss is 3"),
+        ({"autocast": "int4"}, EstimateError, "autocast is 'int4'"),
+        ({"autocast": torch.float64}, EstimateError, "autocast is torch.float64"),
+        ({"checkpointing": "sometimes"}, EstimateError, "checkpointing is 'sometimes'"),
+        ({"accumulate": 0}, EstimateError, "accumulate is 0"),
     ],
 )
 def test_bad_arguments_are_named(options, error, words):
     with pytest.raises(error, match=words):
-        estimate(Stack, ((8, 256), "float32"), loss=mean, **options)
+        estimate(Stack, ((8, 256), "float32"), **{"loss": mean, **options})
+
+
+@pytest.mark.parametrize("inputs", [None, 3, {}, {"labels": None}, "ids"])
+def test_inputs_without_a_tensor_are_named(inputs):
+    with pytest.raises(EstimateError, match="holds no tensor"):
+        estimate(Stack, inputs, loss=mean)
+
+
+def test_an_optimizer_of_another_model_is_named():
+    with pytest.raises(EstimateError, match="none of the model's parameters"):
+        estimate(Stack(), ((8, 256), "float32"), optimizer=torch.optim.SGD(Stack().parameters(), lr=0.1))
+
+
+def test_torchs_dtypes_and_true_are_taken_for_the_names():
+    def asked(**options):
+        return estimate(Stack, ((64, 256), "float32"), loss=mean, **options)
+
+    assert asked(autocast=torch.bfloat16, checkpointing=True) == asked(autocast="bf16", checkpointing="full")
+    assert asked(autocast="float16", checkpointing=False) == asked(autocast="fp16")
+
+
+def test_the_dict_is_json_with_a_timeline():
+    found = estimate(Stack, ((64, 256), "float32"), loss=mean, limit_bytes="24GiB", advice=True)
+    written = json.loads(json.dumps(found.to_dict()))
+    phases = ["data", "forward", "backward", "optimizer"]
+    assert [moment["phase"] for moment in written["timeline"]] == [
+        f"{name} of step {n}" for n in (0, 1) for name in phases
+    ]
+    assert max(moment["peak_bytes"] for moment in written["timeline"]) == found.peak_allocated_bytes
+    assert written["margin_bytes"] == found.margin_bytes and written["fits"] is True and written["advice"]
+
+
+def test_checkpointing_of_transformers_warns_of_nothing():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4, vocab_size=128
+    )
+    model = transformers.LlamaForCausalLM(config)
+    ids = ((8, 64), "int64")
+    whole = estimate(model, {"input_ids": ids, "labels": ids})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recomputing = Checkpointed(model)()
+    assert any(getattr(part, "gradient_checkpointing", False) for part in recomputing.modules())
+    kept = estimate(transformers.LlamaForCausalLM(config), {"input_ids": ids, "labels": ids}, checkpointing="full")
+    assert kept.method == "trace" and kept.components["activations"] < whole.components["activations"]
 
 
 def test_it_is_public_and_costs_nothing_to_import():

@@ -145,6 +145,16 @@ def test_scores_and_logits_are_found_and_what_is_not_there_is_not_advised():
     assert eager["Attention by SDPA or FlashAttention"] >= scores
 
 
+def test_gradients_that_are_zeroed_in_place_are_advised_to_be_freed():
+    wide = lambda **options: estimate(  # noqa: E731
+        lambda: Stack(width=256), ((256, 256), "float32"), loss=mean, context_bytes=0, **options
+    )
+    kept, freed = wide(set_to_none=False, advice=True), wide(advice=True)
+    assert savings(kept)["Gradients freed between steps"] == kept.needed_bytes - freed.needed_bytes > MIB
+    assert kept.phases["forward"] - freed.phases["forward"] == freed.components["gradients"]
+    assert "Gradients freed between steps" not in savings(freed)
+
+
 def test_what_is_done_already_is_not_advised():
     found = asked(
         checkpointing="full", autocast="bf16", optimizer="sgd", advice=True, allocator="expandable_segments:True"

@@ -2,8 +2,8 @@
 
 1. The first inputs of the model begin it, on the training thread. Where it can, the process forks there and then: the child has the model,
    the optimizer and the inputs as they are, and the autograd engine has not run yet, which a fork needs (`trace.isolation`).
-2. A thread of ours tells the formula's answer, waits for the child, and tells the trace's. The child traces in children of its own, also
-   what would save memory where memory is short. All of it is bounded in time, has the lowest priority, and ends with the run.
+2. A thread of ours tells the formula's answer, waits for the child, and tells the trace's; where memory is short it waits again, for what
+   would save some. The child traces in children of its own. All of it is bounded in time, has the lowest priority, and ends with the run.
 3. Not traced are several models or optimizers at once, sharded models (their hooks hold the shards), processes too large to fork without
    a pause, and hosts that are nearly full. The formula's answer then stands and says why. A job of many ranks is traced on the first: a
    fork beside its communicators is what every DataLoader's worker is, and the child never speaks on the network.
@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator.devices import HANDLES, Context, context_of, cublas_workspace_bytes
@@ -31,6 +32,8 @@ from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
 
 TIMEOUT_S = 120.0
+ADVICE_TIMEOUT_S = 120.0
+"""After the estimate, which stands without advice where that takes longer."""
 MOST_TRACES = 5
 """Of changes that would save memory; each takes as long as the first."""
 TIGHT = 0.7
@@ -38,6 +41,7 @@ TIGHT = 0.7
 _FORKABLE_BYTES = 16 * 2**30
 """Resident memory up to which a fork, which copies the page tables, takes some tens of milliseconds at most."""
 _HOST_HEADROOM_BYTES = 2 * 2**30
+_AUTOCAST: dict[str, Literal["bf16", "fp16"]] = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _SHARDS = ("DTensor", "FlatParameter")
 """Classes of parameters of which a rank holds a part: FSDP2 and tensor parallel, FSDP1."""
 
@@ -66,7 +70,7 @@ class Predictor:
         if refusal is None:
             try:
                 question = self._question(models[0], optimizers[0], arguments, keywords)
-                self._tracing = Forked(lambda: _answer(question))
+                self._tracing = Forked(lambda: _answers(question))
             except OSError as error:
                 refusal = f"the system refused a fork ({error.strerror})"
         shapes = tensor_shapes(arguments, keywords) or None
@@ -102,20 +106,21 @@ class Predictor:
             optimizers.clear()
             self._tell(_with_note(formula, refusal))
             if (tracing := self._tracing) is not None:
-                self._tell(self._traced(tracing, formula))
+                self._follow(tracing, formula)
 
-    def _traced(self, tracing: Forked, formula: Estimate) -> Estimate:
-        answer, exit_code = tracing.result(timeout_s=TIMEOUT_S)
+    def _follow(self, tracing: Forked, formula: Estimate) -> None:
+        """Tell what the child sends: the traced estimate, then, where it tries what would save memory, the same with its advice."""
+        answer, advised = tracing.next(timeout_s=TIMEOUT_S), None
+        if answer:
+            self._tell(_found(answer, formula))
+            advised = tracing.next(timeout_s=ADVICE_TIMEOUT_S)
+        exit_code = tracing.end()
         self._tracing = None
-        if not answer:
-            return _with_note(
-                formula, f"it was not done after {TIMEOUT_S:g} s" if answer is None else f"it died ({exit_code})"
-            )
-        found: Estimate | str = pickle.loads(answer)  # noqa: S301 - our own child wrote it
-        if isinstance(found, str):
-            return _with_note(formula, found)
-        inputs = {key: formula.assumptions[key] for key in ("inputs",) if key in formula.assumptions}
-        return replace(found, assumptions={**found.assumptions, **inputs})
+        if advised:
+            self._tell(_found(advised, formula))
+        elif not answer:
+            reason = f"it was not done after {TIMEOUT_S:g} s" if answer is None else f"it died ({exit_code})"
+            self._tell(_with_note(formula, reason))
 
     def _tell(self, estimate: Estimate) -> None:
         if not self._is_over:
@@ -142,11 +147,13 @@ class Predictor:
         return None
 
     def _question(self, model: Any, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Question:
+        device = "cuda" if self._probe.device.kind == "cuda" else "cpu"
         return Question(
             model=lambda: _eager(model),
             inputs=_bound(model, arguments, keywords) if keywords and arguments else keywords or arguments,
             optimizer=optimizer,
-            device="cuda" if self._probe.device.kind == "cuda" else "cpu",
+            autocast=_autocast_now(device),
+            device=device,
             allocator=_allocator_settings(),
             limit_bytes=self._probe.limit_bytes,
             workspace_bytes=self._workspace_bytes(),
@@ -166,17 +173,28 @@ class Predictor:
         return HANDLES * cublas_workspace_bytes(capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
 
 
-def _answer(question: Question) -> bytes:
-    """In the child: a pickled Estimate, or a text that says why there is none."""
+def _answers(question: Question) -> Iterator[bytes]:
+    """In the child: a pickled Estimate, or a text that says why there is none; then one with advice, where memory is short."""
     try:
+        _without_autocast()
         trace = question.trace()
         found = question.estimate(trace)
-        if found.limit_bytes is not None and found.needed_bytes > TIGHT * found.limit_bytes:
-            found = advise(question, trace, found, traces=MOST_TRACES)
-        return pickle.dumps(found)
     except (TraceError, EstimateError) as error:
         operator = getattr(error, "op", "")
-        return pickle.dumps(f"{error}" + (f" (at {operator})" if operator else ""))
+        yield pickle.dumps(f"{error}" + (f" (at {operator})" if operator else ""))
+        return
+    yield pickle.dumps(found)
+    if found.limit_bytes is not None and found.needed_bytes > TIGHT * found.limit_bytes:
+        yield pickle.dumps(advise(question, trace, found, traces=MOST_TRACES))
+
+
+def _found(answer: bytes, formula: Estimate) -> Estimate:
+    """The child's answer; the formula's with the reason where it has none."""
+    found: Estimate | str = pickle.loads(answer)  # noqa: S301 - our own child wrote it
+    if isinstance(found, str):
+        return _with_note(formula, found)
+    inputs = {key: formula.assumptions[key] for key in ("inputs",) if key in formula.assumptions}
+    return replace(found, assumptions={**found.assumptions, **inputs})
 
 
 def _with_note(formula: Estimate, reason: str | None) -> Estimate:
@@ -194,6 +212,32 @@ def _bound(model: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> 
     import inspect
 
     return dict(inspect.signature(model.forward).bind_partial(*arguments, **keywords).arguments)
+
+
+def _autocast_now(device: str) -> Literal["bf16", "fp16"] | None:
+    """The autocast that the script calls its model under, on this thread."""
+    torch = sys.modules["torch"]
+    try:
+        is_on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    except TypeError:  # before torch 2.4 these were functions of the GPU only
+        is_on, dtype = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
+        is_on = is_on and device == "cuda"
+    return _AUTOCAST.get(str(dtype)) if is_on else None
+
+
+def _without_autocast() -> None:
+    """In the child: what the parent was under is the question's to say. Left as it was it would hold in backward and in the optimizer's
+    step, where the weights' copies that it keeps would then stay for good."""
+    torch = sys.modules["torch"]
+    for device in ("cuda", "cpu"):
+        with contextlib.suppress(TypeError):  # before torch 2.4
+            torch.set_autocast_enabled(device, False)
+    torch.autocast_increment_nesting()
+    while (
+        torch.autocast_decrement_nesting() > 0
+    ):  # else the end of no autocast in the child is the outermost, which clears the cache
+        pass
+    torch.clear_autocast_cache()
 
 
 def _eager(model: Any) -> Any:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import memagent
+from memagent import prediction
 from memagent.estimator.trace.isolation import can_fork
+from tests.agent.estimator.trace.real import real_trace
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 PATIENCE_S = 60.0
@@ -17,12 +21,16 @@ PATIENCE_S = 60.0
 
 def wait_for_answer(run) -> None:
     """Until the trace has answered, or it is said why there is none."""
+    wait_until(lambda: run.prediction and (run.prediction.method == "trace" or "trace" in run.prediction.assumptions))
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        if run.prediction and (run.prediction.method == "trace" or "trace" in run.prediction.assumptions):
+        if is_so():
             return
         time.sleep(0.02)
-    raise TimeoutError(run.prediction)
+    raise TimeoutError
 
 
 def test_the_trace_of_the_first_inputs_becomes_the_runs_prediction(training, recording):
@@ -87,6 +95,33 @@ def test_a_model_that_cannot_be_traced_says_at_which_operator(recording):
     assert last.method == "formula" and "aten::sum" in last.assumptions["trace"]
 
 
+def autocast_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear
+    return torch.nn.Sequential(layer(256, 1024), torch.nn.GELU(), layer(1024, 1024), torch.nn.GELU(), layer(1024, 64))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_script_under_autocast_is_predicted_as_it_really_runs(recording, dtype):
+    """Real tensors of the same step, seen by the same recorder, are the truth."""
+    rows = torch.randn(512, 256)
+    name = None if dtype is None else "bf16"
+    truth = real_trace(autocast_model, rows, autocast=name).summary()
+    model = autocast_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with memagent.attach(model, optimizer) as run:
+        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = model(rows).mean()
+        loss.backward()
+        optimizer.step()
+        wait_for_answer(run)
+    trace = recording().predictions[-1]
+    assert trace.assumptions["autocast"] == (name or "none")
+    context = trace.components["context"]
+    found = {phase: size - context for phase, size in trace.phases.items()}
+    assert found == truth.phase_peak_bytes
+
+
 def test_where_memory_is_short_the_prediction_says_what_would_save_some(recording):
     block = lambda: torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64))  # noqa: E731
     model = torch.nn.Sequential(*(block() for _ in range(8)))
@@ -94,12 +129,30 @@ def test_where_memory_is_short_the_prediction_says_what_would_save_some(recordin
     with memagent.attach(model, optimizer, limit_bytes="1MiB") as run:
         model(torch.randn(4096, 64)).pow(2).mean().backward()
         optimizer.step()
-        wait_for_answer(run)
-    trace = recording().predictions[-1]
+        wait_until(lambda: run.prediction and run.prediction.advice)
+    _, before, trace = recording().predictions
+    assert (before.method, before.advice) == ("trace", [])  # told at once; the advice comes later
+    assert before.peak_allocated_bytes == trace.peak_allocated_bytes
     changes = {item.change: item.saving_bytes for item in trace.advice}
     assert changes["Activation checkpointing"] > 4 * 2**20
     assert changes["Smaller batch, accumulated"] > 4 * 2**20
     assert [item.saving_bytes for item in trace.advice] == sorted(changes.values(), reverse=True)
+
+
+def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch):
+    monkeypatch.setattr(prediction, "ADVICE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(prediction, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    run = memagent.attach(model, optimizer, limit_bytes="1MiB")
+    model(torch.randn(4096, 64)).pow(2).mean().backward()
+    optimizer.step()
+    wait_for_answer(run)
+    wait_until(lambda: not any(thread.name == "memagent-predict" for thread in threading.enumerate()))
+    run.finish()
+    assert [found.method for found in recording().predictions] == ["formula", "trace"]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_a_run_that_ends_first_leaves_no_process_behind(training):

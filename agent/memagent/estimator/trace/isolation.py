@@ -21,11 +21,12 @@ import marshal
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -34,6 +35,8 @@ from memagent.estimator.trace.events import MemoryEvent, Trace
 from memagent.estimator.trace.session import Growth, Job, trace_here
 
 _POLL_S = 0.05
+_LENGTH = struct.Struct("<Q")
+"""Of the answer that follows it in the pipe."""
 _EVENT_FIELDS = tuple(item.name for item in fields(MemoryEvent))
 
 
@@ -47,12 +50,13 @@ def can_fork() -> bool:
 
 
 class Forked:
-    """Work that has begun in a forked child, whose result is bytes. Raises OSError where the system refuses the fork.
+    """Work that has begun in a forked child, whose results are bytes, each sent when it is there. Raises OSError where the system refuses
+    the fork.
 
-    `result` may be asked for on another thread than the one that forked, once; `cancel` from any.
+    Results may be asked for on another thread than the one that forked, one after the other; `end` is called once, `cancel` from any.
     """
 
-    def __init__(self, work: Callable[[], bytes]) -> None:
+    def __init__(self, work: Callable[[], Iterable[bytes]]) -> None:
         reader, writer = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads "may lead to deadlocks": see 2.
@@ -62,19 +66,21 @@ class Forked:
         os.close(writer)
         self._reader = reader
 
-    def result(self, *, timeout_s: float, limit_growth_bytes: int | None = None) -> tuple[bytes | None, int]:
-        """What the child wrote, None when time was up first, and its exit code (negative: the signal that killed it).
+    def next(self, *, timeout_s: float, limit_growth_bytes: int | None = None) -> bytes | None:
+        """What the child sends next, empty when it has ended without, None when time was up first.
 
         Raises TraceError when it grows by more than the limit.
         """
-        try:
-            growth = Growth(limit_growth_bytes, self._pid)
-            answer = _read(self._reader, time.monotonic() + timeout_s, growth.check)
-        finally:
-            os.close(self._reader)
-            self.cancel()
-            status = _reaped(self._pid)
-        return answer, os.waitstatus_to_exitcode(status)
+        growth = Growth(limit_growth_bytes, self._pid)
+        until = time.monotonic() + timeout_s
+        head = _read(self._reader, _LENGTH.size, until, growth.check)
+        return _read(self._reader, _LENGTH.unpack(head)[0], until, growth.check) if head else head
+
+    def end(self) -> int:
+        """End the child if it has not ended, and give its exit code (negative: the signal that killed it)."""
+        os.close(self._reader)
+        self.cancel()
+        return os.waitstatus_to_exitcode(_reaped(self._pid))
 
     def cancel(self) -> None:
         """End the child, and with it those that it forked."""
@@ -84,8 +90,11 @@ class Forked:
 
 def trace_in_fork(job: Job, *, timeout_s: float) -> Trace:
     """Run the job in a forked child. Raises TraceError, ChildDiedError among them."""
-    begun = Forked(lambda: _encoded(job))
-    answer, exit_code = begun.result(timeout_s=timeout_s, limit_growth_bytes=job.limit_growth_bytes)
+    begun = Forked(lambda: [_encoded(job)])
+    try:
+        answer = begun.next(timeout_s=timeout_s, limit_growth_bytes=job.limit_growth_bytes)
+    finally:
+        exit_code = begun.end()
     return _decoded(answer, timeout_s, exit_code)
 
 
@@ -115,16 +124,20 @@ def main() -> None:
     output = os.dup(1)
     os.dup2(2, 1)  # what user code prints must not get into the answer
     job = unpacked(sys.stdin.buffer.read())
-    _write(output, _encoded(job))
+    with os.fdopen(output, "wb") as file:
+        file.write(_encoded(job))
     os._exit(0)
 
 
-def _be_child(work: Callable[[], bytes], reader: int, writer: int) -> None:
+def _be_child(work: Callable[[], Iterable[bytes]], reader: int, writer: int) -> None:
     """The forked child's life; never returns."""
     try:
         os.close(reader)
         _quieten()
-        _write(writer, work())
+        with os.fdopen(writer, "wb") as file:
+            for answer in work():
+                file.write(_LENGTH.pack(len(answer)) + answer)
+                file.flush()
     finally:
         os._exit(0)
 
@@ -160,11 +173,6 @@ def _encoded(job: Job, run: Callable[[Job], Trace] = trace_here) -> bytes:
         return marshal.dumps(("error", f"{type(error).__name__}: {error}"[:1000], ""))
 
 
-def _write(descriptor: int, body: bytes) -> None:
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(body)
-
-
 def _reaped(pid: int) -> int:
     """The child's wait status; 0 where the program's own reaper was faster."""
     try:
@@ -173,18 +181,21 @@ def _reaped(pid: int) -> int:
         return 0
 
 
-def _read(reader: int, until: float, check: Callable[[], None]) -> bytes | None:
-    """Everything the child writes until it closes its end; None when time is up first. `check` is called while nothing comes."""
-    parts: list[bytes] = []
-    while (left := until - time.monotonic()) > 0:
+def _read(reader: int, size: int, until: float, check: Callable[[], None]) -> bytes | None:
+    """So many bytes of what the child writes; b"" when it ends before, None when time is up. `check` is called while nothing comes."""
+    found = bytearray()
+    while len(found) < size:
+        left = until - time.monotonic()
+        if left <= 0:
+            return None
         if not select.select([reader], [], [], min(left, _POLL_S))[0]:
             check()
             continue
-        part = os.read(reader, 1 << 20)
+        part = os.read(reader, min(size - len(found), 1 << 20))
         if not part:
-            return b"".join(parts)
-        parts.append(part)
-    return None
+            return b""
+        found += part
+    return bytes(found)
 
 
 def _decoded(answer: bytes | None, timeout_s: float, exit_code: int) -> Trace:

@@ -85,9 +85,10 @@ def _fold_what_is_there() -> None:
     """Each alert from before becomes an incident of its own, under its own id."""
     is_sqlite = op.get_bind().dialect.name == "sqlite"
     cause = "json_extract(data, '$.cause')" if is_sqlite else "data ->> 'cause'"
+    fired_at = "CASE WHEN state NOT IN ('pending', 'ok') THEN opened_at END"
     op.execute(
         "INSERT INTO incidents (id, run_id, rule, cause, state, severity, opened_at, fired_at, updated_at, closed_at) "  # noqa: S608
-        f"SELECT id, run_id, rule, {cause}, state, severity, opened_at, opened_at, updated_at, closed_at FROM alerts"
+        f"SELECT id, run_id, rule, {cause}, state, severity, opened_at, {fired_at}, updated_at, closed_at FROM alerts"
     )
     op.execute("UPDATE alerts SET incident_id = id")
     op.execute("UPDATE notifications SET incident_id = alert_id")

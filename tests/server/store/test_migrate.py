@@ -15,7 +15,7 @@ from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
-from memagent_server.store.models import Base, Stream
+from memagent_server.store.models import Alert, Base, Incident, Notification, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch, read_samples
@@ -70,6 +70,58 @@ def test_the_bounds_of_a_prediction_survive_both_ways(empty):
     with empty.engine.connect() as connection:
         rows = connection.execute(text("SELECT low_bytes, high_bytes FROM predictions ORDER BY id")).all()
     assert [tuple(row) for row in rows] == [(90, 110), (None, None)]
+
+
+def test_alerts_from_before_become_incidents_of_their_own(empty):
+    """0004 gives each an incident under its own id, with its notifications; the next incident takes a free id."""
+    migrate.upgrade(empty, "0003")
+    with empty.engine.begin() as connection:
+        connection.execute(text(
+            "INSERT INTO runs (id, project, name, status, attempt, world_size, step, created_at, last_seen_at, config, tags, environment) "
+            "VALUES ('r', 'p', 'n', 'running', 0, 1, 0, 1.0, 1.0, '{}', '[]', '{}')"
+        ))  # fmt: skip
+        before = ((3, "firing", "NULL", '{"cause": "leak"}'), (5, "pending", "NULL", "{}"), (7, "oom", "6.0", "{}"))
+        for key, state, closed, data in before:
+            connection.execute(text(
+                "INSERT INTO alerts (id, run_id, rule, severity, state, version, opened_at, updated_at, closed_at, first_step, step, "
+                "summary, data) "
+                f"VALUES ({key}, 'r', 'oom_forecast', 'critical', '{state}', 0, 4.0, 5.0, {closed}, 8, 9, '', '{data}')"
+                .replace(":", r"\:")
+            ))  # fmt: skip
+            connection.execute(text(
+                "INSERT INTO transitions (id, alert_id, at, step, from_state, to_state, severity, reason, data) "
+                f"VALUES ({key}, {key}, 4.0, 8, 'ok', 'firing', 'critical', '', '{{}}')"
+            ))  # fmt: skip
+            connection.execute(text(
+                "INSERT INTO notifications (id, alert_id, transition_id, channel, dedup_key, state, attempts, created_at, "
+                f"next_attempt_at, receipt) VALUES ({key}, {key}, {key}, 'slack', 'k{key}', 'sent', 1, 4.0, 4.0, '{{}}')"
+            ))  # fmt: skip
+    for _ in range(2):  # up, and again after a downgrade
+        migrate.upgrade(empty)
+        with empty.write() as session:
+            told = [
+                (incident.id, incident.cause, incident.state, incident.opened_at, incident.fired_at, incident.closed_at)
+                for incident in session.query(Incident).order_by(Incident.id)
+            ]  # fmt: skip
+            assert told == [
+                (3, "leak", "firing", 4.0, 4.0, None),
+                (5, None, "pending", 4.0, None, None),
+                (7, None, "oom", 4.0, 4.0, 6.0),
+            ]
+            for kept in (Alert, Notification):
+                assert [(row.id, row.incident_id) for row in session.query(kept).order_by(kept.id)] == [
+                    (key, key) for key in (3, 5, 7)
+                ]
+            fresh = Incident(
+                run_id="r", rule="leak", state="pending", severity="warning", opened_at=9.0, updated_at=9.0
+            )
+            session.add(fresh)
+            session.flush()
+            assert fresh.id == 8
+        migrate.downgrade(empty, "0003")
+        with empty.engine.connect() as connection:
+            for table in ("alerts", "transitions", "notifications"):
+                assert list(connection.scalars(text(f"SELECT id FROM {table} ORDER BY id"))) == [3, 5, 7]
 
 
 def test_samples_survive_a_downgrade_and_an_upgrade(empty):

@@ -182,12 +182,12 @@ class Run:
         before = self._hold(name)
         try:
             yield
+            self._note_end_of(name)  # a checkpoint that failed is none
         except BaseException as error:
             self._last_words.note_phase(error)
             raise
         finally:
             self._hold(before)
-            self._note_end_of(name)
 
     def enter(self, phase: str, *inputs: Any) -> str:
         """The loop goes over to `phase` until somebody enters another; returns the one that ended. For integrations: `phase()` is for

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,11 +125,8 @@ class MemagentCallback(Callback):
 
         @functools.wraps(save)
         def saved(*arguments: Any, **keywords: Any) -> Any:
-            before = self._enter("checkpoint")
-            try:
+            with self.run.phase("checkpoint") if self.run is not None else nullcontext():
                 return save(*arguments, **keywords)
-            finally:
-                self._enter(before)
 
         trainer.save_checkpoint = saved
         self._removes.append(lambda: trainer.__dict__.pop("save_checkpoint", None))

@@ -142,6 +142,18 @@ def test_validating_and_saving_are_phases(fit, package, tmp_path, recording):
     }
     assert seen == {"eval": [1, 5], "checkpoint": [4, 7]}
     assert columns["input_size"][1:] == [32] * 8
+    assert [event.step for event in recording().events if event.kind == "checkpoint"] == [3, 6]
+
+
+def test_a_save_that_failed_is_no_checkpoint(fit, package, tmp_path, recording):
+    class Full(package.callbacks.ModelCheckpoint):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.save_checkpoint(tmp_path / "no such folder" / "\0")
+
+    with pytest.raises(ValueError, match="null"):
+        fit(max_epochs=1, callbacks=[Full()], enable_checkpointing=True)
+    assert recording().finish.status == "failed"
+    assert "checkpoint" not in [event.kind for event in recording().events]
 
 
 @pytest.mark.parametrize(("error", "status"), [(MemoryError, "oom"), (ValueError, "failed")])

@@ -59,6 +59,8 @@ class Rule:
 
 def when(facts: Mapping[str, Any]) -> str:
     """`in about 420 steps (25 min, between 18 min and 34 min)`."""
+    if facts.get("cause") == "eval":
+        return "when it next evaluates or saves a checkpoint"
     if facts.get("eta_step") is None:
         return "when the largest inputs come"
     steps_left = max(0.0, facts["eta_step"] - facts["step"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memagent.estimator.advice import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rules import when
+from memagent_server.alerts.rules import RULES, when
 from memagent_server.notify.channel import Story
 
 LATE_S = 120.0
@@ -38,7 +38,7 @@ def headline(story: Story) -> str:
         step=story.step,
         rule=story.rule.replace("_", " "),
         state=story.to_state,
-        summary=story.summary or f"has an alert: {story.rule}",
+        summary=_summary(story) if story.to_state == "firing" else "",
     )
 
 
@@ -98,6 +98,13 @@ def plain_text(story: Story) -> str:
 def cut(text: str, limit: int) -> str:
     """`text` in at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _summary(story: Story) -> str:
+    """What the rule says of this transition's facts; the alert's own summary may tell of a later one by now."""
+    if story.rule in RULES:
+        return RULES[story.rule].summarize(story.facts)
+    return story.summary or f"has an alert: {story.rule}"
 
 
 def _ranks(story: Story) -> str:

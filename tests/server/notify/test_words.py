@@ -52,14 +52,24 @@ def test_it_says_when_a_message_comes_late(a_story):
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("firing", "gpt-small is at 97 % of its limit"),
         ("averted", "gpt-small: high water is over"),
         ("finished", "gpt-small finished; high water is over"),
         ("some_new_state", "gpt-small: high water is some_new_state"),
     ],
 )
 def test_it_has_words_for_rules_and_states_that_it_does_not_know(a_story, state, words):
-    assert headline(a_story(rule="high_water", summary="is at 97 % of its limit", to_state=state)) == words
+    assert headline(a_story(rule="high_water", to_state=state)) == words
+
+
+def test_a_rule_says_what_stood_when_it_fired_though_more_happened_since(a_story):
+    late = a_story(rule="high_water", summary="is over since step 2,000")
+    assert headline(late) == "gpt-small peaks near its limit: 30.00 GiB of 40.00 GiB"
+    assert headline(a_story(rule="a_new_rule", summary="is odd")) == "gpt-small is odd"
+
+
+def test_an_evaluation_that_will_not_fit_has_no_step_but_an_occasion(a_story):
+    story = a_story(facts={"cause": "eval", "eta_step": None, "eta_low": None, "eta_high": None, "eta_s": None})
+    assert headline(story) == "gpt-small will run out of memory when it next evaluates or saves a checkpoint"
 
 
 def test_it_names_all_ranks_of_one_trouble(a_story):

@@ -108,7 +108,7 @@ class _Library:
         with self._lock:
             if not self._users and not self._is_missing:
                 try:
-                    self._pynvml = _begin()
+                    self._pynvml = begin()
                 except MissingError as reason:
                     self._is_missing = True
                     tell(f"no NVML readings: {reason}")
@@ -132,7 +132,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_library.reset)
 
 
-def _begin() -> Any:
+def begin() -> Any:
+    """The binding, with NVML begun. Raises MissingError, which says what to do."""
     try:
         import pynvml
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import cast
 
 from flask import Blueprint, Response, request
@@ -36,7 +37,9 @@ _FAR = 2**62
 
 @blueprint.get("/healthz")
 def get_health() -> Response:
-    return json_answer({"status": "ok", "version": memagent.__version__})
+    said = json_answer({"status": "ok", "version": memagent.__version__})
+    said.date = datetime.now(timezone.utc)  # granian sends none; `memagent doctor` compares clocks by it
+    return said
 
 
 @blueprint.get("/readyz")

@@ -1,0 +1,81 @@
+"""The folder that run files are written to, and what waits in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from memagent.delivery.file import try_lock
+from memagent.delivery.upload import Upload, find_files
+from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.units import GIB, MIB, format_bytes
+
+_SCARCE_BYTES, _FULL_BYTES = GIB, 64 * MIB
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    folder = patient.settings.directory
+    if (error := _write_error(folder)) is not None:
+        yield problem(f"{folder} cannot be written: {error}", "set MEMAGENT_DIR to a folder that can")
+    else:
+        yield judge_space(folder, shutil.disk_usage(_existing(folder)).free)
+    if folder.is_dir():
+        yield from _waiting(find_files([folder]), has_server=patient.settings.server is not None)
+
+
+def judge_space(folder: Path, free_bytes: int) -> Finding:
+    text = f"run files go to {folder}, {format_bytes(free_bytes)} free"
+    if free_bytes < _FULL_BYTES:
+        return problem(text, "free some space, or set MEMAGENT_DIR to another disk")
+    if free_bytes < _SCARCE_BYTES:
+        return warning(text, "free some space before a long run without a server")
+    return ok(text)
+
+
+def _write_error(folder: Path) -> str | None:
+    """Tried with a file and its lock where the folder exists; nothing is made where it does not."""
+    place = _existing(folder)
+    if not place.is_dir():
+        return f"{place} is no folder"
+    if place != folder:
+        return None if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written by this user"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"memagent")
+            file.flush()
+            try_lock(file.fileno())
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _waiting(files: list[Upload], *, has_server: bool) -> Iterator[Finding]:
+    unreadable = [file for file in files if file.outcome == "unreadable"]
+    left = [file for file in files if file.outcome != "unreadable" and not is_in_use(file.path)]
+    if unreadable:
+        yield warning(f"{len(unreadable)} run files cannot be read, as {unreadable[0].path}", "move them away")
+    if left and has_server:
+        yield warning(f"{len(left)} run files wait for the server", "memagent sync")
+    elif left:
+        yield ok(f"{len(left)} run files are kept here: `memagent runs` lists them, `memagent sync` uploads them")
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a process still writes to a run file, or uploads it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not try_lock(fd)
+    except OSError:  # a filesystem that knows no locks
+        return False
+    finally:
+        os.close(fd)

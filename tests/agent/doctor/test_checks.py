@@ -1,0 +1,210 @@
+"""Each check on an environment that is really so where this machine can be, and on what was found there where it cannot (GPUs)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from memagent.delivery.query import Answer
+from memagent.doctor import CHECKS, device, examine, folder, given, host, nvml, server
+from memagent.doctor.finding import Patient, ok
+from memagent.settings import Settings
+
+GIB = 2**30
+CPU = {"installed": True, "version": "2.9.0+cpu", "cuda": None, "hip": None, "devices": [], "others": []}
+CUDA = {**CPU, "version": "2.9.0+cu128", "cuda": "12.8"}
+
+
+def levels(findings) -> list[str]:
+    return [finding.level for finding in findings]
+
+
+def patient(**environ: str) -> Patient:
+    return Patient(environ, given.usable_settings(environ))
+
+
+def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
+    never = threading.Event()
+
+    def raises(_):
+        yield ok("before")
+        raise ZeroDivisionError("oh")
+
+    def hangs(_):
+        never.wait()
+        yield ok("never")
+
+    found = examine({}, checks={"a": raises, "b": hangs, "c": lambda _: iter([ok("fine")])}, deadline_s=0.2)
+    never.set()
+    assert levels(found["b"]) == ["warning"] and "no answer" in found["b"][0].text
+    assert "ZeroDivisionError: oh" in found["a"][-1].text
+    assert found["c"] == [ok("fine")]
+
+
+def test_every_setting_that_is_wrong_is_named_and_the_rest_is_used():
+    findings = list(given.check(patient(MEMAGENT_EVRY="3", MEMAGENT_EVERY="x", MEMAGENT_PROJECT="mine")))
+    assert levels(findings) == ["problem", "problem"]
+    assert "did you mean MEMAGENT_EVERY" in findings[0].text
+    assert given.usable_settings({"MEMAGENT_EVERY": "x", "MEMAGENT_PROJECT": "mine"}).project == "mine"
+
+
+def test_a_secret_is_never_shown():
+    assert "hunter2" not in str(list(given.check(patient(MEMAGENT_TOKEN="hunter2"))))
+
+
+@pytest.mark.parametrize(
+    ("found", "has_driver", "environ", "expected", "said"),
+    [
+        ({"installed": False}, False, {}, ["warning"], "not installed"),
+        (CPU, False, {}, ["ok"], "build for the CPU"),
+        (CPU, True, {}, ["problem"], "has an NVIDIA driver"),
+        (CUDA, False, {}, ["warning"], "no driver"),
+        ({**CUDA, "error": "driver is too old"}, True, {}, ["problem"], "driver is too old"),
+        (CUDA, True, {"CUDA_VISIBLE_DEVICES": ""}, ["warning"], "hides every GPU"),
+        ({**CUDA, "devices": [["NVIDIA A100", 80 * GIB]]}, True, {}, ["ok", "ok"], "CUDA 12.8"),
+        ({**CPU, "others": ["mps"]}, False, {}, ["ok"], "device mps"),
+        ({**CPU, "version": "1.13.1"}, False, {}, ["problem", "ok"], "too old"),
+    ],
+)
+def test_torch_is_judged_by_its_build_and_the_driver(found, has_driver, environ, expected, said):
+    findings = list(device.judge(found, has_driver=has_driver, environ=environ))
+    assert levels(findings) == expected
+    assert said in findings[0].text
+    assert all(finding.advice for finding in findings if finding.level != "ok")
+
+
+def test_the_installed_torch_is_found():
+    (first, *_) = device.check(Patient(dict(os.environ), Settings()))
+    assert first.text.startswith("torch ")
+
+
+def test_a_torch_that_cannot_be_imported_is_a_problem(tmp_path: Path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    (finding,) = device.check(Patient({**os.environ, "PYTHONPATH": str(tmp_path)}, Settings()))
+    assert finding.level == "problem" and "libcudart.so.12" in finding.text
+
+
+def test_the_wrong_pynvml_is_a_problem_and_a_missing_driver_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", type(sys)("pynvml"))
+    (finding,) = nvml.check(patient())
+    assert finding.level == "problem" and "nvidia-ml-py" in finding.advice
+    assert nvml.judge_missing("NVML Shared Library Not Found", has_driver=False).level == "ok"
+    assert nvml.judge_missing("NVML Shared Library Not Found", has_driver=True).level == "warning"
+
+
+def test_host_memory_is_judged_by_its_smallest_limit():
+    assert levels([host.judge(size, "") for size in (GIB // 4, GIB, 8 * GIB)]) == ["problem", "warning", "ok"]
+    assert list(host.check(patient(MEMAGENT_LIMIT_BYTES="1GiB")))[-1].text.startswith("MEMAGENT_LIMIT_BYTES: 1.00 GiB")
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem_and_none_is_made(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    findings = list(folder.check(patient(MEMAGENT_DIR=str(tmp_path / "file" / "runs"))))
+    assert levels(findings) == ["problem"]
+    assert folder.judge_space(tmp_path, 10).level == "problem"
+    list(folder.check(patient(MEMAGENT_DIR=str(tmp_path / "new"))))
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_that_wait_are_a_warning_where_there_is_a_server(tmp_path: Path, training):
+    import memagent
+
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer):
+        step()
+        busy = list(folder.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
+    kept = list(folder.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
+    waiting = list(folder.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"], MEMAGENT_SERVER="http://127.0.0.1:1")))
+    assert (len(busy), levels(kept), levels(waiting)) == (1, ["ok", "ok"], ["ok", "warning"])
+    assert waiting[1].advice == "memagent sync"
+
+
+@pytest.fixture
+def stranger():
+    """A web server that is not memagent's."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", "https://elsewhere.test/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    web = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=web.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{web.server_port}"
+    web.shutdown()
+    thread.join()
+    web.server_close()
+
+
+def test_a_server_that_is_not_memagents_is_a_problem(stranger):
+    (finding,) = server.check(patient(MEMAGENT_SERVER=stranger))
+    assert finding.level == "problem" and "https://elsewhere.test/" in finding.advice
+    (finding,) = server.check(patient(MEMAGENT_SERVER=stranger.replace("http:", "https:")))
+    assert finding.level == "problem" and "TLS failed" in finding.text
+
+
+def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        (finding,) = server.check(patient(MEMAGENT_SERVER=f"http://127.0.0.1:{free.getsockname()[1]}"))
+    assert "refused" in finding.text
+    (finding,) = server.check(patient(MEMAGENT_SERVER="http://no-such-host.invalid"))
+    assert "host name is not known" in finding.text
+
+
+@pytest.mark.parametrize(("ahead_s", "level"), [(0.0, "ok"), (-60.0, "warning"), (60.0, "warning")])
+def test_clocks_that_disagree_are_a_warning(ahead_s, level):
+    now = 1_800_000_000.0
+    answer = Answer(200, {"date": formatdate(now, usegmt=True)}, b"", now + ahead_s, now + ahead_s + 0.1)
+    (finding,) = server.judge_clock(answer)
+    assert finding.level == level
+    assert ("ahead" in finding.text) == (ahead_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "post", "level", "said"),
+    [
+        (200, 400, "ok", "send runs and read them"),
+        (403, 400, "ok", "not read them"),
+        (200, 403, "problem", "may read, and not send"),
+        (401, 401, "problem", "unknown or revoked"),
+        (403, 403, "problem", "refused"),
+    ],
+)
+def test_a_token_is_judged_by_what_it_may_do(read, post, level, said):
+    (finding,) = server.judge_access(Answer(read, {}, b"", 0, 0), Answer(post, {}, b"", 0, 0), has_token=True)
+    assert finding.level == level and said in finding.text
+
+
+def test_a_real_server_and_its_tokens(start_server):
+    live = start_server(environ={"MEMAGENT_ADMIN_TOKEN": "the admin's token of some length"})
+    address = {"MEMAGENT_SERVER": live.url}
+    assert levels(server.check(patient(**address, MEMAGENT_TOKEN="the admin's token of some length"))) == ["ok"] * 3
+    assert levels(server.check(patient(**address, MEMAGENT_TOKEN="wrong"))) == ["ok", "ok", "problem"]
+    assert levels(server.check(patient(**address))) == ["ok", "ok", "problem"]
+    assert live.get("/api/v1/runs", authorization="Bearer the admin's token of some length").json["runs"] == []
+
+
+def test_the_command_prints_every_check_and_exits_with_1_for_a_problem(monkeypatch, capsys):
+    assert main(["doctor"]) == 0
+    assert "torch " in capsys.readouterr().out
+    monkeypatch.setenv("MEMAGENT_EVERY", "x")
+    assert main(["doctor", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["problems"] == 1
+    assert {one["check"] for one in said["findings"]} == set(CHECKS)

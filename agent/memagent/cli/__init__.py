@@ -20,6 +20,7 @@ VERBS = {
     "run": "attach to a training script without touching it",
     "estimate": "say what a training step will need, before it runs",
     "sync": "upload runs that were recorded without a server, or while it was away",
+    "runs": "list runs: the server's, or those recorded here",
     "doctor": "explain what is wrong in this environment",
     "demo": "train for real, leak for real, and be warned before it dies",
     "serve": "start the server: API, pages, metrics and the worker",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memagent.delivery.file import try_lock
+from memagent.delivery.recorded import is_in_use
 from memagent.delivery.upload import Upload, find_files
 from memagent.doctor.finding import Finding, Patient, ok, problem, warning
 from memagent.units import GIB, MIB, format_bytes
@@ -65,17 +66,3 @@ def _waiting(files: list[Upload], *, has_server: bool) -> Iterator[Finding]:
         yield warning(f"{len(left)} run files wait for the server", "memagent sync")
     elif left:
         yield ok(f"{len(left)} run files are kept here: `memagent runs` lists them, `memagent sync` uploads them")
-
-
-def is_in_use(path: Path) -> bool:
-    """Whether a process still writes to a run file, or uploads it."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not try_lock(fd)
-    except OSError:  # a filesystem that knows no locks
-        return False
-    finally:
-        os.close(fd)

@@ -1,0 +1,121 @@
+"""List runs, the newest first: the server's, or without one those that were recorded to files here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import urlencode
+
+from memagent.delivery.query import ask
+from memagent.delivery.recorded import recorded_runs
+from memagent.errors import DeliveryError, SettingError
+from memagent.settings import Settings
+from memagent.units import format_bytes, format_duration
+
+STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
+_MOST = 200
+_HEAD = ("RUN", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
+_NARROWEST = 12
+_COLOURS = {"oom": "31", "failed": "31", "lost_contact": "33", "running": "32", "warning": "33", "critical": "31"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--status", choices=STATUSES, help="only runs with this status")
+    parser.add_argument("--project", help="only runs of this project")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help=f"how many, 1 to {_MOST} (default: 20)")
+    parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER")
+    parser.add_argument("--token", help="access token with scope read; default MEMAGENT_TOKEN")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.limit <= _MOST:
+        raise SettingError(f"--limit is {arguments.limit}: give 1 to {_MOST}")
+    settings = Settings.from_environ(server=arguments.server, token=arguments.token)
+    wanted = {name: value for name in ("status", "project") if (value := getattr(arguments, name)) is not None}
+    if settings.server is not None:
+        found = _ask(settings.server, settings.token, {**wanted, "limit": arguments.limit})
+    else:
+        every = recorded_runs(settings.directory)
+        found = [one for one in every if all(one[name] == value for name, value in wanted.items())][: arguments.limit]
+    if arguments.json:
+        print(json.dumps({"server": settings.server, "runs": found}, indent=2))
+    elif found:
+        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        rows = [_row(one, time.time()) for one in found]
+        for line in table(rows, shutil.get_terminal_size().columns, in_colour=in_colour):
+            print(line)
+    else:
+        print(f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}")
+    return 0
+
+
+def _ask(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = ask(server, f"/api/v1/runs?{urlencode(query)}", token=token)
+    found = answer.fields()
+    if answer.status != 200 or "runs" not in found:
+        detail = found.get("detail") or "that is no memagent server's answer; `memagent doctor` looks closer"
+        raise DeliveryError(f"{server} answered {answer.status}: {detail}")
+    return list(found["runs"])
+
+
+def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
+    forecast, total = run["forecast"] or {}, run["total_steps"]
+    name, step = run["name"], run["step"] or 0
+    return (
+        _printable(f"{name} ({run['id']})" if name and name != run["id"] else run["id"]),
+        run["status"],
+        f"{step:,} of {total:,}" if total else f"{step:,}",
+        f"{format_bytes(run['peak_bytes'])} / {format_bytes(run['limit_bytes'])}",
+        _forecast(forecast),
+        _ago(run["started_at"], now),
+    )
+
+
+def _printable(text: str) -> str:
+    """Names come from anybody: no control sequences for somebody's terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _forecast(forecast: dict[str, Any]) -> str:
+    level, eta = forecast.get("level"), forecast.get("eta_step")
+    if level is None:
+        return "–"
+    return f"{level} at {eta:,.0f}" if level != "ok" and eta is not None else str(level)
+
+
+def _ago(started_at: str | float | None, now: float) -> str:
+    if started_at is None:
+        return "–"
+    if isinstance(started_at, str):
+        moment = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
+        started_at = moment.astimezone(timezone.utc).timestamp()
+    return f"{format_duration(max(0.0, now - started_at))} ago"
+
+
+def table(rows: Sequence[tuple[str, ...]], columns: int, *, in_colour: bool = False) -> list[str]:
+    """Lines of text in `columns` of a terminal; the first column gives way where they are too few."""
+    widths = [max(map(len, cells)) for cells in zip(_HEAD, *rows, strict=True)]
+    rest = sum(widths[1:]) + 2 * (len(widths) - 1)
+    widths[0] = max(_NARROWEST, min(widths[0], columns - rest))
+    return [_line(cells, widths, in_colour=in_colour) for cells in (_HEAD, *rows)]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], *, in_colour: bool) -> str:
+    first = cells[0] if len(cells[0]) <= widths[0] else f"{cells[0][: widths[0] - 1]}…"
+    padded = [text.ljust(width) for text, width in zip((first, *cells[1:]), widths, strict=True)]
+    if in_colour:
+        padded = [_coloured(text) for text in padded]
+    return "  ".join(padded).rstrip()
+
+
+def _coloured(text: str) -> str:
+    code = _COLOURS.get(text.split(" ", maxsplit=1)[0])
+    return f"\033[{code}m{text}\033[0m" if code else text

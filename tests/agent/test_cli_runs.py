@@ -1,0 +1,88 @@
+"""`memagent runs` on real run files and on a real server."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+import memagent
+from memagent.cli import main
+from memagent.cli.runs import table
+
+
+@pytest.fixture
+def two_runs(training):
+    """One that completed after three steps, one that failed after one."""
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, run_id="first", name="\033[31mred", project="a", total_steps=3):
+        for _ in range(3):
+            step()
+    with pytest.raises(KeyError), memagent.attach(model, optimizer, run_id="second", project="b"):
+        step()
+        raise KeyError
+
+
+def listed(capsys, *arguments: str) -> list[dict]:
+    assert main(["runs", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)["runs"]
+
+
+def test_runs_in_files_are_listed_the_newest_first(two_runs, capsys):
+    second, first = listed(capsys)
+    assert (second["id"], second["status"], second["step"]) == ("second", "failed", 1)
+    assert (first["id"], first["status"], first["step"], first["total_steps"]) == ("first", "completed", 3, 3)
+    assert first["limit_bytes"] > first["peak_bytes"] > 2**20
+    assert [one["id"] for one in listed(capsys, "--status", "failed")] == ["second"]
+    assert [one["id"] for one in listed(capsys, "--project", "a")] == ["first"]
+    assert [one["id"] for one in listed(capsys, "--limit", "1")] == ["second"]
+
+
+def test_a_run_that_is_still_written_is_running(training, capsys):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, run_id="busy"):
+        step()
+        for _ in range(400):
+            if found := listed(capsys):
+                break
+            time.sleep(0.05)
+        assert [one["status"] for one in found] == ["running"]
+
+
+def test_the_table_is_plain_text_without_control_sequences(two_runs, capsys):
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("RUN") and len(lines) == 3
+    assert "3 of 3" in lines[2] and "?[31mred (first)" in lines[2]
+    assert "\033" not in "".join(lines)
+
+
+def test_the_table_fits_the_terminal():
+    row = ("a name that is rather long for a narrow terminal", "oom", "12", "1.00 GiB / 2.00 GiB", "ok", "8 s ago")
+    lines = table([row], 80)
+    assert max(map(len, lines)) <= 80 and "…" in lines[1]
+    assert lines[0].index("STATUS") == lines[1].index("oom")
+    assert "\033[31moom" in table([row], 200, in_colour=True)[1]
+
+
+def test_nothing_recorded_is_said(capsys):
+    assert main(["runs"]) == 0
+    assert "no such run in" in capsys.readouterr().out
+    assert main(["runs", "--limit", "0"]) == 2
+
+
+def test_the_servers_runs_are_listed(live_server, training, capsys):
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, run_id="told", server=live_server.url):
+        step()
+    (found,) = listed(capsys, "--server", live_server.url)
+    assert (found["id"], found["status"], found["step"]) == ("told", "completed", 1)
+    assert main(["runs", "--server", live_server.url]) == 0
+    assert "told" in capsys.readouterr().out
+    assert listed(capsys, "--server", live_server.url, "--status", "oom") == []
+
+
+def test_a_server_that_is_away_is_one_line(capsys):
+    assert main(["runs", "--server", "http://127.0.0.1:1"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err

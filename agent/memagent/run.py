@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
@@ -30,6 +31,7 @@ from memagent.foresight import Foresight
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
 from memagent.hooks.step import Remove
+from memagent.html import card
 from memagent.identity import Identity
 from memagent.inquiry import HELD_BY_SOMEBODY, Inquiry
 from memagent.lastwords import LastWords
@@ -304,6 +306,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<memagent.Run {self.id} {self.status} step={self.step} {self._place()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        with self.guard.at("html"):
+            name, total_steps = self.settings.name, self.options.total_steps
+            return card(self.report(), place=self._place(), name=name, url=self.url, total_steps=total_steps)
+        return escape(repr(self))
 
     # -- what happens on the training thread ------------------------------------------------------------------------------------
 

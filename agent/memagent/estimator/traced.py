@@ -78,7 +78,7 @@ def estimate_of(
         phases={peak.phase: peak.allocated for peak in replayed.phases if peak.step == trace.steps - 1},
         assumptions=facts,
         timeline=tuple((f"{peak.phase} of step {peak.step}", peak.allocated) for peak in replayed.phases),
-        terms={"history": device - reserved - context_bytes},
+        terms={"cublas_workspace": workspace_bytes, "history": device - reserved - context_bytes},
         fits_by_replay=fits,
         gives_back=gives_back,
     )

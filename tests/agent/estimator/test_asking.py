@@ -105,6 +105,7 @@ def test_a_card_brings_its_memory_and_its_context():
     found = estimate(Stack, ((32, 256), "float32"), loss=mean, gpu="a100")
     assert found.limit_bytes == 80 * 2**30 and found.components["context"] > 100 * MIB
     assert found.peak_device_bytes == found.peak_reserved_bytes + found.components["context"] + found.terms["history"]
+    assert found.terms["cublas_workspace"] == found.components["workspace"] > 0
 
 
 def test_what_cannot_be_traced_gets_the_formula_and_says_at_which_operator():

@@ -24,6 +24,7 @@ from memagent.estimator.intervals import (
     context_widths,
     intervals_of,
 )
+from memagent.estimator.rewrites import holds_scores
 from memagent.estimator.trace import MemoryEvent, Trace
 
 HISTORY = 0.05
@@ -46,7 +47,7 @@ def estimate_of(
     """The estimate of a traced step. `workspace_bytes` is what libraries keep in the allocator (cuBLAS), `context_bytes` what the process
     holds outside of it, with `context_interval` where that was not measured. Where the limit makes the allocator give back its cache, what
     is reserved is what it then holds."""
-    facts = {**(assumptions or {}), **_facts(trace)}
+    facts = {**(assumptions or {}), **_facts(trace), **_seen(trace, assumptions or {})}
     if trace.device_rules == "cpu":
         return _on_host(trace, limit_bytes, context_bytes, facts)
     events = list(_with_workspace(trace.events, workspace_bytes))
@@ -177,3 +178,22 @@ def _facts(trace: Trace) -> dict[str, Any]:
             for tensor in top
         ],
     }
+
+
+def _seen(trace: Trace, asked: Mapping[str, Any]) -> dict[str, str]:
+    """What the step did of what a run may turn out not to do: attention by a fused operator or with its scores held, and recomputation."""
+    found = {}
+    if any(event.op.startswith("aten::_scaled_dot_product") for event in trace.events):
+        found["attention"] = "sdpa"
+    elif holds_scores(trace):
+        found["attention"] = "eager"
+    if asked.get("checkpointing", "none") == "none" and _recomputes(trace):
+        found["checkpointing"] = "by the model"
+    return found
+
+
+def _recomputes(trace: Trace) -> bool:
+    """Whether modules run again in backward: what they allocate there has a module and a line of its source."""
+    return any(
+        event.phase == "backward" and event.kind == "alloc" and event.module and event.source for event in trace.events
+    )

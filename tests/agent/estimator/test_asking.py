@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import memagent
 from memagent.errors import EstimateError, SettingError
@@ -175,6 +176,30 @@ def test_the_dict_is_json_with_a_timeline():
     ]
     assert max(moment["peak_bytes"] for moment in written["timeline"]) == found.peak_allocated_bytes
     assert written["margin_bytes"] == found.margin_bytes and written["fits"] is True and written["advice"]
+
+
+def test_a_trace_says_how_attention_ran_and_whether_the_model_recomputes():
+    """The server names these where a run keeps more than was predicted."""
+
+    class Attends(torch.nn.Module):
+        def __init__(self, *, fused: bool, recomputes: bool) -> None:
+            super().__init__()
+            self.inner, self.fused, self.recomputes = Block(64), fused, recomputes
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            if self.recomputes:
+                inputs = checkpoint(self.inner, inputs, use_reentrant=False)
+            if self.fused:
+                return torch.nn.functional.scaled_dot_product_attention(inputs, inputs, inputs)
+            return (inputs @ inputs.transpose(-1, -2)).softmax(-1) @ inputs
+
+    def told(**model):
+        assumed = estimate(Attends(**model), ((2, 2, 128, 64), "float32"), loss=mean).assumptions
+        return assumed["attention"], assumed["checkpointing"]
+
+    assert told(fused=True, recomputes=False) == ("sdpa", "none")
+    assert told(fused=False, recomputes=True) == ("eager", "by the model")
+    assert "attention" not in estimate(Stack(), ((8, 256), "float32"), loss=mean).assumptions
 
 
 def test_checkpointing_of_transformers_warns_of_nothing():

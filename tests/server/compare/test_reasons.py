@@ -23,7 +23,10 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
     ("component", "predicted", "observed", "facts", "words"),
     [
         ("activations", 10, 20, Facts("trace", {"checkpointing": "full"}), "checkpointing was assumed"),
+        ("activations", 10, 20, Facts("trace", {"checkpointing": "by the model"}), "checkpointing was assumed"),
         ("activations", 10, 20, Facts("trace", {"attention": "flash"}), "eager path"),
+        ("activations", 10, 20, Facts("trace", {"checkpointing": "none", "attention": "sdpa"}), "eager path"),
+        ("activations", 10, 20, Facts("trace", {"checkpointing": "none", "attention": "eager"}), "tensors live longer"),
         ("activations", 10, 20, Facts("trace", {}, input_ratio=2.0), "2.00 times the size"),
         ("activations", 10, 20, Facts("trace", {}, input_ratio=0.5), "tensors live longer"),
         ("activations", 10, 20, FORMULA, "outside of modules"),

@@ -168,6 +168,11 @@ def test_a_sweep_in_json_has_an_estimate_for_each_cell(estimate):
     assert [(row["batch"], row["method"]) for row in json.loads(out)] == [(1, "formula"), (2, "formula")]
 
 
+def test_a_sweep_alone_is_over_usual_batches(estimate):
+    _, out, _ = estimate("--model", "gpt2", "--seq", "512", "--sweep", "--json")
+    assert [(row["batch"], row["sequence"]) for row in json.loads(out)] == [(size, 512) for size in (1, 2, 4, 8, 16)]
+
+
 def test_progress_is_shown_where_somebody_watches(estimate, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     _, _, err = estimate("--model", "gpt2", "--sweep", "batch=1,2,4")

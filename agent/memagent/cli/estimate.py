@@ -68,7 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_argument_group("what is asked")
     asked.add_argument("--max-batch", action="store_true", help="find the largest batch that fits --gpu")
     asked.add_argument(
-        "--sweep", nargs="+", metavar="batch=1,2,4 seq=512,1024", help="a table over batches and sequences"
+        "--sweep",
+        nargs="*",
+        metavar="batch=1,2,4 seq=512,1024",
+        help="a table over batches and sequences; alone, over batches of 1 to 16",
     )
     asked.add_argument("--advice", action="store_true", help="all that would save memory here, with lines of code")
     asked.add_argument("--json", action="store_true", help="print one JSON document")
@@ -107,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _answer(subject: Subject, arguments: argparse.Namespace) -> int:
     ink = Ink(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     with _Progress() as tell:
-        if arguments.sweep:
+        if arguments.sweep is not None:
             return _swept(subject, arguments, ink, tell)
         if arguments.max_batch:
             return _largest(subject, arguments, ink, tell)
@@ -316,8 +319,12 @@ def _context(arguments: argparse.Namespace) -> int | None:
     return None if arguments.context is None else parse_bytes(arguments.context)
 
 
+_SWEEP = "batch=1,2,4,8,16"
+"""Where --sweep is given alone; the sequence is then that of the model, or --seq's."""
+
+
 def _swept(subject: Subject, arguments: argparse.Namespace, ink: Ink, tell: Callable[[str], None]) -> int:
-    asked = _sweep(arguments.sweep)
+    asked = _sweep(arguments.sweep or [_SWEEP])
     cells = list(grid(subject, batches=asked.get("batch", ()), sequences=asked.get("seq", ()), tell=tell))
     tell("")
     if arguments.json:

@@ -19,7 +19,7 @@ from math import inf
 
 from memagent.forecast.answer import Cause, Forecast, Level
 from memagent.forecast.garbage import GarbageCheck, GcProbe
-from memagent.forecast.reach import LAST_STEPS, NOTICE_AHEAD, Reach, reach
+from memagent.forecast.reach import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Reach, reach
 from memagent.forecast.series import StepClock
 from memagent.forecast.signals import Signals, reading
 from memagent.forecast.steady import Steady
@@ -38,6 +38,8 @@ LIKELY, UNLIKELY, QUIET = 0.7, 0.3, 0.01
 """A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
 MEANT = 3
 """So much less far growth is believed that may be meant to be."""
+UNEXPECTED, OUTGROWN = 1.5, 1.02
+"""So much further a leak is believed that has grown past what the estimator expects, and how far past: its usual error."""
 FIRST_EPOCH = 0.2
 """Share of the plan that a first epoch of unknown length seldom exceeds."""
 EVAL_COMES = 0.9
@@ -266,6 +268,8 @@ class Forecaster:
         page = nearest.page_ahead * (2.0 if paged else 1.0)
         if nearest.steps_left > LAST_STEPS and self._may_be_meant(step, nearest):
             page /= MEANT
+        elif self._is_unexpected(nearest):
+            page *= UNEXPECTED
         if nearest.ahead <= page and not self._ends_with_epoch(step, nearest):
             return "critical" if self._is_close(nearest) else "warning"
         return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
@@ -291,6 +295,14 @@ class Forecaster:
         if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:
             return False  # an accumulator looks like a leak until its first epoch ends
         return step + nearest.steps_left < FIRST_EPOCH * self.total_steps
+
+    def _is_unexpected(self, nearest: Reach) -> bool:
+        """A leak that has outgrown the estimator's prediction: nothing that the training needs explains it. A run that was above it all
+        along says that the prediction is wrong, and one by jumps or dying out may be of compiled graphs, which nobody predicts."""
+        if not self._predicted_peak or nearest.cause != "leak" or nearest.page_ahead < PAGE_AHEAD:
+            return False
+        observed = self._signals.floor + self._signals.excess.recent
+        return observed - nearest.slope * nearest.watched_steps < self._predicted_peak < observed / OUTGROWN
 
     def _unless_garbage(self, step: int, nearest: Reach, level: Level) -> Level:
         """A leak's page waits for a collection of garbage, and goes where one shows that there is no leak (`garbage`)."""

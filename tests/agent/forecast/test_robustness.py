@@ -192,6 +192,16 @@ def test_growth_up_to_what_the_estimator_predicted_needs_more_evidence():
     assert without.step < expected.step < 1250
 
 
+def test_a_leak_that_outgrew_what_the_estimator_predicted_is_looked_at_earlier():
+    without, outgrown = page(range(1300)), page(range(1300), predicted_peak_bytes=20 * GIB)
+    assert outgrown.step < without.step
+
+
+def test_a_prediction_that_was_too_low_all_along_is_no_reason_to_look_earlier():
+    without, wrong = page(range(1300)), page(range(1300), predicted_peak_bytes=2 * GIB)
+    assert wrong.step == without.step
+
+
 @pytest.mark.parametrize("limit", [1, 1000, 2**20])
 def test_a_tiny_limit_is_a_limit(limit):
     forecaster = Forecaster(limit)

@@ -245,11 +245,11 @@ class Forecaster:
         signals = self._signals
         if not signals.trends:
             return None
-        largest_is_known = signals.excess.at_input(self._max_input) is not None  # then its trend ends there
+        inputs_end = self._inputs_end(signals)
         device: dict[Cause, Trend] = {
             cause: trend
             for cause, trend in signals.trends.items()
-            if cause != "host_memory" and not (cause == "input" and largest_is_known)
+            if cause != "host_memory" and not (cause == "input" and inputs_end)
         }
         found = [reach(device, self.limit_bytes - signals.expected_need(step), self.limit_bytes)]
         host = signals.trends.get("host_memory")
@@ -258,6 +258,13 @@ class Forecaster:
                 reach({"host_memory": host}, self.host_limit_bytes - signals.expected_host(step), self.host_limit_bytes)
             )
         return min((one for one in found if one), key=lambda one: one.steps_left, default=None)
+
+    def _inputs_end(self, signals: Signals) -> bool:
+        """Whether what inputs make grow is known to end: at the largest input, and below the limit where the floor keeps it."""
+        kept = signals.kept_to_come(self._max_input)
+        if kept is not None:
+            return signals.need + kept <= self.limit_bytes
+        return signals.excess.at_input(self._max_input) is not None
 
     def _level(self, step: int, nearest: Reach) -> Level:
         """How bad that is."""

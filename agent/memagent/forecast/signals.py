@@ -7,6 +7,8 @@ others    used on the device and not reserved by this process                   
 host      memory of the process tree, where it has a limit of its own                 -> host_memory
 
 The step that dies is that whose need = floor + excess + split + others reaches the limit.
+
+Where there is no caching allocator, as on a CPU, the floor keeps what the largest input needed: growth that follows it is input's (`kept`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from math import inf
 
 from memagent.forecast.answer import Cause
+from memagent.forecast.kept import Kept
 from memagent.forecast.series import Excess
 from memagent.forecast.tail import Tail
 from memagent.forecast.trail import Trail
@@ -45,6 +48,7 @@ class Signals:
         self.trends: dict[Cause, Trend] = {}
         self.excess = Excess()
         self._tail = Tail()
+        self._kept = Kept()
         self.used: float | None = None
         """Most that was used within the newest step."""
         self.floor = self.split = self.others = self.host = 0.0
@@ -91,6 +95,8 @@ class Signals:
             self.excess.add(excess, input_size)
             if training:
                 self._tail.add(excess)
+            if input_size is not None and reserved is None:
+                self._kept.see(input_size)
             self._watch("leak", step, floor, settled)
             if excess:
                 self._watch("input", step, excess, settled)
@@ -112,15 +118,23 @@ class Signals:
         largest = self.excess.at_input(largest_input)
         return 0.0 if largest is not None and largest <= room else self._tail.chance(room, steps)
 
+    def kept_to_come(self, largest_input: float | None) -> float | None:
+        """Bytes that the floor will still grow by until the largest input has come, or None where inputs do not explain its growth."""
+        return self._kept.to_come(largest_input)
+
     def forget(self, cause: Cause) -> None:
         """Watch a series anew from here."""
         self._trails[cause].clear()
         self.trends.pop(cause, None)
+        if cause == "leak":
+            self._kept.clear()
 
     def _watch(self, cause: Cause, step: int, value: float, settled: bool) -> None:
         if not settled:
             return
         trail = self._trails[cause]
+        if cause == "leak" and self._kept.largest:
+            self._kept.add(step)
         if trail.add(step, value, self._trifle[cause]) and cause in ("leak", "host_memory"):
             self._new_buckets += 1
         if trail.fell_at == step:
@@ -129,10 +143,27 @@ class Signals:
     def _look(self) -> None:
         """Fit the trends anew."""
         self._new_buckets = 0
-        self.trends = {}
-        for cause, trail in self._trails.items():
-            trend = find_trend(
-                trail.steps, trail.values, self._trifle[cause], tops=trail.tops, repeats_from=trail.repeats_from()
-            )
-            if trend is not None:
-                self.trends[cause] = trend
+        found = {cause: self._trend(cause) for cause in self._trails}
+        self.trends = {cause: trend for cause, trend in found.items() if trend is not None}
+        self._tell_kept_from_leaked()
+
+    def _trend(self, cause: Cause, start: int = 0) -> Trend | None:
+        """Of one series from the bucket `start` on."""
+        trail = self._trails[cause]
+        steps, values, tops = (each[start:] if start else each for each in (trail.steps, trail.values, trail.tops))
+        return find_trend(steps, values, self._trifle[cause], tops=tops, repeats_from=trail.repeats_from())
+
+    def _tell_kept_from_leaked(self) -> None:
+        """Growth of the floor that the largest input explains is no leak. Of it and the step peaks' own growth the steeper counts."""
+        grown = self.trends.get("leak")
+        if grown is None or not self._kept.largest or not self._kept.explains(self._trails["leak"], grown.since_step):
+            return
+        del self.trends["leak"]
+        stayed_since = self._kept.stayed_since
+        if stayed_since is not None:
+            leak = self._trend("leak", stayed_since)
+            if leak is not None:
+                self.trends["leak"] = leak
+            return
+        beside = self.trends.get("input")
+        self.trends["input"] = grown if beside is None or beside.slope < grown.slope else beside

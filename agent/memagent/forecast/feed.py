@@ -1,6 +1,7 @@
 """Sample columns into a forecaster, row by row: the same on the server and in the process.
 
-1. A row is an optimizer step, so its number says how many of them there were: the row of step 0 is taken before the first.
+1. A row is an optimizer step, so its number says how many of them there were: the row of step 0 is taken before the first. Where rows are
+   something else, as batches whose gradients are summed up, a column `optimizer_steps` beats that.
 2. The phase of a row is the one that made its peak. Where that is no part of training (OTHERS: its column `phase_NAME_peak_bytes` is
    above all of the step's own) the row says nothing of what a training step takes. Phases of other names are the script's own parts of
    its step. A column `phase` beats that.
@@ -36,12 +37,13 @@ def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterat
     """The forecast after each row of consecutive samples; `columns` are named as on the wire, `step` among them."""
     readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}
     phases = columns.get("phase") or _phases(columns)
+    taken = columns.get("optimizer_steps")
     for row, number in enumerate(columns["step"]):
         step = int(number or 0)
         yield forecaster.update(
             step,
             phase=phases[row] if phases else "train",
-            optimizer_steps=step,
+            optimizer_steps=taken[row] if taken else step,
             **{argument: column[row] for argument, column in readings.items()},
         )
 

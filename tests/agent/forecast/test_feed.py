@@ -80,3 +80,9 @@ def test_periodic_evaluations_far_above_a_training_step_are_no_growth(every):
         "peak_allocated_bytes": [39 * GIB if found else 26 * GIB for found in evals],
     }
     assert {forecast.level for forecast in feed(Forecaster(40 * GIB), columns)} <= {"ok", "notice"}
+
+
+def test_a_column_of_optimizer_steps_beats_the_rows_numbers():
+    heard = Heard()
+    list(feed(heard, {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3}))
+    assert [reading["optimizer_steps"] for reading in heard.readings] == [0, 0, 1]

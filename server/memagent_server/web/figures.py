@@ -12,8 +12,8 @@ from memagent_server.web.words import Facts, amount_of, name_of, signed_bytes
 MOST_MARKERS = 60
 MOST_PAIRS = 300
 _DRAWN = ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high", "growth_bytes_per_step")
-_QUIET_EVENTS = ("phase", "attach", "finish")
-"""Events that happen in every run, or all the time: the table has them, the chart would drown in them."""
+_QUIET_EVENTS = ("phase", "attach", "finish", "hints")
+"""Events that happen in every run, or all the time: the chart would drown in them."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,10 @@ def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, 
 
 
 def event_details(event: Facts) -> list[tuple[str, str]]:
-    """What an event says, as pairs. Of last words only what is short: the rest is the report of the death."""
+    """What an event says, as pairs. Of last words only what is short: the rest is the report of the death. Of a preflight its verdict."""
     data = event["data"]
+    if event["kind"] == "preflight" and data.get("verdict"):
+        return [("", str(data["verdict"]).removeprefix("preflight: "))]
     if event["kind"] == "oom":
         data = {key: value for key, value in data.items() if not isinstance(value, Mapping | list) and key != "error"}
     return pairs(data)

@@ -267,3 +267,17 @@ def test_the_vendored_chart_comes_with_version_and_licence():
     version = re.search(r"uPlot (\S+),", (folder / "VERSION").read_text())[1]
     assert f"(v{version})" in (folder / "uPlot.iife.min.js").read_text()[:200]
     assert "MIT License" in (folder / "LICENSE").read_text()
+
+
+def test_a_preflight_is_told_by_its_verdict_and_hints_are_for_the_forecaster(client):
+    client.post("/api/v1/runs", json={"run_id": "r"})
+    tried = {
+        "fits": True,
+        "verdict": "preflight: eval needs 2.00 GiB more: 3.00 GiB of 8.00 GiB",
+        "needs": [{"device": "D"}],
+    }
+    events = [{"kind": "hints", "data": {"epoch_steps": 77}}, {"kind": "preflight", "data": tried}]
+    client.post("/api/v1/runs/r/batches", json={"seq": 0, "events": events})
+    page = client.get("/runs/r").text
+    assert '<td class="reason">eval needs 2.00 GiB more: 3.00 GiB of 8.00 GiB</td>' in page
+    assert "epoch_steps" not in page and ">hints<" not in page

@@ -17,6 +17,7 @@ from memagent.guard import Guard, tell
 from memagent.identity import Identity
 from memagent.leaks import Diagnosis, Finder, Suspect
 from memagent.leaks.creep import Creep
+from memagent.leaks.held import Held, frame_text
 from memagent.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
@@ -25,6 +26,8 @@ HELD_BY_SOMEBODY = ("leak", "host_memory")
 """Causes of growth for which there is a line to blame."""
 _MOST_TOLD = 3
 _PLACES = 50
+_DEEPEST = 256
+"""Frames of a stack: what the wire takes."""
 
 
 class Inquiry:
@@ -71,8 +74,15 @@ class Inquiry:
         if diagnosis is not None:
             self._conclude(diagnosis)
 
-    def send(self, why: str, *, tensors: Sequence[dict[str, Any]] = (), notes: Sequence[str] = ()) -> None:
-        """A snapshot of now."""
+    def send(
+        self,
+        why: str,
+        *,
+        tensors: Sequence[dict[str, Any]] = (),
+        notes: Sequence[str] = (),
+        diagnosis: Diagnosis | None = None,
+    ) -> None:
+        """A snapshot of now; with the stacks of a diagnosis that has just been made."""
         self._deliver(
             messages.SnapshotMessage(
                 rank=self._identity.rank,
@@ -81,9 +91,10 @@ class Inquiry:
                 device=self._device.id,
                 step=self._sampler.step,
                 time_s=time.time(),
-                method="census",
+                method=diagnosis.method if diagnosis else "census",
                 why=why,
                 suspects=[_message(suspect) for suspect in self.suspects[:_PLACES]],
+                stacks=[_stack(held) for held in diagnosis.grown] if diagnosis else [],
                 tensors=list(tensors),
                 notes=list(notes),
             )
@@ -102,7 +113,7 @@ class Inquiry:
         looked = (
             f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}; it cost {1000 * diagnosis.pause_s:.0f} ms"
         )
-        self.send(self._why, notes=[looked])
+        self.send(self._why, notes=[looked], diagnosis=diagnosis)
 
 
 def sentence(suspect: Suspect) -> str:
@@ -122,3 +133,9 @@ def _message(suspect: Suspect) -> messages.Suspect:
         confidence=suspect.confidence,
         fix=suspect.fix,
     )
+
+
+def _stack(held: Held) -> messages.Stack:
+    """The innermost frames, where there are too many."""
+    frames = [frame_text(frame) for frame in held.stack[-_DEEPEST:]]
+    return messages.Stack(frames=frames, size_bytes=held.size_bytes, blocks=max(0, held.blocks))

@@ -92,6 +92,7 @@ def test_the_server_may_ask(watched, recording):
 
 
 def test_a_script_gets_the_largest_tensors_at_once_and_suspects_later(watched, recording):
+    largest = torch.zeros(2**24)  # larger than what other tests of this process have left behind
     trainer, run = watched(leaks=True)
     trainer.train(5)
     run.snapshot("before I change anything")
@@ -99,7 +100,7 @@ def test_a_script_gets_the_largest_tensors_at_once_and_suspects_later(watched, r
     run.finish()
     now, later = recording().snapshots
     assert [snapshot.seq for snapshot in (now, later)] == [0, 1]
-    assert now.tensors[0]["size_bytes"] == 256 * 64 * 4 and now.suspects == []
+    assert now.tensors[0]["size_bytes"] == largest.nbytes and now.suspects == []
     assert later.suspects[0].line == LINE
 
 
@@ -132,3 +133,19 @@ def test_nothing_is_looked_at_unless_somebody_asks(watched, recording):
     trainer.train(30)
     run.finish()
     assert recording().snapshots == []
+
+
+def test_the_stacks_that_grew_go_to_the_server(watched, recording):
+    trainer, run = watched(leaks=False)
+    kept = []
+    trainer.train(5)
+    run._inquiry.suspect("the host grows", host=True)
+    for _ in range(25):
+        kept.append(bytearray(50_000))
+        trainer.train(1)
+    run.finish()
+    [snapshot] = recording().snapshots
+    line = inspect.getsourcelines(test_the_stacks_that_grew_go_to_the_server)[1] + 6
+    [stack] = [stack for stack in snapshot.stacks if stack.frames[-1] == f"{__file__}:{line}"]
+    assert snapshot.method == "host"
+    assert stack.blocks >= 8 and stack.size_bytes >= 8 * 50_000

@@ -21,6 +21,8 @@ from memagent.leaks.workers import WorkerWindow
 
 WINDOW = 20
 LEAST_STEPS = 4
+MOST_STACKS = 2_000
+"""That a diagnosis keeps."""
 
 
 @dataclass
@@ -126,9 +128,13 @@ class Finder:
     def _end(self, step: int) -> Diagnosis:
         suspects: list[Suspect] = []
         self._timed(lambda: suspects.extend(found for window in self._open for found in window.end(step)))
+        recorded = next((window for window in self._open if window.grown), Window())
         self._timed(self.close)
         ranked = sorted(suspects, key=lambda suspect: -(suspect.bytes_per_step or 0) * suspect.confidence)
-        self.diagnosis = Diagnosis(self._first, step, tuple(ranked), round(self._pause_s, 6))
+        pause_s = round(self._pause_s, 6)
+        self.diagnosis = Diagnosis(
+            self._first, step, tuple(ranked), pause_s, recorded.method, tuple(recorded.grown[:MOST_STACKS])
+        )
         return self.diagnosis
 
     def _timed(self, call: Callable[[], None]) -> None:

@@ -13,35 +13,15 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks.scopes import is_script
-from memagent.leaks.suspect import Suspect
+from memagent.leaks.held import Frame, Held, Stack
+from memagent.leaks.suspect import Method, Suspect
 from memagent.leaks.window import Window
 
 MOST_ENTRIES = 100_000
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 _MOST = 5
-
-Frame = tuple[str, int, str]
-"""file, line, function"""
-Stack = tuple[Frame, ...]
-"""outermost first"""
-
-
-@dataclass(frozen=True)
-class Held:
-    """Live blocks that one stack has allocated."""
-
-    stack: Stack
-    size_bytes: int
-    blocks: int
-
-    @property
-    def place(self) -> Frame | None:
-        """The innermost frame of the script; None where all are a library's."""
-        return next((frame for frame in reversed(self.stack) if is_script(frame[0])), None)
 
 
 def held_by_stack(snapshot: Mapping[str, Any], device: int | None = None) -> dict[Stack, Held]:
@@ -129,14 +109,14 @@ def _live_blocks(snapshot: Mapping[str, Any], device: int | None) -> Iterator[tu
 class HistoryWindow(Window):
     """Records, and compares a snapshot from the middle with one from the end. A script that records by itself is left alone."""
 
+    method: Method = "history"
+
     def __init__(self) -> None:
         self._is_ours = False
         self._marked_at = 0
         self._middle: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         """The snapshot of the end: opens in torch's own viewer."""
-        self.grown: list[Held] = []
-        """For `folded` and `flame`."""
 
     def begin(self, step: int) -> None:
         torch = sys.modules.get("torch")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import linecache
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable
 
+from memagent.leaks.held import Held
 from memagent.leaks.scopes import is_script
-from memagent.leaks.suspect import Suspect
+from memagent.leaks.suspect import Method, Suspect
 from memagent.leaks.window import Window
 
 FRAMES = 6
@@ -21,15 +21,19 @@ LEAST_BYTES_PER_STEP = 1024
 _MOST = 3
 
 Place = tuple[str, int]
+Traced = dict[tuple[Place, ...], tuple[int, int]]
+"""Bytes and blocks by call stack, outermost place first."""
 
 
 class HostWindow(Window):
     """The window. A script that traces by itself is left alone."""
 
+    method: Method = "host"
+
     def __init__(self) -> None:
         self._is_ours = False
         self._marked_at = 0
-        self._held: Counter[Place] = Counter()
+        self._middle: Traced = {}
 
     def begin(self, step: int) -> None:
         if not tracemalloc.is_tracing():
@@ -38,24 +42,36 @@ class HostWindow(Window):
 
     def middle(self, step: int) -> None:
         if self._is_ours:
-            self._marked_at, self._held = step, held_by_line(_traces())
+            self._marked_at, self._middle = step, _traced()
 
     def end(self, step: int) -> list[Suspect]:
         if not self._is_ours or not self._marked_at:
             return []
-        return growing_lines(self._held, held_by_line(_traces()), step - self._marked_at)
+        last = _traced()
+        self.grown = growing_stacks(self._middle, last)
+        return growing_lines(held_by_line(self._middle), held_by_line(last), step - self._marked_at)
 
     def close(self) -> None:
         if self._is_ours:
-            self._is_ours, self._marked_at = False, 0
-            self._held = Counter()
+            self._is_ours, self._marked_at, self._middle = False, 0, {}
             tracemalloc.stop()
 
 
-def held_by_line(traces: Iterable[tuple[int, tuple[Place, ...]]]) -> Counter[Place]:
-    """Bytes by the innermost line of the script. Traces are sizes with their places, outermost first."""
+def growing_stacks(first: Traced, last: Traced) -> list[Held]:
+    """What each stack that passes through the script holds more than before, most bytes first."""
+    more = []
+    for places, (size, blocks) in last.items():
+        old_size, old_blocks = first.get(places, (0, 0))
+        held = Held(tuple((file, line, "") for file, line in places), size - old_size, blocks - old_blocks)
+        if held.size_bytes > 0 and held.place is not None:
+            more.append(held)
+    return sorted(more, key=lambda held: -held.size_bytes)
+
+
+def held_by_line(traced: Traced) -> Counter[Place]:
+    """Bytes by the innermost line of the script."""
     held: Counter[Place] = Counter()
-    for size, places in traces:
+    for places, (size, _) in traced.items():
         place = next((place for place in reversed(places) if is_script(place[0])), None)
         if place is not None:
             held[place] += size
@@ -74,7 +90,11 @@ def growing_lines(first: Counter[Place], last: Counter[Place], steps: int) -> li
     ]
 
 
-def _traces() -> Iterable[tuple[int, tuple[Place, ...]]]:
-    snapshot = tracemalloc.take_snapshot()
-    for trace in snapshot.traces:
-        yield trace.size, tuple((frame.filename, frame.lineno) for frame in trace.traceback)
+def _traced() -> Traced:
+    sizes: Counter[tuple[Place, ...]] = Counter()
+    blocks: Counter[tuple[Place, ...]] = Counter()
+    for trace in tracemalloc.take_snapshot().traces:
+        places = tuple((frame.filename, frame.lineno) for frame in trace.traceback)
+        sizes[places] += trace.size
+        blocks[places] += 1
+    return {places: (size, blocks[places]) for places, size in sizes.items()}

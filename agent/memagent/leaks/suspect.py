@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from memagent.leaks.held import Held
+
+Method = Literal["census", "history", "host"]
+"""Tensors counted; the CUDA allocator's stacks; stacks of Python's own allocations."""
 Kind = Literal[
     "list", "dict", "deque", "set", "object", "variable", "graph", "hidden_state", "gradient", "buffer", "hook", "closure", "exception",
     "autograd_function", "cache", "view", "optimizer", "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
@@ -80,6 +84,9 @@ class Diagnosis:
     step: int
     suspects: tuple[Suspect, ...]
     pause_s: float
+    method: Method = "census"
+    grown: tuple[Held, ...] = ()
+    """The stacks whose allocations piled up, most bytes first, where `method` has recorded stacks."""
 
     def __bool__(self) -> bool:
         return bool(self.suspects)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from memagent.leaks.suspect import Suspect
+from collections.abc import Sequence
+
+from memagent.leaks.held import Held
+from memagent.leaks.suspect import Method, Suspect
 
 
 class Window:
     """Looks at the beginning, in the middle, one step before the end, and at the end; does nothing where a method is not its own."""
+
+    method: Method = "census"
+    grown: Sequence[Held] = ()
+    """After the end: what each stack holds more than in the middle, most bytes first; only where stacks are recorded."""
 
     def begin(self, step: int) -> None:
         """The window opens after `step`."""

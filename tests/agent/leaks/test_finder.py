@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
 import sys
 import tracemalloc
 import weakref
@@ -141,12 +143,33 @@ def test_nothing_stays_switched_on_after_an_error(monkeypatch):
     assert not tracemalloc.is_tracing() and not finder.is_busy
 
 
-def test_host_memory_is_traced_on_demand():
-    kept = []
-    diagnosis = find(lambda: kept.append(bytearray(50_000)), host=True)
-    (suspect,) = diagnosis.suspects
-    assert suspect.kind == "host" and suspect.file == __file__ and "bytearray(50_000)" in suspect.holder
-    assert 45_000 < suspect.bytes_per_step < 60_000 and not tracemalloc.is_tracing()
+HOST_LEAK = """
+import json, tracemalloc
+from memagent.leaks import find
+
+kept = []
+def step():
+    kept.append(bytearray(50_000))
+
+diagnosis = find(step, host=True)
+found = [suspect.to_dict() for suspect in diagnosis.suspects]
+stacks = [{"stack": held.stack, "bytes": held.size_bytes, "blocks": held.blocks} for held in diagnosis.grown]
+print(json.dumps({"suspects": found, "method": diagnosis.method, "stacks": stacks, "traces": tracemalloc.is_tracing()}))
+"""
+
+
+def test_host_memory_is_traced_on_demand(tmp_path):
+    """In a process of its own: tracemalloc sees what every thread allocates, those of other tests too."""
+    script = tmp_path / "train.py"
+    script.write_text(HOST_LEAK)
+    printed = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=True).stdout
+    told = json.loads(printed)
+    [suspect] = told["suspects"]
+    assert suspect["kind"] == "host" and suspect["file"] == str(script) and "bytearray(50_000)" in suspect["holder"]
+    assert 45_000 < suspect["bytes_per_step"] < 60_000 and not told["traces"]
+    largest = told["stacks"][0]
+    assert told["method"] == "host" and largest["stack"][-1] == [str(script), 7, ""]
+    assert largest["blocks"] >= 8 and largest["bytes"] >= 50_000 * 8
 
 
 def test_the_collector_is_left_as_it_was():

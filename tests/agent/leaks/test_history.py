@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+import torch
+
+from memagent.leaks import find
 from memagent.leaks.history import difference, flame, folded, held_by_stack, suspects
 
 SCRIPT = "/home/someone/train.py"
@@ -74,3 +78,35 @@ def test_the_flame_graph_adds_up_and_is_json():
     (trunk,) = tree["children"]
     assert tree["bytes"] == trunk["bytes"] == 130
     assert [child["bytes"] for child in trunk["children"]] == [100, 30]
+
+
+class Allocator:
+    """torch's record of the CUDA allocator, as it answers; each step of the script keeps one block more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.blocks: list[dict[str, Any]] = [block(4096, STEP)]
+        self.switched: list[str | None] = []
+        memory = torch.cuda.memory
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: False, raising=False)
+        monkeypatch.setattr(memory, "_record_memory_history", lambda enabled, **_: self.switched.append(enabled))
+        monkeypatch.setattr(memory, "_snapshot", lambda: snapshot(*self.blocks))
+
+    def keep(self) -> None:
+        self.blocks.append(block(1000, KEEP))
+
+
+def test_a_diagnosis_brings_the_stacks_that_grew(monkeypatch):
+    allocator = Allocator(monkeypatch)
+    diagnosis = find(allocator.keep, history=True)
+    (only,) = diagnosis.grown
+    assert diagnosis.method == "history" and allocator.switched == ["all", None]
+    assert (only.stack, only.size_bytes, only.blocks) == (tuple(KEEP[::-1]), 10_000, 10)
+    [allocated] = [suspect for suspect in diagnosis.suspects if suspect.kind == "allocation"]
+    assert (allocated.line, allocated.bytes_per_step) == (22, 1000)
+
+
+def test_a_record_without_growth_brings_no_stacks(monkeypatch):
+    Allocator(monkeypatch)
+    diagnosis = find(lambda: None, history=True)
+    assert (diagnosis.method, diagnosis.grown) == ("census", ())

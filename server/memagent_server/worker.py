@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.notify import channels
@@ -21,8 +21,9 @@ from memagent_server.notify.channel import Channel, NotSetUp
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Chunk, Run, Stream
+from memagent_server.store.models import Run
 from memagent_server.store.outbox import Route
+from memagent_server.store.retention import drop_samples, find_old
 from memagent_server.store.runs import lose_contact
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,7 @@ LOST_AFTER_S = 90.0
 """An agent sends something at least every 15 s: this much silence is six heartbeats missed."""
 DEAF_AFTER_S = 30.0
 """Between two turns that succeed there are seconds: after a gap like this, nobody was listening."""
-RETAIN_EVERY_S = 3600.0
 DAY_S = 86_400.0
-_CHUNKS_AT_ONCE = 500
 
 
 class Worker:
@@ -69,7 +68,7 @@ class Worker:
         now = self._clock()
         lost = self._find_lost(now)
         evaluated = self._evaluator.turn(now)
-        if now - self._retained_at >= RETAIN_EVERY_S:
+        if now - self._retained_at >= DAY_S:
             self._retained_at = now
             self._retain(now)
         self._listened_at = self._clock()
@@ -101,20 +100,14 @@ class Worker:
         return bool(found)
 
     def _retain(self, now: float) -> None:
-        """Delete the chunks of runs that ended longer ago than samples are kept; their records stay."""
-        old = now - self._settings.retention_days * DAY_S
-        ended = (
-            select(Stream.id).join(Run, Run.id == Stream.run_id).where(Run.finished_at < old, Run.status != "running")
-        )
-        while True:
-            with self._database.write() as session:
-                keys = session.execute(
-                    select(Chunk.stream_id, Chunk.seq).where(Chunk.stream_id.in_(ended)).limit(_CHUNKS_AT_ONCE)
-                ).all()
-                for stream_id, seq in keys:
-                    session.execute(delete(Chunk).where(Chunk.stream_id == stream_id, Chunk.seq == seq))
-            if not keys:
-                return
+        """Let go of the samples of runs that ended longer ago than samples are kept; records and summaries stay."""
+        before = now - self._settings.retention_days * DAY_S
+        with self._database.read() as session:
+            found = find_old(session, before)
+        for old in found:
+            drop_samples(self._database, old.run_id, before)
+        if found:
+            log.info("the samples of %d runs were older than %d days", len(found), self._settings.retention_days)
 
 
 def run_worker(settings: Settings, stop: threading.Event) -> None:

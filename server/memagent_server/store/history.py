@@ -31,7 +31,7 @@ class StoredChunk:
 
 
 def read_chunks(session: Session, stream_id: int, after_seq: int = -1) -> Iterator[StoredChunk]:
-    """A stream's chunks after `after_seq`, in order of arrival."""
+    """A stream's chunks after `after_seq`, in order of arrival, without those whose samples were let go of."""
     while True:
         query = (
             select(Chunk.seq, Chunk.received_at, Chunk.packed)
@@ -41,7 +41,8 @@ def read_chunks(session: Session, stream_id: int, after_seq: int = -1) -> Iterat
         )
         found = session.execute(query).all()
         for seq, received_at, packed in found:
-            yield StoredChunk(seq, received_at, unpack(packed))
+            if packed:
+                yield StoredChunk(seq, received_at, unpack(packed))
         if len(found) < _AT_ONCE:
             return
         after_seq = found[-1].seq
@@ -70,6 +71,10 @@ def read_summaries(session: Session, stream_id: int, before_seq: int, columns: C
     if parts < 2:
         yield from _of_chunks(session, stream_id, before_seq)
         return
+    let_go = select(Chunk.stats).where(
+        Chunk.stream_id == stream_id, Chunk.seq < before_seq, func.length(Chunk.packed) == 0
+    )
+    yield from map(unpack_stats, session.scalars(let_go.order_by(Chunk.seq)))  # the oldest of the stream
     for chunk in read_chunks(session, stream_id):
         if chunk.seq >= before_seq:
             return

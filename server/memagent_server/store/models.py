@@ -152,7 +152,8 @@ class Dropped(Base):
 class Chunk(Base):
     """Consecutive samples of a stream as the agent packed them; `seq` counts the stream's chunks in order of arrival.
 
-    `stats` is msgpack of {column: [min, max, last]}: a chart of a million steps reads these and no samples.
+    `stats` is msgpack of {column: [min, max, last]}: a chart of a million steps reads these and no samples. `packed` is empty when the
+    samples were let go of: see `store/retention.py`.
     """
 
     __tablename__ = "chunks"

@@ -3,7 +3,8 @@
 1. The chunks in the window are listed without their samples.
 2. Where there are as many chunks as points, or a quarter of that and very many samples, their summaries (minimum, maximum, last of
    every column) are enough: only chunks that stick out of the window are decoded.
-3. Otherwise all are decoded. Either way neighbours go into buckets that keep minimum, maximum and last.
+3. Otherwise all are decoded; where the samples were let go of, a chunk's summary stands for them. Either way neighbours go into
+   buckets that keep minimum, maximum and last.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ def _pieces(
     rest = {head.seq for head in heads} - summarized
     size = max(1, total // (2 * points))  # twice as fine as the buckets, so that these can be cut evenly
     decoded = {seq: list(_cut(columns, first, last, size)) for seq, columns in _decoded(session, stream, rest, wanted)}
+    summaries.update(_summaries(session, stream, rest - decoded.keys(), wanted))
     return [piece for head in heads for piece in (summaries.get(head.seq) or decoded.get(head.seq, []))]
 
 
@@ -149,7 +151,7 @@ def _decoded(
         Chunk.stream_id == stream.id, Chunk.seq >= min(seqs), Chunk.seq <= max(seqs)
     )
     for seq, packed in session.execute(query):
-        if seq in seqs:
+        if seq in seqs and packed:
             yield seq, unpack(packed, only=wanted)
 
 

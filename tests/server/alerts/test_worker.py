@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from memagent.wire.messages import Batch, Chunk
 from memagent_server.store.forecasts import forecasts_of, latest_risk
-from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.models import Notification, Run
 from memagent_server.store.runs import delete_run
-from memagent_server.store.samples import add_batch
-from memagent_server.worker import DAY_S
 
 
 def leak(step: int) -> float:
@@ -204,25 +200,6 @@ def test_a_run_deleted_in_between_does_no_harm(bench):
     bench.worker.evaluate()
     bench.worker.evaluate()
     assert bench.alerts() == []
-
-
-def test_samples_of_long_ended_runs_are_deleted_and_the_runs_stay(bench, make_settings):
-    bench.start("old")
-    bench.feed(0, 50, flat, seq=0, run_id="old")
-    bench.finish("completed", 50, "old")
-    bench.now += 40 * DAY_S
-    bench.start("new")
-    with bench.database.write() as session:
-        add_batch(
-            session,
-            "new",
-            Batch(seq=0, chunks=[Chunk(stream="host", columns={"step": [1], "allocated_bytes": [1]})]),
-            bench.now,
-        )
-    bench.worker.evaluate()
-    with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(StoredChunk)) == 1
-        assert session.get_one(Run, "old").status == "completed"
 
 
 def test_dispatching_fails_softly_and_is_visible(bench):

@@ -1,0 +1,190 @@
+"""Old samples go, their charts stay; old runs go with all that is known of them; what has not ended or came back stays whole."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, func, insert, select
+
+from memagent.cli import main
+from memagent.wire.messages import Batch, Chunk, Finish, RunStart
+from memagent_server.store import retention
+from memagent_server.store.history import read_chunks, read_summaries
+from memagent_server.store.models import Base, Run
+from memagent_server.store.retention import drop_run, drop_samples, find_old
+from memagent_server.store.runs import finish_run, get_run, start_run
+from memagent_server.store.samples import add_batch
+from memagent_server.store.series import series
+from memagent_server.worker import DAY_S, Worker
+
+ENDED_AT = 100.0
+CHUNKS, ROWS = 6, 10
+
+
+@pytest.fixture
+def record(database):
+    """record(run_id, finished=True): 60 samples in 6 chunks, with one spike."""
+
+    def record(run_id="r", *, project="p", finished=True):
+        with database.write() as session:
+            start_run(session, RunStart(run_id=run_id, project=project), 1.0)
+            for seq in range(CHUNKS):
+                steps = list(range(seq * ROWS, (seq + 1) * ROWS))
+                columns = {
+                    "step": steps,
+                    "time_s": [float(step) for step in steps],
+                    "allocated_bytes": [999 if step == 33 else 100 for step in steps],
+                }
+                add_batch(session, run_id, Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]), 1.0)
+            if finished:
+                finish_run(session, run_id, Finish(status="completed"), ENDED_AT)
+
+    return record
+
+
+@pytest.fixture
+def old(database):
+    def old(before=ENDED_AT + 1, **facts):
+        with database.read() as session:
+            return find_old(session, before, **facts)
+
+    return old
+
+
+def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(database, record, monkeypatch):
+    monkeypatch.setattr(retention, "CHUNKS_AT_ONCE", 2)  # several transactions
+    record()
+    assert drop_samples(database, "r", ENDED_AT + 1) == CHUNKS
+    with database.read() as session:
+        found = series(session, "r", fields=["allocated_bytes"], points=1000)
+        window = series(session, "r", fields=["allocated_bytes"], first=30, last=39, points=1000)
+        stream_id = session.scalar(select(Base.metadata.tables["streams"].c.id))
+        assert list(read_chunks(session, stream_id)) == []
+        assert len(list(read_summaries(session, stream_id, CHUNKS, ["allocated_bytes"]))) == CHUNKS
+    assert (found["samples"], found["step"]) == (CHUNKS * ROWS, [9, 19, 29, 39, 49, 59])
+    assert found["series"]["allocated_bytes"]["max"] == [100, 100, 100, 999, 100, 100]
+    assert window["series"]["allocated_bytes"] == {"min": [100], "max": [999], "last": [100]}
+
+
+def test_it_finds_what_has_samples_and_ended_long_ago(record, old, database):
+    record("b")
+    record("a", project="q")
+    record("running", finished=False)
+    assert [found.run_id for found in old()] == ["a", "b"]
+    assert {found.chunks for found in old()} == {CHUNKS}
+    assert all(found.packed_bytes > 0 for found in old())
+    assert [found.run_id for found in old(project="q")] == ["a"]
+    assert old(before=ENDED_AT) == []
+    drop_samples(database, "a", ENDED_AT + 1)
+    assert [found.run_id for found in old()] == ["b"]
+    assert [(found.run_id, found.chunks, found.packed_bytes) for found in old(project="q", whole=True)] == [("a", 0, 0)]
+
+
+def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old):
+    record()
+    with database.write() as session:
+        start_run(session, RunStart(run_id="r", attempt=1), 200.0)
+    assert drop_samples(database, "r", 300.0) == 0
+    assert not drop_run(database, "r", 300.0)
+    with database.read() as session:
+        assert series(session, "r", attempt=0)["bucketed"] is False
+        assert get_run(session, "r") is not None
+
+
+def test_a_run_that_is_not_there_is_nothing_to_drop(database):
+    assert drop_samples(database, "none", 1.0) == 0
+    assert not drop_run(database, "none", 1.0)
+
+
+def test_a_deleted_run_leaves_nothing_in_any_table(database):
+    tables = _belonging_to_a_run()
+    with database.write() as session:
+        for table in tables:
+            session.execute(insert(table).values(_row(table)))
+    assert drop_run(database, "r", ENDED_AT + 1)
+    with database.read() as session:
+        left = {table.name: session.scalar(select(func.count()).select_from(table)) for table in tables}
+    assert left.pop("feedback") == 1  # it outlives the run
+    assert len(left) > 10
+    assert set(left.values()) == {0}, left
+
+
+@pytest.mark.parametrize(("days", "is_gone"), [(1, True), (3, False)])
+def test_the_worker_lets_go_of_what_is_older_than_the_setting(database, record, old, make_settings, days, is_gone):
+    record()
+    Worker(database, make_settings(database.url, retention_days=days), lambda: ENDED_AT + 2 * DAY_S).turn()
+    assert (old() == []) is is_gone
+    assert len(old(whole=True)) == 1
+
+
+@pytest.fixture
+def prune(database, monkeypatch, capsys):
+    """prune(*arguments): exit status and what was printed."""
+    monkeypatch.setenv("MEMAGENT_DATABASE_URL", database.url)
+    monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
+
+    def prune(*arguments):
+        status = main(["prune", *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return prune
+
+
+def test_a_dry_run_tells_and_changes_nothing(record, prune, old):
+    record()
+    status, out, err = prune("--dry-run", "--older-than", "1d")
+    assert (status, err) == (0, "")
+    assert out.startswith("r  p  r  6 chunks")
+    assert "1 would go" in out
+    assert len(old()) == 1
+
+
+def test_samples_go_by_default_and_runs_if_asked_for(record, prune, old):
+    record()
+    status, out, _ = prune("--json")
+    assert status == 0
+    assert {**json.loads(out), "runs": None, "packed_bytes": None} == {
+        "dry_run": False,
+        "whole": False,
+        "chunks": CHUNKS,
+        "packed_bytes": None,
+        "runs": None,
+    }
+    assert len(old(whole=True)) == 1
+    assert prune("--runs", "--older-than", "1d", "--project", "other")[0] == 0
+    assert len(old(whole=True)) == 1
+    assert prune("--runs", "--older-than", "1d")[0] == 0
+    assert old(whole=True) == []
+
+
+@pytest.mark.parametrize("arguments", [("--runs",), ("--older-than", "soon")])
+def test_what_is_unclear_is_refused(prune, arguments):
+    status, _, err = prune(*arguments)
+    assert status == 2
+    assert "--older-than" in err
+
+
+def _belonging_to_a_run() -> list[Table]:
+    """Every table from which foreign keys lead to `runs`, and `runs`; parents first."""
+    found = [Base.metadata.tables[Run.__tablename__]]
+    for table in Base.metadata.sorted_tables:
+        if table not in found and any(key.column.table in found for key in table.foreign_keys):
+            found.append(table)
+    return found
+
+
+def _row(table: Table) -> dict[str, object]:
+    """A row of the run `r`, whose every column has a value."""
+    row = {column.name: _value(column) for column in table.columns}
+    return {**row, "finished_at": ENDED_AT} if "finished_at" in row else row
+
+
+def _value(column) -> object:
+    if column.name == "run_id" or (column.table.name == "runs" and column.name == "id"):
+        return "r"
+    for kind, value in ((JSON, {}), (Boolean, True), (BigInteger, 1), (Float, 1.0), (LargeBinary, b"x")):
+        if isinstance(column.type, kind):
+            return value
+    return 1 if column.type.python_type is int else "x"

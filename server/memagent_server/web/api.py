@@ -19,6 +19,7 @@ from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.contexts import list_contexts
 from memagent_server.store.errors import DatabaseError, UnknownRunError
+from memagent_server.store.export import csv_lines
 from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.models import RUN_STATUSES, Run
 from memagent_server.store.predictions import describe_prediction, list_predictions
@@ -160,6 +161,16 @@ def get_snapshot(run_id: str, snapshot_id: int) -> Response:
             404, f"run {run_id!r} has no snapshot {snapshot_id}: GET /api/v1/runs/{run_id}/snapshots lists them"
         )
     return json_answer(found)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/export")
+def get_export(run_id: str) -> Response:
+    query.choice("format", ("csv",))
+    database = current().database
+    with database.read() as session:
+        _known_run(session, run_id)
+    headers = {"Content-Disposition": "attachment; filename=run.csv"}
+    return Response(csv_lines(database, run_id), mimetype="text/csv", headers=headers)
 
 
 @blueprint.get(f"{_V1}/compare")

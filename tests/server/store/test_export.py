@@ -1,0 +1,83 @@
+"""Every sample of a run comes out as one row of CSV, from the API and from the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from memagent.cli import main
+from memagent.wire.messages import Batch, Chunk, Finish, RunStart
+from memagent_server.store.export import csv_lines
+from memagent_server.store.retention import drop_samples
+from memagent_server.store.runs import finish_run, start_run
+from memagent_server.store.samples import add_batch
+
+STRANGE = '=1+1,"GPU"\n'
+
+
+@pytest.fixture
+def run_id(database):
+    """Two ranks, a device with a strange name, a column that comes late, scalars, and a value that is missing."""
+    with database.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+        first = {"step": [1, 2], "time_s": [1.0, 2.5], "allocated_bytes": [2**53 + 1, None]}
+        later = {"step": [3], "time_s": [3.0], "reserved_bytes": [7]}
+        loss = {"step": [1], "time_s": [1.0], "loss": [0.1]}
+        chunks = [Chunk(stream=STRANGE, columns=first), Chunk(stream="scalars", columns=loss)]
+        add_batch(session, "r", Batch(seq=0, chunks=chunks), 1.0)
+        add_batch(session, "r", Batch(seq=1, chunks=[Chunk(stream=STRANGE, columns=later)]), 1.0)
+        add_batch(session, "r", Batch(seq=0, rank=1, chunks=[Chunk(stream="host", columns=later)]), 1.0)
+    return "r"
+
+
+EXPECTED = [
+    ["rank", "device", "attempt", "step", "time_s", "allocated_bytes", "loss", "reserved_bytes"],
+    ["0", STRANGE, "0", "1", "1.0", str(2**53 + 1), "", ""],
+    ["0", STRANGE, "0", "2", "2.5", "", "", ""],
+    ["0", STRANGE, "0", "3", "3.0", "", "", "7"],
+    ["0", "scalars", "0", "1", "1.0", "", "0.1", ""],
+    ["1", "host", "0", "3", "3.0", "", "", "7"],
+]
+
+
+def rows(text):
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+def test_each_sample_is_a_row_whatever_its_columns(database, run_id):
+    assert rows("".join(csv_lines(database, run_id))) == EXPECTED
+
+
+def test_it_comes_over_http_as_a_file(client, run_id):
+    answer = client.get(f"/api/v1/runs/{run_id}/export?format=csv")
+    assert (answer.status_code, answer.mimetype) == (200, "text/csv")
+    assert answer.headers["Content-Disposition"] == "attachment; filename=run.csv"
+    assert rows(answer.get_data(as_text=True)) == EXPECTED
+
+
+@pytest.mark.parametrize(("path", "status"), [("none/export", 404), ("r/export?format=xls", 422)])
+def test_what_cannot_be_exported_is_refused(client, run_id, path, status):
+    assert client.get(f"/api/v1/runs/{path}").status_code == status
+
+
+def test_samples_that_were_let_go_of_are_left_out(database, run_id):
+    with database.write() as session:
+        finish_run(session, run_id, Finish(status="completed"), 2.0)
+        finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
+    assert drop_samples(database, run_id, 3.0) == 4
+    assert rows("".join(csv_lines(database, run_id))) == EXPECTED[:1]
+
+
+def test_the_command_writes_a_file_or_says_why_not(database, run_id, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("MEMAGENT_DATABASE_URL", database.url)
+    monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
+    path = tmp_path / "r.csv"
+    assert main(["export", run_id, "-o", str(path)]) == 0
+    assert rows(path.read_text()) == EXPECTED
+    assert main(["export", run_id]) == 0
+    assert rows(capsys.readouterr().out) == EXPECTED
+    assert main(["export", "none"]) == 1
+    assert main(["export", run_id, "-o", str(tmp_path / "no" / "r.csv")]) == 1
+    assert capsys.readouterr().err.count("\n") == 2

@@ -30,6 +30,7 @@ VERBS = {
     "notify": "list the channels that are set up, or send one a test message",
     "token": "create, list and revoke access tokens",
     "dashboards": "push the dashboards to Grafana, or write them to a folder",
+    "completion": "print a script that makes the shell complete verbs and options",
 }
 SERVER_PACKAGES = ("flask", "sqlalchemy", "alembic", "granian", "prometheus_client", "slack_sdk", "memagent_server")
 
@@ -49,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _top_level(argv)
     try:
         verb = _load(verb_name)
-        parser = argparse.ArgumentParser(prog=f"memagent {verb_name}", description=verb.__doc__, allow_abbrev=False)
-        verb.add_arguments(parser)
-        return verb.run(parser.parse_args(argv[1:]))
+        return verb.run(_parser(verb_name, verb).parse_args(argv[1:]))
     except SettingError as error:
         return _complain(error, 2)
     except MemagentError as error:
@@ -61,6 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def parser_of(verb_name: str) -> argparse.ArgumentParser:
+    """The parser of one of `VERBS`. Raises MemagentError where it needs packages that are not installed."""
+    return _parser(verb_name, _load(verb_name))
+
+
+def _parser(verb_name: str, verb: Verb) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"memagent {verb_name}", description=verb.__doc__, allow_abbrev=False)
+    verb.add_arguments(parser)
+    return parser
 
 
 def _top_level(argv: Sequence[str]) -> int:

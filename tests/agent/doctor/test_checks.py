@@ -10,6 +10,7 @@ import threading
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,6 +100,30 @@ def test_the_wrong_pynvml_is_a_problem_and_a_missing_driver_is_none(monkeypatch)
     assert finding.level == "problem" and "nvidia-ml-py" in finding.advice
     assert nvml.judge_missing("NVML Shared Library Not Found", has_driver=False).level == "ok"
     assert nvml.judge_missing("NVML Shared Library Not Found", has_driver=True).level == "warning"
+
+
+def test_a_device_that_may_not_be_read_is_a_warning_and_a_slice_is_named(monkeypatch):
+    nvml_error = type("NVMLError", (Exception,), {})
+
+    def name_of(handle):
+        if handle == 1:
+            raise nvml_error("Insufficient Permissions")
+        return "NVIDIA H100"
+
+    library = SimpleNamespace(
+        NVMLError=nvml_error,
+        nvmlSystemGetDriverVersion=lambda: b"550.54",
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=name_of,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=GIB, total=80 * GIB),
+        nvmlDeviceGetMigMode=lambda _: (1, 1),
+        nvmlShutdown=lambda: None,
+    )
+    monkeypatch.setattr(nvml, "begin", lambda: library)
+    driver, sliced, refused = nvml.check(patient())
+    assert "550.54" in driver.text and "1.00 GiB of 80.00 GiB" in sliced.text and "MIG" in sliced.text
+    assert refused.level == "warning" and "Insufficient Permissions" in refused.text
 
 
 def test_host_memory_is_judged_by_its_smallest_limit():

@@ -17,6 +17,15 @@ from memagent.leaks.suspect import KINDS
 from memagent.leaks.window import Window
 
 
+@pytest.fixture(autouse=True)
+def small_world():
+    """What other tests have left in this process is not looked through: with it a diagnosis may give up for want of time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 class Keeper:
     def __init__(self):
         self.kept = []

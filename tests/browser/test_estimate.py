@@ -1,0 +1,57 @@
+"""The calculator in a real browser: it answers while one types, keeps the address, and works without scripts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+PATH = "/estimate?model=gpt2-xl&batch=4&gpu=rtx4090"
+
+
+def test_it_answers_while_one_types_and_keeps_the_address(server, open_page):
+    page = open_page(server.url + PATH)
+    before = page.locator("#estimate-answer .headline").inner_text()
+    page.get_by_label("Batch for each GPU").fill("1")
+    page.wait_for_url(re.compile("batch=1(&|$)"))
+    assert page.locator("#estimate-answer .headline").inner_text() != before
+    shared = page.locator("#estimate-answer").inner_text()
+    page.reload()
+    assert page.locator("#estimate-answer").inner_text() == shared
+
+
+def test_a_wrong_field_is_marked_while_the_rest_stays(server, open_page):
+    page = open_page(server.url + PATH)
+    field = page.get_by_label("Sequence length")
+    field.fill("long")
+    page.wait_for_selector("#field-sequence[aria-invalid]")
+    assert "no whole number" in page.locator("#wrong-sequence").inner_text()
+    assert field.input_value() == "long"
+    field.fill("512")
+    page.wait_for_selector("#field-sequence:not([aria-invalid])")
+    page.wait_for_selector("#estimate-answer .headline")
+
+
+def test_it_works_without_scripts(server, open_page):
+    page = open_page(server.url + PATH, java_script_enabled=False)
+    page.get_by_label("Batch for each GPU").fill("2")
+    page.get_by_role("button", name="Estimate").click()
+    assert "batch=2" in page.url
+    assert "24.00 GiB" in page.locator("#estimate-answer .headline").inner_text()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_parts_are_drawn_in_their_colours(server, open_page, dark):
+    page = open_page(server.url + PATH, dark=dark)
+    drawn = page.locator("#estimate-parts .part").evaluate_all(
+        "parts => parts.map(part => [getComputedStyle(part).fill, part.getBoundingClientRect().width])"
+    )
+    wide = [fill for fill, width in drawn if width > 2]
+    assert len(wide) >= 4
+    assert len(set(wide)) == len(wide)
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_the_calculator_does_not_scroll_sideways(server, open_page, width):
+    page = open_page(server.url + PATH, width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

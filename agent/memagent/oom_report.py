@@ -54,18 +54,20 @@ class OomReport:
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        lines = [self.title, *(f"  {finding}" for finding in self.findings)]
+        return [self.title, *(f"  {line}" for line in self.details())]
+
+    def details(self) -> list[str]:
+        """All below the title, a line each, the most important of each kind."""
+        lines = list(self.findings)
         if self.components:
-            lines.append(
-                "  held: "
-                + ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components)
-            )
+            held = (f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components)
+            lines.append(f"held: {', '.join(held)}")
         for suspect in self.suspects[:_MOST_ADVICE]:
-            lines.append(f"  suspect: {place_of(suspect)} {suspect['holder']}. {suspect.get('fix') or ''}".rstrip())
+            lines.append(f"suspect: {place_of(suspect)} {suspect['holder']}. {suspect.get('fix') or ''}".rstrip())
         for tensor in self.tensors[:_MOST_ADVICE]:
-            lines.append(f"  large: {_tensor(tensor)}")
+            lines.append(f"large: {_tensor(tensor)}")
         for change, saving, _ in self.changes[:_MOST_ADVICE]:
-            lines.append(f"  change: {change}" + (f" (saves {format_bytes(saving)})" if saving else ""))
+            lines.append(f"change: {change}" + (f" (saves {format_bytes(saving)})" if saving else ""))
         return lines
 
 

@@ -19,7 +19,7 @@ def hints_for(session: Session, stream: Stream) -> Hints:
     told = told.where(Event.rank == stream.rank, Event.attempt == stream.attempt)
     for data in session.scalars(told.order_by(Event.id)):
         hints = hints.told(data)
-    predicted = prediction_for(session, stream)
+    predicted = prediction_for(session, stream.run_id, stream)
     if predicted is None:
         return hints
     return hints.told({"predicted_peak_bytes": {stream.device: predicted.peak_allocated_bytes}})

@@ -90,6 +90,8 @@ class Story:
     """Who said that they have seen it; `somebody` where that is not known."""
     snoozed_until: float | None = None
     error: str | None = None
+    autopsy: tuple[str, ...] = ()
+    """The report of a death, a line each: what was asked for and when, what held the memory, what to change."""
     is_repeat: bool = False
     """Whether an earlier attempt was made: the far end may have this already."""
     is_overtaken: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from memagent_server.compare import autopsy
 from memagent_server.notify.channel import Curve, Saving, Story, Suspect
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import (
@@ -74,6 +75,7 @@ def read_story(
         acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
         snoozed_until=incident.snoozed_until if incident else None,
         error=run.error,
+        autopsy=_autopsy(session, run, stream) if transition.to_state == "oom" else (),
         is_repeat=notification.attempts > 1,
         is_overtaken=is_overtaken(session, notification),
         delayed_s=max(0.0, now - notification.created_at),
@@ -120,7 +122,7 @@ def _at(session: Session, story: Story, stream: Stream | None) -> Story:
     """The story as this rank and device have it."""
     if stream is None:
         return story
-    prediction = prediction_for(session, stream)
+    prediction = prediction_for(session, stream.run_id, stream)
     return replace(
         story,
         rank=stream.rank,
@@ -159,6 +161,11 @@ def _saving(prediction: Prediction | None) -> Saving | None:
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
         return None
     return Saving(str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or ""))
+
+
+def _autopsy(session: Session, run: Run, stream: Stream | None) -> tuple[str, ...]:
+    report = autopsy(session, run, stream)
+    return tuple(line[0].upper() + line[1:] for line in report.details()) if report is not None else ()
 
 
 def _last_checkpoint(session: Session, run_id: str, step: int) -> int | None:

@@ -165,4 +165,4 @@ def _of_outcome(story: Story) -> list[str]:
         lines.append(cut(story.error, 300))
     if story.to_state in ("oom", "lost_contact"):
         lines += _checkpoint(story)
-    return lines
+    return [*lines, *story.autopsy]

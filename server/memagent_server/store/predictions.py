@@ -44,12 +44,12 @@ def list_predictions(session: Session, run_id: str) -> list[Prediction]:
     return list(session.scalars(select(Prediction).where(Prediction.run_id == run_id).order_by(Prediction.id.desc())))
 
 
-def prediction_for(session: Session, stream: Stream) -> Prediction | None:
-    """The newest prediction for the stream's device, a traced one before a formula's."""
+def prediction_for(session: Session, run_id: str, stream: Stream | None) -> Prediction | None:
+    """The newest prediction for the stream's device, or of the run where there is no stream; a traced one before a formula's."""
     mine = [
         prediction
-        for prediction in list_predictions(session, stream.run_id)
-        if (prediction.rank, prediction.device) == (stream.rank, stream.device)
+        for prediction in list_predictions(session, run_id)
+        if stream is None or (prediction.rank, prediction.device) == (stream.rank, stream.device)
     ]
     return next(iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None)
 

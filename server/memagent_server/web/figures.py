@@ -66,12 +66,6 @@ def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
     return [(title, [_compared_row(name, row, largest) for name, row in group]) for title, group in named if group]
 
 
-def allocator_reading(stream: Facts) -> Facts:
-    """A stream's newest sample. A host has no caching allocator: what reads `reserved` there is mapped memory, and no cache."""
-    latest: Facts = stream["latest"]
-    return latest if stream["kind"] != "host" else {**latest, "reserved_bytes": None}
-
-
 def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None) -> Facts | None:
     """The stream to chart: the one asked for, else the fullest of the newest launch."""
     wanted = [

@@ -7,7 +7,6 @@ Pages refresh themselves by asking for themselves again (`static/live.js`): an E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from flask import Blueprint, Response, render_template, request
@@ -15,17 +14,17 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent.estimator.advice import advice_for_cause
-from memagent.oom_report import OomReport, oom_report
 from memagent_server import auth
-from memagent_server.compare import components
+from memagent_server.compare import autopsy, components
 from memagent_server.context import current
 from memagent_server.problems import Problem
 from memagent_server.store.alerts import list_incidents
 from memagent_server.store.forecasts import describe_forecast, forecasts_of
-from memagent_server.store.models import RUN_STATUSES, Forecast, Incident, Prediction, Stream
-from memagent_server.store.predictions import list_predictions
+from memagent_server.store.models import RUN_STATUSES, Forecast, Incident, Run, Stream
+from memagent_server.store.predictions import prediction_for
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
+from memagent_server.store.streams import current_streams
 from memagent_server.web import figures, query, words
 from memagent_server.web.flame import flame
 from memagent_server.web.words import Facts
@@ -77,7 +76,9 @@ def show_run(run_id: str) -> Response:
         first_warning = _first_warning(session, run_id)
         drawn_warning = _first_warning(session, run_id, stream) if stream else None
         compared = components(session, run_id)
-        prediction = _prediction_of(list_predictions(session, run_id), stream)
+        row = _row_of(session, run_id, stream)
+        prediction = prediction_for(session, run_id, row)
+        died_of = autopsy(session, session.get_one(Run, run_id), row)
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
         drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
         shared = shared_facts(session)
@@ -92,7 +93,7 @@ def show_run(run_id: str) -> Response:
         headline=words.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
         cause=cause,
         advice=advice_for_cause(cause, prediction.advice if prediction else ()) if cause else None,
-        autopsy=_autopsy(run, stream, prediction, suspects),
+        autopsy=died_of,
         snapshots=snapshots,
         suspects=suspects,
         flame=blocks,
@@ -131,6 +132,12 @@ def _described(session: Session, run_id: str) -> dict[str, Any]:
     return {**describe(session, run), "incidents": incidents, "alerts": alerts}
 
 
+def _row_of(session: Session, run_id: str, stream: Facts | None) -> Stream | None:
+    """The stream that `stream` describes."""
+    wanted = (stream["rank"], stream["device"]) if stream else None
+    return next((row for row in current_streams(session, [run_id]) if (row.rank, row.device) == wanted), None)
+
+
 def _first_warning(session: Session, run_id: str, stream: Facts | None = None) -> dict[str, Any] | None:
     """The earliest forecast of the newest launch, or of one of its streams, that was grave enough to tell people."""
     query = (
@@ -166,32 +173,3 @@ def _cause(run: Facts, gravest: Facts | None, first_warning: Facts | None) -> st
         cause: str | None = gravest["cause"]
         return cause
     return first_warning["cause"] if first_warning is not None and run["status"] == "oom" else None
-
-
-def _autopsy(
-    run: Facts, stream: Facts | None, prediction: Prediction | None, suspects: Sequence[Facts]
-) -> OomReport | None:
-    """What killed the run, from its last words; None for one that did not run out of memory, or could not say so."""
-    died = next((event for event in reversed(run["events"]) if event["kind"] == "oom"), None)
-    if run["status"] != "oom" or died is None:
-        return None
-    return oom_report(
-        died["data"],
-        died["step"],
-        device=stream["device"] if stream else None,
-        reading=figures.allocator_reading(stream) if stream else None,
-        predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
-        suspects=suspects,
-        advice=prediction.advice if prediction else (),
-    )
-
-
-def _prediction_of(predictions: list[Prediction], stream: Facts | None) -> Prediction | None:
-    """The newest prediction for the stream, a traced one before a formula's."""
-    mine = [
-        prediction
-        for prediction in predictions
-        if stream is None or (prediction.rank, prediction.device) == (stream["rank"], stream["device"])
-    ]
-    traced = [prediction for prediction in mine if prediction.method == "trace"]
-    return next(iter(traced or mine), None)

@@ -8,13 +8,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
+from memagent.wire.messages import (
+    AdviceItem,
+    Batch,
+    Chunk,
+    Device,
+    Event,
+    Finish,
+    PredictionMessage,
+    RunStart,
+    SnapshotMessage,
+    Suspect,
+)
 from memagent_server.notify import dispatcher
+from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
+from memagent_server.store.snapshots import add_snapshot
 from memagent_server.worker import run_worker
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 PATIENCE_S = 60.0
 
 
@@ -75,6 +88,21 @@ def leak(database, run_id: str, first: int, last: int, seq: int, *, rank: int = 
         add_batch(session, run_id, Batch(rank=rank, seq=seq, chunks=[Chunk(stream="host", columns=columns)]), now)
 
 
+def die(database, run_id: str, step: int) -> None:
+    """The run's last words, with all that a report is made of, and its end."""
+    host = {"used_bytes": 40 * GIB - 10 * MIB, "limit_bytes": 40 * GIB}
+    held = {"components": {"parameters": 4 * GIB, "activations": 20 * GIB}}
+    words = {"phase": "backward", "asked_bytes": 8 * MIB, "free_bytes": 3 * MIB, "devices": {"host": host | held}}
+    suspect = Suspect(kind="list", holder="history: list of 412", file="train.py", line=42, fix="Append a number.")
+    advice = AdviceItem(change="Use bf16", saving_bytes=9 * GIB)
+    predicted = PredictionMessage(method="trace", peak_allocated_bytes=12 * GIB, advice=[advice])
+    with database.write() as session:
+        add_prediction(session, run_id, predicted, time.time())
+        add_snapshot(session, run_id, SnapshotMessage(method="census", suspects=[suspect]), time.time())
+        add_batch(session, run_id, Batch(seq=1, events=[Event(kind="oom", step=step, data=words)]), time.time())
+        finish_run(session, run_id, Finish(status="oom", step=step, error="OutOfMemoryError"), time.time())
+
+
 def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
     database, make_settings, slack, work, monkeypatch
 ):
@@ -99,6 +127,31 @@ def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
     wait_until(lambda: "died of out-of-memory" in root["text"], "the end")
     wait_until(lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])), "the end, in the thread")
     assert slack.roots == [root]
+
+
+def test_a_death_is_reported_in_the_thread_and_to_the_webhook(database, make_settings, slack, receiver, work):
+    leak(database, "r", 0, 1000, 0)
+    work(
+        make_settings(
+            database.url, slack_bot_token=slack.token, slack_channel=slack.channel, slack_api_url=slack.url,
+            webhook_url=receiver.url, allow_local_webhooks=True,
+        )
+    )  # fmt: skip
+    wait_until(lambda: slack.roots and receiver.requests, "the warning")
+    die(database, "r", 1000)
+    (root,) = slack.roots
+    wait_until(lambda: "died" in receiver.payload()["text"], "the end, to the webhook")
+    wait_until(lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])), "the end, in the thread")
+    told = slack.replies(root["ts"])[-1]["text"]
+    for words in (
+        "8.0 MiB were asked for with 3.0 MiB free; 39.99 GiB of 40.00 GiB were used.",
+        "It happened in backward, where gradients come while activations are still there: the peak of most models.",
+        "Held: activations 20.00 GiB, parameters 4.00 GiB",
+        "Suspect: train.py:42 history: list of 412. Append a number.",
+        "Change: Use bf16 (saves 9.00 GiB)",
+    ):
+        assert words in told and words in receiver.payload()["text"]
+        assert words in receiver.payload()["autopsy"]
 
 
 def test_a_channel_that_hangs_holds_up_no_other(database, make_settings, hanging, receiver, slack, work):

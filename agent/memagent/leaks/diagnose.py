@@ -82,7 +82,7 @@ class _Case:
     # -- 1. what a container holds ----------------------------------------------------------------------------------------
 
     def held(self, growth: Growth) -> list[Suspect]:
-        place = self.climber.common(_sample(growth.survivors))
+        place = self._common(growth)
         if place is None or place.name is None:
             return self._unheld(growth)
         if not can_grow(place):
@@ -96,6 +96,16 @@ class _Case:
         holder = f"{place.name.expression}: {what_is(place.container, kind)}"
         confidence = place.coverage * (1.0 if line and line.strength == lines.GROWS else 0.8 if line else 0.5)
         return [_suspect(place.name, line, holder, kind, growth.bytes_per_step, confidence)]
+
+    def _common(self, growth: Growth) -> Place | None:
+        """Of those that hang in no other one's graph, if that tells: an output that keeps its graph keeps activations as well, and
+        nothing in Python holds those."""
+        heads = graphs.heads(growth.survivors)
+        self.climber.overlook(heads)
+        found = self.climber.common(_sample(heads))
+        if found is None and len(heads) < len(growth.survivors):
+            found = self.climber.common(_sample(growth.survivors))
+        return found
 
     # -- 2. what nothing holds --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -40,7 +40,16 @@ def roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 def count(tensors: Iterable[Any], limit: int = MOST_NODES) -> int:
     """Nodes that these tensors' graphs have together, counted up to `limit`."""
-    return _reach([tensor.grad_fn for tensor, _ in roots(tensors)], limit)
+    return len(_reach([tensor.grad_fn for tensor, _ in roots(tensors)], limit))
+
+
+def heads(tensors: Sequence[Any], limit: int = MOST_NODES) -> list[Any]:
+    """Those that no other one's graph leads to. The rest may be kept by these alone: autograd saves what Python has seen, too."""
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        nodes = [tensor.grad_fn for tensor in tensors]
+    below = _reach([following for node in nodes if node is not None for following, _ in node.next_functions], limit)
+    return [tensor for tensor, node in zip(tensors, nodes, strict=True) if id(node) not in below]
 
 
 def largest(tensors: Iterable[Any], limit: int = MOST_NODES) -> list[Root]:
@@ -48,7 +57,7 @@ def largest(tensors: Iterable[Any], limit: int = MOST_NODES) -> list[Root]:
     found = sorted(roots(tensors), key=lambda pair: -_age(pair[0]))
     computed = [pair for pair in found if pair[1] is None]
     gradients = islice((pair for pair in found if pair[1] is not None), _MOST_GRADIENTS)
-    sized = [Root(tensor, _reach([tensor.grad_fn], limit // 4), parameter)
+    sized = [Root(tensor, len(_reach([tensor.grad_fn], limit // 4)), parameter)
              for tensor, parameter in [*computed[:_MOST_ROOTS], *gradients]]  # fmt: skip
     return sorted(sized, key=lambda root: -root.nodes)
 
@@ -80,7 +89,8 @@ def _age(tensor: Any) -> int:
     return int(number()) if number is not None else 0
 
 
-def _reach(todo: list[Any], limit: int) -> int:
+def _reach(todo: list[Any], limit: int) -> dict[int, Any]:
+    """Nodes by id, with all that follow."""
     seen: dict[int, Any] = {}
     while todo and len(seen) < limit:
         node = todo.pop()
@@ -88,4 +98,4 @@ def _reach(todo: list[Any], limit: int) -> int:
             continue
         seen[id(node)] = node  # kept, so that ids stay true
         todo.extend([following for following, _ in node.next_functions])
-    return len(seen)
+    return seen

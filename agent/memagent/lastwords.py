@@ -56,8 +56,9 @@ class LastWords:
         data = {"phase": phase, "asked_bytes": failure.asked_bytes, "free_bytes": failure.free_bytes}
         return Event(kind="oom_survived", step=self._sampler.step, time_s=time.time(), data=data)
 
-    def say(self, error: BaseException) -> Event:
-        """The `oom` event of the `error` that ends the process; the error gets a note that says where the run can be seen."""
+    def say(self, error: BaseException, suspects: Sequence[Suspect]) -> Event:
+        """The `oom` event of the `error` that ends the process, with who is blamed; the error gets a note that says where the run can be
+        seen."""
         self._ballast.close()
         for track in self._sampler.tracks:
             with self._guard.at("probe refresh"):
@@ -68,12 +69,12 @@ class LastWords:
             add_note(note(words, self._sampler.step, self._place))
         with suppress(MemoryError):  # there may be no room to look around
             words["largest_tensors"] = self.largest_tensors()
+        words["suspects"] = [suspect.to_dict() for suspect in suspects]
         return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)
 
-    def report(self, words: Event, prediction: Estimate | None, suspects: Sequence[Suspect]) -> None:
+    def report(self, words: Event, prediction: Estimate | None) -> None:
         """What killed the run, to the terminal; the server makes the same of the event."""
         track = self._sampler.tracks[0]
-        words.data["suspects"] = [suspect.to_dict() for suspect in suspects]
         found = oom_report(
             words.data,
             words.step,

@@ -63,7 +63,7 @@ class OomReport:
             held = (f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components)
             lines.append(f"held: {', '.join(held)}")
         for suspect in self.suspects[:_MOST_ADVICE]:
-            lines.append(f"suspect: {place_of(suspect)} {suspect['holder']}. {suspect.get('fix') or ''}".rstrip())
+            lines.append(f"suspect: {_suspect(suspect)}")
         for tensor in self.tensors[:_MOST_ADVICE]:
             lines.append(f"large: {_tensor(tensor)}")
         for change, saving, _ in self.changes[:_MOST_ADVICE]:
@@ -183,6 +183,12 @@ def _changes(
     if phase in _PHASE_ADVICE:
         found.append((_PHASE_ADVICE[phase], None, ""))
     return tuple(found)
+
+
+def _suspect(suspect: Facts) -> str:
+    rate = suspect.get("bytes_per_step")
+    grows = f", {format_bytes(rate)} a step" if rate else ""
+    return f"{place_of(suspect)}: {suspect['holder']}{grows}. {suspect.get('fix') or ''}".rstrip()
 
 
 def _tensor(tensor: Facts) -> str:

@@ -287,9 +287,9 @@ class Run:
             if status == "oom" and self.status == "running":
                 with self.guard.at("last words"):
                     self._inquiry.at_the_end()
-                    words = self._last_words.say(error)
+                    words = self._last_words.say(error, self._inquiry.suspects)
                     self._collector.add_event(words)
-                    self._last_words.report(words, self.prediction, self._inquiry.suspects)
+                    self._last_words.report(words, self.prediction)
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 
@@ -337,7 +337,8 @@ class Run:
             if self.status != "running" or status == "completed":
                 return
             if isinstance(error, SystemExit) or status == "oom" or thread == self._trainer:
-                last_words = self._last_words.say(error) if status == "oom" else None
+                suspects = self._inquiry.suspects
+                last_words = self._last_words.say(error, suspects) if status == "oom" else None
                 self._ending = Ending(self.step, status, describe_error(error), last_words)
 
     def _first_inputs(

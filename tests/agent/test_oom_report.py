@@ -70,9 +70,10 @@ def test_the_prediction_and_other_processes_are_mentioned():
 
 
 def test_suspects_are_named_with_their_line():
-    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412", "fix": "Append a number."}
+    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412", "fix": "Append a number.",
+               "bytes_per_step": 2048}  # fmt: skip
     assert (
-        "  suspect: train.py:42 history: list of 412. Append a number."
+        "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number."
         in oom_report(WORDS, 0, suspects=[suspect]).lines()
     )
 

@@ -4,7 +4,8 @@
 2. Allocated against reserved: whether the memory was there, but in pieces, and whether expandable segments would have joined them.
 3. What the device held: components, the largest live tensors, other processes.
 4. What had been predicted, and who is blamed for growth.
-5. What to change: what helps in that phase first, then the estimator's advice with its saving for this run.
+5. What to change: what grows, where a line is suspected; then the estimator's advice with its saving for this run; then what helps in
+   that phase.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _PHASE_ADVICE = {
     "data": "Move a batch to the device when it is needed, and prefetch fewer.",
     "checkpoint": "Save from the CPU: `{name: value.cpu() for name, value in model.state_dict().items()}`.",
 }
+_STOP_GROWTH = "Stop what grows first, at the line that is suspected: less memory a step only puts the end off."
 _MUCH_CACHE = 0.1
 """Of what is reserved: from there on the allocator's cache is worth a sentence."""
 _MOST_TENSORS = 10
@@ -109,7 +111,7 @@ def oom_report(
         ),
         tensors=tuple((words.get("largest_tensors") or ())[:_MOST_TENSORS]),
         suspects=tuple(suspects),
-        changes=_changes(phase, asked, free, now, advice),
+        changes=_changes(phase, asked, free, now, suspects, advice),
     )
 
 
@@ -174,9 +176,11 @@ def _predicted(now: Facts, predicted: int | None) -> str | None:
 
 
 def _changes(
-    phase: str, asked: int | None, free: int | None, now: Facts, advice: Sequence[Facts]
+    phase: str, asked: int | None, free: int | None, now: Facts, suspects: Sequence[Facts], advice: Sequence[Facts]
 ) -> tuple[tuple[str, int | None, str], ...]:
     found: list[tuple[str, int | None, str]] = []
+    if suspects:
+        found.append((_STOP_GROWTH, None, ""))
     if would_have_fitted_in_one_piece(asked, free, now):
         found.append(("Let the allocator join its pieces.", None, f"export {EXPANDABLE}"))
     found += [(item["change"], item.get("saving_bytes"), item.get("code") or "") for item in advice]

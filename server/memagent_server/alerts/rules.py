@@ -67,7 +67,7 @@ def when(facts: Mapping[str, Any]) -> str:
     count = max(1, round(steps_left))
     text = f"in about {count:,} steps" if count > 1 else "in the next step"
     seconds = facts.get("eta_s")
-    if seconds is None:
+    if seconds is None or round(seconds) < 1:
         return text
     low, high = facts.get("eta_low"), facts.get("eta_high")
     if not steps_left or low is None or high is None:

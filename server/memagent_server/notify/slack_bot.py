@@ -2,8 +2,8 @@
 
 1. The first chapter of a topic is posted. Slack may have taken one that was never marked as sent: a repeat looks for it first,
    by the message's metadata (scope `channels:history`), and posts again where it may not look.
-2. Later chapters edit that message, then answer in its thread. What people must act on (an escalation, a reminder, a death) is shown
-   in the channel as well, because an edit calls nobody.
+2. Later chapters edit that message, then answer in its thread; the report of a death is long, and in the answer only. What people
+   must act on (an escalation, a reminder, a death) is shown in the channel as well, because an edit calls nobody.
 3. A message that can no longer be edited (deleted, or older than the workspace allows) is left alone, and a new one is posted.
 4. Between chapters `refresh` edits the message as the ETA moves.
 5. A picture that could not be uploaded is no reason to send anything twice: it is logged and left out.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.client import HTTPException
 from typing import Any
 
@@ -90,7 +91,7 @@ class SlackBot(Channel):
         if ts is not None and story.is_overtaken:
             self._answer(story, channel, ts)
             return dict(story.receipt)
-        if ts is None or not self._edit(story, channel, ts):
+        if ts is None or not self._edit(replace(story, autopsy=()), channel, ts):
             posted = self._posted_before(story) if story.is_repeat else None
             posted = posted or self._post(channel=self._channel, **_message(story))
             ts, channel = posted["ts"], posted["channel"]

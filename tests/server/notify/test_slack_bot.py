@@ -44,6 +44,16 @@ def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack,
     assert escalation["reply_broadcast"] and death["reply_broadcast"]
 
 
+def test_the_report_of_a_death_is_told_once(slack, bot, a_story):
+    death = {"to_state": "oom", "autopsy": ("8.0 MiB were asked for.",)}
+    alone = bot.send(a_story(**death))
+    assert "asked for" in slack.messages[alone["ts"]]["text"]
+    warned = bot.send(a_story())
+    bot.send(a_story(**death, receipt=warned))
+    (answer,) = slack.replies(warned["ts"])
+    assert "asked for" in answer["text"] and "asked for" not in slack.messages[warned["ts"]]["text"]
+
+
 def test_it_tells_what_ended_well_in_the_thread_only(slack, bot, a_story):
     bot.send(a_story(to_state="averted", receipt=bot.send(a_story())))
     (root,) = slack.roots

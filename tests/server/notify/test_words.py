@@ -44,6 +44,11 @@ def test_it_does_not_count_the_last_step(a_story):
     assert plain_text(a_story(facts=facts)).startswith("gpt-small will run out of memory in the next step (3 s")
 
 
+def test_it_gives_no_time_for_an_end_that_is_due(a_story):
+    facts = {"eta_step": 990.0, "eta_low": 980.0, "eta_high": 995.0, "eta_s": 0.0}
+    assert headline(a_story(facts=facts)) == "gpt-small will run out of memory in the next step"
+
+
 def test_it_says_when_a_message_comes_late(a_story):
     assert "waited" not in plain_text(a_story(delayed_s=5.0))
     assert "This message waited 30 min to be sent" in plain_text(a_story(delayed_s=1800.0))

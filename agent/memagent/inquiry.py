@@ -5,17 +5,19 @@
 2. `leaks.Finder` looks at step boundaries, within a budget. Who was named once is looked for again only when the run has gone on for
    twice as many steps: a leak does not move.
 3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
+4. Where the script asked, the CUDA allocator's own record is saved beside the run's file, for torch's viewer.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from memagent.guard import Guard, tell
 from memagent.identity import Identity
-from memagent.leaks import Diagnosis, Finder, Suspect
+from memagent.leaks import Diagnosis, Finder, Suspect, viewer
 from memagent.leaks.creep import Creep
 from memagent.leaks.held import Held, frame_text
 from memagent.sampler import Sampler
@@ -31,12 +33,18 @@ _DEEPEST = 256
 
 
 class Inquiry:
-    """One rank's. `deliver` takes a snapshot for the server, on the training thread."""
+    """One rank's. `deliver` takes a snapshot for the server, on the training thread. `stem`: path of the run's file without its suffix."""
 
     def __init__(
-        self, identity: Identity, sampler: Sampler, guard: Guard, deliver: Callable[[messages.SnapshotMessage], None]
+        self,
+        identity: Identity,
+        sampler: Sampler,
+        guard: Guard,
+        deliver: Callable[[messages.SnapshotMessage], None],
+        stem: Path,
     ) -> None:
         self._identity, self._sampler, self._guard, self._deliver = identity, sampler, guard, deliver
+        self._stem, self._saves = stem, False
         self._device = sampler.tracks[0].probe.device
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
         self._why, self._seq, self._next_step = "", 0, 0
@@ -48,11 +56,11 @@ class Inquiry:
         """Of the newest diagnosis, the likeliest first."""
         return self._finder.suspects
 
-    def suspect(self, why: str, *, host: bool = False) -> None:
-        """Growth is suspected; on any thread. `host`: of memory outside of torch."""
+    def suspect(self, why: str, *, host: bool = False, saves: bool = False) -> None:
+        """Growth is suspected; on any thread. `host`: of memory outside of torch. `saves`: for torch's viewer, too."""
         if self._finder.is_busy or self._sampler.step < self._next_step:
             return
-        self._why = why
+        self._why, self._saves = why, saves
         self._finder.request(history=self._device.kind == "cuda", host=host or self._traces_host)
 
     def observe(self, stream: str, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -113,7 +121,20 @@ class Inquiry:
         looked = (
             f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}; it cost {1000 * diagnosis.pause_s:.0f} ms"
         )
-        self.send(self._why, notes=[looked], diagnosis=diagnosis)
+        self.send(self._why, notes=[looked, *self._save(diagnosis.step)], diagnosis=diagnosis)
+
+    def _save(self, step: int) -> list[str]:
+        """Notes that say where the allocator's record lies, where there is one that was asked for."""
+        history = self._finder.history
+        if not self._saves or history is None or not history.last:
+            return []
+        self._saves = False
+        with self._guard.at("saving the allocator's record"):
+            paths = viewer.save(history.last, self._stem.with_name(f"{self._stem.name}-{step}"))
+            saved = f"the allocator's record, for torch's viewer: {' and '.join(map(str, paths))}"
+            tell(saved)
+            return [saved]
+        return []
 
 
 def sentence(suspect: Suspect) -> str:

@@ -100,7 +100,8 @@ class Run:
             prediction=lambda: self.prediction,
             on_suspicion=self._suspect,
         )
-        self._inquiry = Inquiry(identity, self._sampler, self.guard, self._send_snapshot)
+        stem = self._file_path().with_name(self._file_path().name.removesuffix(SUFFIX))
+        self._inquiry = Inquiry(identity, self._sampler, self.guard, self._send_snapshot, stem)
         self._told_too_large = False
         self._reply: BatchReply | None = None
         self._finishing = threading.Lock()
@@ -237,7 +238,7 @@ class Run:
         if self.status == "running":
             with self.guard.at("snapshot"):
                 self._inquiry.send(why or "the script asked", tensors=self._last_words.largest_tensors())
-                self._inquiry.suspect(why or "the script asked")
+                self._inquiry.suspect(why or "the script asked", saves=True)
 
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook, deliver what is left within a few seconds. Further calls do nothing.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 import torch
 
 import memagent
 from memagent.forecast import Forecast
+from memagent.leaks.history import HistoryWindow
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -149,3 +151,18 @@ def test_the_stacks_that_grew_go_to_the_server(watched, recording):
     [stack] = [stack for stack in snapshot.stacks if stack.frames[-1] == f"{__file__}:{line}"]
     assert snapshot.method == "host"
     assert stack.blocks >= 8 and stack.size_bytes >= 8 * 50_000
+
+
+def test_a_snapshot_saves_the_allocators_record_where_there_is_one(watched, recording, capfd):
+    trainer, run = watched(leaks=False)
+    trainer.train(5)
+    run.snapshot("to look closer")
+    run._inquiry._finder.history = history = HistoryWindow()
+    history.last = {"segments": [], "device_traces": [[]], "allocator_settings": {}}
+    trainer.train(25)
+    run.finish()
+    told = capfd.readouterr().err
+    [pickled] = run.settings.directory.glob("*-26.pickle")
+    assert pickle.loads(pickled.read_bytes()) == history.last
+    assert told.count(str(pickled)) == 1 and str(pickled.with_suffix(".html")) in told
+    assert str(pickled) in recording().snapshots[-1].notes[-1]

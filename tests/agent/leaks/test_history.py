@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
+import re
 from typing import Any
 
 import pytest
 import torch
 
-from memagent.leaks import find
+from memagent.leaks import find, viewer
 from memagent.leaks.history import difference, flame, folded, held_by_stack, suspects
 
 SCRIPT = "/home/someone/train.py"
@@ -110,3 +113,28 @@ def test_a_record_without_growth_brings_no_stacks(monkeypatch):
     Allocator(monkeypatch)
     diagnosis = find(lambda: None, history=True)
     assert (diagnosis.method, diagnosis.grown) == ("census", ())
+
+
+TRACED = {
+    **snapshot(block(1000, KEEP)),
+    "device_traces": [[{"action": "alloc", "addr": 0, "size": 1000, "frames": []}]],
+}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "view"),
+    [(TRACED, "Active Memory Timeline"), (snapshot(block(1000, KEEP)), "Allocator State History")],
+)
+def test_it_is_saved_for_torchs_own_viewer(tmp_path, recorded, view):
+    data, page = viewer.save(recorded, tmp_path / "runs" / "v1.2-rank0-7")
+    assert (data.name, page.name) == ("v1.2-rank0-7.pickle", "v1.2-rank0-7.html")
+    assert pickle.loads(data.read_bytes()) == recorded
+    html = page.read_text()
+    inside = re.search(r'"base64": "([^"]+)"', html)
+    assert pickle.loads(base64.b64decode(inside[1])) == recorded and view in html
+
+
+def test_the_pickle_is_kept_where_torch_makes_no_page(tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.cuda._memory_viz, "trace_plot")
+    (data,) = viewer.save(TRACED, tmp_path / "r")
+    assert pickle.loads(data.read_bytes()) == TRACED

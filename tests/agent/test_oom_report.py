@@ -70,7 +70,9 @@ def test_the_prediction_and_other_processes_are_mentioned():
 
 
 def test_suspects_are_named_with_their_line_and_what_grows_is_to_be_stopped_first():
-    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412", "fix": "Append a number."} | {"bytes_per_step": 2048}
+    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412", "fix": "Append a number."} | {
+        "bytes_per_step": 2048
+    }
     report = oom_report(WORDS, 0, suspects=[suspect], advice=[{"change": "Use bf16"}])
     assert "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number." in report.lines()
     assert [change.split()[0] for change, _, _ in report.changes] == ["Stop", "Use", "Use"]

@@ -46,7 +46,8 @@ def diagnose(first: Census, before: Census, step: int, *, measured_bytes_per_ste
     scopes = Scopes()
     ours = [tensors, growths, longer, *(growth.survivors for growth in growths)]
     climber = Climber(scopes, {id(ours), *map(id, ours)}, deadline_s)
-    case = _Case(climber, scopes, steps, measured_bytes_per_step)
+    old = {entry.storage for entry in first.entries.values()}
+    case = _Case(climber, scopes, steps, measured_bytes_per_step, old)
     try:
         found = [suspect for growth in growths for suspect in case.held(growth)]
         found += [suspect for item in longer if (suspect := case.longer(item))]
@@ -71,12 +72,13 @@ def _ranked(found: Sequence[Suspect]) -> list[Suspect]:
 
 @dataclass
 class _Case:
-    """One diagnosis at work. `unheld`: growth that nothing in Python refers to."""
+    """One diagnosis at work. `old`: storages that were there before it. `unheld`: growth that nothing in Python refers to."""
 
     climber: Climber
     scopes: Scopes
     steps: int
     measured: int | None
+    old: set[int]
     unheld: int = 0
 
     # -- 1. what a container holds ----------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ class _Case:
             kind = "hook"
         holder = f"{place.name.expression}: {what_is(place.container, kind)}"
         confidence = place.coverage * (1.0 if line and line.strength == lines.GROWS else 0.8 if line else 0.5)
-        return [_suspect(place.name, line, holder, kind, growth.bytes_per_step, confidence)]
+        return [_suspect(place.name, line, holder, kind, self._with_graphs(growth), confidence)]
 
     def _common(self, growth: Growth) -> Place | None:
         """Of those that hang in no other one's graph, if that tells: an output that keeps its graph keeps activations as well, and
@@ -106,6 +108,14 @@ class _Case:
         if found is None and len(heads) < len(growth.survivors):
             found = self.climber.common(_sample(growth.survivors))
         return found
+
+    def _with_graphs(self, growth: Growth) -> int:
+        """Bytes a step, with what the graphs of the survivors keep; not more than was measured, as graphs may reach far back."""
+        own, saved = graphs.kept_storages(growth.survivors)
+        total = sum(size for storage, size in {**saved, **own}.items() if storage not in self.old)
+        size = growth.bytes_per_step * total // sum(own.values()) if own else growth.bytes_per_step
+        most = size if self.measured is None else self.measured
+        return max(growth.bytes_per_step, min(size, most))
 
     # -- 2. what nothing holds --------------------------------------------------------------------------------------------
 

@@ -77,6 +77,40 @@ def saved_bytes(tensor: Any, limit: int = MOST_NODES) -> int:
     return total
 
 
+def kept_storages(tensors: Sequence[Any], limit: int = MOST_NODES) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes by storage: of those the tensors lie on, and of those their graphs save.
+    What a script packs by hooks of its own is not unpacked."""
+    torch = sys.modules["torch"]
+    names: dict[type, list[str]] = {}
+    with torch._C.DisableTorchFunction():
+        own = dict(filter(None, map(_storage_of, tensors)))
+        kept: dict[int, int] = {}
+        for node in _reach([tensor.grad_fn for tensor in tensors], limit).values():
+            kind = type(node)
+            if kind not in names:
+                names[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+            for name in names[kind]:
+                kept.update(filter(None, map(_storage_of, _saved(node, name))))
+    return own, kept
+
+
+def _saved(node: Any, name: str) -> list[Any]:
+    """As they lie there: nothing is unpacked, so no hook runs."""
+    try:
+        saved = getattr(node, name)
+    except (RuntimeError, AttributeError):  # a list whose graph was freed says so by raising
+        return []
+    return [getattr(each, "data", None) for each in (saved if isinstance(saved, tuple | list) else (saved,))]
+
+
+def _storage_of(tensor: Any) -> tuple[int, int] | None:
+    try:
+        storage = tensor.untyped_storage()
+        return storage._cdata, storage.nbytes()
+    except (RuntimeError, NotImplementedError, AttributeError, ValueError, TypeError):  # freed, packed, sparse, opaque
+        return None
+
+
 def _bytes_of(metadata: Any) -> int:
     size = int(metadata.dtype.itemsize)
     for length in metadata.shape:

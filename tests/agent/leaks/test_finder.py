@@ -194,3 +194,45 @@ def test_the_collector_is_left_as_it_was():
 def test_every_kind_has_a_fix(kind):
     assert fix_for(kind).endswith(".")
     assert Suspect("train.py", 1, "f", "x: list", kind, 1, 1.0).fix == fix_for(kind)
+
+
+@pytest.mark.parametrize("has_backward", [True, False])
+def test_the_rate_counts_what_the_graphs_of_outputs_save(has_backward):
+    """Without a backward that frees them, an input, the activations behind the ReLU and the output stay each step."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 16))
+    outputs = []
+
+    def step():
+        outputs.append(model(torch.randn(32, 64)))
+        if has_backward:
+            model.zero_grad()
+            outputs[-1].pow(2).mean().backward()
+
+    [suspect] = find(step).suspects
+    expected = 32 * 16 * 4 if has_backward else 32 * (64 + 512 + 16) * 4
+    assert suspect.kind == "list" and suspect.bytes_per_step == pytest.approx(expected, rel=0.1)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient + 0 * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize(("is_freed", "expected"), [(True, 4 * 64), (False, 2 * 4 * 64)])
+def test_what_a_function_of_the_scripts_saved_counts_until_it_is_freed(is_freed, expected):
+    weight, outputs = torch.ones(64, requires_grad=True), []
+
+    def step():
+        output = Doubled.apply(weight + 1)
+        weight.grad = None
+        if is_freed:
+            output.sum().backward()
+        outputs.append(output)
+
+    assert find(step).suspects[0].bytes_per_step == pytest.approx(expected, rel=0.1)

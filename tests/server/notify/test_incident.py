@@ -42,7 +42,7 @@ def leaking(tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(start_server, slack, leaking, tmp_path):
     server = start_server(
         environ={

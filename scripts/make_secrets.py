@@ -1,11 +1,17 @@
-"""Make ./secrets/*.txt for docker compose: random, readable by containers of other users, never overwritten. Standard library only."""
+"""Make ./secrets/*.txt and .env for docker compose: random, readable by containers of other users, never overwritten.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import secrets
+import shutil
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / "secrets"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "secrets"
+NOBODY = "http://127.0.0.1:9/put-the-address-of-your-slack-webhook-here"
 
 
 def main() -> None:
@@ -14,7 +20,10 @@ def main() -> None:
     keep("database_url", f"postgresql://memagent:{password}@postgres:5432/memagent")
     for name in ("secret_key", "admin_token", "grafana_password"):
         keep(name, secrets.token_urlsafe(32))
-    print(f"secrets are in {FOLDER}")
+    keep("alertmanager_slack_url", NOBODY)
+    if not (ROOT / ".env").exists():
+        shutil.copyfile(ROOT / ".env.example", ROOT / ".env")
+    print(f"secrets are in {FOLDER}, settings that are none in .env")
 
 
 def keep(name: str, value: str) -> str:

@@ -16,7 +16,9 @@ from memagent.errors import SettingError
 
 DEFAULT_LISTEN = "127.0.0.1:8420"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
-CHANNEL_NAMES = ("slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams")
+CHANNEL_NAMES = (
+    "slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams", "grafana",
+)  # fmt: skip
 SEVERITIES = ("note", "warning", "critical")
 """From harmless to worst."""
 

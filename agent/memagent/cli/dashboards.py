@@ -1,4 +1,4 @@
-"""Push the dashboards to Grafana (folder "memagent", fixed uids: again changes nothing), or write them to a folder."""
+"""Push dashboards, data source, contact point and alert rules to a Grafana (again changes nothing), or write the dashboards to a folder."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 from pathlib import Path
 
 from memagent.errors import SettingError
-from memagent_server.grafana.push import export, push
+from memagent_server.grafana.push import export, push, target
 from memagent_server.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="action", required=True, metavar="push|export")
-    pushing = verbs.add_parser("push", help="create or update folder and dashboards in a Grafana")
+    pushing = verbs.add_parser("push", help="create or update folder, data source, contact point, rules and dashboards")
     pushing.add_argument("--url", help="address of Grafana (default MEMAGENT_GRAFANA_URL)")
     pushing.add_argument("--token", help="service-account token (default MEMAGENT_GRAFANA_TOKEN)")
+    pushing.add_argument(
+        "--prometheus", metavar="URL", help="where Grafana reaches Prometheus (default: a data source that it has)"
+    )
     pushing.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     exporting = verbs.add_parser("export", help="write the dashboards as JSON files")
     exporting.add_argument("directory", type=Path)
@@ -30,6 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
             raise SettingError(
                 "say which Grafana: --url and --token, or MEMAGENT_GRAFANA_URL and MEMAGENT_GRAFANA_TOKEN"
             )
-        lines = push(url, token, dry_run=arguments.dry_run)
+        lines = push(target(settings, url, token, arguments.prometheus), dry_run=arguments.dry_run)
     print("\n".join(lines))
     return 0

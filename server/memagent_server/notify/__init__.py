@@ -7,6 +7,7 @@ from collections.abc import Callable
 from memagent_server.notify import (
     alertmanager,
     discord,
+    grafana,
     mail,
     pagerduty,
     slack_bot,
@@ -28,6 +29,7 @@ CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "alertmanager": alertmanager.from_settings,
     "discord": discord.from_settings,
     "teams": teams.from_settings,
+    "grafana": grafana.from_settings,
 }
 """By name; each gives the channel that the settings describe, or None where they describe none."""
 

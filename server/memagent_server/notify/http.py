@@ -48,14 +48,16 @@ def post(
     allow_local: bool = True,
     final: Collection[int] = (),
     show_answer: bool = True,
+    method: str = "POST",
 ) -> Reply:
-    """POST JSON. `who` is what errors call the far end; they never show its address. A status in `final` makes trying again senseless.
+    """POST JSON, or send it by another method. `who` is what errors call the far end; they never show its address. A status in `final`
+    makes trying again senseless.
 
     Raises DeliveryFailedError for anything but 2xx.
     """
     sent = {"Content-Type": "application/json", "User-Agent": "memagent", **(headers or {})}
     try:
-        status, answer_headers, text = _exchange(url, body, sent, allow_local, who)
+        status, answer_headers, text = _exchange(method, url, body, sent, allow_local, who)
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise DeliveryFailedError(f"{who} could not be reached: {_kind(error)}") from None
     if 200 <= status < 300:
@@ -77,7 +79,7 @@ def is_local(address: str) -> bool:
 
 
 def _exchange(
-    url: str, body: bytes, headers: Mapping[str, str], allow_local: bool, who: str
+    method: str, url: str, body: bytes, headers: Mapping[str, str], allow_local: bool, who: str
 ) -> tuple[int, Mapping[str, str], str]:
     """Status, headers and the beginning of the body of the answer."""
     parts = urlsplit(url)
@@ -98,7 +100,7 @@ def _exchange(
         headers = {**urllib3.make_headers(basic_auth=credentials), **headers}
     with pool:
         response = pool.urlopen(
-            "POST",
+            method,
             target,
             body=body,
             headers={**headers, "Host": parts.netloc.rpartition("@")[2]},

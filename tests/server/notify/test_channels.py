@@ -14,6 +14,7 @@ from memagent_server.notify import CHANNELS, channels, http
 from memagent_server.notify.alertmanager import Alertmanager
 from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, NotSetUp
 from memagent_server.notify.discord import DESCRIPTION_LIMIT, TITLE_LIMIT, Discord
+from memagent_server.notify.grafana import Grafana
 from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.notify.slack_message import blocks
@@ -31,6 +32,7 @@ KINDS = {
     "alertmanager": lambda url: Alertmanager(url),
     "discord": lambda url: Discord(url, allow_local=True),
     "teams": lambda url: Teams(url, allow_local=True),
+    "grafana": lambda url: Grafana(url, "glsa_secret"),
 }
 every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
@@ -221,3 +223,27 @@ def test_it_says_of_a_channel_that_is_gone_what_to_do(a_story):
     with pytest.raises(DeliveryFailedError, match="set it up again") as caught:
         NotSetUp().send(a_story())
     assert not caught.value.is_final
+
+
+def test_grafana_has_one_annotation_from_the_warning_to_the_end(receiver, a_story):
+    receiver.answers = [
+        (200, b'{"message": "Annotation added", "id": 7}', {}),
+        (200, b'{"message": "Annotation patched"}', {}),
+    ]
+    channel = Grafana(receiver.url, "glsa_secret")
+    receipt = channel.send(a_story(opened_at=100.0, at=100.0))
+    channel.send(a_story(opened_at=100.0, at=160.0, to_state="oom", receipt=receipt))
+    (opened, headers, _), (ended, _, _) = receiver.requests
+    assert (opened, ended) == ("/api/annotations", "/api/annotations/7")
+    assert headers["Authorization"] == "Bearer glsa_secret"
+    first, last = receiver.payload(0), receiver.payload(1)
+    assert (first["time"], last["time"], last["timeEnd"]) == (100_000, 100_000, 160_000)
+    assert {"memagent", "run:k3v9", "firing"} <= set(first["tags"]) and "oom" in last["tags"]
+    assert "will run out of memory" in first["text"] and "died of out-of-memory" in last["text"]
+    assert "http://box/runs/k3v9" in last["text"]
+
+
+def test_what_is_no_grafana_is_told(receiver, a_story):
+    receiver.answers = [(200, b"<html>", {})]
+    with pytest.raises(DeliveryFailedError, match="is it Grafana"):
+        Grafana(receiver.url, "glsa_secret").send(a_story())

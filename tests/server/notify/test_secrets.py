@@ -12,6 +12,7 @@ from memagent_server.notify import channels
 from memagent_server.notify.channel import mask
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.notify.slack_bot import SlackBot
+from memagent_server.settings import CHANNEL_NAMES
 from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.outbox import Route
 from memagent_server.store.runs import start_run
@@ -31,13 +32,12 @@ def settings_of(name: str, url: str) -> dict:
         "alertmanager": {"alertmanager_url": url.replace("//", f"//ana:{SECRET}@")},
         "discord": {"discord_webhook_url": hidden},
         "teams": {"teams_webhook_url": hidden},
+        "grafana": {"grafana_url": url, "grafana_token": SECRET},
     }[name]  # fmt: skip
 
 
 @pytest.mark.parametrize("trouble", ["refused", "rate limited", "nobody there", "echoed"])
-@pytest.mark.parametrize(
-    "name", ["slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams"]
-)
+@pytest.mark.parametrize("name", CHANNEL_NAMES)
 def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, name, trouble):
     receiver.answers = {
         "refused": [(403, b'{"ok": false, "error": "no"}', {})],

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def read_message(request: Request, kind: type[T]) -> T:
-    """The message that a request carries. Raises Problem 400, 413, 415 or 422."""
+    """The message that a request carries. Raises Problem 400, 408, 413, 415 or 422."""
     content_type = request.mimetype or JSON
     if content_type == "application/x-msgpack":
         content_type = MSGPACK
@@ -38,7 +38,10 @@ def read_message(request: Request, kind: type[T]) -> T:
 
 
 def read_body(request: Request) -> bytes:
-    """The body as it was sent. Raises Problem 413 for more than MAX_SENT_BYTES, 400 for one that breaks off."""
+    """The body as it was sent. Raises Problem 413 for more than MAX_SENT_BYTES, 408 for one that breaks off.
+
+    408, not 400: the message may be fine and its way was not, so agents send it again instead of leaving it behind.
+    """
     too_large = Problem(
         413,
         f"the body is larger than {MAX_SENT_BYTES} bytes as sent: send smaller batches",
@@ -46,7 +49,7 @@ def read_body(request: Request) -> bytes:
     )
     if request.content_length is not None and request.content_length > MAX_SENT_BYTES:
         raise too_large
-    broken_off = Problem(400, "the body broke off before its end")
+    broken_off = Problem(408, "the body broke off before its end: send it again")
     parts: list[bytes] = []
     size = 0
     try:

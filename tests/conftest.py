@@ -9,30 +9,20 @@ programs are missing, the tests that need it are skipped and say so; under CI th
 
 from __future__ import annotations
 
-import glob
-import json
 import os
-import pwd
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
-SECRET_KEY = "a secret key for tests only"
+from tests.live import SECRET_KEY, LiveServer
+from tests.postgres import PostgresCluster, find_programs
+
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # before torch is imported: as many tests run at once as there are processors
-START_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="session")
@@ -49,10 +39,23 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_cluster() -> Iterator[PostgresCluster]:
+def postgres_programs() -> Path:
+    """Where PostgreSQL's programs are; the test is skipped, or under CI fails, where there are none."""
+    programs = find_programs()
+    if programs is None:
+        reason = "PostgreSQL's initdb is neither on PATH nor under /usr/lib/postgresql: install postgresql"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return programs
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster(postgres_programs: Path) -> Iterator[PostgresCluster]:
     """A private PostgreSQL server that holds a migrated database to copy from."""
-    cluster = _start_postgres()
+    cluster = PostgresCluster(postgres_programs)
     try:
+        cluster.make_template()
         yield cluster
     finally:
         cluster.stop()
@@ -173,198 +176,9 @@ def live_server(start_server: Callable[..., LiveServer]) -> LiveServer:
     return start_server()
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a live server answered."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class LiveServer:
-    """A `memagent serve` process, leader of its own process group."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str, data: Path) -> None:
-        self.process, self.url, self.data = process, url, data
-        self._pool = urllib3.PoolManager(retries=False)
-
-    @classmethod
-    def start(cls, data: Path, listen: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> LiveServer:
-        data.mkdir(parents=True, exist_ok=True)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-        own = {
-            "XDG_DATA_HOME": str(data),
-            "MEMAGENT_SECRET_KEY": SECRET_KEY,
-            "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
-        }
-        with (data / "stderr.log").open("a") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "memagent", "serve", "--listen", listen, *arguments],
-                env={**inherited, **own, **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
-        return cls(process, _address(process, data), data)
-
-    @property
-    def database_url(self) -> str:
-        return f"sqlite:///{self.data}/memagent.db"
-
-    @property
-    def errors(self) -> str:
-        """What the server has written to stderr."""
-        return (self.data / "stderr.log").read_text()
-
-    def get(self, path: str, **headers: str) -> Answer:
-        return self.request("GET", path, None, headers)
-
-    def post(self, path: str, body: bytes | dict[str, Any] | list[Any], **headers: str) -> Answer:
-        """Post bytes as they are, or anything else as JSON. Headers: `content_type="..."`."""
-        if isinstance(body, bytes):
-            return self.request("POST", path, body, {"content_type": "application/msgpack", **headers})
-        return self.request("POST", path, json.dumps(body).encode(), {"content_type": "application/json", **headers})
-
-    def request(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
-        named = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
-        response = self._pool.request(method, self.url + path, body=body, headers=named, timeout=30.0, redirect=False)
-        return Answer(response.status, response.headers, response.data)
-
-    def stop(self, timeout_s: float = 30.0) -> int:
-        """SIGTERM, and the exit status."""
-        self.process.terminate()
-        return self._gone(timeout_s)
-
-    def kill(self) -> None:
-        """SIGKILL to the whole process group: nobody gets to tidy up."""
-        if self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self._gone(30.0)
-
-    def _gone(self, timeout_s: float) -> int:
-        self._pool.clear()
-        status = self.process.wait(timeout_s)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return status
-
-
-def _address(process: subprocess.Popen[str], data: Path) -> str:
-    """The address from the line that the server prints when it is ready."""
-    assert process.stdout is not None
-    timer = threading.Timer(START_TIMEOUT_S, process.kill)
-    timer.start()
-    try:
-        for line in process.stdout:
-            if "http://" in line:
-                return line[line.index("http://") :].strip()
-    finally:
-        timer.cancel()
-    process.stdout.close()
-    raise AssertionError(
-        f"memagent serve ended with {process.wait()} before it was ready:\n{(data / 'stderr.log').read_text()}"
-    )
-
-
 def _opened(url: str) -> Iterator[Any]:
     from memagent_server.store.engine import Database
 
     database = Database(url)
     yield database
     database.close()
-
-
-class PostgresCluster:
-    """PostgreSQL on a socket in a temporary folder. It refuses to run as root, so root becomes `postgres` for it."""
-
-    template = "memagent_template"
-
-    def __init__(self, programs: Path) -> None:
-        self._programs = programs
-        self._folder = Path(tempfile.mkdtemp(prefix="memagent-pg-"))
-        self._data = self._folder / "data"
-        if os.geteuid() == 0:
-            account = pwd.getpwnam("postgres")
-            os.chown(self._folder, account.pw_uid, account.pw_gid)
-        self._run(
-            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
-        )
-        options = (
-            f"-k {self._folder} -c listen_addresses='' -c fsync=off -c full_page_writes=off -c max_connections=200"
-        )
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-l", str(self._folder / "log"), "-o", options, "start")
-        self._make_template()
-
-    def url(self, name: str) -> str:
-        return f"postgresql+psycopg://postgres@/{name}?host={self._folder}"
-
-    def database(self, template: str = "template0") -> Any:
-        return _FreshDatabase(self, template)
-
-    def execute(self, statement: str) -> None:
-        import psycopg
-
-        with psycopg.connect(f"host={self._folder} user=postgres dbname=postgres", autocommit=True) as connection:
-            connection.execute(statement)
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _make_template(self) -> None:
-        from memagent_server.store import migrate
-        from memagent_server.store.engine import Database
-
-        self.execute(f"CREATE DATABASE {self.template} TEMPLATE template0")
-        database = Database(self.url(self.template))
-        migrate.upgrade(database)
-        database.close()
-
-    def _run(self, program: str, *arguments: str) -> None:
-        become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-        command = [*become, str(self._programs / program), *arguments]
-        done = subprocess.run(
-            command, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-        )
-        assert done.returncode == 0, f"{program} failed: {done.stderr}"
-
-
-class _FreshDatabase:
-    def __init__(self, cluster: PostgresCluster, template: str) -> None:
-        self._cluster, self._template = cluster, template
-        self._name = f"test_{uuid.uuid4().hex}"
-
-    def __enter__(self) -> str:
-        self._cluster.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
-        return self._cluster.url(self._name)
-
-    def __exit__(self, *_: object) -> None:
-        self._cluster.execute(f"DROP DATABASE {self._name} WITH (FORCE)")
-
-
-def _start_postgres() -> PostgresCluster:
-    programs = _postgres_programs()
-    if programs is None:
-        reason = "PostgreSQL's initdb is neither on PATH nor under /usr/lib/postgresql: install postgresql"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return PostgresCluster(programs)
-
-
-def _postgres_programs() -> Path | None:
-    found = shutil.which("initdb")
-    if found is not None:
-        return Path(found).resolve().parent
-    candidates = glob.glob("/usr/lib/postgresql/*/bin/initdb") + glob.glob("/opt/homebrew/opt/postgresql*/bin/initdb")
-    newest = max(candidates, key=lambda path: [int(part) for part in path.split("/") if part.isdigit()], default=None)
-    return Path(newest).parent if newest else None

@@ -1,0 +1,149 @@
+"""A private PostgreSQL server in a temporary folder, for tests and for the programmes under `benchmarks/`.
+
+It listens on a socket in that folder only. PostgreSQL refuses to run as root, so root becomes `postgres` for it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+FIRST_PORT = 5432
+"""Of the socket's name: nothing listens on TCP."""
+PATIENCE_S = 30.0
+
+
+class PostgresCluster:
+    """A running PostgreSQL. `folder` is made, and must be one that the account `postgres` can reach."""
+
+    template = "memagent_template"
+
+    def __init__(self, programs: Path, folder: Path | None = None, *options: str) -> None:
+        self._programs, self._options, self.port = programs, options, FIRST_PORT
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="memagent-pg-"))
+        self.folder.mkdir(exist_ok=True)
+        self._data = self.folder / "data"
+        if os.geteuid() == 0:
+            account = pwd.getpwnam("postgres")
+            os.chown(self.folder, account.pw_uid, account.pw_gid)
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
+        )
+        self.start()
+
+    @property
+    def socket(self) -> Path:
+        """Where it can be reached, now that it was started on `port`."""
+        return self.folder / f".s.PGSQL.{self.port}"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def url(self, name: str) -> str:
+        return f"postgresql+psycopg://postgres@/{name}?host={self.folder}&port={self.port}"
+
+    def database(self, template: str = "template0") -> Any:
+        return _FreshDatabase(self, template)
+
+    def execute(self, statement: str) -> list[Any]:
+        """The rows of one statement, in no transaction."""
+        import psycopg
+
+        address = f"host={self.folder} port={self.port} user=postgres dbname=postgres"
+        with psycopg.connect(address, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def start(self, port: int | None = None) -> None:
+        """Start it again, where it was or on another port. After a kill that takes until the last of its processes has noticed."""
+        self.port = port or self.port
+        options = f"-k {self.folder} -p {self.port} -c listen_addresses='' -c fsync=off -c full_page_writes=off"
+        for option in ("max_connections=200", *self._options):
+            options += f" -c {option}"
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._run(
+                    "pg_ctl", "-D", str(self._data), "-w", "-l", str(self.folder / "log"), "-o", options, "start"
+                )
+            except AssertionError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
+    def halt(self, mode: str = "fast") -> None:
+        """End it: `smart` waits for its clients, `fast` cuts them off, `immediate` leaves the tidying to the next start."""
+        self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
+
+    def kill(self) -> None:
+        """SIGKILL to the postmaster: its other processes notice, and leave."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    @property
+    def is_running(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End it for good, and leave nothing behind."""
+        if self.is_running:
+            self.halt("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def make_template(self) -> None:
+        """A migrated, empty database of the name `template`."""
+        from memagent_server.store import migrate
+        from memagent_server.store.engine import Database
+
+        self.execute(f"CREATE DATABASE {self.template} TEMPLATE template0")
+        database = Database(self.url(self.template))
+        migrate.upgrade(database)
+        database.close()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        command = [*become, str(self._programs / program), *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        )
+        assert done.returncode == 0, f"{program} failed: {done.stderr}"
+
+
+class _FreshDatabase:
+    def __init__(self, cluster: PostgresCluster, template: str) -> None:
+        self._cluster, self._template = cluster, template
+        self._name = f"test_{uuid.uuid4().hex}"
+
+    def __enter__(self) -> str:
+        self._cluster.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
+        return self._cluster.url(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.execute(f"DROP DATABASE {self._name} WITH (FORCE)")
+
+
+def find_programs() -> Path | None:
+    """The folder with the programs of the newest PostgreSQL on this machine."""
+    found = shutil.which("initdb")
+    if found is not None:
+        return Path(found).resolve().parent
+    candidates = glob.glob("/usr/lib/postgresql/*/bin/initdb") + glob.glob("/opt/homebrew/opt/postgresql*/bin/initdb")
+    newest = max(candidates, key=lambda path: [int(part) for part in path.split("/") if part.isdigit()], default=None)
+    return Path(newest).parent if newest else None

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 from flask import Flask, Response, current_app, request
 from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
 from memagent_server.store.errors import ConflictError, UnknownRunError
+from memagent_server.store.troubles import SOON_S, reason_of, trouble_of
 
 ERROR_PAGE = "memagent_error_page"
 """Under this name in `app.extensions`, the pages hang a function (status, title, detail) -> body of an HTML page."""
@@ -43,6 +45,7 @@ def install(app: Flask) -> None:
     app.register_error_handler(UnknownRunError, lambda error: respond(Problem(404, str(error))))
     app.register_error_handler(ConflictError, lambda error: respond(Problem(409, str(error))))
     app.register_error_handler(DBAPIError, _database_error)
+    app.register_error_handler(PoolTimeoutError, _database_error)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _internal_error)
 
@@ -105,11 +108,19 @@ def _http_error(error: HTTPException) -> Response:
     return respond(Problem(error.code, detail, headers=kept))
 
 
-def _database_error(error: DBAPIError) -> Response:
+def _database_error(error: DBAPIError | PoolTimeoutError) -> Response:
     if isinstance(error, DataError):
         return respond(Problem(422, "a value does not fit the database"))
-    _log.error("the database refused %s %s", request.method, request.path, exc_info=error)
-    return respond(Problem(503, "the database does not answer or is busy; try again", headers={"Retry-After": "2"}))
+    trouble = trouble_of(error)
+    if trouble is None:
+        _log.error("the database refused %s %s", request.method, request.path, exc_info=error)
+        return respond(_unavailable("the database does not take this now; try again", SOON_S))
+    _log.error("%s %s: the database %s (%s)", request.method, request.path, trouble.what, reason_of(error))
+    return respond(_unavailable(f"the database {trouble.what}; try again later", trouble.retry_after_s))
+
+
+def _unavailable(detail: str, retry_after_s: int) -> Problem:
+    return Problem(503, detail, headers={"Retry-After": str(retry_after_s)})
 
 
 def _internal_error(error: Exception) -> Response:

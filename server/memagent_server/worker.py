@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.notify import channels
@@ -25,6 +26,7 @@ from memagent_server.store.models import Run
 from memagent_server.store.outbox import Route
 from memagent_server.store.retention import drop_samples, find_old
 from memagent_server.store.runs import lose_contact
+from memagent_server.store.troubles import reason_of, trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +134,15 @@ def _repeat(turn: Callable[[], bool], stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             stop.wait(0.0 if turn() else IDLE_S)
-        except Exception:
-            log.exception("the worker's turn failed; it goes on in %.0f s", AFTER_FAILURE_S)
+        except Exception as error:  # noqa: BLE001 - told, and tried again
+            _tell(error)
             stop.wait(AFTER_FAILURE_S)
+
+
+def _tell(error: Exception) -> None:
+    trouble = trouble_of(error)
+    if isinstance(error, SQLAlchemyError) and trouble is not None:
+        what, why = trouble.what, reason_of(error)
+        log.error("the worker waits: the database %s (%s); it tries again in %.0f s", what, why, AFTER_FAILURE_S)
+    else:
+        log.error("the worker's turn failed; it goes on in %.0f s", AFTER_FAILURE_S, exc_info=error)

@@ -52,6 +52,22 @@ def test_a_database_that_fails_is_unavailable_for_now(sqlite_client, sqlite_data
     assert "predictions" not in answer.text
 
 
+def test_what_is_wrong_with_the_database_is_one_line_for_those_who_run_it_and_one_for_those_who_ask(
+    sqlite_client, sqlite_database, caplog
+):
+    with sqlite_database.engine.connect() as connection:
+        connection.execute(text("PRAGMA max_page_count = 1"))  # no page more than there are
+    start = {"run_id": "r", "config": {"secret": "x" * 10**6}}
+    with caplog.at_level(logging.ERROR):
+        answer = sqlite_client.post("/api/v1/runs", json=start)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "10")
+    assert "no room left" in answer.get_json(force=True)["detail"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "POST /api/v1/runs: the database has no room left on its disk: make room (database or disk is full)"
+    ]
+    assert caplog.records[0].exc_info is None
+
+
 def test_browsers_get_a_page_where_there_is_one(sqlite_app):
     sqlite_app.extensions[ERROR_PAGE] = lambda status, title, detail: f"<h1>{status} {title}</h1>{detail}"
     browser = sqlite_app.test_client()

@@ -30,6 +30,7 @@ from memagent_server.store.incidents import woken
 from memagent_server.store.models import Incident, Run, Stream
 from memagent_server.store.runs import lock_run
 from memagent_server.store.streams import current_streams
+from memagent_server.store.troubles import trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,12 @@ class Evaluator:
         return busy
 
     def _guarded(self, run_id: str, work: Callable[..., bool], *arguments: object) -> bool:
-        """One run that fails must not stop the others."""
+        """One run that fails must not stop the others, but a database that fails stops them all."""
         try:
             return work(*arguments)
-        except Exception:
+        except Exception as error:
+            if trouble_of(error) is not None:
+                raise
             log.exception("run %s could not be evaluated", run_id)
             return False
 

@@ -12,13 +12,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
+from memagent_server.store.troubles import BROKEN_DISK, READ_ONLY, trouble_of_driver
 
 BUSY_TIMEOUT_S = 30
+_POSTGRESQL = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 11_000,
+}
+"""A PostgreSQL whose machine is gone says nothing at all: notice within seconds, where the system's defaults take two hours. What the
+address says itself counts more. https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS"""
 
 
 class Database:
@@ -67,16 +77,30 @@ def _commit(session: Session) -> Iterator[None]:
 def _create(url: str) -> Engine:
     options: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
     try:
-        if not url.startswith("sqlite"):
-            return create_engine(url, pool_pre_ping=True, **options)
-        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **options)
+        if url.startswith("sqlite"):
+            engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **options)
+            event.listen(engine, "connect", _configure_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+        else:
+            engine = create_engine(url, pool_pre_ping=True, connect_args=_unless_given(url), **options)
     except ArgumentError as error:
         raise SettingError(f"MEMAGENT_DATABASE_URL is no database's address: {error}") from error
     except ModuleNotFoundError as error:
         raise SettingError(f"this database needs the package {error.name}: pip install 'memagent[postgres]'") from error
-    event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "handle_error", _leave_read_only)
     return engine
+
+
+def _unless_given(url: str) -> dict[str, int]:
+    given = make_url(url).query
+    return {name: value for name, value in _POSTGRESQL.items() if name not in given}
+
+
+def _leave_read_only(context: ExceptionContext) -> None:
+    """A connection that cannot write may never be able to again: SQLite opened the file when its disk was read-only, PostgreSQL's primary
+    became a replica. A new one may be, so none of the old ones is kept."""
+    if trouble_of_driver(context.original_exception) in (READ_ONLY, BROKEN_DISK):
+        context.is_disconnect = context.invalidate_pool_on_disconnect = True
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import benchmarks.agent
 from benchmarks.agent import session
-from benchmarks.agent.figures import Figure, table
 from benchmarks.agent.measures import in_fresh_process
 from benchmarks.agent.peers import PEERS
 from benchmarks.agent.startup import median_of
+from benchmarks.figures import Figure, table
+from benchmarks.machine import describe
 
 _SECTIONS = {
     "training thread, a loop that computes nothing (warm caches)": "empty loop",
@@ -111,26 +109,11 @@ def _say(what: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on. `load` is the mean number of running processes in the last five minutes: ours is one."""
+    """What the figures were measured on."""
     import torch
 
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
-        "cores": psutil.cpu_count(),
-        "load": psutil.getloadavg()[1],
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {**describe(), "torch": torch.__version__, "gpu": gpu}
 
 
 if __name__ == "__main__":

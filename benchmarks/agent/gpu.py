@@ -15,8 +15,8 @@ from torch import nn
 
 import memagent
 from benchmarks.agent import steps as step_costs
-from benchmarks.agent.figures import Figure
 from benchmarks.agent.workload import Workload
+from benchmarks.figures import Figure
 
 _STEPS_WATCHED = 20
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.agent.figures import Figure, from_samples, quantile
 from benchmarks.agent.peers import PEERS, Peer
 from benchmarks.agent.workload import Workload, small
+from benchmarks.figures import Figure, from_samples, quantile
 
 
 @dataclass(frozen=True)

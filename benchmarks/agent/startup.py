@@ -8,8 +8,8 @@ import time
 
 import psutil
 
-from benchmarks.agent.figures import Figure, from_samples
 from benchmarks.agent.workload import small
+from benchmarks.figures import Figure, from_samples
 
 _PARAMETERS = 10_000
 

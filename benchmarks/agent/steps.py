@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.agent import conditions
 from benchmarks.agent.conditions import HookTimer, agent_cpu_s
-from benchmarks.agent.figures import Figure, from_samples, from_times
 from benchmarks.agent.workload import Workload
+from benchmarks.figures import Figure, from_samples, from_times
 
 Condition = Callable[[Workload], AbstractContextManager[None]]
 _SETTLING_STEPS = 25

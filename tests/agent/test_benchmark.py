@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.agent.figures import Figure, from_samples, interval, table
 from benchmarks.agent.peers import PEERS
+from benchmarks.figures import Figure, from_samples, interval, table
 
 ROOT = Path(__file__).parents[2]
 ROWS = {

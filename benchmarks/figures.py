@@ -13,7 +13,10 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Figure:
-    """One row. `value` is None where nothing was measured, and `note` says why; `low` and `high` are a 95 % interval of it."""
+    """One row. `value` is None where nothing was measured, and `note` says why; `low` and `high` are a 95 % interval of it.
+
+    A goal is met by what is no more, with `more_is_better` by what is no less.
+    """
 
     name: str
     unit: str
@@ -24,12 +27,14 @@ class Figure:
     goal: float | None = None
     p99_goal: float | None = None
     note: str = ""
+    more_is_better: bool = False
 
     @property
     def met(self) -> bool | None:
         """Whether the goals are met; None where there is none or nothing was measured."""
         pairs = ((self.value, self.goal), (self.p99, self.p99_goal))
-        judged = [value <= goal for value, goal in pairs if value is not None and goal is not None]
+        sign = -1 if self.more_is_better else 1
+        judged = [sign * value <= sign * goal for value, goal in pairs if value is not None and goal is not None]
         return all(judged) if judged else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
         median,
         spread,
         "" if figure.p99 is None else _number(figure.p99),
-        f"<= {' / '.join(goals)}" if goals else "",
+        f"{'>=' if figure.more_is_better else '<='} {' / '.join(goals)}" if goals else "",
         "; ".join(text for text in (verdict, figure.note) if text),
     )
 

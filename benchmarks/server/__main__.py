@@ -1,0 +1,59 @@
+"""The command: every group of rows, then one table. See `benchmarks.server`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import benchmarks.server
+from benchmarks.figures import Figure, table
+from benchmarks.machine import describe
+from benchmarks.server import in_process
+
+
+class Group(Protocol):
+    """A module of this package."""
+
+    TITLE: str
+
+    def measure(self, quick: bool) -> list[Figure]:
+        """The rows; with `quick` every one of them, from few rounds: shows that it works, not how fast it is."""
+
+
+GROUPS: dict[str, Group] = {"in_process": in_process}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server", description=benchmarks.server.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP", help="some groups")
+    given = parser.parse_args(arguments)
+    sections = {GROUPS[name].TITLE: _measured(name, given.quick) for name in given.only}
+    machine = {**describe(), "sqlite": sqlite3.sqlite_version}
+    print(f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f}\n{table(sections)}")
+    if given.json:
+        rows = {title: [figure.to_dict() for figure in figures] for title, figures in sections.items()}
+        text = json.dumps({"machine": machine, "quick": given.quick, "sections": rows}, indent=2)
+        given.json.write_text(text + "\n")
+
+
+def _measured(name: str, quick: bool) -> list[Figure]:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{name} ...", end="\r", file=sys.stderr, flush=True)
+    try:
+        return GROUPS[name].measure(quick)
+    except Exception as error:  # noqa: BLE001 - one group that fails must not hide the others
+        return [Figure(name, "", note=f"failed: {type(error).__name__}: {error}")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Where the measures are made: a fresh database, a real server in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from memagent_server.store import migrate
+from memagent_server.store.engine import Database
+
+
+@contextmanager
+def fresh_database() -> Iterator[Database]:
+    """An empty SQLite database with the current schema, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
+        database = Database(f"sqlite:///{folder}/memagent.db")
+        migrate.upgrade(database)
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs, whatever it is: its address and its processes."""
+
+    url: str
+    process: psutil.Process
+
+    def cpu_s(self) -> float:
+        """Processor time of all its processes so far."""
+        return sum(_cpu_s(process) for process in [self.process, *self.process.children(recursive=True)])
+
+    def resident_bytes(self) -> int:
+        """Resident memory of all its processes now."""
+        return sum(process.memory_info().rss for process in [self.process, *self.process.children(recursive=True)])
+
+
+@contextmanager
+def running_server(
+    database_url: str, *arguments: str, environ: dict[str, str] | None = None, worker: bool = False
+) -> Iterator[Server]:
+    """`memagent serve ARGUMENTS` over a database, without the background worker unless asked for."""
+    role = () if worker else ("--role", "web")
+    command = [sys.executable, "-m", "memagent", "serve", "--listen", "127.0.0.1:0", *role, *arguments]
+    with running(command, {"MEMAGENT_DATABASE_URL": database_url, **(environ or {})}) as server:
+        yield server
+
+
+@contextmanager
+def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
+    """A server that prints its address on a line of its own when it is ready; all its processes are gone afterwards."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    process = subprocess.Popen(
+        command, env={**inherited, "MEMAGENT_SECRET_KEY": "a secret for benchmarks only", **environ},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if "http://" in line), None)
+        if line is None:
+            raise RuntimeError(f"{Path(command[0]).name} ended with {process.wait()} before it was ready")
+        yield Server(line[line.index("http://") :].strip(), psutil.Process(process.pid))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

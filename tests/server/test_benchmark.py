@@ -1,0 +1,50 @@
+"""`python -m benchmarks.server` as it is called: every row is there, and what cannot be measured says why. No time is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import Figure, table
+from benchmarks.server import __main__ as command
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_it_prints_every_group_and_writes_the_same_as_json(tmp_path):
+    out = tmp_path / "figures.json"
+    shown = subprocess.run(
+        [sys.executable, "-m", "benchmarks.server", "--quick", "--json", str(out)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    written = json.loads(out.read_text())
+    assert written["quick"] is True and written["machine"]["sqlite"]
+    assert list(written["sections"]) == [group.TITLE for group in command.GROUPS.values()]
+    for title, rows in written["sections"].items():
+        assert title in shown and rows
+        for row in rows:
+            assert row["name"] in shown
+            assert "failed" not in row["note"], row
+            assert (row["value"] is None) == ("not installed" in row["note"]), row
+
+
+def test_a_group_that_fails_is_a_row_that_says_so(monkeypatch, capsys):
+    def fail(quick):
+        raise OSError("no room")
+
+    group = command.GROUPS["in_process"]
+    monkeypatch.setattr(group, "measure", fail)
+    command.main(["--only", "in_process"])
+    assert "failed: OSError: no room" in capsys.readouterr().out
+
+
+def test_a_goal_of_more_is_met_by_more():
+    assert Figure("rate", "x", 120.0, goal=100.0, more_is_better=True).met is True
+    assert Figure("rate", "x", 90.0, goal=100.0, more_is_better=True).met is False
+    assert ">= 100" in table({"one": [Figure("rate", "x", 90.0, goal=100.0, more_is_better=True)]})

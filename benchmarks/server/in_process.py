@@ -16,7 +16,7 @@ from benchmarks.server.workload import bodies, enter_runs
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch
 from memagent_server.ingest.validate import check_batch
-from memagent_server.store.chunks import pack_stats, stats_of
+from memagent_server.store.chunks import pack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.samples import add_batch
 
@@ -55,9 +55,8 @@ def _raw(database: Database, number: int) -> Callable[[bytes], None]:
     def insert(body: bytes) -> None:
         batch, chunks = check_batch(decode(body, Batch))
         for chunk in chunks:
-            stats = stats_of(chunk.columns)
-            first, last, _ = stats["step"]
-            row = (number, batch.seq, first, last, chunk.rows, time.time(), pack_stats(stats), chunk.packed)
+            first, last, _ = chunk.stats["step"]
+            row = (number, batch.seq, first, last, chunk.rows, time.time(), pack_stats(chunk.stats), chunk.packed)
             connection.execute(_INSERT, row)
 
     return insert

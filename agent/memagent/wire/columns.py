@@ -114,13 +114,21 @@ def read_header(chunk: bytes) -> ChunkHeader:
     return _split(chunk)[0]
 
 
+def read_payload(chunk: bytes) -> tuple[ChunkHeader, bytes]:
+    """The header, and the payload as step 3 of the layout has it: decompressed, its size and checksum checked.
+
+    Raises WireError for anything but a whole and sound chunk; never allocates more than the header's checked size.
+    """
+    header, body = _split(chunk)
+    return header, _decompress(memoryview(chunk)[body:], header)
+
+
 def unpack(chunk: bytes, *, only: Collection[str] | None = None) -> dict[str, list[Value]]:
     """Columns of a chunk as lists; with `only`, just those of them that the chunk has.
 
     Raises WireError for anything but a whole and sound chunk; never allocates more than the header's checked size.
     """
-    header, body = _split(chunk)
-    raw = _decompress(chunk[body:], header)
+    header, raw = read_payload(chunk)
     out: dict[str, list[Value]] = {}
     at = 0
     bitmap_bytes, column_bytes = (header.rows + 7) // 8, header.rows * 8
@@ -227,18 +235,15 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
     return packed
 
 
-def _decompress(payload: bytes, header: ChunkHeader) -> bytes:
+def _decompress(payload: memoryview, header: ChunkHeader) -> bytes:
     """Never yields more than the header's size, whatever the payload claims: a bomb fails, it does not unfold."""
     try:
         if header.codec == "zlib":
             inflater = zlib.decompressobj()
             raw = inflater.decompress(payload, header.raw_bytes + 1)
             whole = inflater.eof
-        elif zstandard is None:
-            raise WireError("this chunk is compressed with zstd: install the package zstandard", field="packed")
         else:
-            reader = zstandard.ZstdDecompressor().stream_reader(payload)
-            raw = reader.read(header.raw_bytes + 1)
+            raw = _unpack_zstd(payload, header.raw_bytes)
             whole = True
     except WireError:
         raise
@@ -246,4 +251,13 @@ def _decompress(payload: bytes, header: ChunkHeader) -> bytes:
         raise WireError(f"the chunk's payload cannot be decompressed: {error}", field="packed") from error
     if not whole or len(raw) != header.raw_bytes or zlib.crc32(raw) != header.crc32:
         raise WireError("the chunk is truncated or damaged: its size or checksum is off", field="packed")
+    return raw
+
+
+def _unpack_zstd(payload: memoryview, most_bytes: int) -> bytes:
+    if zstandard is None:
+        raise WireError("this chunk is compressed with zstd: install the package zstandard", field="packed")
+    if zstandard.frame_content_size(payload) > most_bytes:  # the library would believe it, and allocate that much
+        return b""
+    raw: bytes = zstandard.ZstdDecompressor().decompress(payload, max_output_size=most_bytes)
     return raw

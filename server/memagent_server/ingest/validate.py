@@ -6,14 +6,13 @@ Raises WireError whose `field` is the exact place, such as `chunks[0].columns.al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from memagent.errors import WireError
-from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Batch, RunStart
 from memagent_server.store.chunks import ReadChunk, read_chunk
@@ -65,41 +64,36 @@ def storable(message: T, place: str = "") -> T:
 
 
 def _check_columns(chunk: ReadChunk, place: str) -> None:
-    _check_steps(chunk.columns.get("step"), f"{place}.step")
-    for name, values in chunk.columns.items():
-        is_free = chunk.stream == SCALARS_STREAM and name not in ("step", "time_s")
-        if not is_free:
-            _check_values(name, values, f"{place}.{name}")
+    """Readings are finite, sizes and counters whole and not negative. What users log may be anything."""
+    _check_steps(chunk, f"{place}.step")
+    checked = [name for name in chunk.stats if chunk.stream != SCALARS_STREAM or name in ("step", "time_s")]
+    floats = chunk.arrays.floats
+    for name in checked:
+        if not name.endswith(("_bytes", "_total")):
+            continue
+        if name in floats.names and floats.has_any(name):
+            raise _wrong(f"{place}.{name}", "sizes and counts are whole numbers")
+        least = chunk.stats[name][0]
+        if least is not None and least < 0:
+            raise _wrong(f"{place}.{name}", f"{least} is negative")
+    for name, value in floats.odd().items():
+        if name in checked:
+            raise _wrong(f"{place}.{name}", f"{value} is no reading: leave out what is not known")
 
 
-def _check_steps(steps: Sequence[Value] | None, place: str) -> None:
-    if steps is None:
+def _check_steps(chunk: ReadChunk, place: str) -> None:
+    if "step" not in chunk.stats:
         raise _wrong(place, "every chunk has a column `step`")
-    numbers = [step for step in steps if isinstance(step, int)]
-    if len(numbers) != len(steps):
+    ints = chunk.arrays.ints
+    if "step" not in ints.names or not ints.has_all("step"):
         raise _wrong(place, "every sample has a step, a whole number")
-    if numbers[0] < 0:
-        raise _wrong(place, f"{numbers[0]} is negative")
-    for before, after in pairwise(numbers):
-        if after < before:
-            raise _wrong(place, f"{after} comes after {before}: steps do not go back within a chunk")
-
-
-def _check_values(name: str, values: Sequence[Value], place: str) -> None:
-    """Readings are finite, and sizes and counters are whole and not negative."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return
-    if name.endswith(("_bytes", "_total")):
-        if not all(isinstance(value, int) for value in known):
-            raise _wrong(place, "sizes and counts are whole numbers")
-        if min(known) < 0:
-            raise _wrong(place, f"{min(known)} is negative")
-    elif not all(map(math.isfinite, known)):
-        raise _wrong(
-            place,
-            f"{next(value for value in known if not math.isfinite(value))} is no reading: leave out what is not known",
-        )
+    steps = ints.column("step")
+    if steps[0] < 0:
+        raise _wrong(place, f"{steps[0]} is negative")
+    back = np.flatnonzero(steps[1:] < steps[:-1])
+    if back.size:
+        before, after = steps[back[0]], steps[back[0] + 1]
+        raise _wrong(place, f"{after} comes after {before}: steps do not go back within a chunk")
 
 
 def _check_dropped(dropped: Mapping[str, int]) -> None:

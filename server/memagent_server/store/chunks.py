@@ -9,9 +9,11 @@ from math import isfinite
 import msgspec
 
 from memagent.errors import WireError
-from memagent.wire.columns import Value, pack, unpack
+from memagent.wire.columns import Value, pack
 from memagent.wire.fields import SCALARS_STREAM, kind_of, scalar_kind_of
 from memagent.wire.messages import Chunk
+from memagent_server.store import arrays
+from memagent_server.store.arrays import Arrays
 
 Stats = dict[str, list[Value]]
 """{column: [min, max, last]} over finite values; last is None where the last value is missing or not finite."""
@@ -22,31 +24,39 @@ _decoder = msgspec.msgpack.Decoder(Stats)
 
 @dataclass(frozen=True)
 class ReadChunk:
-    """One chunk of a batch, decoded. `packed` is what came, or for columns that came as JSON, what they pack to."""
+    """One chunk of a batch, decoded. `packed` is what came, or for columns that came as JSON, what they pack to.
+
+    `newest` is the last value of each column that is not missing; what is not finite reads None.
+    """
 
     stream: str
-    columns: Mapping[str, Sequence[Value]]
     packed: bytes
+    arrays: Arrays
+    stats: Stats
+    newest: dict[str, Value]
 
     @property
     def rows(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return self.arrays.rows
 
 
 def read_chunk(chunk: Chunk) -> ReadChunk:
     """Decode a chunk. Raises WireError whose field is `packed`, `columns` or a column's name under one of them."""
     if (chunk.packed is None) == (chunk.columns is None):
         raise WireError("a chunk has either packed or columns", field="columns")
-    if chunk.packed is not None:
-        return ReadChunk(chunk.stream, unpack(chunk.packed), chunk.packed)
+    packed = chunk.packed if chunk.packed is not None else _packed(chunk)
+    columns = arrays.read_arrays(packed)
+    return ReadChunk(chunk.stream, packed, columns, arrays.stats_of(columns), arrays.newest_values(columns))
+
+
+def _packed(chunk: Chunk) -> bytes:
     columns = chunk.columns or {}
     kinds = scalar_kind_of if chunk.stream == SCALARS_STREAM else kind_of
     try:
-        packed = pack(columns, kind_of=kinds)
+        return pack(columns, kind_of=kinds)
     except WireError as error:
         field = error.field if error.field in columns else None
         raise WireError(str(error), field="columns" if field is None else f"columns.{field}") from error
-    return ReadChunk(chunk.stream, unpack(packed), packed)
 
 
 def stats_of(columns: Mapping[str, Sequence[Value]]) -> Stats:
@@ -60,14 +70,6 @@ def pack_stats(stats: Stats) -> bytes:
 
 def unpack_stats(packed: bytes) -> Stats:
     return _decoder.decode(packed)
-
-
-def newest_values(columns: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
-    """The last value of each column that is not missing; what is not finite reads None."""
-    found = {
-        name: next((value for value in reversed(values) if value is not None), None) for name, values in columns.items()
-    }
-    return {name: value if value is not None and isfinite(value) else None for name, value in found.items()}
 
 
 def _stats(values: Sequence[Value]) -> list[Value]:

@@ -17,7 +17,7 @@ from memagent.wire import messages
 from memagent.wire.codec import encode
 from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
-from memagent_server.store.chunks import ReadChunk, newest_values, pack_stats, read_chunk, stats_of
+from memagent_server.store.chunks import ReadChunk, pack_stats, read_chunk
 from memagent_server.store.errors import ConflictError
 from memagent_server.store.history import read_chunks
 from memagent_server.store.models import Batch, Chunk, Dropped, Event, Rank, Run, Stream
@@ -99,7 +99,7 @@ def _repeat(session: Session, known: Batch, digest: str) -> Accepted:
 
 def _add_chunk(session: Session, run: Run, rank: Rank, chunk: ReadChunk, now: float) -> None:
     stream = enter_stream(session, rank, chunk.stream)
-    stats = stats_of(chunk.columns)
+    stats = chunk.stats
     first, last = int(stats["step"][0] or 0), int(stats["step"][1] or 0)
     session.add(
         Chunk(
@@ -118,7 +118,7 @@ def _add_chunk(session: Session, run: Run, rank: Rank, chunk: ReadChunk, now: fl
     stream.first_step = first if stream.first_step is None else min(first, stream.first_step)
     if stream.last_step is None or last >= stream.last_step:
         stream.last_step = last
-        _show_newest(stream, newest_values(chunk.columns), now)
+        _show_newest(stream, chunk.newest, now)
     if stream.kind != SCALARS_STREAM:
         raise_peaks(stream, {name: most for name, (_, most, _) in stats.items()})
     if rank.is_current:

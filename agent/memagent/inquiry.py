@@ -5,7 +5,8 @@
 2. `leaks.Finder` looks at step boundaries, within a budget. Who was named once is looked for again only when the run has gone on for
    twice as many steps: a leak does not move.
 3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
-4. Where the script asked, the CUDA allocator's own record is saved beside the run's file, for torch's viewer.
+4. The CUDA allocator's own record goes with it as a page for torch's viewer. Where the script asked, it is saved beside the run's file
+   as well.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ class Inquiry:
                 stacks=[_stack(held) for held in diagnosis.grown] if diagnosis else [],
                 tensors=list(tensors),
                 notes=list(notes),
+                viewer=self._page(diagnosis),
             )
         )
         self._seq += 1
@@ -122,6 +124,16 @@ class Inquiry:
             f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}; it cost {1000 * diagnosis.pause_s:.0f} ms"
         )
         self.send(self._why, notes=[looked, *self._save(diagnosis.step)], diagnosis=diagnosis)
+        self._finder.history = None  # a record is large
+
+    def _page(self, diagnosis: Diagnosis | None) -> bytes:
+        """Torch's own page of what the allocator recorded meanwhile."""
+        history = self._finder.history
+        if diagnosis is None or history is None or not history.last:
+            return b""
+        with self._guard.at("making the viewer's page"):
+            return viewer.packed_page(history.last, messages.VIEWER_BYTES)
+        return b""
 
     def _save(self, step: int) -> list[str]:
         """Notes that say where the allocator's record lies, where there is one that was asked for."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import zlib
+
 import pytest
 import torch
 
-from memagent.leaks import Finder
+from memagent.leaks import Finder, viewer
 from memagent.leaks.history import flame, is_recording
+from memagent.wire.messages import VIEWER_BYTES
 
 pytestmark = pytest.mark.gpu
 
@@ -39,6 +44,13 @@ def test_it_names_the_list_and_the_line_that_allocates(gpu_training):
     largest = finder.diagnosis.grown[0]
     assert finder.diagnosis.method == "history" and largest.place[:2] == (__file__, line)
     assert largest.size_bytes == largest.blocks * 2**20
+
+
+def test_the_record_becomes_a_page_for_the_wire(gpu_training):
+    finder = diagnose(gpu_training[2], history=True)
+    page = zlib.decompress(viewer.packed_page(finder.history.last, VIEWER_BYTES)).decode()
+    [inside] = re.findall(r'"base64": "([^"]+)"', page)
+    assert len(base64.b64decode(inside)) > 1000 and "Active Memory Timeline" in page
 
 
 def test_it_suspects_nobody_on_a_clean_loop(gpu_training):

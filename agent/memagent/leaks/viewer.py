@@ -1,14 +1,20 @@
 """The CUDA allocator's snapshot as torch's own viewer opens it: a pickle for pytorch.org/memory_viz, and a page by torch's `_memory_viz`.
 
-The files stay on the host that trained: nobody else should have to load a pickle. The page fetches its script from a CDN when it is opened.
+The pickle stays on the host that trained: nobody else should have to load one. The page goes to the server too, which only hands it out. It
+fetches its script from a CDN when it is opened.
 """
 
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+_LEVEL = 6
+_NEWEST_EVENTS = (100_000, 20_000, 4_000, 0)
+"""Of each device, until the page is small enough. A real record of 100,000 has 1.5 MiB packed."""
 
 
 def save(snapshot: Mapping[str, Any], stem: Path) -> tuple[Path, ...]:
@@ -26,6 +32,20 @@ def save(snapshot: Mapping[str, Any], stem: Path) -> tuple[Path, ...]:
         return (data,)
     page.write_text(text)
     return (data, page)
+
+
+def packed_page(snapshot: Mapping[str, Any], most_bytes: int) -> bytes:
+    """zlib of torch's page of at most `most_bytes`, for the wire; of the newest events where there are too many. Empty where this torch
+    cannot make one, or not even the segments fit."""
+    for events in _NEWEST_EVENTS:
+        traces = [trace[len(trace) - min(events, len(trace)) :] for trace in snapshot.get("device_traces", ())]
+        text = _page({**snapshot, "device_traces": traces})
+        if text is None:
+            return b""
+        packed = zlib.compress(text.encode(), _LEVEL)
+        if len(packed) <= most_bytes and len(text) <= 8 * most_bytes:
+            return packed
+    return b""
 
 
 def _page(snapshot: Mapping[str, Any]) -> str | None:

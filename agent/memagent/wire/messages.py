@@ -28,6 +28,9 @@ Attempt = Annotated[
 Time = Annotated[float, Meta(ge=0, lt=1e12)]
 Bytes = Annotated[int, Meta(ge=0, lt=2**62, description="bytes")]
 
+VIEWER_BYTES = 4 * 2**20
+"""Of torch's own page of a snapshot, packed."""
+
 Level = Literal["ok", "notice", "warning", "critical"]
 FinalStatus = Literal["completed", "failed", "oom"]
 DeviceKind = Literal["cuda", "mps", "xpu", "host"]
@@ -196,6 +199,7 @@ class SnapshotMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     stacks: Annotated[list[Stack], Meta(max_length=20_000)] = []
     tensors: Annotated[list[dict[str, Any]], Meta(max_length=1_000)] = []
     notes: Annotated[list[Text], Meta(max_length=50)] = []
+    viewer: Annotated[bytes, Meta(max_length=VIEWER_BYTES)] = b""
 
 
 class Finish(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -19,7 +19,7 @@ from memagent.wire.messages import (
 from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
-from memagent_server.ingest.validate import check_batch, check_start, storable
+from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
 from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import Rank
 from memagent_server.store.predictions import add_prediction
@@ -68,7 +68,7 @@ def post_prediction(run_id: str) -> Response:
 @blueprint.post("/<run_id>/snapshots")
 def post_snapshot(run_id: str) -> Response:
     context = current()
-    message = storable(read_message(request, SnapshotMessage))
+    message = check_snapshot(read_message(request, SnapshotMessage))
     with context.database.write() as session:
         snapshot = add_snapshot(session, run_id, message, context.clock())
     return json_answer({"id": snapshot.id}, 201)

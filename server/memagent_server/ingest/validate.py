@@ -6,6 +6,7 @@ Raises WireError whose `field` is the exact place, such as `chunks[0].columns.al
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -14,13 +15,16 @@ import numpy as np
 
 from memagent.errors import WireError
 from memagent.wire.fields import SCALARS_STREAM
-from memagent.wire.messages import Batch, RunStart
+from memagent.wire.messages import Batch, RunStart, SnapshotMessage
 from memagent_server.store.chunks import ReadChunk, read_chunk
 
 MAX_BATCH_ROWS = 200_000
 MAX_DEPTH = 32
 MAX_REASON = 64
 MAX_REASONS = 100
+MOST_PAGE_BYTES = 64 * 2**20
+"""Of a viewer's page, unpacked."""
+_PIECE_BYTES = 2**20
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -56,6 +60,13 @@ def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
         chunks.append(read)
     events = [storable(event, f"events[{index}]") for index, event in enumerate(batch.events)]
     return msgspec.structs.replace(batch, events=events), chunks
+
+
+def check_snapshot(message: SnapshotMessage) -> SnapshotMessage:
+    """The message, storable, with a viewer's page that unpacks within its bound."""
+    if message.viewer:
+        _check_page(message.viewer)
+    return storable(message)
 
 
 def storable(message: T, place: str = "") -> T:
@@ -121,6 +132,21 @@ def _storable(value: Any, place: str, depth: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_storable(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
     return value
+
+
+def _check_page(packed: bytes) -> None:
+    """It is read by pieces: what claims to be a page may unpack to anything."""
+    unpacker, size, rest = zlib.decompressobj(), 0, packed
+    try:
+        while rest and not unpacker.eof and size <= MOST_PAGE_BYTES:
+            size += len(unpacker.decompress(rest, _PIECE_BYTES))
+            rest = unpacker.unconsumed_tail
+    except zlib.error as error:
+        raise _wrong("viewer", f"it is no zlib: {error}") from error
+    if size > MOST_PAGE_BYTES:
+        raise _wrong("viewer", f"it unpacks to more than {MOST_PAGE_BYTES} bytes")
+    if not unpacker.eof:
+        raise _wrong("viewer", "it breaks off before its end")
 
 
 def _wrong(field: str, what: str) -> WireError:

@@ -228,7 +228,8 @@ class DeviceContext(Base):
 
 
 class Snapshot(Base):
-    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors}: large, and read one at a time."""
+    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors}, `viewer` zlib of torch's own page: large,
+    and read one at a time."""
 
     __tablename__ = "snapshots"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -245,6 +246,8 @@ class Snapshot(Base):
     notes: Mapped[list[Any]] = mapped_column(default=list)
     has_stacks: Mapped[bool] = mapped_column(default=False)
     body: Mapped[bytes] = mapped_column(LargeBinary)
+    has_viewer: Mapped[bool] = mapped_column(default=False, server_default=false())
+    viewer: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
 
     __table_args__ = (UniqueConstraint("run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"),)
 

@@ -39,6 +39,8 @@ def add_snapshot(session: Session, run_id: str, message: SnapshotMessage, now: f
         suspects=to_builtins(message.suspects),
         notes=list(message.notes),
         has_stacks=bool(message.stacks),
+        has_viewer=bool(message.viewer),
+        viewer=message.viewer or None,
         body=zlib.compress(msgspec.msgpack.encode(large), _LEVEL),
         **{name: getattr(message, name) for name in _FACTS},
     )
@@ -59,6 +61,14 @@ def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> dict[str, 
     if snapshot is None or snapshot.run_id != run_id:
         return None
     return {**_describe(snapshot), **msgspec.msgpack.decode(zlib.decompress(snapshot.body))}
+
+
+def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[Snapshot, bytes] | None:
+    """A snapshot of a run and zlib of torch's own page of it; None where there is no such snapshot, or it came without."""
+    snapshot = session.get(Snapshot, snapshot_id, options=[defer(Snapshot.body)])
+    if snapshot is None or snapshot.run_id != run_id or snapshot.viewer is None:
+        return None
+    return snapshot, snapshot.viewer
 
 
 def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
@@ -107,4 +117,5 @@ def _describe(snapshot: Snapshot) -> dict[str, Any]:
         "suspects": [{**_BLANK, **suspect} for suspect in snapshot.suspects],
         "notes": snapshot.notes,
         "has_stacks": snapshot.has_stacks,
+        "has_viewer": snapshot.has_viewer,
     }

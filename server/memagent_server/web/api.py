@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import cast
 
@@ -26,7 +28,7 @@ from memagent_server.store.predictions import describe_prediction, list_predicti
 from memagent_server.store.run_list import Sort
 from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
 from memagent_server.store.series import DEFAULT_FIELDS, series
-from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
+from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of, viewer_of
 from memagent_server.web import query
 from memagent_server.web.estimate import EstimateRequest, answer
 
@@ -161,6 +163,29 @@ def get_snapshot(run_id: str, snapshot_id: int) -> Response:
             404, f"run {run_id!r} has no snapshot {snapshot_id}: GET /api/v1/runs/{run_id}/snapshots lists them"
         )
     return json_answer(found)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/snapshots/<int:snapshot_id>/viewer")
+def get_viewer(run_id: str, snapshot_id: int) -> Response:
+    with current().database.read() as session:
+        _known_run(session, run_id)
+        found = viewer_of(session, run_id, snapshot_id) if snapshot_id < _FAR else None
+    if found is None:
+        raise Problem(404, f"run {run_id!r} has no snapshot {snapshot_id} with a page of torch's viewer")
+    snapshot, packed = found
+    name = f"{run_id}-step{snapshot.step}-rank{snapshot.rank}.html"
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Content-Security-Policy": "sandbox; default-src 'none'",  # an agent's HTML: it never runs as a page of ours
+    }
+    return Response(_unpacked(packed), mimetype="text/html", headers=headers)
+
+
+def _unpacked(packed: bytes) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj()
+    while packed and not unpacker.eof:
+        yield unpacker.decompress(packed, 2**20)
+        packed = unpacker.unconsumed_tail
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/export")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import random
 import re
+import zlib
 from typing import Any
 
 import pytest
@@ -130,8 +132,30 @@ def test_it_is_saved_for_torchs_own_viewer(tmp_path, recorded, view):
     assert (data.name, page.name) == ("v1.2-rank0-7.pickle", "v1.2-rank0-7.html")
     assert pickle.loads(data.read_bytes()) == recorded
     html = page.read_text()
-    inside = re.search(r'"base64": "([^"]+)"', html)
-    assert pickle.loads(base64.b64decode(inside[1])) == recorded and view in html
+    assert inside(html) == recorded and view in html
+
+
+def inside(html: str) -> Any:
+    """The snapshot in one of torch's pages."""
+    return pickle.loads(base64.b64decode(re.search(r'"base64": "([^"]+)"', html)[1]))
+
+
+def test_the_page_for_the_wire_holds_the_whole_record_where_it_is_small():
+    assert inside(zlib.decompress(viewer.packed_page(TRACED, 2**20)).decode()) == TRACED
+
+
+def test_the_page_for_the_wire_holds_the_newest_events_where_there_are_too_many():
+    chance = random.Random(0)
+    events = [{"action": "alloc", "addr": chance.getrandbits(40), "size": number} for number in range(9_000)]
+    packed = viewer.packed_page({**TRACED, "device_traces": [events, []]}, 80_000)
+    assert 0 < len(packed) <= 80_000
+    assert inside(zlib.decompress(packed).decode())["device_traces"] == [events[-4_000:], []]
+
+
+def test_there_is_no_page_for_the_wire_where_nothing_fits_or_torch_makes_none(monkeypatch):
+    assert viewer.packed_page(TRACED, 100) == b""
+    monkeypatch.delattr(torch.cuda._memory_viz, "trace_plot")
+    assert viewer.packed_page(TRACED, 2**20) == b""
 
 
 def test_the_pickle_is_kept_where_torch_makes_no_page(tmp_path, monkeypatch):

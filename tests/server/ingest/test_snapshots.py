@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+
 import pytest
 
+from memagent_server.ingest.validate import MOST_PAGE_BYTES
 from memagent_server.store.forecasts import add_forecast
 from memagent_server.store.models import Stream
 
@@ -81,6 +85,40 @@ def test_another_runs_snapshot_is_not_found(started):
 def test_a_malformed_snapshot_is_refused_by_the_name_of_its_field(started, change, field):
     answer = send(started, **change)
     assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+
+
+def test_a_viewers_page_is_a_download_that_cannot_run_here(started):
+    page = b"<html><script>add_local_files()</script></html>" * 100_000
+    key = send(started, viewer=base64.b64encode(zlib.compress(page)).decode()).get_json()["id"]
+    [listed] = started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]
+    assert listed["has_viewer"] and "viewer" not in listed
+    answer = started.get(f"/api/v1/runs/r/snapshots/{key}/viewer")
+    assert (answer.mimetype, answer.data) == ("text/html", page)
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="r-step40-rank0.html"'
+    assert answer.headers["Content-Security-Policy"].startswith("sandbox;")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert f'href="/api/v1/runs/r/snapshots/{key}/viewer" download' in started.get("/runs/r").get_data(as_text=True)
+
+
+def test_a_snapshot_without_a_viewers_page_has_none_to_hand_out(started):
+    key = send(started).get_json()["id"]
+    assert [started.get(f"/api/v1/runs/r/snapshots/{k}/viewer").status_code for k in (key, 99, 2**62)] == [404] * 3
+    assert "/viewer" not in started.get("/runs/r").get_data(as_text=True)
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (b"<html>", "no zlib"),
+        (zlib.compress(b"<html>")[:-3], "breaks off"),
+        (zlib.compress(bytes(MOST_PAGE_BYTES + 1)), "unpacks to more"),
+    ],
+)
+def test_a_viewers_page_that_cannot_be_unpacked_is_refused(sqlite_client, packed, why):
+    sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
+    answer = send(sqlite_client, viewer=base64.b64encode(packed).decode())
+    problem = answer.get_json(force=True)
+    assert (answer.status_code, problem["field"]) == (422, "viewer") and why in problem["detail"]
 
 
 def forecast(app, cause, level="warning"):

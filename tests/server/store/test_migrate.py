@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from memagent.wire.messages import Batch, Chunk, Device, RunStart
+from memagent.wire.messages import Batch, Chunk, Device, RunStart, SnapshotMessage
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
@@ -19,6 +20,7 @@ from memagent_server.store.models import Alert, Base, Incident, Notification, St
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch, read_samples
+from memagent_server.store.snapshots import add_snapshot, list_snapshots, viewer_of
 
 
 @pytest.fixture
@@ -135,6 +137,19 @@ def test_samples_survive_a_downgrade_and_an_upgrade(empty):
         [stream] = session.query(Stream)
         assert [columns["step"] for _, columns in read_samples(session, stream.id)] == [[1, 2]]
         assert stream.peaks == {}
+
+
+def test_snapshots_survive_a_downgrade_and_an_upgrade(empty):
+    """0006 drops the viewer's page with its column; the rest of a snapshot stays."""
+    migrate.upgrade(empty)
+    with empty.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+        add_snapshot(session, "r", SnapshotMessage(method="history", step=7, viewer=zlib.compress(b"<html>")), 2.0)
+    migrate.downgrade(empty, "0005")
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        [kept] = list_snapshots(session, "r")
+        assert (kept["step"], kept["has_viewer"], viewer_of(session, "r", kept["id"])) == (7, False, None)
 
 
 def test_it_can_be_repeated(empty):

@@ -1,0 +1,48 @@
+"""The whole way of torch's own page: a training's snapshot, the server, the link on the run page, the file that a browser saves."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import re
+from pathlib import Path
+
+import torch
+
+import memagent
+from memagent.leaks.history import HistoryWindow
+
+FRAMES = [{"filename": "/home/ana/train.py", "line": 88, "name": "train_epoch"}]
+SNAPSHOT = {
+    "segments": [
+        {
+            "device": 0, "address": 4096, "total_size": 2**21, "allocated_size": 2**20, "active_size": 2**20, "requested_size": 2**20,
+            "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False, "frames": FRAMES,
+            "blocks": [{"address": 4096, "size": 2**20, "requested_size": 2**20, "state": "active_allocated", "frames": FRAMES}],
+        }
+    ],
+    "device_traces": [[{"action": "alloc", "addr": 4096, "size": 2**20, "stream": 0, "time_us": 1, "frames": FRAMES}]],
+    "allocator_settings": {"expandable_segments": False},
+}  # fmt: skip
+"""As `torch.cuda.memory._snapshot` documents it."""
+
+
+def test_it_comes_from_the_training_to_a_file_of_the_browsers(server, tmp_path, monkeypatch, open_page):
+    monkeypatch.setenv("MEMAGENT_DIR", str(tmp_path / "runs"))
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters())
+    with memagent.attach(model, optimizer, predict=False, run_id="traced", server=server.url) as run:
+        run.snapshot("to look closer")
+        run._inquiry._finder.history = window = HistoryWindow()  # a CPU has no allocator that records
+        window.last = SNAPSHOT
+        for _ in range(25):
+            model(torch.randn(2, 8)).sum().backward()
+            optimizer.step()
+    page = open_page(f"{server.url}/runs/traced")
+    with page.expect_download() as saving:
+        page.get_by_role("link", name="torch's viewer").click()
+    assert saving.value.suggested_filename == "traced-step21-rank0.html"
+    html = Path(saving.value.path()).read_text()
+    assert "MemoryViz.js" in html and page.url == f"{server.url}/runs/traced"
+    [inside] = re.findall(r'"base64": "([^"]+)"', html)
+    assert pickle.loads(base64.b64decode(inside)) == SNAPSHOT

@@ -50,12 +50,22 @@ class Inquiry:
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
         self._why, self._seq, self._next_step = "", 0, 0
         self._traces_host = False
+        self._why_not = "no growth was suspected"
         self._creep = Creep(self._device.kind)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """Of the newest diagnosis, the likeliest first."""
         return self._finder.suspects
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """Whether anybody looked, and if not, why: `{first_step, step}` of the newest diagnosis, or `{why_not}`. For
+        `oom_report.search_sentence`."""
+        found = self._finder.diagnosis
+        if found is None:
+            return {"why_not": self._why_not}
+        return {"first_step": found.first_step, "step": found.step}
 
     def suspect(self, why: str, *, host: bool = False, saves: bool = False) -> None:
         """Growth is suspected; on any thread. `host`: of memory outside of torch. `saves`: for torch's viewer, too."""
@@ -72,16 +82,22 @@ class Inquiry:
     def after_step(self) -> None:
         """On the training thread, at each step boundary."""
         if self._finder.is_busy:
+            why_not, self._why_not = self._why_not, "looking for it failed"
             with self._guard.at("looking who holds the memory"):
                 diagnosis = self._finder.after_step(self._sampler.step)
+                self._why_not = why_not
                 if diagnosis is not None:
                     self._conclude(diagnosis)
 
     def at_the_end(self) -> None:
         """The run dies: what is under way is judged by what has been seen."""
-        diagnosis = self._finder.conclude()
-        if diagnosis is not None:
-            self._conclude(diagnosis)
+        if self._finder.is_busy:
+            self._why_not = "looking for it failed"
+            steps = self._finder.steps_seen
+            diagnosis = self._finder.conclude()
+            self._why_not = f"growth was suspected only {steps} step{'s' * (steps != 1)} before"
+            if diagnosis is not None:
+                self._conclude(diagnosis)
 
     def send(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -56,9 +56,9 @@ class LastWords:
         data = {"phase": phase, "asked_bytes": failure.asked_bytes, "free_bytes": failure.free_bytes}
         return Event(kind="oom_survived", step=self._sampler.step, time_s=time.time(), data=data)
 
-    def say(self, error: BaseException, suspects: Sequence[Suspect]) -> Event:
-        """The `oom` event of the `error` that ends the process, with who is blamed; the error gets a note that says where the run can be
-        seen."""
+    def say(self, error: BaseException, suspects: Sequence[Suspect], search: Mapping[str, Any]) -> Event:
+        """The `oom` event of the `error` that ends the process, with who is blamed and what came of the search for them; the error gets a
+        note that says where the run can be seen."""
         self._ballast.close()
         for track in self._sampler.tracks:
             with self._guard.at("probe refresh"):
@@ -70,6 +70,7 @@ class LastWords:
         with suppress(MemoryError):  # there may be no room to look around
             words["largest_tensors"] = self.largest_tensors()
         words["suspects"] = [suspect.to_dict() for suspect in suspects]
+        words["suspect_search"] = dict(search)
         return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)
 
     def report(self, words: Event, prediction: Estimate | None) -> None:

@@ -3,7 +3,7 @@
 1. What was asked for, in which phase, and what was free.
 2. Allocated against reserved: whether the memory was there, but in pieces, and whether expandable segments would have joined them.
 3. What the device held: components, the largest live tensors, other processes.
-4. What had been predicted, and who is blamed for growth.
+4. What had been predicted, and who is blamed for growth; else that nobody was found, or why nobody looked.
 5. What to change: what grows, where a line is suspected; then the estimator's advice with its saving for this run; then what helps in
    that phase.
 """
@@ -53,6 +53,8 @@ class OomReport:
     tensors: tuple[Facts, ...]
     suspects: tuple[Facts, ...]
     changes: tuple[tuple[str, int | None, str], ...]
+    search: str | None = None
+    """Where there is no suspect: that none was found, or why nobody looked. None where even that is unknown."""
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -66,6 +68,8 @@ class OomReport:
             lines.append(f"held: {', '.join(held)}")
         for suspect in self.suspects[:_MOST_ADVICE]:
             lines.append(f"suspect: {_suspect(suspect)}")
+        if self.search:
+            lines.append(self.search[0].lower() + self.search[1:])
         for tensor in self.tensors[:_MOST_ADVICE]:
             lines.append(f"large: {_tensor(tensor)}")
         for change, saving, _ in self.changes[:_MOST_ADVICE]:
@@ -86,8 +90,11 @@ def oom_report(
     """The report of a run that died in step `step` + 1.
 
     words: the data of its `oom` event. device: whose memory ran out, by default the first. reading: the newest sample of that device.
-    suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first. Anything may be missing.
+    suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. Anything
+    may be missing.
     """
+    suspects = suspects or words.get("suspects") or ()
+    search = words.get("suspect_search")
     devices = words.get("devices") or {}
     told: Facts = devices.get(device) or next(iter(devices.values()), {})
     now = {**(reading or {}), **told}
@@ -112,7 +119,17 @@ def oom_report(
         tensors=tuple((words.get("largest_tensors") or ())[:_MOST_TENSORS]),
         suspects=tuple(suspects),
         changes=_changes(phase, asked, free, now, suspects, advice),
+        search=search_sentence(search) if search and not suspects else None,
     )
+
+
+def search_sentence(search: Facts) -> str:
+    """What came of a search that named nobody, from the facts of `Inquiry.search`: nobody found is one thing, nobody looked another."""
+    if search.get("step") is None:
+        return f"Nobody looked who holds the memory: {search.get('why_not') or 'it is not known why'}."
+    steps = f"steps {search.get('first_step') or 0:,} to {search['step']:,}"
+    cut = ", until the time for it was up" if search.get("is_cut_short") else ""
+    return f"No suspect was found: who holds what grew was looked for over {steps}{cut}."
 
 
 def place_of(suspect: Facts) -> str:

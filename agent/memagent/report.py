@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memagent.delivery.buffer import Drops
 from memagent.estimator.estimate import Estimate
 from memagent.identity import Identity
 from memagent.leaks import Suspect
+from memagent.oom_report import search_sentence
 from memagent.sampler import Sampler
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import Risk
@@ -23,7 +24,8 @@ def build_report(
     drops: Drops,
     prediction: Estimate | None,
     risks: list[Risk],
-    suspects: Sequence[Suspect] = (),
+    suspects: Sequence[Suspect],
+    search: Mapping[str, Any],
 ) -> dict[str, Any]:
     """JSON-ready. `peaks` is by device; `components`, `prediction` and `forecast` are those of the device trained on."""
     first = sampler.tracks[0]
@@ -47,4 +49,5 @@ def build_report(
         "prediction": prediction.to_dict() if prediction else None,
         "forecast": next((to_builtins(risk) for risk in risks if risk.device == first.probe.device.id), None),
         "suspects": [suspect.to_dict() for suspect in suspects],
+        "suspect_search": None if suspects else search_sentence(search),
     }

@@ -279,6 +279,7 @@ class Run:
             self.prediction,
             self._foresight.outlook.risks(),
             self._inquiry.suspects,
+            self._inquiry.search,
         )
 
     def fail_with(self, error: BaseException) -> None:
@@ -286,9 +287,10 @@ class Run:
         status = status_of(error)
         try:
             if status == "oom" and self.status == "running":
-                with self.guard.at("last words"):
+                with self.guard.at("the last look"):  # there may be no memory left for it
                     self._inquiry.at_the_end()
-                    words = self._last_words.say(error, self._inquiry.suspects)
+                with self.guard.at("last words"):
+                    words = self._last_words.say(error, self._inquiry.suspects, self._inquiry.search)
                     self._collector.add_event(words)
                     self._last_words.report(words, self.prediction)
         finally:
@@ -338,8 +340,8 @@ class Run:
             if self.status != "running" or status == "completed":
                 return
             if isinstance(error, SystemExit) or status == "oom" or thread == self._trainer:
-                suspects = self._inquiry.suspects
-                last_words = self._last_words.say(error, suspects) if status == "oom" else None
+                asked = self._inquiry
+                last_words = self._last_words.say(error, asked.suspects, asked.search) if status == "oom" else None
                 self._ending = Ending(self.step, status, describe_error(error), last_words)
 
     def _first_inputs(

@@ -125,7 +125,11 @@ def test_a_clean_loop_has_no_suspects_and_says_so(watched, recording):
     trainer.train(5)
     run.snapshot()
     trainer.train(25)
-    assert run.report()["suspects"] == []
+    report = run.report()
+    assert report["suspects"] == []
+    assert report["suspect_search"].startswith(
+        "No suspect was found: who holds what grew was looked for over steps 6 to "
+    )
     run.finish()
     assert recording().snapshots[-1].suspects == []
 
@@ -135,6 +139,36 @@ def test_nothing_is_looked_at_unless_somebody_asks(watched, recording):
     trainer.train(30)
     run.finish()
     assert recording().snapshots == []
+
+
+@pytest.mark.parametrize(("steps", "why"), [(0, "no growth was suspected"), (3, "growth was suspected only 2 steps")])
+def test_a_run_that_dies_before_anybody_looked_says_why(watched, recording, capfd, steps, why):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    if steps:
+        run._suspect(Forecast(step=5, level="notice", cause="leak"))
+        trainer.train(steps)
+    assert "Nobody looked" in run.report()["suspect_search"]
+    run.fail_with(MemoryError("no"))
+    assert f"  nobody looked who holds the memory: {why}" in capfd.readouterr().err
+    [words] = [event.data for event in recording().events if event.kind == "oom"]
+    assert words["suspects"] == [] and words["suspect_search"]["why_not"].startswith(why)
+
+
+def test_a_look_that_fails_at_the_death_leaves_the_last_words(watched, recording, monkeypatch):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._suspect(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(10)
+    run.guard.raise_errors = False
+    monkeypatch.setattr("memagent.leaks.tensors.diagnose", _no_memory)
+    run.fail_with(MemoryError("no"))
+    [words] = [event.data for event in recording().events if event.kind == "oom"]
+    assert words["suspect_search"] == {"why_not": "looking for it failed"}
+
+
+def _no_memory(*_, **__):
+    raise MemoryError
 
 
 def test_the_stacks_that_grew_go_to_the_server(watched, recording):

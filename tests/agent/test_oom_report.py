@@ -82,3 +82,19 @@ def test_nothing_is_needed_of_the_last_words():
     report = oom_report({}, 0)
     assert report.title == "Out of memory in step 1"
     assert (report.findings, report.changes, report.lines()) == ((), (), [report.title])
+
+
+def test_nobody_found_and_nobody_looked_are_told_apart():
+    found = oom_report({**WORDS, "suspects": [], "suspect_search": {"first_step": 5, "step": 26}}, 311)
+    assert found.search == "No suspect was found: who holds what grew was looked for over steps 5 to 26."
+    assert "  no suspect was found: who holds what grew was looked for over steps 5 to 26." in found.lines()
+    nobody = oom_report({**WORDS, "suspect_search": {"why_not": "no growth was suspected"}}, 311)
+    assert "  nobody looked who holds the memory: no growth was suspected." in nobody.lines()
+
+
+def test_the_last_words_own_suspects_stand_where_no_others_are_known():
+    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412"}
+    words = {**WORDS, "suspects": [suspect], "suspect_search": {"first_step": 5, "step": 26}}
+    assert oom_report(words, 0).suspects == (suspect,) and oom_report(words, 0).search is None
+    other = {**suspect, "line": 7}
+    assert oom_report(words, 0, suspects=[other]).suspects == (other,)

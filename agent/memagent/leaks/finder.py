@@ -72,6 +72,11 @@ class Finder:
         """Whether a diagnosis is wanted or under way."""
         return bool(self._wanted or self._open)
 
+    @property
+    def steps_seen(self) -> int:
+        """By the diagnosis under way; 0 where none is."""
+        return self._last_seen - self._first if self._open else 0
+
     def request(self, *, history: bool = False, host: bool = False) -> None:
         """Growth is suspected: find its holder, as soon as the budget allows.
 

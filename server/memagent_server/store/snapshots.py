@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -10,8 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
 from memagent.wire.codec import to_builtins
-from memagent.wire.messages import SnapshotMessage
-from memagent_server.store.models import Rank, Snapshot
+from memagent.wire.messages import SnapshotMessage, Suspect
+from memagent_server.store.models import Event, Rank, Snapshot
 from memagent_server.store.runs import lock_run
 from memagent_server.store.times import iso
 
@@ -72,8 +73,8 @@ def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[Snapshot
 
 
 def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
-    """Who is blamed in the newest snapshot of each rank of the newest launch, the surest first; a line blamed on several ranks is one
-    suspect with several `ranks`."""
+    """Who is blamed in the newest snapshot of each rank of the newest launch, and in the last words of those that ran out of memory, the
+    surest first; a line blamed on several ranks is one suspect with several `ranks`. `snapshot` is None where none has come."""
     query = (
         select(Snapshot)
         .join(
@@ -87,14 +88,37 @@ def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
     for snapshot in session.scalars(query):
         newest.setdefault((snapshot.rank, snapshot.device, snapshot.method), snapshot)
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for snapshot in newest.values():
-        for suspect in snapshot.suspects:
+    told = [(each.rank, {"step": each.step, "snapshot": each.id}, each.suspects) for each in newest.values()]
+    for rank, seen, suspects in [*told, *_told_at_death(session, run_id)]:
+        for suspect in suspects:
             key = tuple(suspect.get(name) for name in ("file", "line", "kind"))
-            row = found.setdefault(
-                key, {**_BLANK, **suspect, "ranks": [], "step": snapshot.step, "snapshot": snapshot.id}
-            )
-            row["ranks"] = sorted({*row["ranks"], snapshot.rank})
+            row = found.setdefault(key, {**_BLANK, **suspect, **seen, "ranks": []})
+            row["ranks"] = sorted({*row["ranks"], rank})
     return sorted(found.values(), key=lambda row: -row["confidence"])
+
+
+def _told_at_death(session: Session, run_id: str) -> list[tuple[int, dict[str, Any], list[dict[str, Any]]]]:
+    """Rank, when, and the suspects in the last words of the newest launch: who dies may have no time left to deliver a snapshot."""
+    query = (
+        select(Event)
+        .join(Rank, (Rank.run_id == Event.run_id) & (Rank.rank == Event.rank) & (Rank.attempt == Event.attempt))
+        .where(Event.run_id == run_id, Event.kind == "oom", Rank.is_current)
+        .order_by(Event.id)
+    )
+    return [
+        (event.rank, {"step": event.step, "snapshot": None}, _readable(event.data.get("suspects")))
+        for event in session.scalars(query)
+    ]
+
+
+def _readable(suspects: Any) -> list[dict[str, Any]]:
+    """Those of an event's that are suspects: what is in an event is checked by nobody."""
+    found = []
+    for suspect in suspects if isinstance(suspects, list) else ():
+        with suppress(msgspec.ValidationError):
+            kept = {name: value for name, value in suspect.items() if value != ""} if isinstance(suspect, dict) else {}
+            found.append(to_builtins(msgspec.convert(kept, Suspect)))
+    return found
 
 
 def has_snapshot(session: Session, run_id: str, rank: int, attempt: int) -> bool:

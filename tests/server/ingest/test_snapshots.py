@@ -56,6 +56,43 @@ def test_suspects_are_those_of_each_ranks_newest_snapshot_and_a_line_on_many_ran
     assert [(row["line"], row["ranks"]) for row in found] == [(42, [0, 1]), (50, [0])]
 
 
+def dies(client, **words):
+    event = {"kind": "oom", "step": 44, "data": {"phase": "forward", **words}}
+    client.post("/api/v1/runs/r/batches", json={"seq": 1, "events": [event]})
+    client.post("/api/v1/runs/r/finish", json={"status": "oom", "step": 44})
+
+
+def test_suspects_that_only_the_last_words_tell_of_are_named_all_the_same(started):
+    without_function = {**SUSPECT, "line": 7, "function": "", "confidence": 0.5}
+    dies(started, suspects=[SUSPECT, without_function, {"kind": 3}, "junk"])
+    found = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
+    assert [(row["line"], row["ranks"], row["step"], row["snapshot"]) for row in found] == [
+        (42, [0], 44, None),
+        (7, [0], 44, None),
+    ]
+    shown = started.get("/runs/r").get_data(as_text=True)
+    assert "train.py:42" in shown and "Who holds the memory" in shown
+
+
+def test_a_snapshots_suspect_is_not_told_twice(started):
+    key = send(started).get_json()["id"]
+    dies(started, suspects=[SUSPECT])
+    [found] = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
+    assert (found["snapshot"], found["ranks"]) == (key, [0])
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"first_step": 5, "step": 26}, "No suspect was found: who holds what grew was looked for over steps 5 to 26."),
+        ({"why_not": "no growth was suspected"}, "Nobody looked who holds the memory: no growth was suspected."),
+    ],
+)
+def test_a_dead_runs_page_says_what_came_of_the_search(started, search, said):
+    dies(started, suspects=[], suspect_search=search)
+    assert said in started.get("/runs/r").get_data(as_text=True)
+
+
 def test_a_run_that_nobody_looked_at_has_no_suspects(started):
     assert started.get("/api/v1/runs/r/suspects").get_json() == {"run_id": "r", "suspects": []}
     assert started.get("/api/v1/runs/nobody/suspects").status_code == 404

@@ -3,7 +3,7 @@
 1. The local forecaster suspects, or the server does (a command in its answer to a batch), or the script asks by `run.snapshot`; or memory
    creeps up where no forecast speaks of it, the limit being far.
 2. `leaks.Finder` looks at step boundaries, within a budget. Who was named once is looked for again only when the run has gone on for
-   twice as many steps: a leak does not move.
+   twice as many steps: a leak does not move. Where nobody was, a forecast of growth may have one further look, whatever the budget says.
 3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
 4. The CUDA allocator's own record goes with it as a page for torch's viewer. Where the script asked, it is saved beside the run's file
    as well.
@@ -21,6 +21,7 @@ from memagent.identity import Identity
 from memagent.leaks import Diagnosis, Finder, Suspect, viewer
 from memagent.leaks.creep import Creep
 from memagent.leaks.held import Held, frame_text
+from memagent.oom_report import rate_text
 from memagent.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
@@ -28,6 +29,7 @@ from memagent.wire import messages
 HELD_BY_SOMEBODY = ("leak", "host_memory")
 """Causes of growth for which there is a line to blame."""
 _MOST_TOLD = 3
+_RETRY_AFTER_STEPS = 20
 _PLACES = 50
 _DEEPEST = 256
 """Frames of a stack: what the wire takes."""
@@ -50,6 +52,7 @@ class Inquiry:
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
         self._why, self._seq, self._next_step = "", 0, 0
         self._traces_host = False
+        self._may_retry = True
         self._why_not = "no growth was suspected"
         self._creep = Creep(self._device.kind)
 
@@ -65,14 +68,26 @@ class Inquiry:
         found = self._finder.diagnosis
         if found is None:
             return {"why_not": self._why_not}
-        return {"first_step": found.first_step, "step": found.step}
+        facts = {"first_step": found.first_step, "step": found.step, "is_cut_short": found.is_cut_short}
+        return {**facts, "growth_bytes_per_step": found.growth_bytes_per_step}
 
-    def suspect(self, why: str, *, host: bool = False, saves: bool = False) -> None:
-        """Growth is suspected; on any thread. `host`: of memory outside of torch. `saves`: for torch's viewer, too."""
-        if self._finder.is_busy or self._sampler.step < self._next_step:
+    def suspect(self, why: str, *, host: bool = False, saves: bool = False, is_forecast: bool = False) -> None:
+        """Growth is suspected; on any thread. `host`: of memory outside of torch. `saves`: for torch's viewer, too. `is_forecast`: the run
+        is expected to die of it."""
+        is_retry = is_forecast and self._is_worth_a_retry()
+        if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
+        self._may_retry &= not is_retry
         self._why, self._saves = why, saves
-        self._finder.request(history=self._device.kind == "cuda", host=host or self._traces_host)
+        host = host or self._traces_host
+        self._finder.request(history=self._device.kind == "cuda", host=host, beyond_budget=is_retry)
+
+    def _is_worth_a_retry(self) -> bool:
+        """Whether the first look came to nothing, and a second one would see other steps."""
+        found = self._finder.diagnosis
+        if found is None or found.suspects or not self._may_retry or self._finder.is_looking:
+            return False
+        return self._sampler.step >= found.step + _RETRY_AFTER_STEPS
 
     def observe(self, stream: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Consecutive samples of one stream, on the collector's thread."""
@@ -134,13 +149,12 @@ class Inquiry:
         self._next_step = 2 * diagnosis.step
         if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
             self._traces_host, self._next_step = True, 0  # no tensor grows: look at what Python itself allocates
-        for suspect in diagnosis.suspects[:_MOST_TOLD]:
-            tell(sentence(suspect))
-        looked = (
-            f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}; it cost {1000 * diagnosis.pause_s:.0f} ms"
-        )
-        self.send(self._why, notes=[looked, *self._save(diagnosis.step)], diagnosis=diagnosis)
+        for index, suspect in enumerate(diagnosis.suspects[:_MOST_TOLD]):
+            tell(sentence(suspect, None if index else diagnosis.growth_bytes_per_step))
+        began = time.perf_counter()
+        self.send(self._why, notes=[_looked(diagnosis), *self._save(diagnosis.step)], diagnosis=diagnosis)
         self._finder.history = None  # a record is large
+        self._finder.budget.spend(time.perf_counter() - began)
 
     def _page(self, diagnosis: Diagnosis | None) -> bytes:
         """Torch's own page of what the allocator recorded meanwhile."""
@@ -165,9 +179,20 @@ class Inquiry:
         return []
 
 
-def sentence(suspect: Suspect) -> str:
-    """For a terminal: the line, what grows there, and what to do."""
-    rate = f", {format_bytes(suspect.bytes_per_step)} a step" if suspect.bytes_per_step else ""
+def _looked(diagnosis: Diagnosis) -> str:
+    """What a reader should know of how it was looked."""
+    growth = diagnosis.growth_bytes_per_step
+    return (
+        f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}"
+        + (f", in which memory in use grew by {format_bytes(growth)} a step" if growth else "")
+        + f"; it cost {1000 * diagnosis.pause_s:.0f} ms"
+        + ("; the time for it was up before all was looked at" if diagnosis.is_cut_short else "")
+    )
+
+
+def sentence(suspect: Suspect, growth_bytes_per_step: int | None = None) -> str:
+    """For a terminal: the line, what grows there, and what to do. `growth_bytes_per_step`: of all memory in use."""
+    rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
     return f"suspect: {suspect.file}:{suspect.line} in {suspect.function}: {suspect.holder}{rate}. {suspect.fix}"
 
 

@@ -37,6 +37,9 @@ _PHASE_ADVICE = {
 _STOP_GROWTH = "Stop what grows first, at the line that is suspected: less memory a step only puts the end off."
 _MUCH_CACHE = 0.1
 """Of what is reserved: from there on the allocator's cache is worth a sentence."""
+_NO_TENSORS = ("host", "worker", "copy_on_write", "allocation")
+"""Kinds of suspects whose bytes a step are not those of live tensors."""
+_MUCH_MORE = 1.1
 _MOST_TENSORS = 10
 _MOST_ADVICE = 3
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -55,6 +58,10 @@ class OomReport:
     changes: tuple[tuple[str, int | None, str], ...]
     search: str | None = None
     """Where there is no suspect: that none was found, or why nobody looked. None where even that is unknown."""
+    growth_bytes_per_step: int | None = None
+    """Of all memory in use, while the suspects were looked for."""
+    looked_at_step: int | None = None
+    """When the suspects were as they are described."""
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -67,7 +74,7 @@ class OomReport:
             held = (f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components)
             lines.append(f"held: {', '.join(held)}")
         for suspect in self.suspects[:_MOST_ADVICE]:
-            lines.append(f"suspect: {_suspect(suspect)}")
+            lines.append(f"suspect: {_suspect(suspect, self.growth_bytes_per_step, self.looked_at_step)}")
         if self.search:
             lines.append(self.search[0].lower() + self.search[1:])
         for tensor in self.tensors[:_MOST_ADVICE]:
@@ -94,7 +101,7 @@ def oom_report(
     may be missing.
     """
     suspects = suspects or words.get("suspects") or ()
-    search = words.get("suspect_search")
+    search: Facts = words.get("suspect_search") or {}
     devices = words.get("devices") or {}
     told: Facts = devices.get(device) or next(iter(devices.values()), {})
     now = {**(reading or {}), **told}
@@ -120,6 +127,8 @@ def oom_report(
         suspects=tuple(suspects),
         changes=_changes(phase, asked, free, now, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
+        growth_bytes_per_step=search.get("growth_bytes_per_step"),
+        looked_at_step=search.get("step"),
     )
 
 
@@ -206,10 +215,21 @@ def _changes(
     return tuple(found)
 
 
-def _suspect(suspect: Facts) -> str:
-    rate = suspect.get("bytes_per_step")
-    grows = f", {format_bytes(rate)} a step" if rate else ""
-    return f"{place_of(suspect)}: {suspect['holder']}{grows}. {suspect.get('fix') or ''}".rstrip()
+def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int | None) -> str:
+    """`, 1.3 MiB a step`; where memory in use grew by more than the tensors that were counted, that too."""
+    if not rate:
+        return ""
+    text = f", {format_bytes(rate)} a step"
+    if kind in _NO_TENSORS or not growth_bytes_per_step or growth_bytes_per_step < _MUCH_MORE * rate:
+        return text
+    return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
+
+
+def _suspect(suspect: Facts, growth_bytes_per_step: int | None, looked_at_step: int | None) -> str:
+    step = suspect.get("step") or looked_at_step
+    holder = f"{suspect['holder']} at step {step:,}" if step else suspect["holder"]
+    grows = rate_text(suspect.get("kind"), suspect.get("bytes_per_step"), growth_bytes_per_step)
+    return f"{place_of(suspect)}: {holder}{grows}. {suspect.get('fix') or ''}".rstrip()
 
 
 def _tensor(tensor: Facts) -> str:

@@ -377,12 +377,12 @@ class Run:
         self._reply = reply
         for command in reply.commands:
             if command.kind == "snapshot":
-                self._inquiry.suspect(str(command.data.get("why", "the server asked")))
+                self._inquiry.suspect(str(command.data.get("why", "the server asked")), is_forecast=True)
 
     def _suspect(self, forecast: Forecast) -> None:
         if forecast.cause in HELD_BY_SOMEBODY:
             why = f"forecast at step {forecast.step:,}: {forecast.cause}"
-            self._inquiry.suspect(why, host=forecast.cause == "host_memory")
+            self._inquiry.suspect(why, host=forecast.cause == "host_memory", is_forecast=True)
 
     def _refresh(self) -> None:
         for probe in self._probes:

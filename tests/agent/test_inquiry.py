@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 
 import pytest
@@ -44,6 +45,7 @@ def watched():
     def watched(*, leaks: bool):
         trainer = Trainer(leaks=leaks)
         runs.append(memagent.attach(trainer.model, trainer.optimizer, predict=False, limit_bytes="64GiB"))
+        runs[-1]._inquiry._finder.longest_pause_s = math.inf  # how busy this host is should not decide
         return trainer, runs[-1]
 
     yield watched
@@ -118,6 +120,30 @@ def test_who_was_named_is_not_looked_for_again_before_the_run_is_twice_as_long(w
 def recording_of(run, recording):
     run.finish()
     return recording().snapshots
+
+
+def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched, recording):
+    trainer, run = watched(leaks=False)
+    trainer.train(5)
+    run._inquiry.suspect("it creeps up")
+    trainer.train(25)
+    assert run.report()["suspects"] == []
+    trainer.leaks = True
+    run._suspect(Forecast(step=run.step, level="warning", cause="leak"))  # too early: it would see the same steps
+    trainer.train(25)
+    run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
+    assert not run._inquiry._finder.budget.allows(1.0)
+    trainer.train(25)
+    assert leaking(run.report()["suspects"][:1]) == EXPECTED
+
+
+def test_only_one_look_goes_beyond_the_budget(watched, recording):
+    trainer, run = watched(leaks=False)
+    trainer.train(5)
+    for _ in range(4):
+        run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
+        trainer.train(42)
+    assert len(recording_of(run, recording)) == 2
 
 
 def test_a_clean_loop_has_no_suspects_and_says_so(watched, recording):

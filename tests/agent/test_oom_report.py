@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.oom_report import EXPANDABLE, oom_report
+from memagent.oom_report import EXPANDABLE, oom_report, rate_text
 from memagent.units import GIB, MIB
 
 WORDS = {
@@ -76,6 +76,18 @@ def test_suspects_are_named_with_their_line_and_what_grows_is_to_be_stopped_firs
     report = oom_report(WORDS, 0, suspects=[suspect], advice=[{"change": "Use bf16"}])
     assert "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number." in report.lines()
     assert [change.split()[0] for change, _, _ in report.changes] == ["Stop", "Use", "Use"]
+
+
+def test_a_suspects_tensors_are_told_from_all_that_grew_and_when_it_was_so_long():
+    suspect = {"file": "train.py", "line": 42, "kind": "list", "holder": "history: list of 20", "bytes_per_step": 2048}
+    words = {**WORDS, "suspects": [suspect], "suspect_search": {"step": 26, "growth_bytes_per_step": 4096}}
+    [line] = [line for line in oom_report(words, 311).lines() if "suspect: " in line]
+    assert "history: list of 20 at step 26, 2.0 KiB a step in tensors alone (memory in use grew by 4.0 KiB)." in line
+
+
+@pytest.mark.parametrize(("kind", "growth"), [("list", 2100), ("list", None), ("worker", 9000)])
+def test_growth_that_tells_nothing_more_is_left_out(kind, growth):
+    assert rate_text(kind, 2048, growth) == ", 2.0 KiB a step"
 
 
 def test_nothing_is_needed_of_the_last_words():

@@ -21,6 +21,7 @@ from operator import or_
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.naming import Name, is_better, name_at, variable_names
 from memagent.leaks.scopes import Scopes, frames, own_frame
 
@@ -48,10 +49,10 @@ class Place:
 
 
 class Climber:
-    """One diagnosis' ways up, until `time.thread_time()` is `deadline_s`. `overlook` the ids of our own lists that hold tensors."""
+    """One diagnosis' ways up, until the `deadline`. `overlook` the ids of our own lists that hold tensors."""
 
-    def __init__(self, scopes: Scopes, overlook: set[int], deadline_s: float) -> None:
-        self.scopes, self._deadline_s = scopes, deadline_s
+    def __init__(self, scopes: Scopes, overlook: set[int], deadline: Deadline) -> None:
+        self.scopes, self._deadline = scopes, deadline
         self._running = {id(frame) for frame in frames()}
         self.met: list[Any] = []
         """Everything that the last way up came by."""
@@ -68,7 +69,7 @@ class Climber:
         """The nearest object that leads to at least six in ten of the sample; None where there is none. Of the sample counts what Python
         holds at all: the rest is autograd's."""
         self._begin(sample)
-        deadline_s = min(self._deadline_s, time.thread_time() + _LONGEST_S)
+        ends_s = time.thread_time() + _LONGEST_S
         frontier = self._rise(list(range(len(self.met))))
         held = reduce(or_, (self._covers[position] for position in frontier), 0).bit_count()
         enough = max(2, -(-held * 6 // 10))
@@ -81,7 +82,7 @@ class Climber:
                 coverage = self._covers[best].bit_count() / held
                 container, below = self.met[best], self._way(self._inner[best])[::-1]
                 return self._named(container, coverage, tuple(below))
-            if not frontier or time.thread_time() > deadline_s:
+            if not frontier or self._deadline.is_over() or time.thread_time() > ends_s:
                 break
         return None
 
@@ -90,13 +91,15 @@ class Climber:
         return self._named(target, 1.0, ())
 
     def climb(self, target: Any, seconds: float, until: Callable[[Any], bool]) -> list[Any]:
-        """What is above a single object, up to the level where one does; within a time of its own."""
-        deadline_s = time.thread_time() + seconds
+        """What is above a single object, up to the level where one does; within a time of its own of the deadline's."""
+        ends_s = time.thread_time() + seconds
         self._begin([target])
         frontier = [0]
         for _ in range(_LEVELS):
             frontier = self._rise(frontier)
-            if not frontier or time.thread_time() > deadline_s or any(until(self.met[item]) for item in frontier):
+            if not frontier or any(until(self.met[item]) for item in frontier):
+                break
+            if self._deadline.is_over() or time.thread_time() > ends_s:
                 break
         return self.met
 
@@ -129,7 +132,7 @@ class Climber:
                     continue  # the link of a chain: its own class has no better name for it
                 if best is None or is_better(name, best):
                     best, best_at = name, position
-            if (best and best.is_good) or not rising or time.thread_time() > self._deadline_s:
+            if (best and best.is_good) or not rising or self._deadline.is_over():
                 break
             frontier = [position for position in rising if id(self.met[position]) not in self.scopes.modules]
         above = tuple(self._way(best_at)[1:]) if best else ()

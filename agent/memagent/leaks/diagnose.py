@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,21 +19,29 @@ from memagent.leaks import census, graphs, lines
 from memagent.leaks.census import Census, Growth, Longer
 from memagent.leaks.climb import Climber, Place
 from memagent.leaks.cycles import closing, is_telling
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.kinds import can_grow, is_module, is_module_class, kind_of, what_is
 from memagent.leaks.naming import Name, file_of
 from memagent.leaks.scopes import Scopes, is_script, is_script_class, namespace
 from memagent.leaks.suspect import Kind, Suspect
 
 LONGEST_S = 0.6
+"""Of the thread's own time."""
+_COLLECTION_S = 0.3
+"""What a run of the garbage collector may take."""
+_CUT_SHORT = 0.7
+"""How much surer who had time for everything is."""
 _SAMPLE = 8
 _MOST_GROWTHS = 4
 _MOST_SUSPECTS = 3
 
 
-def diagnose(first: Census, before: Census, step: int, *, measured_bytes_per_step: int | None = None) -> list[Suspect]:
+def diagnose(
+    first: Census, before: Census, step: int, deadline: Deadline, *, measured_bytes_per_step: int | None = None
+) -> list[Suspect]:
     """Who holds what came between `first` and now, after `step`; `before` was taken a step ago. Most likely first; empty where nothing
-    grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is."""
-    deadline_s = time.thread_time() + LONGEST_S
+    grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is. What is not found by the
+    `deadline` stays unfound, and who was found is less sure."""
     tensors = census.live_tensors()
     last = census.take(step, tensors, graphs.count(tensors))
     growths = census.grown(first, before, last, tensors)[:_MOST_GROWTHS]
@@ -45,18 +52,18 @@ def diagnose(first: Census, before: Census, step: int, *, measured_bytes_per_ste
         return []
     scopes = Scopes()
     ours = [tensors, growths, longer, *(growth.survivors for growth in growths)]
-    climber = Climber(scopes, {id(ours), *map(id, ours)}, deadline_s)
+    climber = Climber(scopes, {id(ours), *map(id, ours)}, deadline)
     old = {entry.storage for entry in first.entries.values()}
-    case = _Case(climber, scopes, steps, measured_bytes_per_step, old)
+    case = _Case(climber, scopes, deadline, steps, measured_bytes_per_step, old)
     try:
-        found = [suspect for growth in growths for suspect in case.held(growth)]
-        found += [suspect for item in longer if (suspect := case.longer(item))]
+        found = [suspect for growth in growths if not deadline.is_over() for suspect in case.held(growth)]
+        found += [suspect for item in longer if not deadline.is_over() and (suspect := case.longer(item))]
         if more_nodes >= max(2, steps // 2) and not any(suspect.kind != "cycle" for suspect in found):
             found += case.graph(tensors, more_nodes)
         if not found and case.unheld:
             tensors.clear()
             found += case.unreachable(growths)
-        return _ranked(found)
+        return _ranked([suspect.weaker(_CUT_SHORT) for suspect in found] if deadline.was_hit else found)
     finally:
         climber.close()
 
@@ -76,6 +83,7 @@ class _Case:
 
     climber: Climber
     scopes: Scopes
+    deadline: Deadline
     steps: int
     measured: int | None
     old: set[int]
@@ -149,10 +157,14 @@ class _Case:
         for growth in growths:
             if len(growth.survivors) < 0.8 * self.steps:
                 continue  # the collector has been at it meanwhile, and will be again
+            if not self.deadline.has(_COLLECTION_S):
+                break
             found = closing(self.climber.climb(growth.survivors[-1], LONGEST_S / 2, is_telling))
             self.climber.close()
             if found is None:
                 continue
+            if not self.deadline.has(_COLLECTION_S):
+                break
             alive = [weakref.ref(tensor) for tensor in growth.survivors]
             for each in growths:
                 each.survivors.clear()
@@ -171,6 +183,8 @@ class _Case:
         large = [root for root in roots if root.nodes >= min(more_nodes, graphs.MOST_NODES // 4) // 2]
         best: tuple[tuple[int, int], Suspect] | None = None
         for root in large[:8]:
+            if self.deadline.is_over():
+                break
             for score, suspect in self._rooted(root):
                 if best is None or score > best[0]:
                     best = score, suspect

@@ -7,11 +7,14 @@ first may begin at once.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memagent.leaks import lines
+from memagent.leaks.deadline import Deadline
+from memagent.leaks.diagnose import LONGEST_S
 from memagent.leaks.history import HistoryWindow
 from memagent.leaks.host import HostWindow
 from memagent.leaks.suspect import Diagnosis, Suspect
@@ -20,6 +23,8 @@ from memagent.leaks.window import Window
 from memagent.leaks.workers import WorkerWindow
 
 WINDOW = 20
+LONGEST_PAUSE_S = 0.9
+"""Of a whole diagnosis, on the wall. Its smallest piece, a look at all objects, may begin just before."""
 LEAST_STEPS = 4
 MOST_STACKS = 2_000
 """That a diagnosis keeps."""
@@ -47,6 +52,7 @@ class Finder:
 
     used_bytes: Callable[[], int | None] = lambda: None
     window: int = WINDOW
+    longest_pause_s: float = LONGEST_PAUSE_S
     clock: Callable[[], float] = time.monotonic
     budget: Budget = field(default_factory=Budget)
     diagnosis: Diagnosis | None = None
@@ -57,6 +63,7 @@ class Finder:
     def __post_init__(self) -> None:
         self._began_at = self.clock()
         self._wanted: tuple[Window, ...] = ()
+        self._is_urgent = False
         self._open: tuple[Window, ...] = ()
         self._first = self._last_seen = 0
         self._is_half = self._is_last = False
@@ -77,8 +84,13 @@ class Finder:
         """By the diagnosis under way; 0 where none is."""
         return self._last_seen - self._first if self._open else 0
 
-    def request(self, *, history: bool = False, host: bool = False) -> None:
-        """Growth is suspected: find its holder, as soon as the budget allows.
+    @property
+    def is_looking(self) -> bool:
+        """Whether one is under way."""
+        return bool(self._open)
+
+    def request(self, *, history: bool = False, host: bool = False, beyond_budget: bool = False) -> None:
+        """Growth is suspected: find its holder, as soon as the budget allows, or `beyond_budget` at once.
 
         history: also record the CUDA allocator meanwhile. host: also trace Python's own allocations, which slows small steps two to five
         times while it lasts. One that is wanted already is replaced; one under way is not disturbed."""
@@ -86,17 +98,18 @@ class Finder:
         if history:
             self.history = HistoryWindow()
             windows.append(self.history)
+        self._is_urgent = beyond_budget
         self._wanted = (*windows, HostWindow()) if host else tuple(windows)
 
     def after_step(self, step: int) -> Diagnosis | None:
         """To be called when a step has ended. Returns the diagnosis in the step that completes one."""
         if not self._open:
-            if self._wanted and self.budget.allows(self.clock() - self._began_at):
+            if self._wanted and (self._is_urgent or self.budget.allows(self.clock() - self._began_at)):
                 self._begin(step)
             return None
         age = step - self._first
         self._last_seen = step
-        if self._is_last:
+        if self._is_last or self._pause_s > self.longest_pause_s:
             return self._end(step)
         if not self._is_half and 2 * age >= self.window:
             self._is_half = True
@@ -132,13 +145,23 @@ class Finder:
 
     def _end(self, step: int) -> Diagnosis:
         suspects: list[Suspect] = []
-        self._timed(lambda: suspects.extend(found for window in self._open for found in window.end(step)))
+        deadline = Deadline.after(cpu_s=LONGEST_S, wall_s=self.longest_pause_s - self._pause_s)
+        windows = self._open[::-1]  # what traces ends first: it slows the others, and would see what they do
+        self._timed(lambda: suspects.extend(found for window in windows for found in window.end(step, deadline)))
         recorded = next((window for window in self._open if window.grown), Window())
+        growth = next((window.growth_bytes_per_step for window in self._open if window.growth_bytes_per_step), None)
         self._timed(self.close)
         ranked = sorted(suspects, key=lambda suspect: -(suspect.bytes_per_step or 0) * suspect.confidence)
         pause_s = round(self._pause_s, 6)
         self.diagnosis = Diagnosis(
-            self._first, step, tuple(ranked), pause_s, recorded.method, tuple(recorded.grown[:MOST_STACKS])
+            self._first,
+            step,
+            tuple(ranked),
+            pause_s,
+            recorded.method,
+            tuple(recorded.grown[:MOST_STACKS]),
+            growth,
+            deadline.was_hit,
         )
         return self.diagnosis
 
@@ -172,7 +195,7 @@ def find(
     steps: between the two looks; more for what grows seldom. What `train_step` raises is raised. Raises ValueError for too few steps."""
     if steps < LEAST_STEPS:
         raise ValueError(f"{steps} steps are too few to see growth: give at least {LEAST_STEPS}")
-    finder = Finder(window=steps)
+    finder = Finder(window=steps, longest_pause_s=math.inf)  # somebody has asked, and waits
     finder.request(history=history, host=host)
     diagnosis, step = None, 0
     try:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.held import Frame, Held, Stack
 from memagent.leaks.suspect import Method, Suspect
 from memagent.leaks.window import Window
@@ -129,10 +130,10 @@ class HistoryWindow(Window):
 
     def middle(self, step: int) -> None:
         if self._is_ours:
-            self._marked_at, self._middle = step, _snapshot()
+            self._marked_at, self._middle = step, _blocks()
 
-    def end(self, step: int) -> list[Suspect]:
-        if not self._is_ours or not self._marked_at:
+    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+        if not self._is_ours or not self._marked_at or deadline.is_over():
             return []
         self.last = _snapshot()
         self.grown = difference(self._middle, self.last)
@@ -146,6 +147,14 @@ class HistoryWindow(Window):
 
 def _snapshot() -> dict[str, Any]:
     return dict(sys.modules["torch"].cuda.memory._snapshot())
+
+
+def _blocks() -> dict[str, Any]:
+    """The blocks alone: with the events a snapshot may take most of a second (pytorch 172672). An older torch gives no choice."""
+    try:
+        return {"segments": sys.modules["torch"].cuda.memory.memory_snapshot(include_traces=False)}
+    except TypeError:
+        return _snapshot()
 
 
 def is_recording() -> bool:

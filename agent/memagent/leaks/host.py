@@ -11,6 +11,7 @@ import linecache
 import tracemalloc
 from collections import Counter
 
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.held import Held
 from memagent.leaks.scopes import is_script
 from memagent.leaks.suspect import Method, Suspect
@@ -44,16 +45,21 @@ class HostWindow(Window):
         if self._is_ours:
             self._marked_at, self._middle = step, _traced()
 
-    def end(self, step: int) -> list[Suspect]:
-        if not self._is_ours or not self._marked_at:
+    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+        if not self._is_ours or not self._marked_at or deadline.is_over():
             return []
         last = _traced()
+        self._stop()
         self.grown = growing_stacks(self._middle, last)
         return growing_lines(held_by_line(self._middle), held_by_line(last), step - self._marked_at)
 
     def close(self) -> None:
+        self._stop()
+        self._marked_at, self._middle = 0, {}
+
+    def _stop(self) -> None:
         if self._is_ours:
-            self._is_ours, self._marked_at, self._middle = False, 0, {}
+            self._is_ours = False
             tracemalloc.stop()
 
 

@@ -87,6 +87,10 @@ class Diagnosis:
     method: Method = "census"
     grown: tuple[Held, ...] = ()
     """The stacks whose allocations piled up, most bytes first, where `method` has recorded stacks."""
+    growth_bytes_per_step: int | None = None
+    """By how much memory in use grew meanwhile, tensors or not, where that is known."""
+    is_cut_short: bool = False
+    """Whether something was given up because the time for it was up: the suspects are less sure, and there may be more."""
 
     def __bool__(self) -> bool:
         return bool(self.suspects)

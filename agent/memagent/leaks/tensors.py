@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memagent.leaks import census, graphs
 from memagent.leaks.census import Census
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.diagnose import diagnose
 from memagent.leaks.suspect import Suspect
 from memagent.leaks.window import Window
@@ -28,10 +29,11 @@ class TensorWindow(Window):
     def before(self, step: int) -> None:
         self._before = census.take(step, census.live_tensors())
 
-    def end(self, step: int) -> list[Suspect]:
-        if self._first is None or self._before is None:
+    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+        if self._first is None or self._before is None or deadline.is_over():
             return []
-        return diagnose(self._first, self._before, step, measured_bytes_per_step=self._rate(step - self._first.step))
+        self.growth_bytes_per_step = self._rate(step - self._first.step)
+        return diagnose(self._first, self._before, step, deadline, measured_bytes_per_step=self.growth_bytes_per_step)
 
     def close(self) -> None:
         self._first = self._before = self._used = None

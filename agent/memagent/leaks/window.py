@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.held import Held
 from memagent.leaks.suspect import Method, Suspect
 
@@ -14,6 +15,8 @@ class Window:
     method: Method = "census"
     grown: Sequence[Held] = ()
     """After the end: what each stack holds more than in the middle, most bytes first; only where stacks are recorded."""
+    growth_bytes_per_step: int | None = None
+    """After the end: by how much memory in use grew, tensors or not; only where that is measured."""
 
     def begin(self, step: int) -> None:
         """The window opens after `step`."""
@@ -24,8 +27,8 @@ class Window:
     def before(self, step: int) -> None:
         """The next step will be the last."""
 
-    def end(self, step: int) -> list[Suspect]:
-        """What grew, and who is to blame."""
+    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+        """What grew, and who is to blame, as far as it is found in time."""
         return []
 
     def close(self) -> None:

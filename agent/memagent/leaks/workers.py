@@ -16,6 +16,7 @@ from typing import Any
 
 from memagent.leaks import lines
 from memagent.leaks.census import living
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.naming import file_of
 from memagent.leaks.scopes import is_script_class, namespace
 from memagent.leaks.suspect import Suspect
@@ -36,7 +37,9 @@ class WorkerWindow(Window):
     def begin(self, step: int) -> None:
         self._began_at, self._first = step, private_bytes_by_worker()
 
-    def end(self, step: int) -> list[Suspect]:
+    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+        if deadline.is_over():
+            return []
         rate = bytes_per_step(self._first, private_bytes_by_worker(), step - self._began_at) if self._first else 0
         return holders(rate) if rate >= LEAST_BYTES_PER_STEP else []
 

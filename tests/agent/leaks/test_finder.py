@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from memagent.leaks import Budget, Finder, Suspect, find, fix_for, lines
+from memagent.leaks.deadline import Deadline
 from memagent.leaks.suspect import KINDS
 from memagent.leaks.window import Window
 
@@ -138,6 +139,74 @@ def test_a_run_that_dies_within_the_window_is_judged_by_what_was_seen():
     diagnosis = finder.conclude()
     assert diagnosis and diagnosis.suspects[0].holder.startswith("Keeper.kept")
     assert Finder().conclude() is None
+
+
+class Patience(Deadline):
+    """Over when it has been asked so many times."""
+
+    def __init__(self, times):
+        super().__init__(0.0, 0.0)
+        self.times = times
+
+    def has(self, seconds):
+        self.times -= 1
+        self.was_hit |= self.times < 0
+        return self.times >= 0
+
+
+def test_who_is_found_by_the_deadline_is_named_with_less_confidence(monkeypatch):
+    small, large = [], []
+
+    def step():
+        small.append(torch.zeros(4, 4))
+        large.append(torch.zeros(4096))
+
+    whole = find(step)
+    monkeypatch.setattr(Deadline, "after", lambda **_: Patience(3))
+    cut = find(step)
+    assert (len(whole.suspects), whole.is_cut_short) == (2, False)
+    assert [one.holder.partition(":")[0] for one in cut.suspects] == ["large"] and cut.is_cut_short
+    assert cut.suspects[0].confidence < whole.suspects[0].confidence
+
+
+def test_a_look_that_has_paused_for_long_ends_at_once(monkeypatch):
+    keeper, finder = Keeper(), Finder(longest_pause_s=0.0)
+    finder.request()
+    finder.after_step(1)
+    keeper.step()
+    diagnosis = finder.after_step(2)
+    assert diagnosis.is_cut_short and diagnosis.suspects == () and not finder.is_busy
+
+
+@pytest.mark.parametrize(("cpu_s", "wall_s"), [(-1, 60), (60, -1)])
+def test_a_deadline_is_over_when_either_clock_says_so(cpu_s, wall_s):
+    deadline = Deadline.after(cpu_s=cpu_s, wall_s=wall_s)
+    assert not deadline.was_hit and deadline.is_over() and deadline.was_hit
+    assert Deadline.after(cpu_s=60, wall_s=60).has(30) and not Deadline.after(cpu_s=60, wall_s=60).has(90)
+
+
+def test_a_request_may_go_beyond_the_budget():
+    finder = Finder(clock=lambda: 0.0, window=5)
+    finder.budget.spend(1.0)
+    finder.request()
+    finder.after_step(1)
+    assert finder.is_busy and not finder.is_looking
+    finder.request(beyond_budget=True)
+    finder.after_step(2)
+    assert finder.is_looking
+    finder.close()
+
+
+def test_the_growth_of_memory_in_use_is_told_beside_the_tensors():
+    used = iter((1_000, 41_000))
+    finder = Finder(used_bytes=lambda: next(used))
+    finder.request()
+    kept = []
+    for step in range(1, 22):
+        kept.append(torch.zeros(64))
+        finder.after_step(step)
+    assert finder.diagnosis.growth_bytes_per_step == 2_000
+    assert finder.suspects[0].bytes_per_step == 256
 
 
 def test_nothing_stays_switched_on_after_an_error(monkeypatch):

@@ -96,6 +96,11 @@ class Allocator:
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: False, raising=False)
         monkeypatch.setattr(memory, "_record_memory_history", lambda enabled, **_: self.switched.append(enabled))
         monkeypatch.setattr(memory, "_snapshot", lambda: snapshot(*self.blocks))
+        monkeypatch.setattr(memory, "memory_snapshot", self.segments)
+
+    def segments(self, include_traces: bool) -> list[dict[str, Any]]:
+        assert not include_traces
+        return snapshot(*self.blocks)["segments"]
 
     def keep(self) -> None:
         self.blocks.append(block(1000, KEEP))

@@ -33,6 +33,17 @@ _PREFIX, _SUFFIX = "phase_", "_peak_bytes"
 _OTHERS = {f"{_PREFIX}{name}{_SUFFIX}": name for name in OTHERS}
 
 
+class _Watched:
+    """The columns that `feed` looks at, for whoever would not decode the others."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in _ROW or (isinstance(name, str) and name.startswith(_PREFIX) and name.endswith(_SUFFIX))
+
+
+_ROW = frozenset(("step", "phase", "optimizer_steps", *READINGS))
+WATCHED = _Watched()
+
+
 def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterator[Forecast]:
     """The forecast after each row of consecutive samples; `columns` are named as on the wire, `step` among them."""
     readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from operator import sub, xor
 from typing import Any, Literal
@@ -123,7 +123,7 @@ def read_payload(chunk: bytes) -> tuple[ChunkHeader, bytes]:
     return header, _decompress(memoryview(chunk)[body:], header)
 
 
-def unpack(chunk: bytes, *, only: Collection[str] | None = None) -> dict[str, list[Value]]:
+def unpack(chunk: bytes, *, only: Container[str] | None = None) -> dict[str, list[Value]]:
     """Columns of a chunk as lists; with `only`, just those of them that the chunk has.
 
     Raises WireError for anything but a whole and sound chunk; never allocates more than the header's checked size.

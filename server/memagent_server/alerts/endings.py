@@ -9,18 +9,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent_server.alerts.facts import Facts
 from memagent_server.alerts.ledger import Ledger
-from memagent_server.alerts.policy import Policy
+from memagent_server.alerts.policy import Policies, Policy
 from memagent_server.alerts.state import AlertState, end
 from memagent_server.store.alerts import ended_unheard, open_alerts
 from memagent_server.store.models import Alert, Rank, Run, Stream
 from memagent_server.store.streams import current_streams
+
+OF_LATE_S, ALL_EVERY_S = 86_400.0, 3_600.0
 
 
 def end_alerts(session: Session, run: Run, policy: Policy, channels: Collection[str], now: float) -> None:
@@ -42,9 +44,19 @@ def end_alerts(session: Session, run: Run, policy: Policy, channels: Collection[
         ledger.settle()
 
 
-def unheard_ends(session: Session, policy_of: Callable[[str], Policy]) -> list[str]:
-    """Runs that have died or fallen silent, whose projects want to hear of it and have not."""
-    return [run.id for run in ended_unheard(session) if policy_of(run.project)[run.status].is_on]
+class Ends:
+    """Looks for ends that nobody has heard of: among runs of late each time, and among all that there ever were now and then."""
+
+    def __init__(self) -> None:
+        self._looked_at_all = float("-inf")
+
+    def unheard(self, session: Session, policies: Policies, now: float) -> list[str]:
+        """Runs that have died or fallen silent, whose projects want to hear of it and have not."""
+        is_time = not 0.0 <= now - self._looked_at_all < ALL_EVERY_S
+        found = ended_unheard(session, seen_after=None if is_time else now - OF_LATE_S)
+        if is_time:
+            self._looked_at_all = now
+        return [run.id for run in found if policies.of(run.project)[run.status].is_on]
 
 
 def _end_of_older(session: Session, stream: Stream) -> tuple[str, int, str]:

@@ -1,167 +1,268 @@
 """Feeds new samples of running runs to their forecasters, and turns what rules make of them into forecasts and alerts in the store.
 
 1. Each current device stream of a running run has a `Watch`: a forecaster, alert states, and how far it has read.
-2. What is decided is written with a mark of how far: a worker that was restarted, or a second one on the same database, adds nothing to
-   what is decided already. Who finds the mark ahead of itself takes over what stands there.
-3. Rules about whole runs (one rank against the others, a run that stands still) are asked every few seconds, new samples or not.
-4. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
+2. A turn asks for the heads of all streams, and reads what is new of those that have moved, many streams a query.
+3. What is decided is written together (`decisions`): a worker that was restarted, or a second one on the same database, adds nothing
+   to what is decided already.
+4. Rules about whole runs (one rank against the others, a run that stands still) are asked every few seconds, new samples or not.
+5. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
+6. A run that cannot be evaluated is tried again after ever more turns, and stops no other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.forecast import Forecast
-from memagent_server.alerts.endings import end_alerts, unheard_ends
+from memagent.errors import WireError
+from memagent.forecast import Hints
+from memagent.forecast.feed import WATCHED
+from memagent.wire.columns import unpack
+from memagent_server.alerts.decisions import Decided, Scribe
+from memagent_server.alerts.endings import Ends, end_alerts
+from memagent_server.alerts.hints import Told, beside, listen
 from memagent_server.alerts.ledger import Ledger
-from memagent_server.alerts.policy import Policy, read_policy
-from memagent_server.alerts.runwide import RunWatch, look_at_run
-from memagent_server.alerts.state import gravest
-from memagent_server.alerts.watch import Change, Watch, begin_watch, read_new, standing
-from memagent_server.store.alerts import find_open, open_but_over
+from memagent_server.alerts.policy import Policies, read_policies
+from memagent_server.alerts.runwide import RunWatch, alive_ranks, decide, looks_at
+from memagent_server.alerts.share import Everything, LostShare, Share
+from memagent_server.alerts.watch import Watch, begin_watch, read_new
+from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.engine import Database
-from memagent_server.store.forecasts import add_forecast
-from memagent_server.store.history import get_mark, put_mark
+from memagent_server.store.history import StoredChunk
 from memagent_server.store.incidents import woken
-from memagent_server.store.models import Incident, Run, Stream
-from memagent_server.store.runs import lock_run
-from memagent_server.store.streams import current_streams
+from memagent_server.store.marks import get_marks
+from memagent_server.store.models import Incident
+from memagent_server.store.runs import get_run, lock_run, lock_runs
 from memagent_server.store.troubles import trouble_of
+from memagent_server.store.unread import (
+    Head,
+    Running,
+    Unread,
+    heads_of_run,
+    heads_of_running,
+    latest_of,
+    read_unread,
+    running_runs,
+)
 
+Made = TypeVar("Made")
 log = logging.getLogger(__name__)
 
-MATERIAL_ETA_CHANGE = 0.05
 LOOK_AT_RUNS_S = 5.0
-OVER = {"averted": "it has been calm since", "ok": "it was not confirmed"}
+STREAMS_AT_ONCE = 256
+"""Streams that are read together; all of a run's are, so that its ranks make one message."""
+MOST_TURNS_PASSED = 256
+"""Turns after which a run that could not be evaluated is tried again, at most."""
 
 
 class Evaluator:
-    """One worker's evaluation; `channels` are the names of the channels that get notifications."""
+    """One worker's evaluation; `channels` are the names of the channels that get notifications, `share` what it may decide on."""
 
-    def __init__(self, database: Database, channels: Collection[str]) -> None:
-        self._database, self._channels = database, tuple(channels)
+    def __init__(self, database: Database, channels: Collection[str], share: Share | None = None) -> None:
+        self._database, self._channels, self._share = database, tuple(channels), share or Everything()
+        self._scribe = Scribe(database, channels, self._share)
+        self._ends = Ends()
         self._watches: dict[int, Watch] = {}
+        self._told: dict[str, Told] = {}
+        self._beside: set[int] = set()
+        self._blind: dict[int, Head] = {}
+        """Streams whose limit is not known, as they were then."""
         self._runs: dict[str, RunWatch] = {}
-        self._policies: dict[str, Policy] = {}
+        self._policies = Policies([])
+        self._failures: dict[str, tuple[int, int]] = {}
+        """Of runs that could not be evaluated: how often, and the turn to try again at."""
+        self._turn = 0
         self._looked_at = float("-inf")
 
     def turn(self, now: float) -> bool:
         """Evaluate everything that is new; returns whether there was anything."""
-        self._policies.clear()
+        self._turn += 1
         with self._database.read() as session:
-            running = session.execute(select(Run.id, Run.project).where(Run.status == "running"))
-            projects = {row.id: row.project for row in running}
-            streams = current_streams(session, list(projects))
+            self._policies = read_policies(session)
+            runs = {run_id: run for run_id, run in running_runs(session).items() if self._share.holds(run_id)}
+            streams = [stream for stream in heads_of_running(session) if stream.run_id in runs]
+        self._beside = beside(streams)
         busy = False
-        for stream in streams:
-            busy = self._guarded(stream.run_id, self._follow, stream, projects, now) or busy
-        if now - self._looked_at >= LOOK_AT_RUNS_S:
+        for together in self._with_news(streams):
+            busy = self._follow(together, runs, now) or busy
+        if not 0.0 <= now - self._looked_at < LOOK_AT_RUNS_S:
             self._looked_at = now
-            self._look_at_runs(projects, streams, now)
-        for run_id in self._to_close({stream.id for stream in streams}):
-            busy = self._guarded(run_id, self._close, run_id, now) or busy
+            self._look_at_runs(runs, streams, now)
+        followed = {stream.id for stream in streams}
+        for run_id in self._to_close(followed, now):
+            busy = self._try(run_id, self._close, run_id, followed, now) or busy
+        self._forget(runs)
         return busy
 
-    def _guarded(self, run_id: str, work: Callable[..., bool], *arguments: object) -> bool:
-        """One run that fails must not stop the others, but a database that fails stops them all."""
+    def _try(self, run_id: str, work: Callable[..., object], *arguments: object) -> bool:
+        """One run that fails must not stop the others, but a database that fails stops them all; returns whether it did not fail."""
         try:
-            return work(*arguments)
+            work(*arguments)
+        except LostShare:
+            return False
         except Exception as error:
             if trouble_of(error) is not None:
                 raise
             log.exception("run %s could not be evaluated", run_id)
             return False
-
-    def _policy(self, session: Session, project: str) -> Policy:
-        """How a project wants its rules, read once a turn."""
-        if project not in self._policies:
-            self._policies[project] = read_policy(session, project)
-        return self._policies[project]
-
-    # -- following a running stream ----------------------------------------------------------------------------------
-
-    def _follow(self, stream: Stream, projects: dict[str, str], now: float) -> bool:
-        watch = self._watches.get(stream.id)
-        if watch is None or watch.run_id != stream.run_id:  # SQLite gives the ids of deleted rows to new ones
-            with self._database.read() as session:
-                watch = begin_watch(session, stream)
-            if watch is None:
-                return False
-            self._watches[stream.id] = watch
-        elif watch.chunks == stream.chunks:
-            return False
-        self._read(stream, watch, projects[stream.run_id], now)
         return True
 
-    def _read(self, stream: Stream, watch: Watch, project: str, now: float) -> None:
-        try:
-            with self._database.read() as session:
-                changes = read_new(session, stream, watch, self._policy(session, project), now)
-            self._write(stream, watch, changes, now)
-        except Exception:
-            self._watches.pop(stream.id, None)  # it is ahead of the store: begin anew from there
-            raise
+    # -- following running streams -------------------------------------------------------------------------------------
 
-    def _write(self, stream: Stream, watch: Watch, changes: list[Change], now: float) -> None:
-        newest = watch.newest
-        if newest is None or not (changes or is_news(watch.told, newest)):
-            return
-        with self._database.write() as session:
-            lock_run(session, stream.run_id)
-            mark = get_mark(session, stream.id)
-            if mark is not None and mark.seq != watch.mark:  # another worker was quicker
-                if mark.seq >= watch.read_seq:
-                    watch.adopt(mark.seq, mark.states)
-                    watch.told = newest
-                    return
-                if standing(mark.states) != watch.decided:
-                    del self._watches[stream.id]  # it decided on what is decided here again: begin anew from there
-                    return
-            if changes or is_news(watch.told, newest):
-                add_forecast(session, stream, newest, now)
-            ledger = Ledger(session, self._channels, now)
-            for change in changes:
-                enter(session, ledger, stream.run_id, stream.id, change)
-            ledger.settle()
-            put_mark(session, stream.id, watch.read_seq, watch.kept())
-        watch.told = newest
-        watch.set_mark(watch.read_seq)
+    def _with_news(self, streams: Iterable[Head]) -> Iterator[list[Head]]:
+        """Streams that have moved since they were read, whole runs together."""
+        moved = sorted((stream for stream in streams if self._has_moved(stream)), key=lambda stream: stream.run_id)
+        together: list[Head] = []
+        for run_id, of_run in groupby(moved, key=lambda stream: stream.run_id):
+            times, again_at = self._failures.get(run_id, (0, 0))
+            if times and self._turn >= again_at:
+                yield list(of_run)
+            elif not times:
+                together += of_run
+                if len(together) >= STREAMS_AT_ONCE:
+                    yield together
+                    together = []
+        if together:
+            yield together
+
+    def _has_moved(self, stream: Head) -> bool:
+        watch = self._watches.get(stream.id)
+        if watch is None or not watch.is_of(stream):
+            return stream.chunks > 0 and self._blind.get(stream.id) != stream
+        return watch.chunks != stream.chunks
+
+    def _follow(self, streams: Sequence[Head], runs: dict[str, Running], now: float) -> bool:
+        """Read what is new of these streams, and write what follows from it; returns whether anything did."""
+        try:
+            decided, failed = self._read(streams, runs, now)
+            failed |= self._scribe.write(decided, now)
+        except Exception:
+            self._drop(stream.id for stream in streams)  # they are ahead of the store: begin anew from there
+            raise
+        self._drop(failed)
+        self._note_failures(streams, failed)
+        return any(one.stream.id not in failed for one in decided)
+
+    def _read(self, streams: Sequence[Head], runs: dict[str, Running], now: float) -> tuple[list[Decided], set[int]]:
+        """What follows from what is new, and the streams of which nothing can be told."""
+        by_id = {stream.id: stream for stream in streams}
+        with self._database.read() as session:
+            told = {stream.run_id: self._told.setdefault(stream.run_id, Told()) for stream in streams}
+            listen(session, told)
+            latest = latest_of(session, list(by_id))
+            failed = self._begin(session, streams, runs, latest)
+            after = {stream_id: self._watches[stream_id].read_seq for stream_id in by_id if stream_id in self._watches}
+            decided = []
+            for stream_id, chunks in _by_stream(read_unread(session, after), after):
+                stream = by_id[stream_id]
+                one = self._guarded(stream, self._decide, stream, chunks, latest.get(stream_id, {}), runs, now)
+                if one is None:
+                    failed.add(stream_id)
+                else:
+                    decided.append(one)
+        return decided, failed
+
+    def _begin(
+        self, session: Session, streams: Sequence[Head], runs: dict[str, Running], latest: dict[int, dict[str, Any]]
+    ) -> set[int]:
+        """Begin a watch for each stream that has none, where its limit is known; returns those that failed."""
+        fresh = [
+            stream for stream in streams if stream.id not in self._watches or not self._watches[stream.id].is_of(stream)
+        ]
+        self._drop(stream.id for stream in fresh)
+        marks = get_marks(session, [stream.id for stream in fresh]) if fresh else {}
+        failed = set()
+        for stream in fresh:
+            limit = stream.limit_bytes or latest.get(stream.id, {}).get("limit_bytes")
+            if not limit:
+                self._blind[stream.id] = stream
+                continue
+            hints = self._hints(stream, runs)
+            begun = self._guarded(
+                stream, begin_watch, session, stream, int(limit), hints, marks.get(stream.id), beside=stream.id in self._beside
+            )  # fmt: skip
+            if begun is None:
+                failed.add(stream.id)
+            else:
+                self._watches[stream.id] = begun
+        return failed
+
+    def _decide(
+        self, stream: Head, chunks: Iterable[Unread], latest: dict[str, Any], runs: dict[str, Running], now: float
+    ) -> Decided:
+        watch, hints, policy = (
+            self._watches[stream.id],
+            self._hints(stream, runs),
+            self._policies.of(runs[stream.run_id].project),
+        )
+        return Decided(stream, watch, read_new(stream, watch, _unpacked(stream, chunks), latest, hints, policy, now))
+
+    def _hints(self, stream: Head, runs: dict[str, Running]) -> Hints:
+        return self._told[stream.run_id].hints(stream, runs[stream.run_id].total_steps)
+
+    def _guarded(self, stream: Head, work: Callable[..., Made], *arguments: Any, **named: Any) -> Made | None:
+        """A stream that fails must not stop the others; a database that fails stops them all."""
+        try:
+            return work(*arguments, **named)
+        except Exception as error:
+            if trouble_of(error) is not None:
+                raise
+            log.exception("run %s, rank %s, %s could not be evaluated", stream.run_id, stream.rank, stream.device)
+            return None
+
+    def _note_failures(self, streams: Iterable[Head], failed: Collection[int]) -> None:
+        for run_id in {stream.run_id for stream in streams if stream.id not in failed}:
+            self._failures.pop(run_id, None)
+        for run_id in {stream.run_id for stream in streams if stream.id in failed}:
+            times = self._failures.get(run_id, (0, 0))[0] + 1
+            self._failures[run_id] = (times, self._turn + min(2 ** (times - 1), MOST_TURNS_PASSED))
+
+    def _drop(self, stream_ids: Iterable[int]) -> None:
+        for stream_id in stream_ids:
+            self._watches.pop(stream_id, None)
+            self._blind.pop(stream_id, None)
+
+    def _forget(self, runs: Collection[str]) -> None:
+        """Let go of what is kept of runs that run no more, or are another worker's by now."""
+        for kept in (self._told, self._failures, self._runs):
+            for run_id in [run_id for run_id in kept if run_id not in runs]:
+                del kept[run_id]
+        for stream_id in [stream_id for stream_id, stream in self._blind.items() if stream.run_id not in runs]:
+            del self._blind[stream_id]
 
     # -- rules about whole runs --------------------------------------------------------------------------------------
 
-    def _look_at_runs(self, projects: dict[str, str], streams: list[Stream], now: float) -> None:
-        self._runs = {run_id: self._runs.get(run_id) or RunWatch() for run_id in projects}
-        for run_id, watch in self._runs.items():
-            mine = [(stream, self._watches.get(stream.id)) for stream in streams if stream.run_id == run_id]
-            self._guarded(run_id, self._look, run_id, watch, mine, now)
+    def _look_at_runs(self, runs: dict[str, Running], streams: Iterable[Head], now: float) -> None:
+        of_run: dict[str, list[tuple[Head, Watch | None]]] = {}
+        for stream in streams:
+            of_run.setdefault(stream.run_id, []).append((stream, self._watches.get(stream.id)))
         with self._database.read() as session:
-            awake = [incident.id for incident in woken(session, now)]
+            alive = alive_ranks(session, now)
+            awake = [incident.id for incident in woken(session, now) if self._share.holds(incident.run_id)]
+        looks = {}
+        for run_id, mine in of_run.items():
+            policy = self._policies.of(runs[run_id].project)
+            looks[run_id] = list(looks_at(mine, alive.get(run_id, ()), policy, now))
+        unknown = [run_id for run_id, of in looks.items() if not self._runs.setdefault(run_id, RunWatch()).knows(of)]
+        with self._database.read() as session:
+            stored = open_alerts_by_run(session, unknown)
+        for run_id, of in looks.items():
+            changes = decide(self._runs[run_id], of, stored.get(run_id, ()), now)
+            if changes:
+                self._try(run_id, self._scribe.enter, run_id, changes, now)
         for incident_id in awake:
             self._remind(incident_id, now)
-
-    def _look(self, run_id: str, watch: RunWatch, streams: list[tuple[Stream, Watch | None]], now: float) -> bool:
-        with self._database.read() as session:
-            policy = self._policy(session, session.get_one(Run, run_id).project)
-            changes = look_at_run(session, run_id, watch, streams, policy, now)
-        if not changes:
-            return False
-        with self._database.write() as session:
-            lock_run(session, run_id)
-            ledger = Ledger(session, self._channels, now)
-            for stream_id, change in changes:
-                enter(session, ledger, run_id, stream_id, change)
-            ledger.settle()
-        return True
 
     def _remind(self, incident_id: int, now: float) -> None:
         with self._database.write() as session:
             found = session.get(Incident, incident_id)
             if found is None:
                 return
+            self._share.confirm(session, (found.run_id,))
             lock_run(session, found.run_id)
             session.refresh(found)
             if found.state == "firing" and found.snoozed_until is not None and found.snoozed_until <= now:
@@ -171,55 +272,52 @@ class Evaluator:
 
     # -- closing what belongs to ended runs ----------------------------------------------------------------------------
 
-    def _to_close(self, followed: set[int]) -> list[str]:
+    def _to_close(self, followed: Collection[int], now: float) -> list[str]:
         """Runs with a launch that has ended and still has a watch, an open alert, or an end that nobody has heard of."""
-        gone = [stream_id for stream_id in self._watches if stream_id not in followed]
+        gone = dict.fromkeys(watch.run_id for stream_id, watch in self._watches.items() if stream_id not in followed)
         with self._database.read() as session:
-            watched = session.scalars(select(Stream.run_id).where(Stream.id.in_(gone))) if gone else ()
-            unheard = unheard_ends(session, lambda project: self._policy(session, project))
-            found = list(dict.fromkeys([*watched, *open_but_over(session), *unheard]))
-        for stream_id in gone:
-            if self._watches[stream_id].run_id not in found:
-                del self._watches[stream_id]  # the run was deleted
-        return found
+            unheard = self._ends.unheard(session, self._policies, now)
+            found = dict.fromkeys([*gone, *open_but_over(session), *unheard])
+        for run_id in gone:
+            if not self._share.holds(run_id):
+                self._drop([stream_id for stream_id, watch in self._watches.items() if watch.run_id == run_id])
+        return [run_id for run_id in found if self._share.holds(run_id)]
 
-    def _close(self, run_id: str, now: float) -> bool:
+    def _close(self, run_id: str, followed: Collection[int], now: float) -> None:
+        """Read to the end what is not followed any more, and end the alerts of what is over."""
+        mine = [key for key, watch in self._watches.items() if watch.run_id == run_id and key not in followed]
         with self._database.read() as session:
-            run = session.get_one(Run, run_id)
-            policy = self._policy(session, run.project)
-            streams = list(session.scalars(select(Stream).where(Stream.run_id == run_id)))
-        for stream in streams:
-            watch = self._watches.pop(stream.id, None)
-            if watch is not None and stream.is_current and watch.chunks != stream.chunks:
-                self._read(stream, watch, run.project, now)
+            run = get_run(session, run_id)
+            streams = heads_of_run(session, run_id) if run is not None else []
+        unread = [stream for stream in streams if stream.id in mine and self._has_moved(stream)]
+        if run is not None and unread:
+            self._follow(unread, {run_id: Running(run.project, run.total_steps)}, now)
+        self._drop(mine)
+        if run is None:
+            return
         with self._database.write() as session:
-            end_alerts(session, lock_run(session, run_id), policy, self._channels, now)
-        return True
+            self._share.confirm(session, (run_id,))
+            if lock_runs(session, (run_id,)):
+                run = lock_run(session, run_id)
+                end_alerts(session, run, self._policies.of(run.project), self._channels, now)
 
 
-def enter(session: Session, ledger: Ledger, run_id: str, stream_id: int | None, change: Change) -> None:
-    """Write one change into the ledger, if it is one to what the store has open."""
-    alert = find_open(session, run_id, change.rule, stream_id)
-    state, finding = change.state, change.finding
-    if not state.is_open:
-        stood_as = "firing" if state.state == "averted" else "pending"
-        if alert is not None and alert.state == stood_as:
-            ledger.end(alert, state.state, step=change.step, reason=change.reason or OVER[state.state])
-        return
-    if alert is None:
-        alert = ledger.open(
-            run_id, stream_id, change.rule, severity=state.severity, step=change.step, data=finding.data, cause=finding.cause
-        )  # fmt: skip
-    if state.state == "firing" and (
-        alert.state != "firing" or gravest(state.severity, alert.severity) != alert.severity
-    ):
-        ledger.raise_(alert, severity=state.severity, step=change.step, data=finding.data)
+def _by_stream(unread: Iterable[Unread], stream_ids: Iterable[int]) -> Iterator[tuple[int, Iterable[Unread]]]:
+    """Each stream with its chunks, those that have none last."""
+    left = dict.fromkeys(stream_ids)
+    for stream_id, chunks in groupby(unread, key=lambda chunk: chunk.stream_id):
+        del left[stream_id]
+        yield stream_id, chunks
+    for stream_id in left:
+        yield stream_id, ()
 
 
-def is_news(told: Forecast | None, newest: Forecast) -> bool:
-    """Whether the answer changed enough to be kept: another level or cause, or an ETA that moved by a twentieth of what is left."""
-    if told is None or (told.level, told.cause) != (newest.level, newest.cause):
-        return True
-    if told.eta_step is None or newest.eta_step is None:
-        return told.eta_step is not newest.eta_step
-    return abs(newest.eta_step - told.eta_step) > MATERIAL_ETA_CHANGE * max(1.0, told.eta_step - told.step)
+def _unpacked(stream: Head, chunks: Iterable[Unread]) -> Iterator[StoredChunk]:
+    """What a forecaster reads of them. A chunk that is damaged is passed over: those that come after it can still warn."""
+    for chunk in chunks:
+        try:
+            yield StoredChunk(chunk.seq, chunk.received_at, unpack(chunk.packed, only=WATCHED))
+        except WireError as error:
+            log.error(
+                "chunk %s of run %s, rank %s, %s cannot be read: %s", chunk.seq, stream.run_id, stream.rank, stream.device, error
+            )  # fmt: skip

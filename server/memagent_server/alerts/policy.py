@@ -1,8 +1,8 @@
-"""How a project wants its rules: the rules' defaults under what the store has. Pure but for `read_policy`."""
+"""How a project wants its rules: the rules' defaults under what the store has. Pure but for what reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from memagent_server.alerts.rules import RULES, TELLS, Rule
 from memagent_server.alerts.state import Severity
-from memagent_server.store.rules import rule_settings
+from memagent_server.store.models import RuleSetting
+from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_settings
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,33 @@ class Wanted:
 Policy = Mapping[str, Wanted]
 
 
+class Policies:
+    """What every project wants, from all that is stored."""
+
+    def __init__(self, stored: Iterable[RuleSetting]) -> None:
+        self._stored: dict[str, dict[str, RuleSetting]] = {}
+        for row in stored:
+            self._stored.setdefault(row.project, {})[row.rule] = row
+        self._made: dict[str, Policy] = {}
+
+    def of(self, project: str) -> Policy:
+        """Every rule by name, as `project` wants it."""
+        if project not in self._made:
+            rows = {**self._stored.get(EVERY_PROJECT, {}), **self._stored.get(project, {})}
+            self._made[project] = _policy(rows)
+        return self._made[project]
+
+
+def read_policies(session: Session) -> Policies:
+    return Policies(all_rule_settings(session))
+
+
 def read_policy(session: Session, project: str) -> Policy:
     """Every rule by name, as `project` wants it."""
-    stored = rule_settings(session, project)
+    return _policy(rule_settings(session, project))
+
+
+def _policy(stored: Mapping[str, RuleSetting]) -> Policy:
     found: dict[str, Wanted] = {}
     for rule in RULES.values():
         row = stored.get(rule.name)

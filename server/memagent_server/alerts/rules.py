@@ -18,7 +18,8 @@ from memagent_server.alerts.state import FORECAST, Patience
 Thresholds = Mapping[str, float]
 Data = dict[str, Any]
 Looks = Literal["sample", "turn", "run", "end"]
-"""How often a rule is asked: with every sample, with each turn that has new ones, of a run with or without new samples, or at its end."""
+"""How often a rule is asked: with every sample whose forecast pages and with all while its alert stands; with each turn that has new ones;
+of a run with or without new samples; or at its end."""
 TELLS = ("warning", "critical", "never")
 
 SLACK = 0.97

@@ -1,29 +1,30 @@
 """What is kept of one stream between two turns of the worker: its forecaster, its alert states, and how far it has read.
 
 1. A watch begins where the last one stopped: with the states of the stream's mark, and a forecaster that has seen the past (`history`).
-2. Each new sample makes a forecast, and rules that look at samples decide on it.
+2. Each new sample makes a forecast, and rules that look at samples decide on those that page, and on all while their alert stands.
 3. After all new samples, rules that look at turns decide once, on the newest readings.
 4. Where samples come in much faster than they were taken, and long after, the stream is catching up: nothing begins to fire (state, 9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from memagent.forecast import Forecast, Forecaster, feed, later, watched
+from memagent.forecast import Forecast, Forecaster, Hints, feed, later, watched
 from memagent.forecast.feed import READINGS
 from memagent_server.alerts.facts import CALM, Facts, Finding
-from memagent_server.alerts.hints import hints_for, is_beside
 from memagent_server.alerts.policy import Policy, Wanted
+from memagent_server.alerts.rules import PAGES
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats
-from memagent_server.store.history import StoredChunk, get_mark, newest_from, read_chunks, read_summaries
-from memagent_server.store.models import Stream
-from memagent_server.store.streams import used_bytes
+from memagent_server.store.history import StoredChunk, newest_from, read_summaries
+from memagent_server.store.marks import Mark
+from memagent_server.store.streams import used_of
+from memagent_server.store.unread import Head
 
 LATE_S = 60.0
 """Samples that arrive sooner than this are fresh, whatever their pace."""
@@ -83,6 +84,7 @@ class Watch:
     forecaster: Forecaster
     beside: bool = False
     """It is the host of a rank that trains on GPUs."""
+    run_born_at: float = 0.0
     predicted_peak_bytes: int | None = None
     read_seq: int = -1
     chunks: int = 0
@@ -94,8 +96,16 @@ class Watch:
     newest: Forecast | None = None
     told: Forecast | None = None
 
+    def is_of(self, stream: Head) -> bool:
+        """SQLite gives the ids of deleted rows to new ones, and people the ids of deleted runs."""
+        return (self.run_id, self.run_born_at) == (stream.run_id, stream.run_born_at)
+
     def state_of(self, rule: str) -> AlertState:
         return self.states.get(rule, AlertState())
+
+    def stands(self, rules: Iterable[str]) -> bool:
+        """Whether any of these has an alert that is open."""
+        return any(rule in self.states and self.states[rule].is_open for rule in rules)
 
     def adopt(self, seq: int, states: Mapping[str, Any]) -> None:
         """Take over what was decided elsewhere, or before a restart."""
@@ -105,6 +115,18 @@ class Watch:
     def set_mark(self, seq: int) -> None:
         """The store has what was decided up to chunk `seq`."""
         self.mark, self.decided = seq, standing(self.kept())
+
+    def written(self) -> bool:
+        """The store has what is decided so far."""
+        self.told = self.newest
+        self.set_mark(self.read_seq)
+        return True
+
+    def overtaken(self, seq: int, states: Mapping[str, Any]) -> bool:
+        """Another worker has decided on what is read here."""
+        self.told = self.newest
+        self.adopt(seq, states)
+        return True
 
     def kept(self) -> dict[str, Any]:
         """The states worth keeping, as JSON has them."""
@@ -120,15 +142,12 @@ def standing(kept: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-def begin_watch(session: Session, stream: Stream) -> Watch | None:
-    """A watch that has seen what is decided already; None where the limit is not known."""
-    limit = stream.limit_bytes or stream.latest.get("limit_bytes")
-    if not limit:
-        return None
-    beside, hints = is_beside(session, stream), hints_for(session, stream)
-    forecaster = hints.forecaster(stream.device, int(limit), beside=beside, gc_probe=later)
-    watch = Watch(stream.run_id, forecaster, beside)
-    mark = get_mark(session, stream.id)
+def begin_watch(
+    session: Session, stream: Head, limit_bytes: int, hints: Hints, mark: Mark | None, *, beside: bool
+) -> Watch:
+    """A watch that has seen what is decided already."""
+    forecaster = hints.forecaster(stream.device, limit_bytes, beside=beside, gc_probe=later)
+    watch = Watch(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at)
     if mark is not None:
         watch.adopt(mark.seq, mark.states)
     first = newest_from(session, stream.id)
@@ -139,27 +158,45 @@ def begin_watch(session: Session, stream: Stream) -> Watch | None:
     return watch
 
 
-def read_new(session: Session, stream: Stream, watch: Watch, policy: Policy, now: float) -> list[Change]:
-    """Feed the watch what is new, and return how its alerts changed, in order."""
+def read_new(
+    stream: Head,
+    watch: Watch,
+    chunks: Iterable[StoredChunk],
+    latest: Mapping[str, Any],
+    hints: Hints,
+    policy: Policy,
+    now: float,
+) -> list[Change]:
+    """Feed the watch what is new, and return how its alerts changed, in order. `latest`: the newest reading of every column."""
     changes: list[Change] = []
-    hints = hints_for(session, stream)
     hints.teach(watch.forecaster, stream.device, beside=watch.beside)
     watch.predicted_peak_bytes = hints.predicted_peak_bytes.get(stream.device)
-    for chunk in read_chunks(session, stream.id, watch.read_seq):
-        watch.pace.take(chunk)
-        times = chunk.columns.get("time_s")
-        for row, forecast in enumerate(feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))):
-            watch.newest = forecast
-            if chunk.seq > watch.mark:
-                at = times[row] if times else None
-                facts = Facts(step=forecast.step, kind=stream.kind, forecast=forecast)
-                changes += _decide(watch, policy, "sample", facts, now if at is None else float(at))
-        watch.read_seq = chunk.seq
+    per_sample = {name: wanted for name, wanted in policy.items() if wanted.rule.looks == "sample"}
+    for chunk in chunks:
+        changes += _feed(stream, watch, chunk, per_sample, now)
     watch.chunks = stream.chunks
     changes = _as_of_now(changes, watch, policy)
     if watch.newest is not None and watch.read_seq > watch.mark:
         at = watch.pace.time_s
-        changes += _decide(watch, policy, "turn", _facts(stream, watch), now if at is None else at)
+        per_turn = {name: wanted for name, wanted in policy.items() if wanted.rule.looks == "turn"}
+        changes += _decide(watch, per_turn, _facts(stream, watch, latest), now if at is None else at)
+    return changes
+
+
+def _feed(stream: Head, watch: Watch, chunk: StoredChunk, policy: Policy, now: float) -> list[Change]:
+    """One chunk, row by row. A forecast that pages nobody changes nothing where nothing stands: see `rules.Looks`."""
+    watch.pace.take(chunk)
+    watch.read_seq = chunk.seq
+    changes: list[Change] = []
+    times = chunk.columns.get("time_s")
+    stands, is_new = watch.stands(policy), chunk.seq > watch.mark
+    for row, forecast in enumerate(feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))):
+        watch.newest = forecast
+        if is_new and (stands or forecast.level in PAGES):
+            at = times[row] if times else None
+            facts = Facts(step=forecast.step, kind=stream.kind, forecast=forecast)
+            changes += _decide(watch, policy, facts, now if at is None else float(at))
+            stands = watch.stands(policy)
     return changes
 
 
@@ -173,12 +210,12 @@ def _as_of_now(changes: list[Change], watch: Watch, policy: Policy) -> list[Chan
     return [*changes[:-1], replace(last, finding=finding, step=newest.step)] if finding.level != "ok" else changes
 
 
-def _decide(watch: Watch, policy: Policy, looks: str, facts: Facts, at: float) -> list[Change]:
-    """Ask the rules that look so often, and move their states."""
+def _decide(watch: Watch, policy: Policy, facts: Facts, at: float) -> list[Change]:
+    """Ask the rules, and move their states."""
     changes = []
     for name, wanted in policy.items():
         before = watch.state_of(name)
-        if wanted.rule.looks != looks or not (wanted.is_on or before.is_open):
+        if not (wanted.is_on or before.is_open):
             continue
         after, finding = look(wanted, before, facts, at, may_fire=not watch.pace.is_late)
         watch.states[name] = after
@@ -198,9 +235,8 @@ def look(
     return observe(before, severity, at, wanted.rule.patience, may_fire=may_fire), finding
 
 
-def _facts(stream: Stream, watch: Watch) -> Facts:
-    latest = stream.latest
-    used = used_bytes(stream)
+def _facts(stream: Head, watch: Watch, latest: Mapping[str, Any]) -> Facts:
+    used = used_of(latest)
     if stream.limit_source == "cgroup":
         used = _whole(latest.get("cgroup_used_bytes")) or used
     return Facts(

@@ -118,6 +118,18 @@ def open_alerts(session: Session, run_id: str) -> list[Alert]:
     return list(session.scalars(query))
 
 
+def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, list[Alert]]:
+    """The open alerts of many runs; those that have none are missing."""
+    if not run_ids:
+        return {}
+    query = select(Alert).where(Alert.state.in_(OPEN_ALERT_STATES)).order_by(Alert.id)
+    found: dict[str, list[Alert]] = {}
+    for alert in session.scalars(query.execution_options(populate_existing=True)):
+        if alert.run_id in run_ids:
+            found.setdefault(alert.run_id, []).append(alert)
+    return found
+
+
 def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> Alert | None:
     """The open alert of a rule about a stream; the newest of the run's where `stream_id` is None."""
     query = select(Alert).where(Alert.run_id == run_id, Alert.rule == rule, Alert.state.in_(OPEN_ALERT_STATES))
@@ -137,8 +149,8 @@ def open_but_over(session: Session) -> list[str]:
     return list(session.scalars(query.distinct()))
 
 
-def ended_unheard(session: Session, run_id: str | None = None) -> list[Run]:
-    """Runs whose newest launch died of out-of-memory or fell silent, and no alert says so; of one run or of all.
+def ended_unheard(session: Session, run_id: str | None = None, *, seen_after: float | None = None) -> list[Run]:
+    """Runs whose newest launch died of out-of-memory or fell silent, and no alert says so; of one run, or of all seen after then.
 
     What was uploaded after its end is history and is not told. A launch that fell silent, spoke and fell silent again has been
     heard of only if an alert is as new as the last silence. Only a warning that told people, or the end's own alert, says so.
@@ -157,6 +169,8 @@ def ended_unheard(session: Session, run_id: str | None = None) -> list[Run]:
     )
     was_live = select(Rank.rank).where(*current, Rank.is_replayed.is_(False)).correlate(Run)
     query = select(Run).where(Run.status.in_(UNHEARD_STATUSES), ~heard.exists(), was_live.exists())
+    if seen_after is not None:
+        query = query.where(Run.last_seen_at > seen_after)
     return list(session.scalars(query if run_id is None else query.where(Run.id == run_id)))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast import Forecast as Answer
@@ -20,10 +21,14 @@ _FIGURES = (
 )  # fmt: skip
 
 
-def add_forecast(session: Session, stream: Stream, answer: Answer, now: float) -> None:
-    """Keep an answer of the forecaster."""
-    figures = {name: getattr(answer, name) for name in _FIGURES}
-    session.add(Forecast(run_id=stream.run_id, stream_id=stream.id, at=now, **figures))
+def add_forecasts(session: Session, answers: Sequence[tuple[str, int, Answer]], now: float) -> None:
+    """Keep answers of forecasters: (run, stream, answer)."""
+    rows = [
+        {"run_id": run_id, "stream_id": stream_id, "at": now, **{name: getattr(answer, name) for name in _FIGURES}}
+        for run_id, stream_id, answer in answers
+    ]
+    if rows:
+        session.execute(insert(Forecast), rows)
 
 
 def latest_risk(session: Session, run_id: str, rank: int) -> Risk | None:

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value, unpack
 from memagent_server.store.chunks import Stats, stats_of, unpack_stats
-from memagent_server.store.models import Chunk, WatchMark
-from memagent_server.store.upsert import upsert
+from memagent_server.store.models import Chunk
 
 SHORT_ROWS = 20_000
 """So many samples are read in full: half a second's work."""
@@ -90,12 +89,3 @@ def _of_chunks(session: Session, stream_id: int, before_seq: int) -> Iterator[St
     query = select(Chunk.stats).where(Chunk.stream_id == stream_id, Chunk.seq < before_seq, Chunk.seq % stride == 0)
     for packed in session.scalars(query.order_by(Chunk.seq)):
         yield unpack_stats(packed)
-
-
-def get_mark(session: Session, stream_id: int) -> WatchMark | None:
-    return session.get(WatchMark, stream_id, populate_existing=True)
-
-
-def put_mark(session: Session, stream_id: int, seq: int, states: dict[str, object]) -> None:
-    """Keep how far a stream's alerts have been decided. The run's row must be locked."""
-    upsert(session, WatchMark, {"stream_id": stream_id, "seq": seq, "states": states}, update=("seq", "states"))

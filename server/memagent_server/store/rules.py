@@ -21,6 +21,11 @@ def rule_settings(session: Session, project: str) -> dict[str, RuleSetting]:
     return {row.rule: row for row in found}
 
 
+def all_rule_settings(session: Session) -> list[RuleSetting]:
+    """What every project has said, and what stands for all."""
+    return list(session.scalars(select(RuleSetting)))
+
+
 def put_rule(
     session: Session,
     *,

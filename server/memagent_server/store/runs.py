@@ -5,6 +5,8 @@ Every change of a run locks its row first, so that changes of one run happen one
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
@@ -28,6 +30,7 @@ __all__ = [
     "get_run",
     "list_runs",
     "lock_run",
+    "lock_runs",
     "lose_contact",
     "start_run",
     "summarize",
@@ -56,6 +59,12 @@ def lock_run(session: Session, run_id: str) -> Run:
     if run is None:
         raise UnknownRunError(run_id)
     return run
+
+
+def lock_runs(session: Session, run_ids: Collection[str]) -> set[str]:
+    """Lock the rows of runs, always in the same order; returns those that exist."""
+    query = select(Run.id).where(Run.id.in_(run_ids)).order_by(Run.id).with_for_update(key_share=True)
+    return set(session.scalars(query))
 
 
 def finish_run(session: Session, run_id: str, finish: Finish, now: float, *, live: bool = True) -> Run:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -48,7 +49,12 @@ def current_streams(session: Session, run_ids: Collection[str], *, scalars: bool
 
 def used_bytes(stream: Stream) -> int | None:
     """What the stream's device holds now, as far as it counts against the limit: allocated, else used by everybody."""
-    return _int(stream.latest.get("allocated_bytes")) or _int(stream.latest.get("device_used_bytes"))
+    return used_of(stream.latest)
+
+
+def used_of(latest: Mapping[str, Any]) -> int | None:
+    """The same from the newest reading of every column."""
+    return _int(latest.get("allocated_bytes")) or _int(latest.get("device_used_bytes"))
 
 
 def raise_peaks(stream: Stream, columns_max: dict[str, Value]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import CursorResult, Table
@@ -26,6 +27,15 @@ def upsert(session: Session, model: type[Base], values: dict[str, Any], *, updat
     keys = [column.name for column in _table(model).primary_key]
     changes = {name: values[name] for name in update}
     session.execute(_insert(session, model).values(values).on_conflict_do_update(index_elements=keys, set_=changes))
+
+
+def upsert_all(session: Session, model: type[Base], rows: Sequence[dict[str, Any]], *, update: tuple[str, ...]) -> None:
+    """`upsert` for many rows with the same columns, in one round trip."""
+    if rows:
+        statement = _insert(session, model)
+        keys = [column.name for column in _table(model).primary_key]
+        changes = {name: statement.excluded[name] for name in update}
+        session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes), rows)
 
 
 def _insert(session: Session, model: type[Base]) -> sqlite.Insert | postgresql.Insert:

@@ -11,13 +11,16 @@ import textwrap
 import pytest
 from sqlalchemy import func, select
 
+from memagent.forecast import Hints
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts.watch import Pace, begin_watch
 from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk
-from memagent_server.store.models import Notification, Stream, WatchMark
+from memagent_server.store.marks import get_marks
+from memagent_server.store.models import Notification, WatchMark
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
+from memagent_server.store.unread import heads_of_running
 
 GIB = 2**30
 LIMIT = 40 * GIB
@@ -88,7 +91,9 @@ def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
 
 def watch_of(bench):
     with bench.database.read() as session:
-        return begin_watch(session, session.scalars(select(Stream)).one())
+        (stream,) = heads_of_running(session)
+        mark = get_marks(session, [stream.id]).get(stream.id)
+        return begin_watch(session, stream, LIMIT, Hints(), mark, beside=False)
 
 
 def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(sqlite_database, make_settings, bench_on):

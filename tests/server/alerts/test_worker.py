@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from memagent_server.alerts import decisions, evaluator
 from memagent_server.store.forecasts import forecasts_of, latest_risk
-from memagent_server.store.models import Notification, Run
+from memagent_server.store.models import Chunk, Notification, Run
 from memagent_server.store.runs import delete_run
 
 
@@ -175,20 +176,46 @@ def test_a_worker_that_starts_late_still_warns(bench):
     assert bench.alerts()[0]["state"] == "firing"
 
 
-def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch):
+@pytest.mark.parametrize("where", ["reading", "writing"])
+def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
     for run_id in ("bad", "good"):
         bench.start(run_id)
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
-    follow = bench.worker._evaluator._follow
+    broken, works = (evaluator, evaluator.read_new) if where == "reading" else (decisions, decisions.enter)
 
-    def break_one(stream, projects, now):
-        if stream.run_id == "bad":
-            raise RuntimeError("damaged")
-        return follow(stream, projects, now)
+    def break_one(*arguments):
+        if any(getattr(argument, "run_id", argument) == "bad" for argument in arguments):
+            raise RuntimeError("broken")
+        return works(*arguments)
 
-    monkeypatch.setattr(bench.worker._evaluator, "_follow", break_one)
+    monkeypatch.setattr(broken, works.__name__, break_one)
     bench.worker.evaluate()
     assert {alert["run_id"] for alert in bench.alerts()} == {"good"}
+    monkeypatch.undo()
+    bench.worker.evaluate()
+    assert {alert["run_id"] for alert in bench.alerts()} == {"good", "bad"}
+
+
+def test_a_run_that_goes_on_failing_is_tried_ever_more_rarely(bench, monkeypatch):
+    tried = []
+    monkeypatch.setattr(evaluator, "read_new", lambda *arguments: tried.append(arguments) or 1 / 0)
+    bench.start()
+    bench.feed(0, 10, flat, seq=0)
+    for _ in range(32):
+        bench.worker.evaluate()
+    assert len(tried) == 6  # in turns 1, 2, 4, 8, 16 and 32
+
+
+def test_a_chunk_that_is_damaged_is_passed_over_and_named(bench, caplog):
+    bench.start()
+    bench.feed(0, 600, leak, seq=0)
+    bench.feed(600, 610, leak, seq=1)
+    with bench.database.write() as session:
+        session.execute(update(Chunk).where(Chunk.seq == 1).values(packed=b"MAC1 and nothing else"))
+    bench.feed(610, 1200, leak, seq=2)
+    bench.worker.evaluate()
+    assert bench.alerts()[0]["state"] == "firing"
+    assert caplog.text.count("chunk 1 of run r, rank 0, host cannot be read") == 1
 
 
 def test_a_run_deleted_in_between_does_no_harm(bench):

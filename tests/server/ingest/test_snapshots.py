@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from memagent_server.ingest.validate import MOST_PAGE_BYTES
-from memagent_server.store.forecasts import add_forecast
+from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import Stream
 
 SUSPECT = {
@@ -164,7 +164,8 @@ def forecast(app, cause, level="warning"):
 
     with app.extensions["memagent"].database.write() as session:
         stream = session.query(Stream).filter_by(run_id="r").one()
-        add_forecast(session, stream, Forecast(level=level, step=2, oom_probability=0.9, cause=cause), 1.0)
+        answer = Forecast(level=level, step=2, oom_probability=0.9, cause=cause)
+        add_forecasts(session, [(stream.run_id, stream.id, answer)], 1.0)
 
 
 def batch(client, seq):

@@ -14,7 +14,7 @@ from memagent_server.notify.dispatcher import LEASE_S, REFRESH_EVERY_S, Dispatch
 from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.store.alerts import add_transition, change_alert, open_alert
-from memagent_server.store.forecasts import add_forecast
+from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import Alert, Incident, Notification, Stream
 from memagent_server.store.outbox import Route, lease_for_refresh, lease_next
 from memagent_server.store.runs import start_run
@@ -74,7 +74,8 @@ def forecast(warned):
 
     def forecast(step: int, **changes) -> None:
         with warned.write() as session:
-            add_forecast(session, session.scalars(select(Stream)).one(), replace(WARNING, step=step, **changes), 2.0)
+            stream = session.scalars(select(Stream)).one()
+            add_forecasts(session, [(stream.run_id, stream.id, replace(WARNING, step=step, **changes))], 2.0)
 
     return forecast
 

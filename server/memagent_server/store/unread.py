@@ -1,0 +1,105 @@
+"""What the worker has not read yet, asked for many streams at once: a turn costs a few queries, however many streams have news."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from memagent.wire.fields import SCALARS_STREAM
+from memagent_server.store.models import Chunk, Run, Stream
+from memagent_server.store.wanted import numbers
+
+MOST_CHUNKS = 1_024
+"""Read at once: some tens of megabytes where chunks are full."""
+
+
+class Head(NamedTuple):
+    """A current stream of a running run without its readings. `run_born_at` tells a run from an earlier one of the same id."""
+
+    id: int
+    run_id: str
+    run_born_at: float
+    rank: int
+    attempt: int
+    device: str
+    kind: str
+    chunks: int
+    last_step: int | None
+    peak_bytes: int | None
+    limit_bytes: int | None
+    limit_source: str | None
+
+
+class Running(NamedTuple):
+    """What evaluation asks of a running run."""
+
+    project: str
+    total_steps: int | None
+
+
+class Unread(NamedTuple):
+    """A chunk as it is stored."""
+
+    stream_id: int
+    seq: int
+    received_at: float
+    packed: bytes
+
+
+_HEAD = (
+    Stream.id, Stream.run_id, Run.created_at, Stream.rank, Stream.attempt, Stream.device, Stream.kind, Stream.chunks, Stream.last_step,
+    Stream.peak_bytes, Stream.limit_bytes, Stream.limit_source,
+)  # fmt: skip
+
+
+def running_runs(session: Session) -> dict[str, Running]:
+    """Every running run by id."""
+    query = select(Run.id, Run.project, Run.total_steps).where(Run.status == "running")
+    return {run_id: Running(project, steps) for run_id, project, steps in session.execute(query)}
+
+
+def heads_of_running(session: Session) -> list[Head]:
+    """The current streams of all running runs, without scalars, in the order in which they were made."""
+    query = select(*_HEAD).join(Run, Run.id == Stream.run_id)
+    query = query.where(Run.status == "running", Stream.is_current, Stream.kind != SCALARS_STREAM)
+    return [Head._make(row) for row in session.execute(query.order_by(Stream.id))]
+
+
+def heads_of_run(session: Session, run_id: str) -> list[Head]:
+    """All streams of one run, whatever has become of it."""
+    query = select(*_HEAD).join(Run, Run.id == Stream.run_id).where(Stream.run_id == run_id)
+    return [Head._make(row) for row in session.execute(query.order_by(Stream.id))]
+
+
+def latest_of(session: Session, stream_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """The newest known value of every column, by stream."""
+    wanted = numbers(session, stream_ids)
+    query = select(Stream.id, Stream.latest).select_from(wanted).join(Stream, Stream.id == wanted.c.first)
+    return {row.id: row.latest for row in session.execute(query)}
+
+
+def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[Unread]:
+    """The chunks of each stream after the `seq` given for it, stream by stream and in order of arrival.
+
+    Chunks whose samples were let go of are left out.
+    """
+    left = dict(sorted(after.items()))
+    while left:
+        wanted = numbers(session, left.items())
+        query = (
+            select(Chunk.stream_id, Chunk.seq, Chunk.received_at, Chunk.packed)
+            .select_from(wanted)
+            .join(Chunk, (Chunk.stream_id == wanted.c.first) & (Chunk.seq > wanted.c.second))
+            .order_by(Chunk.stream_id, Chunk.seq)
+            .limit(MOST_CHUNKS)
+        )
+        found = [Unread._make(row) for row in session.execute(query)]
+        yield from (chunk for chunk in found if chunk.packed)
+        if len(found) < MOST_CHUNKS:
+            return
+        last = found[-1]
+        left = {stream_id: seq for stream_id, seq in left.items() if stream_id >= last.stream_id}
+        left[last.stream_id] = last.seq

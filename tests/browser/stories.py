@@ -280,6 +280,25 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
+    def sweep() -> list[Story]:
+        """Two short runs that differ in context and batch; both count tokens, the second at twice the speed."""
+        found = []
+        for number, (context, batch, base) in enumerate(((1024, 16, 40 * GIB), (2048, 8, 46 * GIB))):
+            scalars = {
+                **scalar_columns(300, seed=20 + number),
+                "tokens": [16_384 * (1 + number) * step for step in range(1, 301)],
+            }
+            found.append(
+                Story(
+                    f"sweep{number}", f"gpt2-medium, context {context}",
+                    {(0, H100["id"]): gpu_columns(300 + 100 * number, seed=30 + number, base=base), (0, "scalars"): scalars}, [H100],
+                    config={**CONFIG, "model": {**CONFIG["model"], "context": context}, "batch_size": batch}, prediction=PREDICTION,
+                    tags=["sweep-4"], finish={"status": "completed", "step": 300 + 100 * number}, started_s_ago=7200 - 60 * number,
+                )
+            )  # fmt: skip
+        return found
+
+    @staticmethod
     def long() -> Story:
         """100,000 steps and one spike of a single step."""
         last = 100_000

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 import memagent
 from memagent_server.answers import json_answer
 from memagent_server.compare import compare_runs, components
-from memagent_server.compare.runs import MOST_RUNS
+from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
 from memagent_server.problems import Problem
@@ -200,12 +200,10 @@ def get_export(run_id: str) -> Response:
 
 @blueprint.get(f"{_V1}/compare")
 def get_comparison() -> Response:
-    ids = query.names("runs", most=MOST_RUNS) or []
-    if len(set(ids)) < 2:
-        raise Problem(422, f"runs: name 2 to {MOST_RUNS} runs, separated by commas", field="runs")
+    ids = query.run_ids("runs", fewest=FEWEST_RUNS, most=MOST_RUNS)
     context = current()
     with context.database.read() as session:
-        runs = [_known_run(session, run_id) for run_id in dict.fromkeys(ids)]
+        runs = [_known_run(session, run_id) for run_id in ids]
         found = compare_runs(session, runs, public_url=context.settings.public_url)
     return json_answer(found)
 

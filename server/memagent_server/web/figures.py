@@ -147,14 +147,15 @@ def _pairs(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _pairs(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield f"{prefix}{key}", ", ".join(_plain(item) for item in value) or "–"
+            yield f"{prefix}{key}", ", ".join(plain(item) for item in value) or "–"
         elif key.endswith("_bytes") and type(value) is int:
             yield f"{prefix}{key}", f"{value} ({format_bytes(value)})"
         else:
-            yield f"{prefix}{key}", _plain(value)
+            yield f"{prefix}{key}", plain(value)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """One value as text: a dash for what is missing, yes and no for a truth."""
     if value is None or value == {}:
         return "–"
     if isinstance(value, bool):
@@ -169,7 +170,7 @@ def _compared_row(name: str, row: Facts, largest: int) -> ComparedRow:
         predicted=format_bytes(row["predicted_bytes"]),
         observed=format_bytes(row["observed_bytes"]),
         residual=signed_bytes(residual),
-        tone=_residual_tone(residual, row["predicted_bytes"]),
+        tone=residual_tone(residual, row["predicted_bytes"]),
         predicted_width=_percent(row["predicted_bytes"], largest),
         observed_width=_percent(row["observed_bytes"], largest),
         note=_note(row),
@@ -185,7 +186,7 @@ def _note(row: Facts) -> str | None:
     return f"9 in 10 runs: {format_bytes(row['low_bytes'])} to {format_bytes(row['high_bytes'])}"
 
 
-def _residual_tone(residual: int | None, predicted: int | None) -> str:
+def residual_tone(residual: int | None, predicted: int | None) -> str:
     """More memory than predicted is worth a look from a tenth on; less never hurt anybody."""
     if residual is None or not predicted or residual <= 0.1 * predicted:
         return "plain"

@@ -6,7 +6,6 @@ import pytest
 
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
 from memagent_server.compare import components
-from memagent_server.compare.runs import config_differences
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -116,10 +115,3 @@ def test_a_large_residual_has_a_reason_and_the_inputs_that_came_are_part_of_it(o
     found = observe(readings=readings, predictions=[message])
     assert row(found, "activations")["reason"] == "inputs were 2.00 times the size of those that the prediction saw"
     assert row(found, "parameters")["reason"] is None
-
-
-def test_only_what_differs_is_listed():
-    same = {"lr": 1, "model": {"depth": 2, "act": {"name": "gelu"}}}
-    other = {"lr": 1, "model": {"depth": 3, "act": {"name": "gelu"}}, "new": None, "empty": {}}
-    assert config_differences([same, other]) == {"model.depth": [2, 3], "empty": [None, {}]}
-    assert config_differences([same, same, same]) == {}

@@ -171,7 +171,19 @@ def test_a_comparison(filled):
     answer = filled.get("/api/v1/compare?runs=r,s").get_json()
     assert [run["id"] for run in answer["runs"]] == ["r", "s"]
     assert answer["config_differences"] == {"model.depth": [4, 6], "model.width": [8, None]}
-    assert answer["runs"][0]["components"]["peak"]["observed_bytes"] == 310
+    assert answer["environment_differences"] == {}
+    first, second = answer["runs"]
+    assert first["components"]["peak"]["observed_bytes"] == 310
+    assert (first["headroom_bytes"], first["residual_bytes"], first["rank"]) == (690, 30, 0)
+    assert (second["headroom_bytes"], second["rank"], second["scalars"]) == (None, None, [])
+
+
+def test_twenty_runs_with_long_names_are_compared(sqlite_client):
+    ids = [f"{n:02}" + "x" * 62 for n in range(20)]
+    for run_id in ids:
+        sqlite_client.post("/api/v1/runs", json={"run_id": run_id})
+    answer = sqlite_client.get("/api/v1/compare?runs=" + ",".join(ids)).get_json()
+    assert [run["id"] for run in answer["runs"]] == ids
 
 
 def test_the_list_of_alerts_of_a_quiet_server(filled):

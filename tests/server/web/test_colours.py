@@ -22,6 +22,21 @@ GRAPHICS = [
     *[(f"curve-{name}", "surface") for name in ("allocated", "peak", "reserved", "device", "scalar")],
     *[("focus", ground) for ground in ("bg", "surface")],
     ("line-strong", "surface"),
+    *[(f"run-{tone}", "surface") for tone in range(10)],
+    *[
+        (f"part-{name}", "surface")
+        for name in (
+            "parameters",
+            "gradients",
+            "optimizer_state",
+            "activations",
+            "workspace",
+            "context",
+            "buffers",
+            "fragmentation",
+            "other",
+        )
+    ],
 ]
 
 

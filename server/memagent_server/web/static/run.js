@@ -2,6 +2,7 @@
 // Every curve is drawn as the band between the minimum and maximum of its buckets, so that no spike disappears; zooming asks the
 // server for the window anew, down to single steps. What is drawn besides the series comes in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers } from "./marks.js";
+import { axis, entry, isMove, newest, property, selection, size } from "./plot.js";
 import { INCREMENTS, bytes, count, short, tick } from "./text.js";
 
 const place = document.getElementById("memory-chart");
@@ -41,8 +42,7 @@ function readFacts() {
 }
 
 function readColours() {
-  const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const of = property;
   return {
     allocated_bytes: of("curve-allocated"), peak_allocated_bytes: of("curve-peak"), reserved_bytes: of("curve-reserved"),
     device_used_bytes: of("curve-device"), limit: of("curve-limit"), predicted: of("curve-predicted"), scalar: of("curve-scalar"),
@@ -195,8 +195,8 @@ function build(columns) {
       cursor: cursor(),
       scales: { x: { time: false, range: steps }, y: { range: bytesRange } },
       axes: [
-        axis({ size: 28, values: (_, values) => values.map(count) }),
-        axis({ size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
+        axis(colours, { size: 28, values: (_, values) => values.map(count) }),
+        axis(colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
       ],
       series: [{}, ...series],
       bands,
@@ -222,13 +222,6 @@ function line(field, strength) {
   return { stroke: () => colours[field], width: STRENGTHS[field] * strength, points: { show: false }, spanGaps: true, show: !hidden.has(field) };
 }
 
-function axis(more) {
-  return {
-    stroke: () => colours.muted, font: "12px system-ui, sans-serif", gap: 6,
-    grid: { stroke: () => colours.grid, width: 1 }, ticks: { show: false }, ...more,
-  };
-}
-
 function cursor() {
   return {
     y: false,
@@ -239,19 +232,10 @@ function cursor() {
   };
 }
 
-// The charts share the cursor, and nothing else: a selection in one is no selection in the others.
-function isMove(type) {
-  return type === "mousemove" || type === "mouseleave";
-}
-
-function size(element) {
-  return { width: Math.max(200, element.clientWidth), height: element.clientHeight };
-}
-
 function zoomToSelection(u) {
-  if (u.select.width < 4) return;
-  const [from, to] = [u.select.left, u.select.left + u.select.width].map((left) => u.posToVal(left, "x"));
-  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  const selected = selection(u);
+  if (!selected) return;
+  const [from, to] = selected;
   const [first, last] = [Math.floor(from), Math.ceil(to)];
   setZoom(first, Math.max(last, first + 2));
 }
@@ -290,18 +274,6 @@ function valueOf(field) {
   return element;
 }
 
-function entry(tag, swatch, text) {
-  const element = document.createElement(tag);
-  element.className = tag === "span" ? "entry" : "";
-  if (swatch) {
-    const line = document.createElement("span");
-    line.className = `swatch ${swatch}`;
-    element.append(line);
-  }
-  element.append(text);
-  return element;
-}
-
 function toggle(field, index, button) {
   if (!hidden.delete(field)) hidden.add(field);
   button.setAttribute("aria-pressed", String(!hidden.has(field)));
@@ -332,10 +304,6 @@ function drawScalars() {
   }
 }
 
-function newest(values) {
-  return values.findLast((value) => value !== null);
-}
-
 function buildScalar(name) {
   const box = document.createElement("article");
   box.className = "scalar-chart";
@@ -354,8 +322,8 @@ function buildScalar(name) {
       cursor: { ...cursor(), points: { size: 5, show: (u, index) => (index === 3 ? undefined : false) } },
       scales: { x: { time: false, range: () => (shown ? steps() : [0, 1]) } },
       axes: [
-        axis({ size: 30, values: (_, values) => values.map(count), space: 70 }),
-        axis({ size: 66, values: (_, values) => values.map(short), space: 34 }),
+        axis(colours, { size: 30, values: (_, values) => values.map(count), space: 70 }),
+        axis(colours, { size: 66, values: (_, values) => values.map(short), space: 34 }),
       ],
       series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colours.scalar, width, points: { show: false }, spanGaps: true }))],
       bands: [{ series: [1, 2], fill: () => `${colours.scalar}40` }],

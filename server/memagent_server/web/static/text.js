@@ -28,3 +28,18 @@ export function short(value) {
   const size = Math.abs(value);
   return size >= 1e5 || (size > 0 && size < 1e-4) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
+
+// Large numbers in three digits: 1.25 M, 830 k.
+export function compact(value) {
+  const [name, unit] = [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]].find(([, size]) => Math.abs(value) >= size) ?? ["", 1];
+  return `${Number((value / unit).toPrecision(3))}${name && ` ${name}`}`;
+}
+
+// Seconds since a start: 45 s, 12 min, 3:20 h, 2 d 4 h.
+export function elapsed(seconds) {
+  if (seconds < 120) return `${Number(seconds.toPrecision(3))} s`;
+  if (seconds < 7200) return `${Number((seconds / 60).toPrecision(3))} min`;
+  const hours = Math.floor(seconds / 3600);
+  if (hours < 48) return `${hours}:${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")} h`;
+  return `${Math.floor(hours / 24)} d${hours % 24 ? ` ${hours % 24} h` : ""}`;
+}

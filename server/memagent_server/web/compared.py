@@ -1,0 +1,184 @@
+"""What the compare page shows of runs beside each other. Pure: the shape of GET /compare in, rows of text and widths out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memagent.units import format_bytes, format_duration
+from memagent.wire.fields import COMPONENTS
+from memagent_server.web.figures import plain, residual_tone
+from memagent_server.web.words import Badge, Facts, count, lasted, name_of, signed_bytes, status_badge
+
+TONES = 10
+"""Colours that runs are told apart by; from there on they come again, dashed."""
+CURVES = (
+    ("peak_allocated_bytes", "Peak within the step"),
+    ("allocated_bytes", "Allocated after the step"),
+    ("reserved_bytes", "Reserved by the allocator"),
+    ("device_used_bytes", "Device used, by everybody"),
+    ("step_s", "Seconds a step"),
+)
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A run of the comparison. `others` are the ids that are left without it."""
+
+    id: str
+    name: str
+    project: str
+    badge: Badge
+    tone: int
+    is_dashed: bool
+    others: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure, and below it what it is beside the first run's."""
+
+    text: str
+    note: str = ""
+    tone: str = "plain"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A run's components one after another: (name, tone, text, x, width), in per cent of the largest run's sum."""
+
+    parts: Sequence[tuple[str, str, str, float, float]]
+    sum: str
+
+
+def entrants(runs: Sequence[Facts]) -> list[Entrant]:
+    """The runs with the colours that they have all over the page."""
+    return [
+        Entrant(
+            id=run["id"], name=run["name"], project=run["project"], badge=status_badge(run["status"]), tone=place % TONES,
+            is_dashed=place >= TONES, others=",".join(other["id"] for other in runs if other is not run),
+        )
+        for place, run in enumerate(runs)
+    ]  # fmt: skip
+
+
+def differing(differences: Mapping[str, Sequence[Any]]) -> list[tuple[str, list[str]]]:
+    """(key, the value of each run as text)."""
+    return [(key, [_text(value) for value in values]) for key, values in differences.items()]
+
+
+def figure_rows(runs: Sequence[Facts], now: float) -> list[list[Cell]]:
+    """For each run: device, peak, limit, headroom, predicted peak, residual, time of a step, steps, and how long it took."""
+    first = runs[0]
+    return [
+        [
+            Cell(run["device_name"] or "–", f"{run['world_size']} ranks" if run["world_size"] > 1 else ""),
+            Cell(format_bytes(run["peak_bytes"]), _beside(run, first, "peak_bytes")),
+            Cell(format_bytes(run["limit_bytes"])),
+            _headroom(run),
+            Cell(format_bytes(run["predicted_peak_bytes"])),
+            Cell(signed_bytes(run["residual_bytes"]), tone=residual_tone(run["residual_bytes"], run["predicted_peak_bytes"])),
+            Cell(_seconds(run["step_s"]), _slower(run, first)),
+            Cell(count(run["step"]), f"of {count(run['total_steps'])}" if run["total_steps"] else ""),
+            Cell(lasted(run["started_at"] or run["created_at"], run["finished_at"], now)),
+        ]
+        for run in runs
+    ]  # fmt: skip
+
+
+def component_rows(runs: Sequence[Facts]) -> list[tuple[str, list[Cell]]]:
+    """(component, for each run the observed size with the predicted one below it)."""
+    tables = [{row["component"]: row for row in run["components"]["components"]} for run in runs]
+    known = [name for name in COMPONENTS if any(name in table for table in tables)]
+    return [(name, [_component(table.get(name)) for table in tables]) for name in known]
+
+
+def bars(runs: Sequence[Facts]) -> list[Bar]:
+    """Each run's components as one bar; what was observed, or where nothing was, predicted."""
+    sizes = [_sizes(run["components"]["components"]) for run in runs]
+    whole = max((sum(one.values()) for one in sizes), default=0) or 1
+    return [Bar(_parts(one, whole), format_bytes(sum(one.values())) if one else "–") for one in sizes]
+
+
+def curves(runs: Sequence[Facts]) -> list[tuple[str, str]]:
+    """(name, title) of what can be drawn: memory, and the scalars that at least one run logs."""
+    scalars = sorted({name for run in runs for name in run["scalars"]})
+    return [*CURVES, *((f"scalar:{name}", name) for name in scalars)]
+
+
+def chart_facts(runs: Sequence[Facts]) -> list[dict[str, Any]]:
+    """What the page's script must know of each run."""
+    names = (
+        "id",
+        "name",
+        "rank",
+        "attempt",
+        "device",
+        "first_step",
+        "last_step",
+        "limit_bytes",
+        "scalars",
+        "tokens_scalar",
+    )
+    return [
+        {**{name: run[name] for name in names}, "tone": place % TONES, "dashed": place >= TONES}
+        for place, run in enumerate(runs)
+    ]
+
+
+def _text(value: Any) -> str:
+    return ", ".join(plain(item) for item in value) or "–" if isinstance(value, list) else plain(value)
+
+
+def _beside(run: Facts, first: Facts, name: str) -> str:
+    if run is first or run[name] is None or first[name] is None:
+        return ""
+    return signed_bytes(run[name] - first[name]) if run[name] != first[name] else "the same"
+
+
+def _slower(run: Facts, first: Facts) -> str:
+    if run is first or not run["step_s"] or not first["step_s"]:
+        return ""
+    percent = round(100 * (run["step_s"] / first["step_s"] - 1))
+    return f"{percent:+} %".replace("-", "−") if percent else "the same"
+
+
+def _seconds(seconds: float | None) -> str:
+    """A step's time in three digits, in milliseconds below a second."""
+    if seconds is None:
+        return "–"
+    return (
+        f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)
+    )
+
+
+def _headroom(run: Facts) -> Cell:
+    headroom, limit = run["headroom_bytes"], run["limit_bytes"]
+    if headroom is None or not limit:
+        return Cell("–")
+    share = headroom / limit
+    tone = "critical" if share < 0.02 else "warning" if share < 0.1 else "plain"
+    return Cell(format_bytes(headroom).replace("-", "−"), f"{100 * share:.0f} %".replace("-", "−"), tone)
+
+
+def _component(row: Facts | None) -> Cell:
+    if row is None:
+        return Cell("–")
+    predicted = row["predicted_bytes"]
+    note = f"predicted {format_bytes(predicted)}" if predicted is not None else ""
+    return Cell(format_bytes(row["observed_bytes"]), note, residual_tone(row["residual_bytes"], predicted))
+
+
+def _sizes(rows: Sequence[Facts]) -> dict[str, int]:
+    key = "observed_bytes" if any(row["observed_bytes"] is not None for row in rows) else "predicted_bytes"
+    return {row["component"]: row[key] for row in rows if row[key]}
+
+
+def _parts(sizes: Mapping[str, int], whole: int) -> list[tuple[str, str, str, float, float]]:
+    parts, x = [], 0.0
+    for name, size in sizes.items():
+        width = 100 * size / whole
+        parts.append((name_of(name), name, format_bytes(size), round(x, 2), round(width, 2)))
+        x += width
+    return parts

@@ -1,0 +1,89 @@
+"""Runs beside each other: what differs between them, and what each is asked for besides its summary."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
+from memagent_server.compare import compare_runs
+from memagent_server.compare.runs import MOST_DIFFERENCES, differences
+from memagent_server.store.predictions import add_prediction
+from memagent_server.store.runs import get_run, start_run
+from memagent_server.store.samples import add_batch
+
+
+@pytest.fixture
+def tell(sqlite_database):
+    """tell(run_id, {(rank, stream): columns}, **facts of the start)"""
+
+    def tell(run_id, streams, *, limit_bytes=1000, **facts):
+        with sqlite_database.write() as session:
+            for seq, ((rank, stream), given) in enumerate(streams.items()):
+                devices = (
+                    []
+                    if stream == "scalars"
+                    else [Device(id=stream, kind="cuda", name=stream, limit_bytes=limit_bytes)]
+                )
+                start_run(session, RunStart(run_id=run_id, rank=rank, world_size=2, devices=devices, **facts), 1.0)
+                steps = list(range(len(next(iter(given.values())))))
+                columns = {"step": steps, "time_s": [float(step) for step in steps], **given}
+                add_batch(
+                    session, run_id, Batch(rank=rank, seq=seq, chunks=[Chunk(stream=stream, columns=columns)]), 2.0
+                )
+
+    return tell
+
+
+@pytest.fixture
+def compare(sqlite_database):
+    def compare(*run_ids):
+        with sqlite_database.read() as session:
+            return compare_runs(session, [get_run(session, run_id) for run_id in run_ids])
+
+    return compare
+
+
+def test_only_what_differs_is_listed():
+    same = {"lr": 1, "model": {"depth": 2, "act": {"name": "gelu"}}}
+    other = {"lr": 1, "model": {"depth": 3, "act": {"name": "gelu"}}, "new": None, "empty": {}}
+    assert differences([same, other]) == {"model.depth": [2, 3], "empty": [None, {}]}
+    assert differences([same, same, same]) == {}
+
+
+def test_a_config_of_thousands_of_keys_does_not_flood_the_answer():
+    assert len(differences([{f"k{n}": n for n in range(2 * MOST_DIFFERENCES)}, {}])) == MOST_DIFFERENCES
+
+
+def test_configs_and_environments_are_held_beside_each_other(tell, compare):
+    readings = {"allocated_bytes": [1, 1]}
+    tell("a", {(0, "D"): readings}, config={"lr": 1, "batch": 8}, environment={"torch": "2.12"})
+    tell("b", {(0, "D"): readings}, config={"lr": 1, "batch": 16}, environment={"torch": "2.13"})
+    found = compare("b", "a")
+    assert found["config_differences"] == {"batch": [16, 8]}
+    assert found["environment_differences"] == {"torch": ["2.13", "2.12"]}
+
+
+def test_the_fullest_rank_stands_for_its_run(tell, compare, sqlite_database):
+    tell("a", {(0, "D0"): {"allocated_bytes": [100, 120]}, (1, "D1"): {"allocated_bytes": [700, 800]}})
+    tell("b", {(0, "D0"): {"allocated_bytes": [100, 120]}}, limit_bytes=None)
+    with sqlite_database.write() as session:
+        add_prediction(
+            session, "a", PredictionMessage(method="trace", rank=1, device="D1", peak_allocated_bytes=600), 3.0
+        )
+    first, second = compare("a", "b")["runs"]
+    assert (first["rank"], first["device"], first["headroom_bytes"], first["residual_bytes"]) == (1, "D1", 200, 200)
+    assert (second["rank"], second["headroom_bytes"], second["residual_bytes"]) == (0, None, None)
+
+
+def test_the_time_of_a_step_is_the_median(tell, compare):
+    tell("a", {(0, "D"): {"allocated_bytes": [1] * 5, "step_s": [0.5, 0.5, 60.0, 0.5, None]}})
+    tell("b", {(0, "D"): {"allocated_bytes": [1] * 5}})
+    assert [run["step_s"] for run in compare("a", "b")["runs"]] == [0.5, None]
+
+
+def test_scalars_are_named_and_the_one_that_counts_tokens_is_found(tell, compare):
+    tell("a", {(0, "D"): {"allocated_bytes": [1]}, (0, "scalars"): {"loss": [1.0], "num_input_tokens_seen": [512]}})
+    tell("b", {(0, "D"): {"allocated_bytes": [1]}, (0, "scalars"): {"loss": [1.0]}})
+    first, second = compare("a", "b")["runs"]
+    assert (first["scalars"], first["tokens_scalar"]) == (["loss", "num_input_tokens_seen"], "num_input_tokens_seen")
+    assert (second["scalars"], second["tokens_scalar"]) == (["loss"], None)

@@ -49,6 +49,9 @@ SERVER_SETTINGS = (
     "MEMAGENT_NOTIFY_SEVERITIES",
     "MEMAGENT_GRAFANA_URL",
     "MEMAGENT_GRAFANA_TOKEN",
+    "MEMAGENT_LOG_FORMAT",
+    "MEMAGENT_LOG_LEVEL",
+    "MEMAGENT_TRUSTED_PROXIES",
 )
 INTERNAL_SETTINGS = ("MEMAGENT_RAISE",)
 """For memagent's own tests: errors inside the agent are raised and not swallowed."""

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
 
-from memagent_server import auth, ingest, metrics, problems, web
+from memagent_server import auth, exchange, ingest, metrics, problems, web
 from memagent_server.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -22,8 +23,12 @@ def create_app(
     app = Flask("memagent_server", static_folder=None, template_folder=None)
     app.extensions[EXTENSION] = Context(settings, database or Database(settings.database_url), clock)
     app.secret_key = settings.secret_key
+    exchange.install(app)
     problems.install(app)
     auth.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
+    if settings.trusted_proxies:
+        hops = settings.trusted_proxies
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
     return app

@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
+from memagent_server.exchange import request_id
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.troubles import SOON_S, reason_of, trouble_of
 
@@ -66,6 +67,8 @@ def respond(problem: Problem) -> Response:
     }
     if problem.field is not None:
         body["field"] = problem.field
+    if (name := request_id()) is not None:
+        body["request_id"] = name
     return Response(msgspec.json.encode(body), problem.status, problem.headers, mimetype=PROBLEM_JSON)
 
 

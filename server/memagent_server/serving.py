@@ -4,26 +4,32 @@
 2. A child that dies is started again. SIGTERM or SIGINT to the parent ends all of them within seconds.
 3. A parent that is killed cannot end its children: so each child watches its parent and leaves at once when it is orphaned.
    Without that a web process would go on holding the port (seen with granian 2.8).
+4. A web process that is asked to end takes no new connection and answers what it has accepted: a batch that is committed is acknowledged.
+5. All of them count in one folder, so that a scrape of any of them shows the sum.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
+from memagent_server import logs, telemetry
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
@@ -38,18 +44,26 @@ RESTART_DELAY_S, MOST_RESTART_DELAY_S = 0.5, 30.0
 READY_TIMEOUT_S = 30.0
 
 
+_log = logging.getLogger(__name__)
+
+
 class ServeError(MemagentError):
     """The server cannot start; the message says why and what to do."""
 
 
 def wsgi_app() -> Flask:
-    """What granian calls in each web process. The settings come by environment."""
+    """The application, as granian and gunicorn ask for it in each web process. The settings come by environment.
+
+    Its schema must be current: `memagent serve` sees to that, for gunicorn `memagent db upgrade` does.
+    """
     from memagent_server.app import create_app
 
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         leave_with_parent(parent.pid)
-    return create_app(Settings.from_environ())
+    settings = Settings.from_environ()
+    logs.configure(settings)
+    return create_app(settings)
 
 
 def serve(settings: Settings, *, workers: int, with_worker: bool, say: Callable[[str], None]) -> int:
@@ -57,23 +71,26 @@ def serve(settings: Settings, *, workers: int, with_worker: bool, say: Callable[
 
     `settings` must be those that the environment gives, for children read them there. Raises ServeError.
     """
+    logs.configure(settings)
     prepare(settings)
     check_port(settings)
-    worker = WorkerProcess() if with_worker else None
     stopping = threading.Event()
-    threading.Thread(target=_announce, args=(settings, stopping, say), daemon=True).start()
-    try:
-        return _run_granian(settings, workers)
-    finally:
-        stopping.set()
-        if worker is not None:
-            worker.stop()
+    with _folder_for_counts():
+        worker = WorkerProcess() if with_worker else None
+        threading.Thread(target=_announce, args=(settings, stopping, say), daemon=True).start()
+        try:
+            return _run_granian(settings, workers)
+        finally:
+            stopping.set()
+            if worker is not None:
+                worker.stop()
 
 
 def serve_worker(settings: Settings, *, parent_pid: int | None) -> int:
     """Run the worker in this process until a signal says stop."""
     from memagent_server.worker import run_worker
 
+    logs.configure(settings)
     if parent_pid is not None:
         leave_with_parent(parent_pid)
     else:
@@ -167,10 +184,30 @@ class WorkerProcess:
             delay_s = min(2 * delay_s, MOST_RESTART_DELAY_S) if is_crash_loop else RESTART_DELAY_S
             if self._stopping.is_set():
                 return
-            sys.stderr.write(f"memagent: the worker ended with status {status}; starting it again in {delay_s:.0f} s\n")
+            _log.error("the worker ended with status %s; starting it again in %.0f s", status, delay_s)
             if self._stopping.wait(delay_s):
                 return
             self._process = self._start()
+
+
+@contextlib.contextmanager
+def _folder_for_counts() -> Iterator[None]:
+    """Where the processes keep what they count, unless the environment names a folder; gone when the server ends."""
+    if os.environ.get(telemetry.FOLDER):
+        yield
+        return
+    try:
+        folder = tempfile.mkdtemp(prefix="memagent-counts-")
+    except OSError as error:
+        _log.warning("no folder for counters: each process's own are shown (%s)", error)
+        yield
+        return
+    os.environ[telemetry.FOLDER] = folder
+    try:
+        yield
+    finally:
+        del os.environ[telemetry.FOLDER]
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_granian(settings: Settings, workers: int) -> int:

@@ -7,7 +7,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +21,8 @@ CHANNEL_NAMES = (
 )  # fmt: skip
 SEVERITIES = ("note", "warning", "critical")
 """From harmless to worst."""
+LOG_FORMATS = ("logfmt", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -59,10 +61,25 @@ class Settings:
     """{channel: least severity}; a channel that is not named hears everything."""
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
+    log_format: str = "logfmt"
+    log_level: str = "info"
+    trusted_proxies: int = 0
+    """Reverse proxies in front, whose word for the client's address is taken."""
 
     @property
     def is_loopback(self) -> bool:
         return self.host in LOOPBACK_HOSTS
+
+    @property
+    def is_https(self) -> bool:
+        """Whether people reach the server by TLS."""
+        return self.public_url.startswith("https://")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that no log, error or answer may show: those left out of repr."""
+        found = (getattr(self, item.name) for item in fields(self) if not item.repr)
+        return tuple(value for value in found if value)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ, *, listen: str | None = None) -> Settings:
@@ -97,6 +114,9 @@ class Settings:
             notify_severities=_severities("MEMAGENT_NOTIFY_SEVERITIES", given),
             grafana_url=_url("MEMAGENT_GRAFANA_URL", given),
             grafana_token=given.get("MEMAGENT_GRAFANA_TOKEN"),
+            log_format=_choice("MEMAGENT_LOG_FORMAT", given, LOG_FORMATS),
+            log_level=_choice("MEMAGENT_LOG_LEVEL", given, LOG_LEVELS, default="info"),
+            trusted_proxies=_proxies("MEMAGENT_TRUSTED_PROXIES", given),
         )
 
 
@@ -181,6 +201,21 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
     if value not in ("0", "1"):
         raise SettingError(f"{name} is {value!r}: write 1 or 0")
     return value == "1"
+
+
+def _choice(name: str, given: Mapping[str, str], options: tuple[str, ...], *, default: str | None = None) -> str:
+    """One of the options, by default the first. Raises SettingError."""
+    value = given.get(name, default or options[0]).lower()
+    if value not in options:
+        raise SettingError(f"{name} is {value!r}: write {', '.join(options[:-1])} or {options[-1]}")
+    return value
+
+
+def _proxies(name: str, given: Mapping[str, str]) -> int:
+    value = given.get(name, "0")
+    if not re.fullmatch(r"[0-9]", value):
+        raise SettingError(f"{name} is {value!r}: write how many reverse proxies stand in front of the server, 0 to 9")
+    return int(value)
 
 
 def _addresses(name: str, given: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,9 +7,13 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -47,6 +51,60 @@ def memagent(tmp_path):
         )
 
     return memagent
+
+
+@pytest.fixture
+def sqlite_lock():
+    """with sqlite_lock(server): nobody else can write to its database."""
+
+    @contextlib.contextmanager
+    def locked(server):
+        with contextlib.closing(sqlite3.connect(server.data / "memagent.db", isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("COMMIT")
+
+    return locked
+
+
+@pytest.fixture
+def start_gunicorn(tmp_path, memagent):
+    """The same application in gunicorn, as docs/serving.md says."""
+    pytest.importorskip("gunicorn") if not os.environ.get("CI") else None
+    started = []
+
+    def start():
+        memagent("db", "upgrade")
+        data = tmp_path / "server"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        command = ["gunicorn", "--bind", address, "--worker-class", "gthread", "--threads", "8", "--no-control-socket"]
+        environ = {
+            **os.environ,
+            "XDG_DATA_HOME": str(data),
+            "MEMAGENT_SECRET_KEY": "a secret key for tests only",
+            "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
+        }
+        with (data / "stderr.log").open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command, "memagent_server.serving:wsgi_app()"], env=environ, stderr=errors
+            )
+        server = SimpleNamespace(process=process, url=f"http://{address}", data=data)
+        server.post = lambda path, body: urllib3.request("POST", server.url + path, json=body)
+        started.append(process)
+
+        def answers():
+            with contextlib.suppress(urllib3.exceptions.HTTPError):
+                return urllib3.request("GET", f"{server.url}/readyz", retries=False).status == 200
+
+        wait_for(answers)
+        return server
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def children_of(server):
@@ -116,6 +174,44 @@ def test_a_role_serves_its_part_only(start_server):
     server = start_server("--role", "web", "--workers", "2")
     assert (len(pids_of(server, WEB)), len(pids_of(server, WORKER))) == (2, 0)
     assert {server.get("/healthz").status for _ in range(10)} == {200}
+    wanted = 'memagent_http_requests_total{method="GET",route="/healthz",status="200"}'
+    (line,) = [line for line in server.get("/metrics").body.decode().splitlines() if line.startswith(wanted)]
+    assert float(line.split()[-1]) >= 10, "whichever process is scraped, it knows what the other one counted"
+
+
+@pytest.mark.parametrize("serve", ["granian", "gunicorn"])
+def test_what_was_accepted_before_a_stop_is_answered_and_kept(serve, start_server, start_gunicorn, sqlite_lock):
+    server = start_server("--role", "web") if serve == "granian" else start_gunicorn()
+    patient = partial(urllib3.request, timeout=30.0, retries=False)
+    server.post("/api/v1/runs", {"run_id": "r"})
+    with ThreadPoolExecutor(6) as pool, sqlite_lock(server):
+        posted = [
+            pool.submit(patient, "POST", f"{server.url}/api/v1/runs/r/batches", json={"seq": 0, "rank": rank})
+            for rank in range(6)
+        ]
+        wait_for(lambda: all(future.running() for future in posted))
+        time.sleep(0.5)  # they wait for the lock, inside the server
+        server.process.terminate()
+        time.sleep(0.5)
+        assert not any(future.done() for future in posted)
+    assert [future.result().status for future in posted] == [200] * 6
+    assert server.process.wait(20) == 0
+    with contextlib.closing(sqlite3.connect(server.data / "memagent.db")) as kept:
+        assert kept.execute("SELECT count(*) FROM batches").fetchone() == (6,)
+
+
+def test_the_log_is_json_where_that_is_asked_for_and_holds_the_request(start_server):
+    server = start_server("--role", "web", environ={"MEMAGENT_LOG_FORMAT": "json"})
+    server.get("/api/v1/runs/none", x_request_id="the-one")
+    lines = [json.loads(line) for line in server.errors.splitlines()]
+    (line,) = [line for line in lines if line["logger"] == "memagent.access"]
+    assert (line["message"], line["status"], line["request_id"]) == ("GET /api/v1/runs/none", 404, "the-one")
+
+
+@pytest.mark.parametrize(("name", "value"), [("FORMAT", "xml"), ("LEVEL", "loud")])
+def test_a_log_that_cannot_be_is_bad_usage(memagent, name, value):
+    done = memagent("serve", environ={f"MEMAGENT_LOG_{name}": value})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"MEMAGENT_LOG_{name}" in done.stderr
 
 
 def test_a_port_that_is_taken_is_one_clear_line(live_server, memagent):
@@ -149,8 +245,6 @@ def test_with_a_token_it_listens_anywhere_and_asks_for_it(start_server, memagent
 
 
 def test_a_database_that_is_newer_is_refused_in_one_line(memagent, tmp_path):
-    import sqlite3
-
     memagent("db", "upgrade")
     connection = sqlite3.connect(tmp_path / "server" / "memagent.db")
     connection.execute("UPDATE alembic_version SET version_num = '9999'")

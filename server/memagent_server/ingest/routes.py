@@ -16,6 +16,7 @@ from memagent.wire.messages import (
     RunStart,
     SnapshotMessage,
 )
+from memagent_server import telemetry
 from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
@@ -53,6 +54,7 @@ def post_batch(run_id: str) -> Response:
         accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks, live=_is_live())
         risk = latest_risk(session, run_id, batch.rank)
         commands = _commands(session, run_id, batch, risk)
+    telemetry.current().note_batch(accepted.samples, request.content_length)
     return json_answer(BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands))
 
 

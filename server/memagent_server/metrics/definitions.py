@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from memagent_server.telemetry import FIGURES
+
 STREAM_LABELS = ("run_id", "rank", "device")
 
 
@@ -13,7 +15,7 @@ class Metric:
     """`column` is the sample column that a gauge of a stream shows, where it is one."""
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     help: str
     labels: tuple[str, ...] = STREAM_LABELS
     column: str | None = None
@@ -52,4 +54,7 @@ METRICS = (
     Metric("memagent_scrape_duration_seconds", "gauge", "Time it took to read the store for this exposition.", ()),
 )  # fmt: skip
 
-BY_NAME = {metric.name: metric for metric in METRICS}
+OF_PROCESSES = tuple(Metric(figure.name, figure.kind, figure.help, figure.labels) for figure in FIGURES)
+"""What each process counts of itself; all others are read from the store."""
+
+BY_NAME = {metric.name: metric for metric in (*METRICS, *OF_PROCESSES)}

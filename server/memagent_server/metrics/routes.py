@@ -8,6 +8,7 @@ from flask import Blueprint, Response, request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from memagent_server import telemetry
 from memagent_server.context import current
 from memagent_server.metrics.collector import StoreCollector
 
@@ -22,6 +23,7 @@ def get_metrics() -> Response:
     context = current()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StoreCollector(context.database, context.clock()))
+    registry.register(telemetry.current().collector())
     encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
     response = Response(encoder(registry), content_type=content_type)
     response.headers["Vary"] = "Accept, Accept-Encoding"

@@ -14,6 +14,7 @@ from flask import Response, render_template, request, url_for
 from flask.sansio.app import App
 
 from memagent.units import format_bytes, format_duration
+from memagent_server.exchange import request_id
 from memagent_server.problems import ERROR_PAGE
 from memagent_server.web import figures, words
 
@@ -51,7 +52,7 @@ def install(app: App) -> None:
         words=words.name_of,
         pairs=figures.pairs,
     )
-    app.jinja_env.globals.update(asset=asset, words=words, figures=figures)
+    app.jinja_env.globals.update(asset=asset, words=words, figures=figures, request_id=request_id)
     app.extensions[ERROR_PAGE] = error_page
     app.after_request(add_headers)
 

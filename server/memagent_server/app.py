@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from memagent_server import auth, exchange, ingest, metrics, problems, web
+from memagent_server import auth, exchange, forms, ingest, metrics, problems, throttle, web
 from memagent_server.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -25,7 +25,9 @@ def create_app(
     app.secret_key = settings.secret_key
     exchange.install(app)
     problems.install(app)
+    throttle.install(app)
     auth.install(app)
+    forms.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     if settings.trusted_proxies:

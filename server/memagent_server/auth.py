@@ -2,10 +2,11 @@
 
 1. A token is random, shown once, and kept as HMAC-SHA256 under the server's secret key: a stolen database opens nothing.
 2. Scopes: `ingest` may post what agents post, `read` may get, `admin` may do everything. MEMAGENT_ADMIN_TOKEN is one more admin.
-3. While no token was ever made and no admin token is set, everybody may do everything; the server then listens on loopback only.
-   A web page in somebody's browser can reach loopback too (DNS rebinding), so the Host header must then be a loopback name.
+3. While no token was ever made and no admin token is set, everybody on this machine may do everything: the server then listens on loopback
+   only, and answers nobody else, nor through a proxy. A web page in somebody's browser can reach loopback too (DNS rebinding), so the Host
+   header must then be a loopback name.
 4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie that is checked against the database each time.
-   A request that changes something must come from our own origin.
+   A request that changes something must come from our own origin; `forms` asks for more where it is a form.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ USED_EVERY_S = 60.0
 
 _OPEN_PATHS = ("/healthz", "/readyz", "/login", "/logout")
 _OPEN_FOLDERS = ("/static/",)
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _AGENT_VERBS = ("batches", "predictions", "snapshots", "finish")
 
 
@@ -81,17 +82,22 @@ def log_in(response: Response, settings: Settings, access: Access) -> None:
     """Give a browser the cookie for what `check_token` returned."""
     key = access.token_id if access.token_id is not None else _admin_key(settings)
     response.set_cookie(
-        COOKIE,
+        settings.cookie_name(COOKIE),
         _serializer(settings).dumps(key),
         max_age=SESSION_S,
         httponly=True,
         samesite="Lax",
-        secure=settings.public_url.startswith("https://"),
+        secure=settings.is_https,
     )
 
 
-def log_out(response: Response) -> None:
-    response.delete_cookie(COOKIE, httponly=True, samesite="Lax")
+def log_out(response: Response, settings: Settings) -> None:
+    response.delete_cookie(settings.cookie_name(COOKIE), httponly=True, samesite="Lax", secure=settings.is_https)
+
+
+def is_logged_in() -> bool:
+    """Whether the browser has a cookie of ours; not whether it is worth anything."""
+    return current().settings.cookie_name(COOKIE) in request.cookies
 
 
 def install(app: Flask) -> None:
@@ -108,7 +114,7 @@ def check_request() -> Response | None:
     with context.database.read() as session:
         if is_open(session, context.settings):
             _refuse_foreign_host()
-            _refuse_foreign_origin()
+            refuse_foreign_origin()
             g.memagent_access = OPEN_DOOR
             return None
         access, used_at = _find_access(session, context.settings)
@@ -129,7 +135,7 @@ def who() -> Access | None:
 def needed_scope(method: str, path: str) -> str:
     """The scope that a request needs."""
     parts = path.strip("/").split("/")
-    if method in _SAFE_METHODS or (method, path) == ("POST", "/api/v1/estimate"):
+    if method in SAFE_METHODS or (method, path) == ("POST", "/api/v1/estimate"):
         return "read"
     is_runs = method == "POST" and parts[:3] == ["api", "v1", "runs"]
     if is_runs and (len(parts) == 3 or (len(parts) == 5 and parts[4] in _AGENT_VERBS)):
@@ -145,7 +151,7 @@ def _find_access(session: Session, settings: Settings) -> tuple[Access | None, f
     else:
         access = _check_cookie(session, settings)
         if access is not None:
-            _refuse_foreign_origin()
+            refuse_foreign_origin()
     if access is None or access.token_id is None:
         return access, None
     row = get_token(session, access.token_id)
@@ -153,7 +159,7 @@ def _find_access(session: Session, settings: Settings) -> tuple[Access | None, f
 
 
 def _check_cookie(session: Session, settings: Settings) -> Access | None:
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(settings.cookie_name(COOKIE))
     if not cookie:
         return None
     try:
@@ -198,6 +204,12 @@ def _ask_for_token() -> Response:
 
 
 def _refuse_foreign_host() -> None:
+    """Loopback by name and by address; what a proxy hands on may come from anywhere, and a proxy may name any Host."""
+    forwarded = any(name in request.headers for name in ("Forwarded", "X-Forwarded-For", "X-Real-IP"))
+    if forwarded or not is_loopback_name(request.remote_addr or ""):
+        raise Problem(
+            403, "without tokens this server answers to its own machine only, and not through a proxy: create a token first"
+        )  # fmt: skip
     if not is_loopback_name(urlsplit(f"//{request.host}").hostname or ""):
         raise Problem(
             403,
@@ -210,16 +222,23 @@ def is_loopback_name(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
-def _refuse_foreign_origin() -> None:
+def refuse_foreign_origin() -> None:
     """Browsers name the page that a request comes from; scripts and agents send no Origin."""
+    if request.method in SAFE_METHODS:
+        return
     origin = request.headers.get("Origin")
-    if request.method not in _SAFE_METHODS and origin is not None and urlsplit(origin).netloc != request.host:
+    own = (request.host, urlsplit(current().settings.public_url).netloc)
+    if origin is not None and urlsplit(origin).netloc not in own:
         raise Problem(403, f"a page of {origin} may not change anything here")
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+        raise Problem(403, "a page of another site may not change anything here")
 
 
 def _note_use(context: Context, access: Access, used_at: float | None) -> None:

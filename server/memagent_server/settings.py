@@ -75,6 +75,10 @@ class Settings:
         """Whether people reach the server by TLS."""
         return self.public_url.startswith("https://")
 
+    def cookie_name(self, name: str) -> str:
+        """Behind TLS with `__Host-`: browsers then take the cookie from this very host only, and send it by TLS only."""
+        return f"__Host-{name}" if self.is_https else name
+
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values that no log, error or answer may show: those left out of repr."""

@@ -12,9 +12,12 @@ from typing import Any
 
 from flask import Response, render_template, request, url_for
 from flask.sansio.app import App
+from markupsafe import Markup
 
 from memagent.units import format_bytes, format_duration
+from memagent_server.context import current
 from memagent_server.exchange import request_id
+from memagent_server.forms import FIELD, form_token
 from memagent_server.problems import ERROR_PAGE
 from memagent_server.web import figures, words
 
@@ -37,7 +40,11 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+_A_YEAR_OF_TLS = "max-age=31536000"
 _FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -52,7 +59,9 @@ def install(app: App) -> None:
         words=words.name_of,
         pairs=figures.pairs,
     )
-    app.jinja_env.globals.update(asset=asset, words=words, figures=figures, request_id=request_id)
+    app.jinja_env.globals.update(
+        asset=asset, words=words, figures=figures, request_id=request_id, form_field=form_field
+    )
     app.extensions[ERROR_PAGE] = error_page
     app.after_request(add_headers)
 
@@ -61,8 +70,11 @@ def add_headers(response: Response) -> Response:
     """The same on every answer: an error or a JSON document is as good a place for an injection as a page."""
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
+    if current().settings.is_https:
+        response.headers.setdefault("Strict-Transport-Security", _A_YEAR_OF_TLS)
     if request.endpoint == "pages.static" and response.status_code in (200, 304):
         response.headers["Cache-Control"] = _FOREVER if "v" in request.args else "no-cache"
+    response.headers.setdefault("Cache-Control", "private, no-cache")
     return response
 
 
@@ -70,6 +82,11 @@ def asset(name: str) -> str:
     """Address of a static file that changes with its content, so that browsers may keep it forever."""
     path = STATIC / name
     return url_for("pages.static", filename=name, v=_digest(path, path.stat().st_mtime_ns))
+
+
+def form_field() -> Markup:
+    """The hidden field that every form that posts begins with: see `forms`."""
+    return Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, form_token())
 
 
 def error_page(status: int, title: str, detail: str) -> str:

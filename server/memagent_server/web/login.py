@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from flask import Blueprint, Response, redirect, render_template, request
 
 from memagent_server import auth
 from memagent_server.context import current
-from memagent_server.problems import Problem
 
 blueprint = Blueprint("login", __name__)
 
@@ -24,7 +21,6 @@ def show_login() -> Response:
 
 @blueprint.post("/login")
 def log_in() -> Response:
-    _refuse_foreign_origin()
     context = current()
     with context.database.read() as session:
         access = auth.check_token(session, context.settings, request.form.get("token", "").strip())
@@ -39,9 +35,8 @@ def log_in() -> Response:
 
 @blueprint.post("/logout")
 def log_out() -> Response:
-    _refuse_foreign_origin()
     response = _go("/login")
-    auth.log_out(response)
+    auth.log_out(response, current().settings)
     return response
 
 
@@ -61,10 +56,3 @@ def _form(*, wrong: str | None, status: int = 200) -> Response:
     target = safe_target(request.values.get("next"))
     page = render_template("login.html", wrong=wrong, target=target)
     return Response(page, status, {"Cache-Control": "no-store"}, mimetype="text/html")
-
-
-def _refuse_foreign_origin() -> None:
-    """No other site may log a browser in or out here."""
-    origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.host:
-        raise Problem(403, f"a page of {origin} may not log anybody in or out here")

@@ -118,7 +118,7 @@ def shared_facts(session: Session) -> dict[str, Any]:
         "open_alerts": session.scalar(are_open) or 0,
         "now": current().clock(),
         "may_change": access is not None and access.allows("admin"),
-        "is_logged_in": auth.COOKIE in request.cookies,
+        "is_logged_in": auth.is_logged_in(),
         "server_url": current().settings.public_url,
     }
 

@@ -1,0 +1,37 @@
+"""Test clients post forms as a browser does that has loaded the form's page: with its cookie and its hidden field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from memagent_server import auth, forms
+
+
+class FormClient(FlaskClient):
+    """`client.post(path, data={...})` outside of /api/ brings the form's token along, `as_it_is=True` does not."""
+
+    def post(self, path: Any, *arguments: Any, as_it_is: bool = False, **options: Any) -> Any:
+        is_form = isinstance(path, str) and not path.startswith("/api/") and "json" not in options
+        if is_form and not as_it_is:
+            options["data"] = {**(options.get("data") or {}), forms.FIELD: self.form_token()}
+        return super().post(path, *arguments, **options)
+
+    def form_token(self) -> str:
+        """The hidden field of whatever form this browser would be shown."""
+        if self.get_cookie(forms.COOKIE) is None:
+            self.set_cookie(forms.COOKIE, "a nonce for tests")
+        found = [(name, self.get_cookie(name)) for name in (forms.COOKIE, auth.COOKIE)]
+        cookies = "; ".join(f"{name}={cookie.value}" for name, cookie in found if cookie is not None)
+        with self.application.test_request_context(headers={"Cookie": cookies}):
+            return forms.form_token()
+
+
+@pytest.fixture(autouse=True)
+def _clients_post_forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Flask, "test_client_class", FormClient)
+    yield

@@ -1,0 +1,96 @@
+"""Who guesses tokens is soon not heard any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent_server.app import create_app
+from memagent_server.throttle import EXTENSION, MOST, WITHIN_S, Throttle
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def make_client(make_settings, sqlite_database, clock):
+    """make_client(**settings): of an app with the admin token `sesame`, whose throttle has our clock."""
+
+    def make(**settings):
+        app = create_app(make_settings(sqlite_database.url, admin_token="sesame", **settings), sqlite_database)
+        app.extensions[EXTENSION] = Throttle(clock)
+        return app.test_client()
+
+    return make
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+def guess(client, times=MOST, **options):
+    return [client.get("/api/v1/runs", headers=bearer(f"guess {n}"), **options).status_code for n in range(times)]
+
+
+def test_it_stops_listening_to_an_address_that_guesses(make_client, clock):
+    client = make_client()
+    assert guess(client, MOST + 1) == [401] * MOST + [429]
+    refused = client.get("/api/v1/runs", headers=bearer("sesame"))
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+    assert client.post("/login", data={"token": "sesame"}).status_code == 429
+    clock.now += WITHIN_S
+    assert client.post("/login", data={"token": "sesame"}).status_code == 303
+
+
+def test_wrong_logins_count_as_well(make_client):
+    client = make_client()
+    assert {client.post("/login", data={"token": "guess"}).status_code for _ in range(MOST)} == {401}
+    assert client.post("/login", data={"token": "sesame"}).status_code == 429
+
+
+def test_a_token_that_was_right_before_is_still_heard(make_client):
+    """One script with an old token behind an office's address must not stop the office's agents."""
+    client = make_client()
+    assert client.get("/api/v1/runs", headers=bearer("sesame")).status_code == 200
+    guess(client)
+    assert client.get("/api/v1/runs", headers=bearer("guess 1")).status_code == 429
+    assert client.get("/api/v1/runs", headers=bearer("sesame")).status_code == 200
+
+
+def test_a_guesser_is_known_by_its_address_and_in_ipv6_by_its_network(make_client):
+    client = make_client()
+    for guesser, neighbour, stranger in (
+        ("10.0.0.1", "10.0.0.1", "10.0.0.2"),
+        ("2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1"),
+    ):
+        guess(client, environ_base={"REMOTE_ADDR": guesser})
+        assert guess(client, 1, environ_base={"REMOTE_ADDR": neighbour}) == [429]
+        assert guess(client, 1, environ_base={"REMOTE_ADDR": stranger}) == [401]
+
+
+def test_an_address_that_a_client_claims_counts_only_from_a_proxy_that_is_trusted(make_client):
+    for trusted, heard in ((0, 429), (1, 401)):
+        client = make_client(trusted_proxies=trusted)
+        for n in range(MOST):
+            client.get("/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": f"10.0.0.{n}"})
+        answer = client.get("/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": "10.0.1.1"})
+        assert answer.status_code == heard
+
+
+def test_slow_failures_are_forgiven_and_memory_is_bounded(clock):
+    throttle = Throttle(clock)
+    for _ in range(3 * MOST):
+        throttle.note_failure("10.0.0.1")
+        clock.now += WITHIN_S / MOST + 0.1
+    assert throttle.wait_s("10.0.0.1") == 0
+    for number in range(12_000):
+        throttle.note_failure(f"10.0.{number // 256}.{number % 256}")
+    assert len(throttle._failures) == 10_000

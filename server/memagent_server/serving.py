@@ -228,6 +228,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
         respawn_failed_workers=True,
         workers_kill_timeout=KILL_AFTER_S,
         log_level=LogLevels.error,
+        log_dictconfig={"loggers": {"_granian": {"propagate": True}}},  # to our log, not to stdout
         websockets=False,
     )
     try:

@@ -168,6 +168,7 @@ def test_a_web_process_that_dies_is_started_again(live_server):
             return live_server.get("/healthz").status == 200
 
     wait_for(lambda: set(pids_of(live_server, WEB)) - {first} and answers())
+    assert "Unexpected exit from worker-1" in live_server.errors
 
 
 def test_a_role_serves_its_part_only(start_server):

@@ -12,14 +12,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
-from memagent_server.store.troubles import BROKEN_DISK, READ_ONLY, trouble_of_driver
+from memagent_server.store.troubles import BROKEN_DISK, READ_ONLY, trouble_of
 
 BUSY_TIMEOUT_S = 30
+_LASTING = (READ_ONLY, BROKEN_DISK)
+"""Connections that say so may do so for ever: SQLite opened its files while their disk was read-only, PostgreSQL's primary became a
+replica. None of them is kept, as new ones may be able to write."""
 _POSTGRESQL = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -55,10 +58,15 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A session that commits on success and rolls back on an exception; on SQLite it holds the write lock throughout."""
-        with self._sessions() as session:
-            session.connection(execution_options={"memagent_write": True})
-            with _commit(session):
-                yield session
+        try:
+            with self._sessions() as session:
+                session.connection(execution_options={"memagent_write": True})
+                with _commit(session):
+                    yield session
+        except DBAPIError as error:
+            if trouble_of(error) in _LASTING:
+                self.engine.dispose()
+            raise
 
     def close(self) -> None:
         self.engine.dispose()
@@ -87,20 +95,12 @@ def _create(url: str) -> Engine:
         raise SettingError(f"MEMAGENT_DATABASE_URL is no database's address: {error}") from error
     except ModuleNotFoundError as error:
         raise SettingError(f"this database needs the package {error.name}: pip install 'memagent[postgres]'") from error
-    event.listen(engine, "handle_error", _leave_read_only)
     return engine
 
 
 def _unless_given(url: str) -> dict[str, int]:
     given = make_url(url).query
     return {name: value for name, value in _POSTGRESQL.items() if name not in given}
-
-
-def _leave_read_only(context: ExceptionContext) -> None:
-    """A connection that cannot write may never be able to again: SQLite opened the file when its disk was read-only, PostgreSQL's primary
-    became a replica. A new one may be, so none of the old ones is kept."""
-    if trouble_of_driver(context.original_exception) in (READ_ONLY, BROKEN_DISK):
-        context.is_disconnect = context.invalidate_pool_on_disconnect = True
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -60,11 +60,11 @@ def trouble_of(error: BaseException) -> Trouble | None:
         return BUSY
     if not isinstance(error, DBAPIError):
         return None
-    told = trouble_of_driver(error.orig)
+    told = _trouble_of_driver(error.orig)
     return AWAY if told is None and error.connection_invalidated else told
 
 
-def trouble_of_driver(error: BaseException | None) -> Trouble | None:
+def _trouble_of_driver(error: BaseException | None) -> Trouble | None:
     """The same for what the driver itself raised."""
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memagent.errors import WireError
-from memagent.wire.columns import MAX_INT, Column, Value, read_payload
+from memagent.wire.columns import MAX_INT, ChunkHeader, Column, Value, read_payload
 from memagent.wire.fields import Kind
 
 
@@ -59,10 +59,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Arrays:
-    """A chunk's samples by the kind of their columns; `names` has all, as the chunk has them."""
+    """A chunk's samples by the kind of their columns. The columns' kinds and order are the header's."""
 
-    names: list[str]
-    rows: int
+    header: ChunkHeader
     ints: Block
     floats: Block
 
@@ -78,8 +77,7 @@ def read_arrays(packed: bytes) -> Arrays:
     bits = np.bitwise_xor.accumulate(moved[floats], axis=1)
     _check_bounds(whole, [columns[index].name for index in ints])
     return Arrays(
-        [column.name for column in columns],
-        rows,
+        header,
         Block([columns[index].name for index in ints], whole, _rows_of(present, ints)),
         Block([columns[index].name for index in floats], bits.view("<f8"), _rows_of(present, floats)),
     )
@@ -88,13 +86,13 @@ def read_arrays(packed: bytes) -> Arrays:
 def stats_of(arrays: Arrays) -> dict[str, list[Value]]:
     """Minimum, maximum and last of every column, as `chunks.Stats` has them."""
     found = {**_stats(arrays.ints), **_stats(arrays.floats)}
-    return {name: found[name] for name in arrays.names}
+    return {column.name: found[column.name] for column in arrays.header.columns}
 
 
 def newest_values(arrays: Arrays) -> dict[str, Value]:
     """The last value of each column that is not missing; what is not finite reads None."""
     found = {**_newest(arrays.ints), **_newest(arrays.floats)}
-    return {name: found[name] for name in arrays.names}
+    return {column.name: found[column.name] for column in arrays.header.columns}
 
 
 def _of_kind(columns: list[Column], kind: Kind) -> list[int]:

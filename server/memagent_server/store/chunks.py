@@ -9,7 +9,7 @@ from math import isfinite
 import msgspec
 
 from memagent.errors import WireError
-from memagent.wire.columns import Value, pack
+from memagent.wire.columns import ChunkHeader, Value, pack
 from memagent.wire.fields import SCALARS_STREAM, kind_of, scalar_kind_of
 from memagent.wire.messages import Chunk
 from memagent_server.store import arrays
@@ -36,8 +36,20 @@ class ReadChunk:
     newest: dict[str, Value]
 
     @property
+    def header(self) -> ChunkHeader:
+        return self.arrays.header
+
+    @property
     def rows(self) -> int:
-        return self.arrays.rows
+        return self.header.rows
+
+    @property
+    def first_step(self) -> int:
+        return int(self.stats["step"][0] or 0)
+
+    @property
+    def last_step(self) -> int:
+        return int(self.stats["step"][1] or 0)
 
 
 def read_chunk(chunk: Chunk) -> ReadChunk:

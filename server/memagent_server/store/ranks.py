@@ -36,6 +36,13 @@ def enter_rank(session: Session, run: Run, rank: int, attempt: int, now: float, 
     return row
 
 
+def is_entered(status: str, is_replayed: bool, *, live: bool) -> bool:
+    """Whether `enter_rank` would change nothing but when the rank was seen, for a rank that is there."""
+    if not live:
+        return is_replayed and status != "running"
+    return not is_replayed and status != "lost_contact"
+
+
 def _replay(session: Session, run: Run, row: Rank, now: float) -> Rank:
     row.is_replayed = True
     if row.status == "running":

@@ -1,33 +1,38 @@
 """Samples: taking batches in, once each, and giving them out in order.
 
-A batch is one transaction. Its key (run, rank, attempt, seq) is kept with a digest: the second delivery of a batch changes nothing.
+1. A batch is stored whole or not at all. Its key (run, rank, attempt, seq) is kept with a digest: the second delivery changes nothing.
+2. Who is new (a rank, a stream) or back from the dead is entered by the rules of `ranks` and `streams`.
+3. All else is the everyday, and costs a few statements: see `batch_rows`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+import msgspec
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from memagent.wire import messages
-from memagent.wire.codec import encode
 from memagent.wire.columns import Value
-from memagent.wire.fields import SCALARS_STREAM
+from memagent_server.store import batch_rows
+from memagent_server.store.batch_rows import Found, Key
 from memagent_server.store.chunks import ReadChunk, pack_stats, read_chunk
 from memagent_server.store.errors import ConflictError
 from memagent_server.store.history import read_chunks
-from memagent_server.store.models import Batch, Chunk, Dropped, Event, Rank, Run, Stream
-from memagent_server.store.ranks import enter_rank
+from memagent_server.store.models import Dropped
+from memagent_server.store.ranks import enter_rank, is_entered
 from memagent_server.store.runs import lock_run
 from memagent_server.store.series import series
-from memagent_server.store.streams import enter_stream, raise_peaks
-from memagent_server.store.upsert import upsert
+from memagent_server.store.streams import StreamState, enter_stream, grow, write_states
+from memagent_server.store.upsert import raise_to
 
-__all__ = ["Accepted", "add_batch", "read_samples", "series"]
+__all__ = ["Accepted", "add_batch", "read_samples", "series", "take_batch"]
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -48,37 +53,50 @@ def add_batch(
     chunks: Sequence[ReadChunk] | None = None,
     live: bool = True,
 ) -> Accepted:
+    """`take_batch` within a session's transaction."""
+    session.flush()
+    accepted = take_batch(session.connection(), run_id, batch, now, chunks=chunks, live=live)
+    session.expire_all()
+    return accepted
+
+
+def take_batch(
+    connection: Connection,
+    run_id: str,
+    batch: messages.Batch,
+    now: float,
+    *,
+    chunks: Sequence[ReadChunk] | None = None,
+    live: bool = True,
+) -> Accepted:
     """Store a batch. `chunks` are the batch's own where they have been decoded (and checked) before. `live`: see `enter_rank`.
 
     Raises UnknownRunError, WireError for chunks that cannot be read, ConflictError for a key that exists with other content.
     """
     if chunks is None:
         chunks = [read_chunk(chunk) for chunk in batch.chunks]
-    digest = hashlib.blake2b(encode(batch), digest_size=16).hexdigest()
-    run = lock_run(session, run_id)
-    known = session.get(Batch, (run_id, batch.rank, batch.attempt, batch.seq))
-    if known is not None:
-        return _repeat(session, known, digest)
-    rank = enter_rank(session, run, batch.rank, batch.attempt, now, live=live)
+    key: Key = {"run_id": run_id, "rank": batch.rank, "attempt": batch.attempt, "seq": batch.seq}
+    digest = digest_of(batch, chunks)
+    batch_rows.lock_run_of(connection, key)
+    found = batch_rows.find(connection, key)
+    if found.digest is not None:
+        return _repeat(found, key, digest)
+    devices = {chunk.stream: None for chunk in chunks}  # in order, each once
+    if not _knows(found, devices, live=live):
+        found = _enter(connection, key, devices, now, live=live)
     samples = sum(chunk.rows for chunk in chunks)
-    session.add(
-        Batch(
-            run_id=run_id,
-            rank=batch.rank,
-            attempt=batch.attempt,
-            seq=batch.seq,
-            samples=samples,
-            digest=digest,
-            received_at=now,
-        )
-    )
-    for chunk in chunks:
-        _add_chunk(session, run, rank, chunk, now)
-    _add_events(session, rank, batch.events)
-    _count_dropped(session, rank, batch.dropped_samples)
-    session.flush()
-    _advance(session, rank, batch.seq)
-    return Accepted(samples, rank.next_seq)
+    batch_rows.add_batch_row(connection, key, samples=samples, digest=digest, now=now)
+    last_step = 0
+    if chunks:
+        last_step = _add_chunks(connection, found.streams, chunks, now)
+        write_states(connection, [found.streams[device] for device in devices])
+    if batch.events:
+        batch_rows.add_event_rows(connection, [_event_row(key, event) for event in batch.events])
+    for reason, count in batch.dropped_samples.items():  # cumulative: one that comes late must not turn it back
+        raise_to(connection, Dropped, {**_rank_of(key), "reason": reason}, "count", count)
+    next_seq = batch_rows.first_missing(connection, found, key)
+    batch_rows.mark_seen(connection, found, key, step=last_step, next_seq=next_seq, now=now if live else None)
+    return Accepted(samples, next_seq)
 
 
 def read_samples(session: Session, stream_id: int, after_seq: int = -1) -> Iterator[tuple[int, dict[str, list[Value]]]]:
@@ -87,77 +105,65 @@ def read_samples(session: Session, stream_id: int, after_seq: int = -1) -> Itera
         yield chunk.seq, chunk.columns
 
 
-def _repeat(session: Session, known: Batch, digest: str) -> Accepted:
-    if known.digest != digest:
+def digest_of(batch: messages.Batch, chunks: Sequence[ReadChunk]) -> str:
+    """What tells a batch from another under the same key. Of a chunk it has the header, which holds the samples' checksum."""
+    content = [(chunk.stream, chunk.header) for chunk in chunks]
+    return hashlib.blake2b(_pack((content, batch.events, batch.dropped_samples)), digest_size=16).hexdigest()
+
+
+def _repeat(found: Found, key: Key, digest: str) -> Accepted:
+    if found.digest != digest:
         raise ConflictError(
-            f"batch {known.seq} of rank {known.rank}, attempt {known.attempt} is already there with other content; "
+            f"batch {key['seq']} of rank {key['rank']}, attempt {key['attempt']} is already there with other content; "
             "a new launch needs a new attempt, a new batch the next seq"
         )
-    rank = session.get_one(Rank, (known.run_id, known.rank, known.attempt))
-    return Accepted(known.samples, rank.next_seq, is_repeat=True)
+    return Accepted(found.samples, found.next_seq, is_repeat=True)
 
 
-def _add_chunk(session: Session, run: Run, rank: Rank, chunk: ReadChunk, now: float) -> None:
-    stream = enter_stream(session, rank, chunk.stream)
-    stats = chunk.stats
-    first, last = int(stats["step"][0] or 0), int(stats["step"][1] or 0)
-    session.add(
-        Chunk(
-            stream_id=stream.id,
-            seq=stream.chunks,
-            first_step=first,
-            last_step=last,
-            rows=chunk.rows,
-            received_at=now,
-            stats=pack_stats(stats),
-            packed=chunk.packed,
+def _knows(found: Found, devices: Iterable[str], *, live: bool) -> bool:
+    """Whether rank and streams are there, and as they should be."""
+    if found.status is None or not is_entered(found.status, found.is_replayed, live=live):
+        return False
+    return all(device in found.streams for device in devices)
+
+
+def _enter(connection: Connection, key: Key, devices: Iterable[str], now: float, *, live: bool) -> Found:
+    """Make the rank and its streams, or what they lack, and find all again."""
+    with Session(connection) as session:
+        rank = enter_rank(session, lock_run(session, key["run_id"]), key["rank"], key["attempt"], now, live=live)
+        for device in devices:
+            enter_stream(session, rank, device)
+        session.flush()
+    return batch_rows.find(connection, key)
+
+
+def _add_chunks(
+    connection: Connection, streams: dict[str, StreamState], chunks: Sequence[ReadChunk], now: float
+) -> int:
+    """Add the chunks to their streams; the last step of them all."""
+    rows: list[dict[str, Any]] = []
+    for chunk in chunks:
+        stream = streams[chunk.stream]
+        rows.append(
+            {
+                "stream_id": stream.id,
+                "seq": stream.chunks,
+                "first_step": chunk.first_step,
+                "last_step": chunk.last_step,
+                "rows": chunk.rows,
+                "received_at": now,
+                "stats": pack_stats(chunk.stats),
+                "packed": chunk.packed,
+            }
         )
-    )
-    stream.chunks += 1
-    stream.samples += chunk.rows
-    stream.first_step = first if stream.first_step is None else min(first, stream.first_step)
-    if stream.last_step is None or last >= stream.last_step:
-        stream.last_step = last
-        _show_newest(stream, chunk.newest, now)
-    if stream.kind != SCALARS_STREAM:
-        raise_peaks(stream, {name: most for name, (_, most, _) in stats.items()})
-    if rank.is_current:
-        run.step = max(run.step, last)
+        grow(stream, chunk, now)
+    batch_rows.add_chunk_rows(connection, rows)
+    return max(chunk.last_step for chunk in chunks)
 
 
-def _show_newest(stream: Stream, newest: dict[str, Value], now: float) -> None:
-    known = {name: value for name, value in newest.items() if value is not None or name not in stream.latest}
-    stream.latest = {**stream.latest, **known}
-    stream.last_sample_at = float(newest.get("time_s") or now)
-    limit = newest.get("limit_bytes")
-    if limit is not None and stream.kind != SCALARS_STREAM:
-        stream.limit_bytes = int(limit)
+def _event_row(key: Key, event: messages.Event) -> dict[str, Any]:
+    return {**_rank_of(key), "step": event.step, "at": event.time_s, "kind": event.kind, "data": event.data}
 
 
-def _add_events(session: Session, rank: Rank, events: Sequence[messages.Event]) -> None:
-    for event in events:
-        facts: dict[str, Any] = {"step": event.step, "at": event.time_s, "kind": event.kind, "data": event.data}
-        session.add(Event(run_id=rank.run_id, rank=rank.rank, attempt=rank.attempt, **facts))
-
-
-def _count_dropped(session: Session, rank: Rank, dropped: dict[str, int]) -> None:
-    """The agent's counts only grow, so an older batch that arrives late must not turn them back."""
-    for reason, count in dropped.items():
-        key = {"run_id": rank.run_id, "rank": rank.rank, "attempt": rank.attempt, "reason": reason}
-        before = session.get(Dropped, tuple(key.values()))
-        if before is None or count > before.count:
-            upsert(session, Dropped, {**key, "count": count}, update=("count",))
-
-
-def _advance(session: Session, rank: Rank, seq: int) -> None:
-    """Move `next_seq` over what has arrived; batches that came early are counted when the gap closes."""
-    if seq != rank.next_seq:
-        return
-    rank.next_seq += 1
-    later = select(Batch.seq).where(
-        Batch.run_id == rank.run_id, Batch.rank == rank.rank, Batch.attempt == rank.attempt, Batch.seq > seq
-    )
-    for arrived in session.scalars(later.order_by(Batch.seq)):
-        if arrived != rank.next_seq:
-            break
-        rank.next_seq += 1
+def _rank_of(key: Key) -> dict[str, Any]:
+    return {"run_id": key["run_id"], "rank": key["rank"], "attempt": key["attempt"]}

@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
+from memagent_server.store.chunks import ReadChunk
 from memagent_server.store.models import Rank, Stream
+from memagent_server.store.prepared import PreparedChange
 
 PEAK_COLUMNS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_device_bytes", "device_used_bytes")
 """Columns whose maximum over the launch is kept with the stream, beside those of the phases: a prediction has a figure for them."""
+_ALLOCATED = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
 _MOST_PEAKS = 64
 """Users name phases of their own; a script that invents one a step must not grow its stream's row."""
 
 _KNOWN_KINDS = {SCALARS_STREAM: "scalars", "host": "host"}
+
+
+@dataclass
+class StreamState:
+    """What changes in a stream's row with each chunk."""
+
+    id: int
+    kind: str
+    limit_bytes: int | None
+    first_step: int | None
+    last_step: int | None
+    samples: int
+    chunks: int
+    peak_bytes: int | None
+    peaks: dict[str, Any]
+    last_sample_at: float | None
+    latest: dict[str, Any]
+
+
+STREAM_STATE = tuple(StreamState.__dataclass_fields__)
+_CHANGING = tuple(name for name in STREAM_STATE if name not in ("id", "kind"))
+_WRITE = PreparedChange(
+    update(Stream).where(Stream.id == bindparam("of_stream")).values({name: bindparam(name) for name in _CHANGING})
+)
+
+
+def write_states(connection: Connection, states: Sequence[StreamState]) -> None:
+    """The run's row must be locked since they were read."""
+    rows = [{"of_stream": state.id, **{name: getattr(state, name) for name in _CHANGING}} for state in states]
+    _WRITE.run(connection, *rows)
+
+
+def grow(stream: StreamState, chunk: ReadChunk, now: float) -> None:
+    """Count a chunk that was added to the stream. One that comes late does not turn back what is newest."""
+    stream.chunks += 1
+    stream.samples += chunk.rows
+    stream.first_step = chunk.first_step if stream.first_step is None else min(chunk.first_step, stream.first_step)
+    if stream.last_step is None or chunk.last_step >= stream.last_step:
+        stream.last_step = chunk.last_step
+        _show_newest(stream, chunk.newest, now)
+    if stream.kind != SCALARS_STREAM:
+        _raise_peaks(stream, chunk)
 
 
 def enter_streams(session: Session, rank: Rank, devices: Iterable[Device]) -> None:
@@ -57,32 +103,42 @@ def used_of(latest: Mapping[str, Any]) -> int | None:
     return _int(latest.get("allocated_bytes")) or _int(latest.get("device_used_bytes"))
 
 
-def raise_peaks(stream: Stream, columns_max: dict[str, Value]) -> None:
+def phase_of(column: str) -> str | None:
+    """`forward` of `phase_forward_peak_bytes`; None for a column that is no phase's peak."""
+    if not (column.startswith("phase_") and column.endswith("_peak_bytes")):
+        return None
+    return column.removeprefix("phase_").removesuffix("_peak_bytes")
+
+
+def _show_newest(stream: StreamState, newest: Mapping[str, Value], now: float) -> None:
+    known = {name: value for name, value in newest.items() if value is not None or name not in stream.latest}
+    stream.latest = {**stream.latest, **known}
+    stream.last_sample_at = float(newest.get("time_s") or now)
+    limit = newest.get("limit_bytes")
+    if limit is not None and stream.kind != SCALARS_STREAM:
+        stream.limit_bytes = int(limit)
+
+
+def _raise_peaks(stream: StreamState, chunk: ReadChunk) -> None:
     """Keep the maxima of a chunk's columns where they are higher than what was seen before."""
     higher = {
         name: int(most)
-        for name, most in columns_max.items()
+        for name, (_, most, _) in chunk.stats.items()
         if most is not None and (name in PEAK_COLUMNS or phase_of(name)) and most > stream.peaks.get(name, -1)
     }
     if len(stream.peaks) > _MOST_PEAKS:
         higher = {name: most for name, most in higher.items() if name in stream.peaks}
     if higher:
         stream.peaks = {**stream.peaks, **higher}
-    peak = _peak_of(columns_max)
+    peak = _peak_of(chunk)
     stream.peak_bytes = max((size for size in (stream.peak_bytes, peak) if size is not None), default=None)
 
 
-def phase_of(column: str) -> str | None:
-    """`forward` of `phase_forward_peak_bytes`; None for a column that is no phase's peak."""
-    is_phase = column.startswith("phase_") and column.endswith("_peak_bytes")
-    return column.removeprefix("phase_").removesuffix("_peak_bytes") if is_phase else None
-
-
-def _peak_of(columns_max: dict[str, Value]) -> int | None:
-    """Most allocated, from the maxima of a chunk's columns."""
-    candidates = [columns_max.get(name) for name in ("peak_allocated_bytes", "allocated_bytes")]
-    known = [int(value) for value in candidates if value is not None]
-    return max(known) if known else _int(columns_max.get("device_used_bytes"))
+def _peak_of(chunk: ReadChunk) -> int | None:
+    """Most allocated in a chunk."""
+    most = {name: chunk.stats[name][1] for name in _ALLOCATED if name in chunk.stats}
+    known = [int(value) for name in _ALLOCATED[:2] if (value := most.get(name)) is not None]
+    return max(known) if known else _int(most.get("device_used_bytes"))
 
 
 def _int(value: Value) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, Table
+from sqlalchemy import Connection, CursorResult, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -38,8 +38,17 @@ def upsert_all(session: Session, model: type[Base], rows: Sequence[dict[str, Any
         session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes), rows)
 
 
-def _insert(session: Session, model: type[Base]) -> sqlite.Insert | postgresql.Insert:
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
+def raise_to(connection: Connection, model: type[Base], key: dict[str, Any], column: str, value: int) -> None:
+    """Insert, or where the primary key is there already with less in `column`, raise it to `value`."""
+    statement = _insert(connection, model).values({**key, column: value})
+    more = statement.excluded[column]
+    where = more > _table(model).c[column]
+    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_={column: more}, where=where))
+
+
+def _insert(target: Session | Connection, model: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    bind = target if isinstance(target, Connection) else target.get_bind()
+    is_sqlite = bind.dialect.name == "sqlite"
     return sqlite.insert(_table(model)) if is_sqlite else postgresql.insert(_table(model))
 
 

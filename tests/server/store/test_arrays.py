@@ -33,7 +33,7 @@ def test_it_says_of_a_chunk_what_its_lists_say(columns, codec):
     packed = pack(columns, codec=codec)
     read = arrays.read_arrays(packed)
     listed = unpack(packed)
-    assert (read.names, read.rows) == (list(listed), len(listed["step"]))
+    assert read.header == read_header(packed)
     assert arrays.stats_of(read) == chunks.stats_of(listed)
     newest = {name: next((value for value in reversed(of) if value is not None), None) for name, of in listed.items()}
     assert arrays.newest_values(read) == {name: of if finite(of) else None for name, of in newest.items()}

@@ -69,8 +69,9 @@ def test_a_row_tells_the_facts_of_a_run(server, tell, stories, open_page):
         "gpt2-medium, longer context",
         "language",
         "ana on gpu-07",
-        "1,180 of 5,000",
+        "1,180\nof 5,000",
         "of 79.00 GiB",
+        "+43 % on predicted",
         "~420 steps",
     ):
         assert words in row
@@ -79,6 +80,36 @@ def test_a_row_tells_the_facts_of_a_run(server, tell, stories, open_page):
     )
     track, fill = bar[:2]
     assert 0.8 < fill / track < 0.9
+
+
+def test_chosen_runs_stay_chosen_while_the_list_changes_and_are_compared_tagged_and_archived(
+    server, tell, stories, open_page, until
+):
+    tell(stories.failed())
+    page = open_page(server.url)
+    chosen = page.locator("#chosen")
+    assert not chosen.is_visible()
+    page.get_by_label("Choose vit-b16 lr sweep").check()
+    assert page.locator("#compare").is_disabled()
+    tell(stories.lost())
+    until(lambda: len(names(page)) == 2)
+    assert page.get_by_label("Choose vit-b16 lr sweep").is_checked()
+    page.get_by_label("Choose all runs").check()
+    assert "2 runs chosen" in chosen.inner_text()
+    page.get_by_role("textbox", name="Tag").fill("vision-2")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cell-run .tag")
+    page.get_by_label("Choose all runs").check()
+    page.locator("#compare").click()
+    page.wait_for_url(re.compile(r"/compare\?runs=\w+,\w+$"))
+    page.go_back()
+    page.get_by_label("Choose resnet50 augment").check()
+    page.get_by_label("Choose vit-b16 lr sweep").uncheck()
+    page.get_by_role("button", name="Archive").click()
+    until(lambda: names(page) == ["vit-b16 lr sweep"])
+    page.get_by_role("link", name="Archived runs").click()
+    until(lambda: names(page) == ["resnet50 augment"])
+    assert page.locator(".sparkline polyline").count() == 1
 
 
 def test_alerts_tell_their_history_and_lead_to_the_run(server, tell, stories, open_page):

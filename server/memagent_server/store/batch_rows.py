@@ -26,6 +26,7 @@ class Found:
     """What is known of a batch's run and rank. `status` is None for a rank that is new, `digest` for a batch that is."""
 
     step: int
+    peak_ratio: float
     status: str | None
     is_current: bool
     is_replayed: bool
@@ -45,7 +46,16 @@ _NEWEST_SEQ = (
     .correlate(Rank)
     .scalar_subquery()
 )
-_FACTS = (Run.step, Rank.status, Rank.is_current, Rank.is_replayed, Rank.next_seq, Rank.last_seen_at, Batch.digest)
+_FACTS = (
+    Run.step,
+    Run.peak_ratio,
+    Rank.status,
+    Rank.is_current,
+    Rank.is_replayed,
+    Rank.next_seq,
+    Rank.last_seen_at,
+    Batch.digest,
+)
 _FIND = PreparedQuestion(
     select(*_FACTS, Batch.samples, _NEWEST_SEQ, Stream.device, *(getattr(Stream, name) for name in STREAM_STATE))
     .select_from(Run)
@@ -78,9 +88,13 @@ _MARK_RANK = PreparedChange(
     .values(next_seq=bindparam("next_seq"), last_seen_at=bindparam("last_seen_at"))
 )
 _MARK_RUN = PreparedChange(
-    update(Run).where(Run.id == _of_run).values(step=bindparam("step"), last_seen_at=bindparam("last_seen_at"))
+    update(Run)
+    .where(Run.id == _of_run)
+    .values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"), last_seen_at=bindparam("last_seen_at"))
 )
-_MARK_STEP = PreparedChange(update(Run).where(Run.id == _of_run).values(step=bindparam("step")))
+_MARK_STEP = PreparedChange(
+    update(Run).where(Run.id == _of_run).values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"))
+)
 
 
 def lock_run_of(connection: Connection, key: Key) -> None:
@@ -97,8 +111,9 @@ def find(connection: Connection, key: Key) -> Found:
     rows = _FIND.rows(connection, key)
     if not rows:
         raise UnknownRunError(key["run_id"])
-    found = Found(*rows[0][:9])
-    found.streams.update({row[9]: StreamState(*row[10:]) for row in rows if row[9] is not None})
+    facts = len(_FACTS) + 2
+    found = Found(*rows[0][:facts])
+    found.streams.update({row[facts]: StreamState(*row[facts + 1 :]) for row in rows if row[facts] is not None})
     return found
 
 
@@ -136,8 +151,13 @@ def mark_seen(connection: Connection, found: Found, key: Key, *, step: int, next
     _MARK_RANK.run(connection, {**of_rank, "next_seq": next_seq, "last_seen_at": seen_at})
     if not found.is_current:
         return
-    step = max(found.step, step)
+    reached = {"step": max(found.step, step), "peak_ratio": _peak_ratio(found)}
     if now is not None:
-        _MARK_RUN.run(connection, {**of_run, "step": step, "last_seen_at": now})
-    elif step != found.step:
-        _MARK_STEP.run(connection, {**of_run, "step": step})
+        _MARK_RUN.run(connection, {**of_run, **reached, "last_seen_at": now})
+    elif reached != {"step": found.step, "peak_ratio": found.peak_ratio}:
+        _MARK_STEP.run(connection, {**of_run, **reached})
+
+
+def _peak_ratio(found: Found) -> float:
+    """The run's, with what this batch has added to its rank's streams."""
+    return max([found.peak_ratio, *(stream.peak_ratio for stream in found.streams.values())])

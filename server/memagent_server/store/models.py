@@ -61,13 +61,33 @@ class Run(Base):
     error: Mapped[str | None] = mapped_column(Text)
     config: Mapped[dict[str, Any]] = mapped_column(default=dict)
     tags: Mapped[list[Any]] = mapped_column(default=list)
+    """What the list shows and searches; `RunTag` holds the same to filter by."""
+    are_tags_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether people have changed the tags: a launch that resumes the run then leaves them alone."""
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    is_archived: Mapped[bool] = mapped_column(default=False, server_default=false())
+    peak_ratio: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """Highest share of a limit that any of its streams has reached; 0 where none is known."""
 
     __table_args__ = (
-        Index("ix_runs_created", "created_at", "id"),
-        Index("ix_runs_project_created", "project", "created_at", "id"),
+        Index("ix_runs_archived_created", "is_archived", "created_at", "id"),
+        Index("ix_runs_archived_project", "is_archived", "project", "created_at", "id"),
+        Index("ix_runs_archived_status", "is_archived", "status", "created_at", "id"),
         Index("ix_runs_status_created", "status", "created_at", "id"),
+        Index("ix_runs_archived_name", "is_archived", "name", "id"),
+        Index("ix_runs_archived_peak", "is_archived", "peak_ratio", "id"),
     )
+
+
+class RunTag(Base):
+    """A tag of a run. `created_at` is the run's: a list by tag is read from the index in order."""
+
+    __tablename__ = "run_tags"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    tag: Mapped[str] = mapped_column(String(200), primary_key=True)
+    created_at: Mapped[float]
+
+    __table_args__ = (Index("ix_run_tags_tag", "tag", "created_at", "run_id"),)
 
 
 class Rank(Base):
@@ -116,6 +136,8 @@ class Stream(Base):
     """Most ever allocated, over all samples."""
     peaks: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
     """Most ever read of the columns that a prediction has a figure for: see `streams.PEAK_COLUMNS`."""
+    sparkline: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """The course of its memory in a few figures, for lists: see `store/sparkline.py`."""
     last_sample_at: Mapped[float | None]
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
 

@@ -1,32 +1,45 @@
-"""The list of runs: filtered, sorted, and paged by key, so that page 2,000 costs what page 1 does."""
+"""The list of runs: filtered, sorted, and paged by key, so that page 2,000 costs what page 1 does.
+
+1. Archived runs and the others are two lists. Each order has an index that begins with `is_archived` and ends with the id.
+2. A cursor is the key of a page's last run. A list by tag is read from the tags' own index, where it is by time.
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import String, cast, or_, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent.errors import WireError
-from memagent_server.store.models import Run
+from memagent_server.store.models import Run, RunTag
 
-Sort = Literal["-created_at", "created_at"]
+Sort = Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"]
+MOST_PROJECTS = 200
+SORTS: tuple[Sort, ...] = get_args(Sort)
 
 _SEARCHED = (Run.name, Run.id, Run.project, Run.user, Run.host)
+_KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
+    "created_at": (Run.created_at, float),
+    "name": (Run.name, str),
+    "peak_ratio": (Run.peak_ratio, float),
+}
 
 
 @dataclass(frozen=True)
 class RunQuery:
-    """`q` is looked for in name, id, project, user, host and tags, in any case. `cursor` is a page's `next_cursor`."""
+    """`q` is looked for in name, id, project, user, host, tags, in any case; `tag` is a whole one; `cursor` a page's `next_cursor`."""
 
     project: str | None = None
     status: str | None = None
+    tag: str | None = None
     q: str | None = None
+    is_archived: bool = False
     sort: Sort = "-created_at"
     limit: int = 50
     cursor: str | None = None
@@ -39,21 +52,38 @@ class RunPage:
 
 
 def list_runs(session: Session, query: RunQuery) -> RunPage:
-    """One page of runs. Raises WireError for a cursor that no page gave."""
-    newest_first = query.sort.startswith("-")
-    key = tuple_(Run.created_at, Run.id)
+    """One page of runs. Raises WireError for a cursor that no page in this order gave."""
+    name = query.sort.removeprefix("-")
+    column, kind = _KEYS[name]
     statement = select(Run).where(*_filters(query)).limit(query.limit + 1)
+    identifier: InstrumentedAttribute[str] = Run.id
+    if query.tag is not None:
+        statement = statement.join(RunTag, RunTag.run_id == Run.id).where(RunTag.tag == query.tag)
+        if name == "created_at":
+            column, identifier = RunTag.created_at, RunTag.run_id
     if query.cursor is not None:
-        after = tuple_(*_read_cursor(query.cursor))
-        statement = statement.where(key < after if newest_first else key > after)
-    order = (Run.created_at.desc(), Run.id.desc()) if newest_first else (Run.created_at, Run.id)
+        key, after = tuple_(column, identifier), tuple_(*_read_cursor(query.cursor, kind))
+        statement = statement.where(key < after if query.sort.startswith("-") else key > after)
+    order = (column.desc(), identifier.desc()) if query.sort.startswith("-") else (column, identifier)
     found = session.scalars(statement.order_by(*order)).all()
     page = found[: query.limit]
-    return RunPage(page, _cursor(page[-1]) if len(found) > len(page) else None)
+    return RunPage(page, _cursor(page[-1], name) if len(found) > len(page) else None)
+
+
+def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
+    """The projects of a list by name, at most MOST_PROJECTS; each costs one look into an index, however many runs it has."""
+    found: list[str] = []
+    query = select(Run.project).where(Run.is_archived.is_(is_archived)).order_by(Run.project).limit(1)
+    while len(found) < MOST_PROJECTS:
+        project = session.scalar(query if not found else query.where(Run.project > found[-1]))
+        if project is None:
+            break
+        found.append(project)
+    return found
 
 
 def _filters(query: RunQuery) -> list[ColumnElement[bool]]:
-    filters: list[ColumnElement[bool]] = []
+    filters: list[ColumnElement[bool]] = [Run.is_archived.is_(query.is_archived)]
     if query.project is not None:
         filters.append(Run.project == query.project)
     if query.status is not None:
@@ -64,15 +94,15 @@ def _filters(query: RunQuery) -> list[ColumnElement[bool]]:
     return filters
 
 
-def _cursor(run: Run) -> str:
-    return base64.urlsafe_b64encode(f"{run.created_at!r} {run.id}".encode()).decode().rstrip("=")
+def _cursor(run: Run, name: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([getattr(run, name), run.id]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str) -> tuple[float, str]:
+def _read_cursor(cursor: str, kind: type) -> tuple[Any, str]:
     try:
-        created_at, run_id = (
-            base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode().split(" ")
-        )
-        return float(created_at), run_id
-    except (ValueError, binascii.Error) as error:
-        raise WireError("cursor: no page gave this one", field="cursor") from error
+        value, run_id = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
+        if type(value) is kind and type(run_id) is str:
+            return value, run_id
+    except (ValueError, TypeError):
+        pass
+    raise WireError("cursor: no page in this order gave this one", field="cursor")

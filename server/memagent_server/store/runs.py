@@ -14,6 +14,7 @@ from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.contexts import learn_contexts
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Rank, Run
+from memagent_server.store.organise import set_tags
 from memagent_server.store.post_mortem import probable_cause
 from memagent_server.store.ranks import enter_rank, settle, worst_of
 from memagent_server.store.run_list import RunPage, RunQuery, list_runs
@@ -44,6 +45,8 @@ def start_run(session: Session, message: RunStart, now: float, *, live: bool = T
     rank = enter_rank(session, run, message.rank, message.attempt, now, live=live)
     if created or (message.rank == 0 and rank.is_current):
         _describe(run, message)
+        if not run.are_tags_edited:
+            set_tags(session, run, message.tags)
     enter_streams(session, rank, message.devices)
     return run, created
 
@@ -113,4 +116,4 @@ def _describe(run: Run, message: RunStart) -> None:
     run.user, run.host = message.user, message.host
     run.world_size, run.total_steps = message.world_size, message.total_steps
     run.started_at = message.started_at if message.started_at is not None else run.created_at
-    run.config, run.tags, run.environment = message.config, list(message.tags), message.environment
+    run.config, run.environment = message.config, message.environment

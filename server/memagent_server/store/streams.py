@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
+from memagent_server.store import sparkline
 from memagent_server.store.chunks import ReadChunk
 from memagent_server.store.models import Rank, Stream
 from memagent_server.store.prepared import PreparedChange
@@ -39,8 +40,14 @@ class StreamState:
     chunks: int
     peak_bytes: int | None
     peaks: dict[str, Any]
+    sparkline: dict[str, Any]
     last_sample_at: float | None
     latest: dict[str, Any]
+
+    @property
+    def peak_ratio(self) -> float:
+        """The highest share of its limit that it has reached; 0 where that is not known."""
+        return (self.peak_bytes or 0) / self.limit_bytes if self.limit_bytes else 0.0
 
 
 STREAM_STATE = tuple(StreamState.__dataclass_fields__)
@@ -59,6 +66,8 @@ def write_states(connection: Connection, states: Sequence[StreamState]) -> None:
 def grow(stream: StreamState, chunk: ReadChunk, now: float) -> None:
     """Count a chunk that was added to the stream. One that comes late does not turn back what is newest."""
     stream.chunks += 1
+    if stream.kind != SCALARS_STREAM:
+        stream.sparkline = sparkline.extended(stream.sparkline, stream.samples, _memory(chunk))
     stream.samples += chunk.rows
     stream.first_step = chunk.first_step if stream.first_step is None else min(chunk.first_step, stream.first_step)
     if stream.last_step is None or chunk.last_step >= stream.last_step:
@@ -108,6 +117,19 @@ def phase_of(column: str) -> str | None:
     if not (column.startswith("phase_") and column.endswith("_peak_bytes")):
         return None
     return column.removeprefix("phase_").removesuffix("_peak_bytes")
+
+
+def _memory(chunk: ReadChunk) -> dict[str, list[Value]]:
+    """The best reading of memory that the chunk has."""
+    ints = chunk.arrays.ints
+    name = next((name for name in sparkline.COLUMNS if name in ints.names and ints.has_any(name)), None)
+    if name is None:
+        return {}
+    values: list[Value] = ints.column(name).tolist()
+    if not ints.has_all(name) and ints.present is not None:
+        present = ints.present[ints.names.index(name)].tolist()
+        values = [value if is_there else None for value, is_there in zip(values, present, strict=True)]
+    return {name: values}
 
 
 def _show_newest(stream: StreamState, newest: Mapping[str, Value], now: float) -> None:
@@ -166,6 +188,7 @@ def _new(session: Session, rank: Rank, device: str) -> Stream:
         chunks=0,
         latest={},
         peaks={},
+        sparkline={},
     )
     session.add(stream)
     session.flush()

@@ -86,18 +86,20 @@ def _facts(run: Run) -> dict[str, Any]:
         "total_steps": run.total_steps,
         "world_size": run.world_size,
         "tags": run.tags,
+        "is_archived": run.is_archived,
     }
 
 
 def _memory(stream: Stream | None) -> dict[str, Any]:
     if stream is None:
-        return dict.fromkeys(("device", "device_name", "used_bytes", "peak_bytes", "limit_bytes"))
+        return dict.fromkeys(("device", "device_name", "used_bytes", "peak_bytes", "limit_bytes", "sparkline"))
     return {
         "device": stream.device,
         "device_name": stream.name,
         "used_bytes": used_bytes(stream),
         "peak_bytes": stream.peak_bytes,
         "limit_bytes": stream.limit_bytes,
+        "sparkline": stream.sparkline.get("peaks") or None,
     }
 
 

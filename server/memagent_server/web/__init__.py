@@ -2,7 +2,7 @@
 
 from flask import Blueprint
 
-from memagent_server.web import alerting, api, calculator, comparing, frame, login, notifications, pages
+from memagent_server.web import alerting, api, calculator, comparing, frame, login, notifications, organising, pages
 
 pages.blueprint.record_once(lambda state: frame.install(state.app))
 
@@ -11,6 +11,7 @@ blueprints: tuple[Blueprint, ...] = (
     alerting.blueprint,
     notifications.blueprint,
     pages.blueprint,
+    organising.blueprint,
     comparing.blueprint,
     calculator.blueprint,
     login.blueprint,

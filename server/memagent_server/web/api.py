@@ -25,7 +25,7 @@ from memagent_server.store.export import csv_lines
 from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.models import RUN_STATUSES, Run
 from memagent_server.store.predictions import describe_prediction, list_predictions
-from memagent_server.store.run_list import Sort
+from memagent_server.store.run_list import SORTS, Sort
 from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
 from memagent_server.store.series import DEFAULT_FIELDS, series
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of, viewer_of
@@ -63,8 +63,10 @@ def get_runs() -> Response:
     wanted = RunQuery(
         project=query.text("project"),
         status=query.choice("status", RUN_STATUSES),
+        tag=query.text("tag"),
         q=query.text("q"),
-        sort=cast("Sort", query.choice("sort", ("-created_at", "created_at")) or "-created_at"),
+        is_archived=query.choice("archived", ("0", "1")) == "1",
+        sort=cast("Sort", query.choice("sort", SORTS) or "-created_at"),
         limit=query.number("limit", least=1, most=200) or 50,
         cursor=query.text("cursor"),
     )

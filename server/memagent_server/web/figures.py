@@ -54,6 +54,35 @@ def memory_bar(run: Facts) -> MemoryBar | None:
     )
 
 
+@dataclass(frozen=True)
+class Sparkline:
+    """Points of the curve and of the area below it, on 100 by 24."""
+
+    line: str
+    area: str
+
+
+def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
+    """The course of memory from nothing to its peak; None where fewer than two figures are known."""
+    known = [(place, peak) for place, peak in enumerate(peaks or ()) if peak is not None]
+    if len(known) < 2:
+        return None
+    (first, _), (last, _) = known[0], known[-1]
+    largest = max(peak for _, peak in known) or 1
+    points = [f"{100 * (place - first) / (last - first):.1f},{23 - 21 * peak / largest:.1f}" for place, peak in known]
+    return Sparkline(" ".join(points), " ".join(["0,24", *points, "100,24"]))
+
+
+def against_prediction(run: Facts) -> tuple[str, str] | None:
+    """(text, tone) of a run's peak beside the predicted one: `+43 % on predicted`."""
+    peak, predicted = run.get("peak_bytes"), run.get("predicted_peak_bytes")
+    if peak is None or not predicted:
+        return None
+    percent = round(100 * (peak / predicted - 1))
+    text = "as predicted" if abs(percent) < 2 else f"{percent:+,} % on predicted".replace("-", "−")
+    return text, residual_tone(peak - predicted, predicted)
+
+
 def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
     """GET /components as titled groups of rows: components, the peak at each level, the peak of each phase. Empty groups are left out."""
     named = (

@@ -7,7 +7,9 @@ Pages refresh themselves by asking for themselves again (`static/live.js`): an E
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
+from urllib.parse import urlencode
 
 from flask import Blueprint, Response, render_template, request
 from sqlalchemy import func, select
@@ -22,6 +24,7 @@ from memagent_server.store.alerts import list_incidents
 from memagent_server.store.forecasts import describe_forecast, forecasts_of
 from memagent_server.store.models import RUN_STATUSES, Forecast, Incident, Run, Stream
 from memagent_server.store.predictions import prediction_for
+from memagent_server.store.run_list import SORTS, Sort, list_projects
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
@@ -32,6 +35,12 @@ from memagent_server.web.words import Facts
 blueprint = Blueprint("pages", __name__, template_folder="templates", static_folder="static", static_url_path="/static")
 
 RUNS_ON_A_PAGE = 50
+SORT_NAMES: dict[Sort, str] = {
+    "-created_at": "Newest first",
+    "created_at": "Oldest first",
+    "-peak_ratio": "Fullest first",
+    "name": "By name",
+}
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
 """A run that has ended changes no more, save for the notifications about it."""
@@ -39,17 +48,12 @@ REFRESH_ENDED_S = 15
 
 @blueprint.get("/")
 def show_runs() -> Response:
-    wanted = RunQuery(
-        project=query.text("project"),
-        status=query.choice("status", RUN_STATUSES),
-        q=query.text("q"),
-        limit=RUNS_ON_A_PAGE,
-        cursor=query.text("cursor"),
-    )
+    wanted = wanted_runs()
     context = current()
     with context.database.read() as session:
         page = list_runs(session, wanted)
         runs = summarize(session, page.runs)
+        projects = list_projects(session, is_archived=wanted.is_archived)
         shared = shared_facts(session)
         needs_token = not runs and not auth.is_open(session, context.settings)
     return answer_page(
@@ -57,12 +61,45 @@ def show_runs() -> Response:
         **shared,
         runs=runs,
         wanted=wanted,
+        address=partial(list_address, wanted),
+        projects=projects,
         statuses=RUN_STATUSES,
-        is_filtered=bool(wanted.q or wanted.status or wanted.project or wanted.cursor),
+        sorts=SORT_NAMES,
+        is_filtered=wanted != RunQuery(limit=RUNS_ON_A_PAGE, sort=wanted.sort),
         next_cursor=page.next_cursor,
         needs_token=needs_token,
         refresh_s=REFRESH_S,
     )
+
+
+def wanted_runs() -> RunQuery:
+    """What the address asks of the list. Raises Problem 422."""
+    sort = query.choice("sort", SORTS) or "-created_at"
+    return RunQuery(
+        project=query.text("project"),
+        status=query.choice("status", RUN_STATUSES),
+        tag=query.text("tag"),
+        q=query.text("q"),
+        is_archived=query.choice("archived", ("1",)) is not None,
+        sort=cast("Sort", sort),
+        limit=RUNS_ON_A_PAGE,
+        cursor=query.text("cursor"),
+    )
+
+
+def list_address(wanted: RunQuery, **changes: str | None) -> str:
+    """The list's first page with the same filters and order, save for the changes; None leaves one out."""
+    kept: dict[str, str | None] = {
+        "project": wanted.project,
+        "status": wanted.status,
+        "tag": wanted.tag,
+        "q": wanted.q,
+        "sort": wanted.sort if wanted.sort != RunQuery.sort else None,
+        "archived": "1" if wanted.is_archived else None,
+        **changes,
+    }
+    asked = urlencode({name: value for name, value in kept.items() if value})
+    return f"/?{asked}" if asked else "/"
 
 
 @blueprint.get("/runs/<run_id>")

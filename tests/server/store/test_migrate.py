@@ -18,7 +18,7 @@ from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
 from memagent_server.store.models import Alert, Base, Incident, Notification, Stream
 from memagent_server.store.predictions import list_predictions
-from memagent_server.store.runs import start_run
+from memagent_server.store.runs import RunQuery, list_runs, start_run
 from memagent_server.store.samples import add_batch, read_samples
 from memagent_server.store.snapshots import add_snapshot, list_snapshots, viewer_of
 
@@ -72,6 +72,34 @@ def test_the_bounds_of_a_prediction_survive_both_ways(empty):
     with empty.engine.connect() as connection:
         rows = connection.execute(text("SELECT low_bytes, high_bytes FROM predictions ORDER BY id")).all()
     assert [tuple(row) for row in rows] == [(90, 110), (None, None)]
+
+
+def test_runs_from_before_are_listed_by_tag_and_by_how_full_they_were(empty):
+    """0007 makes rows of their tags, and finds the highest share of a limit among their streams."""
+    migrate.upgrade(empty)
+    migrate.downgrade(empty, "0005")
+    with empty.engine.begin() as connection:
+        connection.execute(text(
+            "INSERT INTO runs (id, project, name, status, attempt, world_size, step, created_at, last_seen_at, config, tags, environment) "
+            "VALUES ('r', 'p', 'n', 'running', 0, 1, 0, 7.0, 7.0, '{}', '[\"a\", \"b\", \"a\"]', '{}'), "
+            "('s', 'p', 'n', 'running', 0, 1, 0, 8.0, 8.0, '{}', '[]', '{}')"
+        ))  # fmt: skip
+        for key, peak in ((1, "300"), (2, "500"), (3, "NULL")):
+            connection.execute(text(
+                "INSERT INTO streams (id, run_id, rank, attempt, is_current, device, kind, name, limit_bytes, samples, chunks, peak_bytes, "
+                f"latest) VALUES ({key}, 'r', {key}, 0, {'1' if empty.engine.dialect.name == 'sqlite' else 'true'}, 'D', 'cuda', 'D', "
+                f"1000, 0, 0, {peak}, '{{}}')"
+            ))  # fmt: skip
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        assert [run.id for run in list_runs(session, RunQuery(tag="b")).runs] == ["r"]
+        assert [(run.id, run.peak_ratio) for run in list_runs(session, RunQuery(sort="-peak_ratio")).runs] == [
+            ("r", 0.5),
+            ("s", 0.0),
+        ]
+    migrate.downgrade(empty, "0005")
+    with empty.engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM streams")).scalar() == 3
 
 
 def test_alerts_from_before_become_incidents_of_their_own(empty):

@@ -51,6 +51,8 @@ def test_a_summary_shows_the_stream_that_is_nearest_to_its_limit(database, run_i
         "total_steps": 9,
         "world_size": 1,
         "tags": ["a"],
+        "is_archived": False,
+        "sparkline": [950, 900],
         "device": "GPU-1",
         "device_name": "H100",
         "used_bytes": 900,

@@ -197,3 +197,28 @@ def test_warnings_are_marked_as_such_and_notes_by_their_rule():
         {"step": 9, "label": "warning", "tone": "critical"},
         {"step": 20, "label": "averted", "tone": "ok"},
     ]
+
+
+def test_a_sparkline_goes_from_edge_to_edge_and_from_nothing_to_its_peak():
+    line = figures.sparkline([None, 50, 100, None, 0])
+    assert line.line == "0.0,12.5 33.3,2.0 100.0,23.0"
+    assert line.area == "0,24 0.0,12.5 33.3,2.0 100.0,23.0 100,24"
+
+
+@pytest.mark.parametrize("peaks", [None, [], [5], [None, 5, None]])
+def test_one_figure_is_no_course(peaks):
+    assert figures.sparkline(peaks) is None
+
+
+@pytest.mark.parametrize(
+    ("peak", "predicted", "found"),
+    [
+        (143, 100, ("+43 % on predicted", "notice")),
+        (88, 100, ("−12 % on predicted", "plain")),
+        (101, 100, ("as predicted", "plain")),
+        (None, 100, None),
+        (100, None, None),
+    ],
+)
+def test_a_run_is_held_against_its_prediction(peak, predicted, found):
+    assert figures.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found

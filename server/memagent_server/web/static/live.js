@@ -54,8 +54,13 @@
   function swap(now, next) {
     const open = [...now.querySelectorAll("details[open][id]")].map((item) => item.id);
     const focus = now.contains(document.activeElement) ? pathTo(now, document.activeElement) : null;
+    const checked = [...now.querySelectorAll("input:checked[name][value]")].map((box) => [box.name, box.value]);
     const part = document.adoptNode(next);
     now.replaceWith(part);
+    for (const [name, value] of checked) {
+      const box = part.querySelector(`input[name="${CSS.escape(name)}"][value="${CSS.escape(value)}"]`);
+      if (box) box.checked = true;
+    }
     for (const id of open) part.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
     if (focus) follow(part, focus)?.focus({ preventScroll: true });
   }

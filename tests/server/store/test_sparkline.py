@@ -1,0 +1,58 @@
+"""The course of memory in a few figures: the same whichever way the samples came in, and no peak of it is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_server.store.sparkline import POINTS, extended
+
+
+def told(values, sizes, column="allocated_bytes"):
+    kept, before = {}, 0
+    for size in sizes:
+        part = values[before : before + size]
+        kept = extended(kept, before, {column: part})
+        before += len(part)
+    return kept
+
+
+def test_a_short_run_is_told_sample_by_sample():
+    assert told([3, 1, 2], [2, 1]) == {"width": 1, "peaks": [3, 1, 2]}
+
+
+def test_a_long_run_is_told_in_as_few_figures():
+    kept = told(list(range(1000)), [7] * 143)
+    assert kept["width"] == 32
+    assert kept["peaks"] == [*range(31, 999, 32), 999]
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 2**40)), min_size=1, max_size=300),
+    st.lists(st.integers(1, 90), min_size=300, max_size=300),
+)
+def test_it_does_not_matter_how_the_samples_came(values, sizes):
+    known = [value for value in values if value is not None]
+    kept = told(values, sizes)
+    assert kept["peaks"] == told(values, [1] * 300)["peaks"]
+    assert len(kept["peaks"]) <= POINTS
+    assert max((peak for peak in kept["peaks"] if peak is not None), default=None) == max(known, default=None)
+
+
+def test_a_stream_from_before_begins_where_it_stands():
+    kept = extended({}, 100, {"allocated_bytes": [5, 6]})
+    assert kept == {"width": 4, "peaks": [*[None] * 25, 6]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "peaks"),
+    [
+        ({"allocated_bytes": [1], "peak_allocated_bytes": [2]}, [2]),
+        ({"peak_allocated_bytes": [None], "allocated_bytes": [1]}, [1]),
+        ({"device_used_bytes": [4]}, [4]),
+        ({"temperature": [70]}, []),
+    ],
+)
+def test_the_best_reading_of_memory_counts(columns, peaks):
+    assert extended({}, 0, columns)["peaks"] == peaks

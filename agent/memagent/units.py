@@ -19,6 +19,8 @@ _FACTORS = {
     "g": GIB, "gib": GIB, "gb": 10**9,
     "t": TIB, "tib": TIB, "tb": 10**12,
 }  # fmt: skip
+_AGE = re.compile(r"([0-9]{1,6})([hdw])")
+_AGE_UNIT_S = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -35,6 +37,14 @@ def parse_bytes(text: str | int) -> int:
     if size <= 0:
         raise SettingError(f"{text!r} is not a size: it must be more than zero")
     return size
+
+
+def parse_age(what: str, text: str) -> float:
+    """Seconds of `12h`, `30d` or `8w`. Raises SettingError that names `what` for anything else."""
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise SettingError(f"{what} is {text!r}: write 12h, 30d or 8w")
+    return int(match[1]) * _AGE_UNIT_S[match[2]]
 
 
 def format_bytes(size: float | None) -> str:

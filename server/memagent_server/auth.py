@@ -1,7 +1,9 @@
 """Who may do what: bearer tokens with a scope, a signed cookie for browsers, and an open door on loopback only.
 
 1. A token is random, shown once, and kept as HMAC-SHA256 under the server's secret key: a stolen database opens nothing.
-2. Scopes: `ingest` may post what agents post, `read` may get, `admin` may do everything. MEMAGENT_ADMIN_TOKEN is one more admin.
+2. Scopes: `ingest` may post what agents post; `read` may look, and say of an alert that it was seen; `admin` may do everything.
+   MEMAGENT_ADMIN_TOKEN is one more admin. What a route demands stands beside it: see `permit`.
+   A token that is limited to projects sees and writes their runs only, and changes nothing that concerns the whole server.
 3. While no token was ever made and no admin token is set, everybody on this machine may do everything: the server then listens on loopback
    only, and answers nobody else, nor through a proxy. A web page in somebody's browser can reach loopback too (DNS rebinding), so the Host
    header must then be a loopback name.
@@ -15,40 +17,45 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, current_app, g, request
 from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy.orm import Session
 
-from memagent_server.context import Context, current
+from memagent_server.context import Context, current, limit_to
+from memagent_server.permit import Permit, permit_of
 from memagent_server.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.models import Token
-from memagent_server.store.tokens import any_token, find_token, get_token, mark_used
+from memagent_server.store.tokens import any_token, create_token, find_token, get_token, mark_used
 
 COOKIE = "memagent_session"
 SESSION_S = 14 * 86400
 USED_EVERY_S = 60.0
 """`last_used_at` is written at most this often, so that reading does not become writing."""
 
-_OPEN_PATHS = ("/healthz", "/readyz", "/login", "/logout")
+_OPEN_PATHS = ("/healthz", "/readyz", "/openapi.json", "/login", "/logout")
 _OPEN_FOLDERS = ("/static/",)
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_AGENT_VERBS = ("batches", "predictions", "snapshots", "finish")
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a token allows. `token_id` is None for the admin token of the settings and for the open door."""
+    """What a token allows. `token_id` is None for the admin token of the settings and for the open door; no `projects` are all."""
 
     scope: str
     token_id: int | None = None
     name: str = ""
+    projects: tuple[str, ...] = ()
 
     def allows(self, scope: str) -> bool:
         return self.scope in (scope, "admin")
+
+    def sees(self, project: str) -> bool:
+        return not self.projects or project in self.projects
 
 
 OPEN_DOOR = Access("admin", name="everybody")
@@ -64,12 +71,30 @@ def token_hash(settings: Settings, token: str) -> str:
     return hmac.new(settings.secret_key.encode(), token.encode(), hashlib.sha256).hexdigest()
 
 
-def check_token(session: Session, settings: Settings, token: str) -> Access | None:
-    """What a token allows, or None where it is unknown or revoked. Takes as long for a wrong token as for a right one."""
+def issue_token(
+    session: Session,
+    settings: Settings,
+    *,
+    name: str,
+    scope: str,
+    now: float,
+    projects: Sequence[str] = (),
+    expires_at: float | None = None,
+) -> tuple[str, Token]:
+    """A new token, which nobody can show again, and what is kept of it."""
+    secret = new_token()
+    kept = create_token(
+        session, name=name, scope=scope, token_hash=token_hash(settings, secret), now=now, projects=projects, expires_at=expires_at
+    )  # fmt: skip
+    return secret, kept
+
+
+def check_token(session: Session, settings: Settings, token: str, now: float) -> Access | None:
+    """What a token allows, or None where it is unknown, revoked or expired. Takes as long for a wrong token as for a right one."""
     hashed = token_hash(settings, token)
     if settings.admin_token is not None and hmac.compare_digest(hashed, token_hash(settings, settings.admin_token)):
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN")
-    found = find_token(session, hashed)
+    found = find_token(session, hashed, now)
     return _access(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
 
 
@@ -110,20 +135,21 @@ def check_request() -> Response | None:
     if _is_open_path(request.path):
         return None
     context = current()
-    needed = needed_scope(request.method, request.path)
+    now = context.clock()
     with context.database.read() as session:
         if is_open(session, context.settings):
             _refuse_foreign_host()
             refuse_foreign_origin()
             g.memagent_access = OPEN_DOOR
             return None
-        access, used_at = _find_access(session, context.settings)
+        access, used_at = _find_access(session, context.settings, now)
     if access is None:
         return _ask_for_token()
-    if not access.allows(needed):
-        raise Problem(403, f"this token has the scope {access.scope}, and this needs {needed}")
-    _note_use(context, access, used_at)
+    _check_permit(access, needed())
+    _note_use(context, access, used_at, now)
     g.memagent_access = access
+    if access.projects:
+        limit_to(access.projects)
     return None
 
 
@@ -132,33 +158,50 @@ def who() -> Access | None:
     return getattr(g, "memagent_access", None)
 
 
-def needed_scope(method: str, path: str) -> str:
-    """The scope that a request needs."""
-    parts = path.strip("/").split("/")
-    if method in SAFE_METHODS or (method, path) == ("POST", "/api/v1/estimate"):
-        return "read"
-    is_runs = method == "POST" and parts[:3] == ["api", "v1", "runs"]
-    if is_runs and (len(parts) == 3 or (len(parts) == 5 and parts[4] in _AGENT_VERBS)):
-        return "ingest"
-    return "admin"
+def check_project(project: str) -> None:
+    """Refuse a request that would write to a project that its token does not see. Raises Problem 403."""
+    access = who()
+    if access is not None and not access.sees(project):
+        raise Problem(403, f"this token is for {_listed(access)} only, not for {project!r}", field="project")
 
 
-def _find_access(session: Session, settings: Settings) -> tuple[Access | None, float | None]:
+def needed() -> Permit:
+    """What this request demands of its token."""
+    changes = request.method not in SAFE_METHODS
+    if request.endpoint is None:
+        return Permit("admin" if changes else "read")
+    return permit_of(current_app.view_functions[request.endpoint], changes=changes)
+
+
+def _check_permit(access: Access, permit: Permit) -> None:
+    if permit.scope is not None and not access.allows(permit.scope):
+        raise Problem(403, f"this token has the scope {access.scope}, and this needs {permit.scope}")
+    if permit.of_server and access.projects:
+        raise Problem(
+            403, f"this token is for {_listed(access)} only, and this concerns the whole server: it needs one for all projects"
+        )  # fmt: skip
+
+
+def _listed(access: Access) -> str:
+    return f"the project{'s' if len(access.projects) > 1 else ''} {', '.join(access.projects)}"
+
+
+def _find_access(session: Session, settings: Settings, now: float) -> tuple[Access | None, float | None]:
     """What the request's token or cookie allows, and when the token was used last."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if token:
-        access = check_token(session, settings, token.strip()) if scheme.lower() == "bearer" else None
+        access = check_token(session, settings, token.strip(), now) if scheme.lower() == "bearer" else None
     else:
-        access = _check_cookie(session, settings)
+        access = _check_cookie(session, settings, now)
         if access is not None:
             refuse_foreign_origin()
     if access is None or access.token_id is None:
         return access, None
-    row = get_token(session, access.token_id)
+    row = get_token(session, access.token_id, now)
     return access, row.last_used_at if row is not None else None
 
 
-def _check_cookie(session: Session, settings: Settings) -> Access | None:
+def _check_cookie(session: Session, settings: Settings, now: float) -> Access | None:
     cookie = request.cookies.get(settings.cookie_name(COOKIE))
     if not cookie:
         return None
@@ -169,12 +212,12 @@ def _check_cookie(session: Session, settings: Settings) -> Access | None:
     if isinstance(key, str):
         is_admin = settings.admin_token is not None and hmac.compare_digest(key, _admin_key(settings))
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN") if is_admin else None
-    row = get_token(session, key)
+    row = get_token(session, key, now)
     return _access(row) if row is not None else None
 
 
 def _access(token: Token) -> Access:
-    return Access(token.scope, token.id, token.name)
+    return Access(token.scope, token.id, token.name, tuple(token.projects))
 
 
 def _admin_key(settings: Settings) -> str:
@@ -241,8 +284,7 @@ def refuse_foreign_origin() -> None:
         raise Problem(403, "a page of another site may not change anything here")
 
 
-def _note_use(context: Context, access: Access, used_at: float | None) -> None:
-    now = context.clock()
+def _note_use(context: Context, access: Access, used_at: float | None, now: float) -> None:
     if access.token_id is None or (used_at is not None and now - used_at < USED_EVERY_S):
         return
     with context.database.write() as session:

@@ -7,7 +7,7 @@ from flask import Response
 
 from memagent_server import auth
 from memagent_server.app import create_app
-from memagent_server.store.tokens import add_token, list_tokens, revoke_tokens
+from memagent_server.store.tokens import list_tokens, revoke_tokens
 
 NOW = 1_000_000.0
 
@@ -21,11 +21,9 @@ def settings(make_settings, sqlite_database):
 def token_of(sqlite_database, settings):
     """Makes a token of a scope."""
 
-    def token_of(scope, name="t"):
-        token = auth.new_token()
+    def token_of(scope, name="t", **limits):
         with sqlite_database.write() as session:
-            add_token(session, name, scope, auth.token_hash(settings, token), NOW)
-        return token
+            return auth.issue_token(session, settings, name=name, scope=scope, now=NOW, **limits)[0]
 
     return token_of
 
@@ -65,7 +63,15 @@ def test_the_first_token_closes_it_and_revoking_it_does_not_open_it(sqlite_clien
         ("POST", "/api/v1/estimate", {"read", "admin"}),
         ("GET", "/metrics", {"read", "admin"}),
         ("DELETE", "/api/v1/runs/r", {"admin"}),
-        ("POST", "/api/v1/alerts/1/ack", {"admin"}),
+        ("POST", "/api/v1/runs/r/snapshots", {"ingest", "admin"}),
+        ("POST", "/api/v1/alerts/1/ack", {"read", "admin"}),
+        ("POST", "/api/v1/alerts/1/snooze", {"read", "admin"}),
+        ("POST", "/api/v1/alerts/1/false-alarm", {"read", "admin"}),
+        ("POST", "/alerts/1/say", {"read", "admin"}),
+        ("PUT", "/api/v1/rules", {"admin"}),
+        ("POST", "/settings", {"admin"}),
+        ("POST", "/api/v1/notifications/1/retry", {"admin"}),
+        ("POST", "/api/v1/channels/webhook/test", {"admin"}),
         ("POST", "/anything/new", {"admin"}),
     ],
 )
@@ -88,6 +94,19 @@ def test_a_revoked_token_is_worthless_at_once(sqlite_client, sqlite_database, to
     with sqlite_database.write() as session:
         revoke_tokens(session, "ana", NOW)
     assert sqlite_client.get("/api/v1/runs", headers=bearer(token)).status_code == 401
+
+
+def test_an_expired_token_is_worthless_and_so_is_its_cookie(settings, sqlite_database, token_of):
+    clock = [NOW]
+    client = create_app(settings, sqlite_database, clock=lambda: clock[0]).test_client()
+    token = token_of("read", expires_at=NOW + 60)
+    assert client.get("/api/v1/runs", headers=bearer(token)).status_code == 200
+    assert client.post("/login", data={"token": token}).status_code == 303
+    assert client.get("/api/v1/runs").status_code == 200
+    clock[0] = NOW + 60
+    assert client.get("/api/v1/runs", headers=bearer(token)).status_code == 401
+    assert client.get("/api/v1/runs").status_code == 401
+    assert client.post("/login", data={"token": token}).status_code == 401
 
 
 def test_the_admin_token_of_the_settings_closes_the_door_and_opens_it(make_settings, sqlite_database):
@@ -153,7 +172,7 @@ def log_in(sqlite_database, settings):
 
     def log_in(client, token, used=settings):
         with sqlite_database.read() as session:
-            access = auth.check_token(session, used, token)
+            access = auth.check_token(session, used, token, NOW)
         response = Response()
         auth.log_in(response, used, access)
         cookie = response.headers["Set-Cookie"]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from dataclasses import asdict
 
 from memagent.errors import SettingError
-from memagent.units import format_bytes
+from memagent.units import format_bytes, parse_age
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 from memagent_server.store.retention import OldRun, drop_run, drop_samples, find_old
-
-_UNIT_S = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,11 +48,8 @@ def _age_s(arguments: argparse.Namespace, settings: Settings) -> float:
     if arguments.older_than is None:
         if arguments.runs:
             raise SettingError("--runs deletes runs for good: say how old they must be, as in --older-than 90d")
-        return settings.retention_days * _UNIT_S["d"]
-    match = re.fullmatch(r"(\d{1,6})([hdw])", arguments.older_than)
-    if match is None:
-        raise SettingError(f"--older-than is {arguments.older_than!r}: write 12h, 30d or 8w")
-    return int(match[1]) * _UNIT_S[match[2]]
+        return settings.retention_days * 86_400.0
+    return parse_age("--older-than", arguments.older_than)
 
 
 def _prune(database: Database, found: list[OldRun], before: float, *, whole: bool) -> list[OldRun]:

@@ -7,13 +7,12 @@ import json
 import time
 from typing import Any
 
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, SettingError
+from memagent.units import parse_age
 from memagent_server import auth
 from memagent_server.settings import Settings
 from memagent_server.store import migrate, tokens
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Token
-from memagent_server.store.times import iso
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--scope", choices=tokens.SCOPES, default="ingest", help="what it allows (default: ingest, for agents)"
     )
+    create.add_argument(
+        "--project",
+        action="append",
+        default=[],
+        help="limit it to the runs of this project; may be given several times",
+    )
+    create.add_argument("--expires", metavar="AGE", help="it is worthless after 12h, 90d or 8w (default: never)")
     create.add_argument("--json", action="store_true", help="print JSON")
     listing = actions.add_parser("list", help="all tokens, without their secret")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -42,30 +48,41 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace, settings: Settings, database: Database) -> None:
-    if not 0 < len(arguments.name) <= 200:
-        raise MemagentError("a token's name has 1 to 200 characters")
-    secret = auth.new_token()
+    for what, text in (("a token's name", arguments.name), *(("a project", name) for name in arguments.project)):
+        if not 0 < len(text) <= 200:
+            raise SettingError(f"{what} has 1 to 200 characters")
+    now = time.time()
+    expires_at = now + parse_age("--expires", arguments.expires) if arguments.expires is not None else None
     with database.write() as session:
-        made = tokens.add_token(
-            session, arguments.name, arguments.scope, auth.token_hash(settings, secret), time.time()
-        )
-        facts = _facts(made)
+        secret, made = auth.issue_token(
+            session, settings, name=arguments.name, scope=arguments.scope, now=now, projects=arguments.project, expires_at=expires_at
+        )  # fmt: skip
+        facts = tokens.describe_token(made)
     print(json.dumps({**facts, "token": secret}) if arguments.json else secret)
 
 
 def _list(arguments: argparse.Namespace, _settings: Settings, database: Database) -> None:
     with database.read() as session:
-        found = [_facts(token) for token in tokens.list_tokens(session)]
+        found = [tokens.describe_token(token) for token in tokens.list_tokens(session)]
     if arguments.json:
         print(json.dumps(found))
         return
     for facts in found:
-        state = (
-            f"revoked {facts['revoked_at']}" if facts["revoked_at"] else f"last used {facts['last_used_at'] or 'never'}"
-        )
-        print(f"{facts['id']:>4}  {facts['scope']:<6}  {facts['name']}  (made {facts['created_at']}, {state})")
+        print(_line(facts))
     if not found:
         print("there is no token; `memagent token create NAME --scope ingest` makes one")
+
+
+def _line(facts: dict[str, Any]) -> str:
+    projects = f" for {', '.join(facts['projects'])}" if facts["projects"] else ""
+    last_used = f"last used {facts['last_used_at'] or 'never'}"
+    ends = (
+        f"revoked {facts['revoked_at']}"
+        if facts["revoked_at"]
+        else facts["expires_at"] and f"expires {facts['expires_at']}"
+    )
+    told = ", ".join(filter(None, (f"made {facts['created_at']}", last_used, ends)))
+    return f"{facts['id']:>4}  {facts['scope']:<6}  {facts['name']}{projects}  ({told})"
 
 
 def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Database) -> None:
@@ -74,14 +91,3 @@ def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Databa
     if not revoked:
         raise MemagentError(f"no valid token is called {arguments.which!r}; `memagent token list` shows them")
     print(f"revoked {revoked} token{'s' if revoked > 1 else ''}")
-
-
-def _facts(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scope": token.scope,
-        "created_at": iso(token.created_at),
-        "last_used_at": iso(token.last_used_at),
-        "revoked_at": iso(token.revoked_at),
-    }

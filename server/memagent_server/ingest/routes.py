@@ -16,15 +16,18 @@ from memagent.wire.messages import (
     RunStart,
     SnapshotMessage,
 )
-from memagent_server import telemetry
+from memagent_server import auth, telemetry
 from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
+from memagent_server.permit import permit
+from memagent_server.store.engine import Database
+from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import Rank
 from memagent_server.store.predictions import add_prediction
-from memagent_server.store.runs import finish_run, start_run
+from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
@@ -36,9 +39,11 @@ blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 
 
 @blueprint.post("")
+@permit("ingest")
 def post_run() -> Response:
     context = current()
     message = check_start(read_message(request, RunStart))
+    auth.check_project(message.project)
     with context.database.write() as session:
         run, created = start_run(session, message, context.clock(), live=_is_live())
         next_seq = session.get_one(Rank, (run.id, message.rank, message.attempt)).next_seq
@@ -47,8 +52,10 @@ def post_run() -> Response:
 
 
 @blueprint.post("/<run_id>/batches")
+@permit("ingest")
 def post_batch(run_id: str) -> Response:
     context = current()
+    _check_seen(context.database, run_id)
     batch, chunks = check_batch(read_message(request, Batch))
     with context.database.write() as session:
         accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks, live=_is_live())
@@ -59,6 +66,7 @@ def post_batch(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/predictions")
+@permit("ingest")
 def post_prediction(run_id: str) -> Response:
     context = current()
     message = storable(read_message(request, PredictionMessage))
@@ -68,6 +76,7 @@ def post_prediction(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/snapshots")
+@permit("ingest")
 def post_snapshot(run_id: str) -> Response:
     context = current()
     message = check_snapshot(read_message(request, SnapshotMessage))
@@ -77,12 +86,21 @@ def post_snapshot(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/finish")
+@permit("ingest")
 def post_finish(run_id: str) -> Response:
     context = current()
     message = storable(read_message(request, Finish))
     with context.database.write() as session:
         run = finish_run(session, run_id, message, context.clock(), live=_is_live())
     return json_answer({"run_id": run.id, "status": run.status})
+
+
+def _check_seen(database: Database, run_id: str) -> None:
+    """A token that is limited to projects finds no other's run. The statements that store a batch are prepared, and look at no limits."""
+    if database.is_limited:
+        with database.read() as session:
+            if get_run(session, run_id) is None:
+                raise UnknownRunError(run_id)
 
 
 def _commands(session: Session, run_id: str, batch: Batch, risk: Risk | None) -> list[Command]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
+from memagent_server.store.limits import LimitedSession, limited_info
 from memagent_server.store.troubles import BROKEN_DISK, READ_ONLY, trouble_of
 
 BUSY_TIMEOUT_S = 30
@@ -43,11 +45,16 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = _create(url)
-        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._sessions: sessionmaker[Any] = sessionmaker(self.engine, expire_on_commit=False)
 
     @property
     def is_sqlite(self) -> bool:
         return self.engine.dialect.name == "sqlite"
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its sessions see the runs of some projects only."""
+        return self._sessions.class_ is LimitedSession
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -67,6 +74,14 @@ class Database:
             if trouble_of(error) in _LASTING:
                 self.engine.dispose()
             raise
+
+    def limited_to(self, projects: tuple[str, ...]) -> Database:
+        """The same database as one who may see the runs of these projects only: see `store.limits`."""
+        view = copy(self)
+        view._sessions = sessionmaker(
+            self.engine, class_=LimitedSession, info=limited_info(projects), expire_on_commit=False
+        )
+        return view
 
     def close(self) -> None:
         self.engine.dispose()

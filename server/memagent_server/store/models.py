@@ -454,7 +454,10 @@ class Token(Base):
     name: Mapped[str] = mapped_column(String(200))
     scope: Mapped[str] = mapped_column(String(20))
     """ingest, read or admin"""
+    projects: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """The projects whose runs it opens; none named is all."""
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float]
+    expires_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
     revoked_at: Mapped[float | None]

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.contexts import learn_contexts
-from memagent_server.store.errors import UnknownRunError
+from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.models import Rank, Run
 from memagent_server.store.organise import set_tags
 from memagent_server.store.post_mortem import probable_cause
@@ -39,9 +39,16 @@ __all__ = [
 
 
 def start_run(session: Session, message: RunStart, now: float, *, live: bool = True) -> tuple[Run, bool]:
-    """Create or resume a run, and say whether it was created. Saying it twice changes nothing. `live`: see `enter_rank`."""
+    """Create or resume a run, and say whether it was created. Saying it twice changes nothing. `live`: see `enter_rank`.
+
+    Raises ConflictError where the id is that of a run which the session does not see: see `store.limits`.
+    """
     created = insert_if_missing(session, Run, _blank(message, now))
-    run = lock_run(session, message.run_id)
+    try:
+        run = lock_run(session, message.run_id)
+    except UnknownRunError as error:
+        taken = f"the run id {message.run_id!r} is taken by a run that this token may not see: choose another"
+        raise ConflictError(taken) from error
     rank = enter_rank(session, run, message.rank, message.attempt, now, live=live)
     if created or (message.rank == 0 and rank.is_current):
         _describe(run, message)

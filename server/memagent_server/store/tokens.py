@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.store.models import Token
+from memagent_server.store.times import iso
 
 SCOPES = ("ingest", "read", "admin")
 
 
-def add_token(session: Session, name: str, scope: str, token_hash: str, now: float) -> Token:
-    token = Token(name=name, scope=scope, hash=token_hash, created_at=now)
+def create_token(
+    session: Session,
+    *,
+    name: str,
+    scope: str,
+    token_hash: str,
+    now: float,
+    projects: Sequence[str] = (),
+    expires_at: float | None = None,
+) -> Token:
+    """Keep a token by its hash. With `projects` it opens the runs of these only, with `expires_at` until then only."""
+    token = Token(
+        name=name,
+        scope=scope,
+        hash=token_hash,
+        created_at=now,
+        projects=list(dict.fromkeys(projects)),
+        expires_at=expires_at,
+    )
     session.add(token)
     session.flush()
     return token
@@ -24,15 +44,28 @@ def list_tokens(session: Session) -> Sequence[Token]:
     return session.scalars(select(Token).order_by(Token.id)).all()
 
 
-def find_token(session: Session, token_hash: str) -> Token | None:
-    """The token of that hash, unless it has been revoked."""
-    return session.scalar(select(Token).where(Token.hash == token_hash, Token.revoked_at.is_(None)))
+def describe_token(token: Token) -> dict[str, Any]:
+    """What may be told of a token: all but its hash."""
+    return {
+        "id": token.id,
+        "name": token.name,
+        "scope": token.scope,
+        "projects": token.projects,
+        "created_at": iso(token.created_at),
+        "expires_at": iso(token.expires_at),
+        "last_used_at": iso(token.last_used_at),
+        "revoked_at": iso(token.revoked_at),
+    }
 
 
-def get_token(session: Session, token_id: int) -> Token | None:
-    """The token of that id, unless it has been revoked."""
-    token = session.get(Token, token_id)
-    return token if token is not None and token.revoked_at is None else None
+def find_token(session: Session, token_hash: str, now: float) -> Token | None:
+    """The token of that hash, unless it was revoked or has expired."""
+    return session.scalar(select(Token).where(Token.hash == token_hash, *_valid(now)))
+
+
+def get_token(session: Session, token_id: int, now: float) -> Token | None:
+    """The token of that id, unless it was revoked or has expired."""
+    return session.scalar(select(Token).where(Token.id == token_id, *_valid(now)))
 
 
 def any_token(session: Session) -> bool:
@@ -40,13 +73,27 @@ def any_token(session: Session) -> bool:
     return session.scalar(select(Token.id).limit(1)) is not None
 
 
+def revoke_token(session: Session, token_id: int, now: float) -> bool:
+    """Revoke one; whether it was not revoked before."""
+    return _revoke(session, Token.id == token_id, now) == 1
+
+
 def revoke_tokens(session: Session, name_or_id: str, now: float) -> int:
-    """Revoke by name or id; how many that were valid until now."""
+    """Revoke by name or id; how many that were not revoked before."""
     which = Token.name == name_or_id
     if name_or_id.isdecimal() and len(name_or_id) < 10:
         which = or_(which, Token.id == int(name_or_id))
-    return int(session.execute(update(Token).where(which, Token.revoked_at.is_(None)).values(revoked_at=now)).rowcount)  # type: ignore[attr-defined]
+    return _revoke(session, which, now)
 
 
 def mark_used(session: Session, token_id: int, now: float) -> None:
     session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
+
+
+def _valid(now: float) -> tuple[ColumnElement[bool], ...]:
+    return Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now)
+
+
+def _revoke(session: Session, which: ColumnElement[bool], now: float) -> int:
+    changed = session.execute(update(Token).where(which, Token.revoked_at.is_(None)).values(revoked_at=now))
+    return int(changed.rowcount)  # type: ignore[attr-defined]

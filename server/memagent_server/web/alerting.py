@@ -17,6 +17,7 @@ from memagent_server.alerts.rules import RULES, TELLS, Rule
 from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
+from memagent_server.permit import permit
 from memagent_server.problems import Problem
 from memagent_server.store.alerts import describe_alert, list_alerts, list_incidents
 from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
@@ -82,12 +83,14 @@ def show_alerts() -> Response:
 
 
 @blueprint.post(f"{_V1}/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):what>")
+@permit("read")
 def post_said(alert_id: int, what: str) -> Response:
     said = read_message(request, Said) if request.content_length else Said()
     return json_answer(_say(alert_id, what, said))
 
 
 @blueprint.post("/alerts/<int:alert_id>/say")
+@permit("read")
 def say(alert_id: int) -> Response:
     what = request.form.get("what", "")
     if what not in _SAYINGS:
@@ -145,6 +148,7 @@ def get_rules() -> Response:
 
 
 @blueprint.put(f"{_V1}/rules")
+@permit("admin")
 def put_rules() -> Response:
     project = query.text("project") or EVERY_PROJECT
     wishes = read_message(request, RuleWishes)
@@ -166,6 +170,7 @@ def show_settings() -> Response:
 
 
 @blueprint.post("/settings")
+@permit("admin")
 def save_settings() -> Response:
     project = request.form.get("project") or EVERY_PROJECT
     if len(project) > 200 or "\0" in project:
@@ -197,7 +202,8 @@ def _from_form(rule: Rule) -> RuleWish:
 
 
 def _keep(session: Session, project: str, wishes: RuleWishes) -> None:
-    """Check all of them, then keep those that change anything. Raises Problem 422."""
+    """Check all of them, then keep those that change anything. Raises Problem 403 or 422."""
+    auth.check_project(project)
     for name, wish in wishes.rules.items():
         if name not in RULES:
             raise Problem(

@@ -16,6 +16,7 @@ from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
+from memagent_server.permit import permit
 from memagent_server.problems import Problem
 from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
@@ -88,6 +89,7 @@ def get_one_run(run_id: str) -> Response:
 
 
 @blueprint.delete(f"{_V1}/runs/<run_id>")
+@permit("admin")
 def delete_one_run(run_id: str) -> Response:
     with current().database.write() as session:
         lock_run(session, run_id)
@@ -211,6 +213,7 @@ def get_comparison() -> Response:
 
 
 @blueprint.post(f"{_V1}/estimate")
+@permit("read")
 def post_estimate() -> Response:
     asked = read_message(request, EstimateRequest)
     with current().database.read() as session:

@@ -23,9 +23,11 @@ def show_login() -> Response:
 def log_in() -> Response:
     context = current()
     with context.database.read() as session:
-        access = auth.check_token(session, context.settings, request.form.get("token", "").strip())
+        access = auth.check_token(session, context.settings, request.form.get("token", "").strip(), context.clock())
     if access is None:
-        return _form(wrong="No such token, or it was revoked. Check that it was pasted whole.", status=401)
+        return _form(
+            wrong="No such token, or it was revoked or has expired. Check that it was pasted whole.", status=401
+        )
     if not access.allows("read"):
         return _form(wrong=f"This token may only {access.scope}. Pages need one with the scope read.", status=403)
     response = _go(safe_target(request.form.get("next")))

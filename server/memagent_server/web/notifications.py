@@ -11,6 +11,7 @@ from memagent_server.context import current
 from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.trial import send_test
+from memagent_server.permit import permit
 from memagent_server.problems import Problem
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import NOTIFICATION_STATES
@@ -40,6 +41,7 @@ def get_notifications() -> Response:
 
 
 @blueprint.post(f"{_V1}/notifications/<int:notification_id>/retry")
+@permit("admin")
 def post_retry(notification_id: int) -> Response:
     _retry(notification_id)
     return json_answer({"id": notification_id, "state": "waiting"})

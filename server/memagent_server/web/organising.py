@@ -6,6 +6,7 @@ from flask import Blueprint, Response, redirect, request
 from sqlalchemy.orm import Session
 
 from memagent_server.context import current
+from memagent_server.permit import permit
 from memagent_server.problems import Problem
 from memagent_server.store.organise import archive, retag
 from memagent_server.web.login import safe_target
@@ -18,6 +19,7 @@ ACTIONS = ("tag", "untag", "archive", "restore")
 
 
 @blueprint.post("/runs")
+@permit("admin")
 def organise() -> Response:
     what, run_ids = request.form.get("what", ""), _chosen()
     if what not in ACTIONS:

@@ -155,6 +155,7 @@ def shared_facts(session: Session) -> dict[str, Any]:
         "open_alerts": session.scalar(are_open) or 0,
         "now": current().clock(),
         "may_change": access is not None and access.allows("admin"),
+        "may_say": access is not None and access.allows("read"),
         "is_logged_in": auth.is_logged_in(),
         "server_url": current().settings.public_url,
     }

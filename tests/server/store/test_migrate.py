@@ -21,6 +21,7 @@ from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import RunQuery, list_runs, start_run
 from memagent_server.store.samples import add_batch, read_samples
 from memagent_server.store.snapshots import add_snapshot, list_snapshots, viewer_of
+from memagent_server.store.tokens import create_token, list_tokens
 
 
 @pytest.fixture
@@ -178,6 +179,21 @@ def test_snapshots_survive_a_downgrade_and_an_upgrade(empty):
     with empty.read() as session:
         [kept] = list_snapshots(session, "r")
         assert (kept["step"], kept["has_viewer"], viewer_of(session, "r", kept["id"])) == (7, False, None)
+
+
+def test_a_token_that_was_limited_is_worthless_to_a_server_that_knows_no_limits(empty):
+    """0008: going back must not turn a token for one project, or one that ends, into one for everything and for good."""
+    migrate.upgrade(empty)
+    with empty.write() as session:
+        for name, limits in (("whole", {}), ("limited", {"projects": ["vision"]}), ("ends", {"expires_at": 9.0})):
+            create_token(session, name=name, scope="read", token_hash=name, now=1.0, **limits)
+    migrate.downgrade(empty, "0005")
+    with empty.engine.connect() as connection:
+        rows = connection.execute(text("SELECT name, revoked_at FROM tokens ORDER BY id")).all()
+    assert [tuple(row) for row in rows] == [("whole", None), ("limited", 1.0), ("ends", 1.0)]
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        assert [(token.projects, token.expires_at) for token in list_tokens(session)] == [([], None)] * 3
 
 
 def test_it_can_be_repeated(empty):

@@ -1,33 +1,131 @@
-"""Tokens as they are kept."""
+"""Tokens as they are kept, and the command that makes them."""
 
 from __future__ import annotations
 
-from memagent_server.store.tokens import add_token, any_token, find_token, get_token, list_tokens, revoke_tokens
+import json
+
+import pytest
+
+from memagent.cli import main
+from memagent_server import auth
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Database
+from memagent_server.store.tokens import (
+    any_token,
+    create_token,
+    describe_token,
+    find_token,
+    get_token,
+    list_tokens,
+    revoke_token,
+    revoke_tokens,
+)
+
+HASH = "h" * 64
+
+
+def make(session, **facts):
+    return create_token(session, **{"name": "ci", "scope": "ingest", "token_hash": HASH, "now": 1.0, **facts})
 
 
 def test_a_token_is_found_by_its_hash_until_it_is_revoked(database):
     with database.write() as session:
-        token = add_token(session, "ci", "ingest", "h" * 64, 1.0)
-        assert find_token(session, "h" * 64) is token
-        assert find_token(session, "x" * 64) is None
+        token = make(session)
+        assert find_token(session, HASH, 2.0) is token
+        assert find_token(session, "x" * 64, 2.0) is None
         assert revoke_tokens(session, "ci", 2.0) == 1
         session.expire_all()
-        assert find_token(session, "h" * 64) is None
-        assert get_token(session, token.id) is None
+        assert find_token(session, HASH, 2.0) is None
+        assert get_token(session, token.id, 2.0) is None
         assert [token.revoked_at for token in list_tokens(session)] == [2.0]
+
+
+def test_a_token_is_found_until_it_expires(database):
+    with database.write() as session:
+        token = make(session, expires_at=10.0)
+        assert find_token(session, HASH, 9.9) is get_token(session, token.id, 9.9) is token
+        assert find_token(session, HASH, 10.0) is get_token(session, token.id, 10.0) is None
 
 
 def test_revoking_the_last_token_does_not_open_the_door(database):
     with database.write() as session:
         assert not any_token(session)
-        add_token(session, "ci", "ingest", "h" * 64, 1.0)
+        make(session)
         revoke_tokens(session, "ci", 2.0)
         assert any_token(session)
 
 
 def test_it_can_be_revoked_by_its_id_and_only_once(database):
     with database.write() as session:
-        token = add_token(session, "ci", "ingest", "h" * 64, 1.0)
-        assert revoke_tokens(session, str(token.id), 2.0) == 1
+        token = make(session)
+        assert revoke_token(session, token.id, 2.0)
+        assert not revoke_token(session, token.id, 3.0)
         assert revoke_tokens(session, str(token.id), 3.0) == 0
         assert revoke_tokens(session, "9" * 30, 3.0) == 0
+
+
+def test_what_is_told_of_a_token_is_all_but_its_hash(database):
+    with database.write() as session:
+        told = describe_token(make(session, projects=["b", "a", "b"], expires_at=10.0))
+    assert HASH not in str(told)
+    assert (told["name"], told["scope"], told["projects"]) == ("ci", "ingest", ["b", "a"])
+    assert (told["created_at"], told["expires_at"], told["last_used_at"]) == (
+        "1970-01-01T00:00:01.000Z",
+        "1970-01-01T00:00:10.000Z",
+        None,
+    )
+
+
+@pytest.fixture
+def token(sqlite_url, monkeypatch, capsys):
+    """token(*arguments) runs `memagent token`: exit status, stdout, stderr."""
+    monkeypatch.setenv("MEMAGENT_DATABASE_URL", sqlite_url)
+    monkeypatch.setenv("MEMAGENT_SECRET_KEY", "secret")
+
+    def run(*arguments):
+        status = main(["token", *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
+    status, out, _ = token("create", "ci", "--project", "vision", "--project", "nlp", "--expires", "90d", "--json")
+    made = json.loads(out)
+    assert (status, made["projects"], made["scope"]) == (0, ["vision", "nlp"], "ingest")
+    secret = token("create", "whole", "--scope", "read")[1].strip()
+    database = Database(sqlite_url)
+    with database.read() as session:
+        settings = Settings(database_url=sqlite_url, secret_key="secret")
+        ci, whole = list_tokens(session)
+        assert ci.expires_at - ci.created_at == 90 * 86_400
+        assert auth.check_token(session, settings, made["token"], ci.expires_at - 1).projects == ("vision", "nlp")
+        assert auth.check_token(session, settings, made["token"], ci.expires_at) is None
+        assert auth.check_token(session, settings, secret, ci.created_at).projects == ()
+    database.close()
+    _, listed, _ = token("list")
+    assert "ci for vision, nlp" in listed and f"expires {made['expires_at']}" in listed
+    assert made["token"] not in listed and "last used never" in listed
+    assert [row["projects"] for row in json.loads(token("list", "--json")[1])] == [["vision", "nlp"], []]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--expires", "soon"), "--expires is 'soon': write 12h, 30d or 8w"),
+        (("--project", ""), "a project has 1 to 200"),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(token, arguments, named):
+    status, out, err = token("create", "ci", *arguments)
+    assert (status, out) == (2, "") and named in err
+    assert "there is no token" in token("list")[1]
+
+
+def test_a_token_is_revoked_by_name(token):
+    token("create", "ci")
+    assert token("revoke", "ci")[0] == 0
+    status, _, err = token("revoke", "ci")
+    assert status == 1 and "memagent token list" in err
+    assert "revoked 2" in token("list")[1]

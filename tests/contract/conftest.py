@@ -1,0 +1,118 @@
+"""A server that knows runs with one of everything, for tests of what it answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from memagent_server import auth
+from memagent_server.alerts.ledger import Ledger
+from memagent_server.store.models import Feedback, Notification, Stream
+from memagent_server.store.runs import lock_run
+
+GIB = 2**30
+FACTS = {"step": 3, "eta_step": 13.0, "eta_s": 8.0, "used_bytes": 28 * GIB, "limit_bytes": 40 * GIB, "cause": "leak"}
+
+
+@pytest.fixture
+def token_of(sqlite_app):
+    """token_of(scope, *projects): a new token, and from then on the server asks for one."""
+
+    def make(scope, *projects):
+        context = sqlite_app.extensions["memagent"]
+        with context.database.write() as session:
+            secret, _ = auth.issue_token(
+                session, context.settings, name=f"{scope} of {projects}", scope=scope, now=1.0, projects=projects
+            )
+        return secret
+
+    return make
+
+
+@pytest.fixture
+def fill(sqlite_app):
+    """fill(run_id, project, marker): a run with a row in every table; `marker` is in every text of it. What was made, by name."""
+
+    def make(run_id, project, marker, *, headers=None):
+        client, context = sqlite_app.test_client(), sqlite_app.extensions["memagent"]
+
+        def post(path, body):
+            answer = client.post(f"/api/v1/runs{path}", json=body, headers=headers)
+            assert answer.status_code in (200, 201), answer.text
+            return answer.get_json()
+
+        device = {"id": f"GPU-{marker}", "kind": "cuda", "name": f"card {marker}", "limit_bytes": 40 * GIB}
+        start = {
+            "run_id": run_id,
+            "project": project,
+            "name": marker,
+            "user": marker,
+            "host": marker,
+            "tags": [marker],
+            "config": {"lr": 0.1, "about": marker},
+            "devices": [device],
+        }
+        post("", start)
+        columns = {
+            "step": [1, 2, 3],
+            "time_s": [1.0, 2.0, 3.0],
+            "allocated_bytes": [GIB, 2 * GIB, 28 * GIB],
+            "parameters_bytes": [5, 5, 5],
+            "phase_forward_peak_bytes": [7, 8, 9],
+        }
+        scalars = {"stream": "scalars", "columns": {"step": [1, 2], f"loss_{marker}": [0.5, 0.25]}}
+        event = {"kind": "xid", "step": 2, "time_s": 2.0, "data": {"about": marker}}
+        post(
+            f"/{run_id}/batches",
+            {
+                "seq": 0,
+                "chunks": [{"stream": device["id"], "columns": columns}, scalars],
+                "events": [event],
+                "dropped_samples": {"full": 1},
+            },
+        )
+        advice = {"change": marker, "saving_bytes": 5}
+        post(
+            f"/{run_id}/predictions",
+            {
+                "method": "formula",
+                "device": device["id"],
+                "peak_allocated_bytes": GIB,
+                "components": {"parameters": 5},
+                "intervals": {"allocated": [1, 2 * GIB]},
+                "advice": [advice],
+            },
+        )
+        suspect = {"kind": "leak", "holder": marker, "file": f"{marker}.py", "line": 7, "confidence": 0.9}
+        stack = {"frames": [f"main ({marker}.py:7)"], "size_bytes": GIB}
+        tensor = {"name": marker, "size_bytes": 5}
+        snapshot = {
+            "method": "history",
+            "device": device["id"],
+            "suspects": [suspect],
+            "stacks": [stack],
+            "tensors": [tensor],
+            "notes": [marker],
+        }
+        snapshot_id = post(f"/{run_id}/snapshots", snapshot)["id"]
+        return SimpleNamespace(run_id=run_id, device=device["id"], snapshot_id=snapshot_id, **_alert(context, run_id))
+
+    return make
+
+
+def _alert(context, run_id):
+    """An alert that fires, seen by somebody, with a notification that was given up."""
+    with context.database.write() as session:
+        lock_run(session, run_id)
+        ledger = Ledger(session, ("webhook",), context.clock())
+        stream = session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
+        alert = ledger.open(run_id, stream.id, "oom_forecast", severity="warning", step=3, data=FACTS, cause="leak")
+        ledger.raise_(alert, severity="warning", step=3, data=FACTS)
+        ledger.settle()
+        told = session.query(Notification).filter_by(alert_id=alert.id).one()
+        told.state, told.last_error = "dead", "nobody listens"
+        session.add(
+            Feedback(at=1.0, kind="ack", incident_id=alert.incident_id, run_id=run_id, project="-", rule="oom_forecast")
+        )
+        return {"alert_id": alert.id, "notification_id": told.id}

@@ -1,0 +1,203 @@
+"""A token that is limited to projects: no route, whatever the scope, shows or changes a run of another project.
+
+The routes are those that the application has, so a new one is asked as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from sqlalchemy import inspect, select
+
+from memagent_server.store.limits import SHARED
+from memagent_server.store.models import Base
+
+HIDDEN, SEEN = "hidden-marker", "seen-marker"
+SCOPES = ("ingest", "read", "admin")
+CHANGING = ("POST", "PUT", "PATCH", "DELETE")
+BODIES = {
+    "post_run": {"run_id": "{run_id}", "project": "{project}", "name": "taken over"},
+    "post_batch": {"seq": 1},
+    "post_prediction": {"method": "formula", "peak_allocated_bytes": 1},
+    "post_snapshot": {"method": "census", "seq": 1},
+    "post_finish": {"status": "completed"},
+    "put_rules": {"rules": {"leak": {"is_on": False}}},
+    "post_estimate": {"model": "gpt2", "batch": 1},
+}
+QUERIES = {
+    "get_comparison": "runs={run_id},seen-too",
+    "put_rules": "project={project}",
+    "show_comparison": "runs={run_id},seen-too",
+}
+FORMS = {
+    "say": {"what": "ack"},
+    "save_settings": {"project": "{project}"},
+    "change_channels": {"retry": "{notification_id}"},
+}
+OPEN = ("static", "show_login", "log_in", "log_out", "get_health", "get_readiness", "get_openapi")
+MAY_GO_ELSEWHERE = {"post_test"}
+"""Routes that know nothing of any run, but only of the whole server."""
+
+
+@pytest.fixture
+def server(sqlite_app, fill, token_of):
+    """An application with a run `hidden` of the project `secret` and the runs `seen` and `seen-too` of `vision`."""
+    hidden, seen = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
+    fill("seen-too", "vision", SEEN + "-too")
+    hidden.project, seen.project = "secret", "vision"
+    sqlite_app.hidden, sqlite_app.seen = hidden, seen
+    sqlite_app.tokens = {scope: token_of(scope, "vision", "other") for scope in SCOPES} | {"all": token_of("admin")}
+    return sqlite_app
+
+
+def routes(app):
+    """(endpoint's own name, method, rule) of all that is served but what is open to all."""
+    return [
+        (rule.endpoint.rpartition(".")[2], method, rule)
+        for rule in app.url_map.iter_rules()
+        for method in sorted(rule.methods - {"HEAD", "OPTIONS"})
+        if rule.endpoint.rpartition(".")[2] not in OPEN
+    ]
+
+
+def ask(app, token, name, method, rule, of):
+    """What the route answers about a run."""
+    facts = vars(of)
+
+    def fitted(template):
+        return re.sub(r"\{(\w+)\}", lambda match: str(facts[match[1]]), template)
+
+    def piece(match):
+        options = re.search(r"any\(([^)]*)\)", match[0])
+        argument = match[0].strip("<>").rpartition(":")[2]
+        if options:
+            return options[1].split(",")[0].strip(" '")
+        return "webhook" if argument == "name" else str(facts[argument])
+
+    path = re.sub(r"<[^>]+>", piece, rule.rule)
+    options = {"headers": {"Authorization": f"Bearer {token}"}, "query_string": fitted(QUERIES.get(name, ""))}
+    if name in FORMS:
+        options["data"] = {key: fitted(value) for key, value in FORMS[name].items()}
+    elif method in CHANGING:
+        options["json"] = json.loads(fitted(json.dumps(BODIES.get(name, {})).replace("{}", "null")) or "null") or {}
+    return app.test_client().open(path, method=method, **options)
+
+
+def rows(app, run_id):
+    """All that the database holds of a run, table by table."""
+    database = app.extensions["memagent"].database
+    with database.engine.connect() as connection:
+        return {
+            table.name: sorted(map(str, connection.execute(select(table).where(table.c.run_id == run_id))))
+            for table in Base.metadata.sorted_tables
+            if "run_id" in table.c
+        } | {
+            "runs": str(
+                connection.execute(
+                    select(Base.metadata.tables["runs"]).where(Base.metadata.tables["runs"].c.id == run_id)
+                ).all()
+            )
+        }
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_no_route_shows_or_changes_another_projects_run(server, scope):
+    before = rows(server, "hidden")
+    for name, method, rule in routes(server):
+        answer = ask(server, server.tokens[scope], name, method, rule, server.hidden)
+        where = (scope, method, rule.rule, answer.status_code)
+        assert HIDDEN not in answer.get_data(as_text=True), where
+        assert answer.status_code < 500, where
+        if "<" in rule.rule and rule.rule.startswith("/api") and name not in MAY_GO_ELSEWHERE:
+            assert answer.status_code in (403, 404, 409), where
+    assert rows(server, "hidden") == before
+
+
+def test_the_same_routes_do_serve_runs_of_the_tokens_own_project(server):
+    """Deleting comes last; what a limited token gets is what one for everything gets, where only runs of the project are asked for."""
+    asked = sorted(routes(server), key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
+    for name, method, rule in asked:
+        answer = ask(server, server.tokens["admin"], name, method, rule, server.seen)
+        allowed = answer.status_code < 400 or (answer.status_code == 403 and "whole server" in answer.text)
+        assert allowed, (method, rule.rule, answer.status_code, answer.text[:500])
+        if method == "GET" and "<run_id>" in rule.rule and rule.rule.startswith("/api"):
+            whole = ask(server, server.tokens["all"], name, method, rule, server.seen)
+            assert answer.data == whole.data, rule.rule
+
+
+@pytest.mark.parametrize("path", ["runs", "alerts", "notifications"])
+def test_lists_hold_what_the_token_sees(server, path):
+    def listed(token):
+        answer = server.test_client().get(
+            f"/api/v1/{path}", headers={"Authorization": f"Bearer {server.tokens[token]}"}
+        )
+        return {item.get("run_id") or item["id"] for item in answer.get_json()[path]}
+
+    assert listed("read") == {"seen", "seen-too"}
+    assert listed("all") == {"seen", "seen-too", "hidden"}
+
+
+@pytest.mark.parametrize("scope", ["ingest", "admin"])
+def test_a_run_can_neither_be_made_in_another_project_nor_taken_nor_moved(server, scope):
+    client, headers = server.test_client(), {"Authorization": f"Bearer {server.tokens[scope]}"}
+
+    def start(**body):
+        answer = client.post("/api/v1/runs", json=body, headers=headers)
+        return answer.status_code, answer.get_json(force=True)
+
+    assert start(run_id="new", project="secret")[0] == 403
+    status, said = start(run_id="new")
+    assert status == 403 and "the projects vision, other only, not for 'default'" in said["detail"]
+    assert start(run_id="hidden", project="vision")[0] == 409
+    assert start(run_id="seen", project="secret")[0] == 403
+    assert start(run_id="new", project="other")[0] == 201
+
+
+def test_rules_of_every_project_are_seen_and_not_changed(server):
+    client = server.test_client()
+    limited, whole = ({"Authorization": f"Bearer {server.tokens[name]}"} for name in ("admin", "all"))
+    off = {"rules": {"leak": {"is_on": False}}}
+    assert client.put("/api/v1/rules", json=off, headers=limited).status_code == 403
+    assert client.put("/api/v1/rules", json=off, headers=whole).status_code == 200
+    seen = client.get("/api/v1/rules?project=vision", headers=limited).get_json()["rules"]["leak"]
+    assert seen["is_on"] is False
+    assert (
+        client.put("/api/v1/rules?project=vision", json={"rules": {"leak": None}}, headers=limited).status_code == 200
+    )
+
+
+def test_the_figures_of_metrics_count_what_the_token_sees(server):
+    def value(token, name):
+        page = server.test_client().get("/metrics", headers={"Authorization": f"Bearer {server.tokens[token]}"}).text
+        return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}[{{ ]", line))
+
+    for name, limited, whole in (("memagent_runs", 2, 3), ("memagent_ingested_samples_total", 10, 15)):
+        assert (value("read", name), value("all", name)) == (limited, whole)
+
+
+def test_what_concerns_the_whole_server_needs_a_token_for_all_projects(server):
+    answer = server.test_client().post(
+        "/api/v1/channels/webhook/test", headers={"Authorization": f"Bearer {server.tokens['admin']}"}
+    )
+    assert answer.status_code == 403 and "whole server" in answer.get_json(force=True)["detail"]
+
+
+def test_a_browser_that_logged_in_sees_as_much_as_its_token(server):
+    client = server.test_client()
+    assert client.post("/login", data={"token": server.tokens["read"]}).status_code == 303
+    page = client.get("/", headers={"Accept": "text/html"}).text
+    assert SEEN in page and HIDDEN not in page
+    assert client.get("/runs/hidden", headers={"Accept": "text/html"}).status_code == 404
+
+
+def test_every_table_says_whose_it_is():
+    """A table that leads to no project is the server's own: say here whether everybody may see it."""
+    leading = ("project", "run_id", "stream_id", "alert_id")
+    own = {
+        model
+        for model in (m.class_ for m in Base.registry.mappers)
+        if not set(leading) & set(inspect(model).columns.keys())
+    }
+    assert own - set(SHARED) == {model for model in own if model.__name__ in ("Token",)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -87,7 +89,9 @@ def fill(sqlite_app):
         suspect = {"kind": "leak", "holder": marker, "file": f"{marker}.py", "line": 7, "confidence": 0.9}
         stack = {"frames": [f"main ({marker}.py:7)"], "size_bytes": GIB}
         tensor = {"name": marker, "size_bytes": 5}
+        viewer = base64.b64encode(zlib.compress(marker.encode())).decode()
         snapshot = {
+            "viewer": viewer,
             "method": "history",
             "device": device["id"],
             "suspects": [suspect],

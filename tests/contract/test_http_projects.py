@@ -33,6 +33,7 @@ QUERIES = {
 }
 FORMS = {
     "say": {"what": "ack"},
+    "organise": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "save_settings": {"project": "{project}"},
     "change_channels": {"retry": "{notification_id}"},
 }

@@ -54,7 +54,7 @@ class Database:
     @property
     def is_limited(self) -> bool:
         """Whether its sessions see the runs of some projects only."""
-        return self._sessions.class_ is LimitedSession
+        return issubclass(self._sessions.class_, LimitedSession)
 
     @contextmanager
     def read(self) -> Iterator[Session]:

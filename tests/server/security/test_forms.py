@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 import memagent_server
 from memagent_server import auth, forms
 from memagent_server.app import create_app
-from memagent_server.store.tokens import add_token
+from memagent_server.store.tokens import create_token
 
 HTML = {"Accept": "text/html"}
 TEMPLATES = Path(memagent_server.__file__).parent / "web" / "templates"
@@ -29,7 +29,7 @@ def token(sqlite_app):
     """An admin's."""
     context, made = sqlite_app.extensions["memagent"], auth.new_token()
     with context.database.write() as session:
-        add_token(session, "ana", "admin", auth.token_hash(context.settings, made), 1.0)
+        create_token(session, name="ana", scope="admin", token_hash=auth.token_hash(context.settings, made), now=1.0)
     return made
 
 

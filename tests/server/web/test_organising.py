@@ -7,7 +7,7 @@ import re
 import pytest
 
 from memagent_server.auth import token_hash
-from memagent_server.store.tokens import add_token
+from memagent_server.store.tokens import create_token
 
 HTML = {"Accept": "text/html"}
 
@@ -79,7 +79,7 @@ def test_whoever_may_only_read_is_offered_to_compare_and_nothing_else(sqlite_app
     assert all(control in sqlite_client.get("/", headers=HTML).text for control in changing)
     with sqlite_app.extensions["memagent"].database.write() as session:
         settings = sqlite_app.extensions["memagent"].settings
-        add_token(session, "r", "read", token_hash(settings, "t"), 1.0)
+        create_token(session, name="r", scope="read", token_hash=token_hash(settings, "t"), now=1.0)
     reader = {**HTML, "Authorization": "Bearer t"}
     shown = sqlite_client.get("/", headers=reader).text
     assert 'id="compare"' in shown

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from memagent.leaks import Diagnosis, Finder, Suspect, viewer
 from memagent.leaks.creep import Creep
 from memagent.leaks.held import Held, frame_text
 from memagent.oom_report import rate_text
+from memagent.paths import roots_of, shown_path
+from memagent.record.git import find_repository
 from memagent.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
@@ -53,6 +56,8 @@ class Inquiry:
         self._why, self._seq, self._next_step = "", 0, 0
         self._traces_host = False
         self._may_retry = True
+        self.roots = roots_of({"directory": os.getcwd(), "git_root": str(find_repository() or "")})
+        """What files are shown relative to."""
         self._why_not = "no growth was suspected"
         self._creep = Creep(self._device.kind)
 
@@ -150,7 +155,7 @@ class Inquiry:
         if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
             self._traces_host, self._next_step = True, 0  # no tensor grows: look at what Python itself allocates
         for index, suspect in enumerate(diagnosis.suspects[:_MOST_TOLD]):
-            tell(sentence(suspect, None if index else diagnosis.growth_bytes_per_step))
+            tell(sentence(suspect, None if index else diagnosis.growth_bytes_per_step, self.roots))
         began = time.perf_counter()
         self.send(self._why, notes=[_looked(diagnosis), *self._save(diagnosis.step)], diagnosis=diagnosis)
         self._finder.history = None  # a record is large
@@ -190,10 +195,11 @@ def _looked(diagnosis: Diagnosis) -> str:
     )
 
 
-def sentence(suspect: Suspect, growth_bytes_per_step: int | None = None) -> str:
+def sentence(suspect: Suspect, growth_bytes_per_step: int | None = None, roots: Sequence[str] = ()) -> str:
     """For a terminal: the line, what grows there, and what to do. `growth_bytes_per_step`: of all memory in use."""
     rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
-    return f"suspect: {suspect.file}:{suspect.line} in {suspect.function}: {suspect.holder}{rate}. {suspect.fix}"
+    place = f"{shown_path(suspect.file, roots)}:{suspect.line}"
+    return f"suspect: {place} in {suspect.function}: {suspect.holder}{rate}. {suspect.fix}"
 
 
 def _message(suspect: Suspect) -> messages.Suspect:

@@ -18,6 +18,7 @@ from memagent.hooks.exit import chain_of, describe_error
 from memagent.hooks.oom import AllocationFailure, failure_in, watch_failures
 from memagent.leaks import Suspect
 from memagent.oom_report import oom_report
+from memagent.probe.host import device_name
 from memagent.sampler import Sampler, Track
 from memagent.units import format_bytes
 from memagent.watch import ModelWatch
@@ -68,13 +69,13 @@ class LastWords:
         if add_note is not None:
             add_note(note(words, self._sampler.step, self._place))
         with suppress(MemoryError):  # there may be no room to look around
-            words["largest_tensors"] = self.largest_tensors()
+            words["largest_tensors"] = self.largest_tensors(error)
         words["suspects"] = [suspect.to_dict() for suspect in suspects]
         words["suspect_search"] = dict(search)
         return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)
 
-    def report(self, words: Event, prediction: Estimate | None) -> None:
-        """What killed the run, to the terminal; the server makes the same of the event."""
+    def report(self, words: Event, prediction: Estimate | None, roots: Sequence[str]) -> None:
+        """What killed the run, to the terminal, with files relative to `roots`; the server makes the same of the event."""
         track = self._sampler.tracks[0]
         found = oom_report(
             words.data,
@@ -84,12 +85,13 @@ class LastWords:
             predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
             suspects=words.data["suspects"],
             advice=[structs.asdict(item) for item in prediction.advice] if prediction else (),
+            roots=roots,
         )
         tell("\n".join(found.lines()))
 
-    def largest_tensors(self) -> list[dict[str, Any]]:
-        """The largest live tensors and what a person calls them, JSON-ready."""
-        return [asdict(holder) for holder in self._watch.largest_tensors()]
+    def largest_tensors(self, error: BaseException | None = None) -> list[dict[str, Any]]:
+        """The largest live tensors and what a person calls them, JSON-ready; also in the functions that the `error` has ended."""
+        return [asdict(holder) for holder in self._watch.largest_tensors(error)]
 
     def close(self) -> None:
         self._unwatch()
@@ -139,7 +141,7 @@ def _device(track: Track) -> dict[str, Any]:
     device = track.probe.device
     components = zip(_COMPONENTS, track.components, strict=True)
     return {
-        "name": device.name,
+        "name": device_name(track.probe.limit_bytes, device.total_bytes or 0) if device.kind == "host" else device.name,
         "used_bytes": track.probe.used_bytes(),
         "limit_bytes": track.probe.limit_bytes,
         **_allocator(device),

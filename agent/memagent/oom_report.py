@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memagent.paths import shown
 from memagent.units import format_bytes
 
 Facts = Mapping[str, Any]
@@ -93,12 +94,13 @@ def oom_report(
     predicted_peak_bytes: int | None = None,
     suspects: Sequence[Facts] = (),
     advice: Sequence[Facts] = (),
+    roots: Sequence[str] = (),
 ) -> OomReport:
     """The report of a run that died in step `step` + 1.
 
     words: the data of its `oom` event. device: whose memory ran out, by default the first. reading: the newest sample of that device.
-    suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. Anything
-    may be missing.
+    suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. roots:
+    files are shown relative to these (`memagent.paths`). Anything may be missing.
     """
     suspects = suspects or words.get("suspects") or ()
     search: Facts = words.get("suspect_search") or {}
@@ -123,8 +125,8 @@ def oom_report(
                 key=lambda item: -item[1],
             )
         ),
-        tensors=tuple((words.get("largest_tensors") or ())[:_MOST_TENSORS]),
-        suspects=tuple(suspects),
+        tensors=tuple(shown(tensor, roots) for tensor in (words.get("largest_tensors") or ())[:_MOST_TENSORS]),
+        suspects=tuple(shown(suspect, roots) for suspect in suspects),
         changes=_changes(phase, asked, free, now, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
         growth_bytes_per_step=search.get("growth_bytes_per_step"),
@@ -234,4 +236,5 @@ def _suspect(suspect: Facts, growth_bytes_per_step: int | None, looked_at_step: 
 
 def _tensor(tensor: Facts) -> str:
     shape = " x ".join(str(side) for side in tensor.get("shape") or ())
-    return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {format_bytes(tensor.get('size_bytes'))}"
+    place = f" ({place_of(tensor)})" if tensor.get("file") else ""
+    return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {format_bytes(tensor.get('size_bytes'))}{place}"

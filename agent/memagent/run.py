@@ -292,7 +292,7 @@ class Run:
                 with self.guard.at("last words"):
                     words = self._last_words.say(error, self._inquiry.suspects, self._inquiry.search)
                     self._collector.add_event(words)
-                    self._last_words.report(words, self.prediction)
+                    self._last_words.report(words, self.prediction, self._inquiry.roots)
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 

@@ -129,9 +129,9 @@ class ModelWatch:
         """The models and optimizers that are still there."""
         return self._models, self._optimizers
 
-    def largest_tensors(self) -> list[Holder]:
-        """The largest live tensors, named where the models and optimizers have a name for them."""
-        return largest(self._models, self._optimizers, with_gradients=not self._is_shared)
+    def largest_tensors(self, error: BaseException | None = None) -> list[Holder]:
+        """The largest live tensors, by the names that models, optimizers and the script have for them; also where an `error` ended it."""
+        return largest(self._models, self._optimizers, with_gradients=not self._is_shared, error=error)
 
     def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self._steps.catch_up()

@@ -12,6 +12,7 @@ import torch
 import memagent
 from memagent.forecast import Forecast
 from memagent.leaks.history import HistoryWindow
+from memagent.paths import shown_path
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -72,7 +73,8 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     [snapshot] = recording().snapshots
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
     assert "ms" in snapshot.notes[0]
-    assert f"{__file__}:{LINE} in Trainer.train: Trainer.history: list of" in capfd.readouterr().err
+    file = shown_path(__file__, run._inquiry.roots)
+    assert f"suspect: {file}:{LINE} in Trainer.train: Trainer.history: list of" in capfd.readouterr().err
 
 
 def test_causes_without_a_holder_start_no_search(watched, recording):

@@ -136,6 +136,7 @@ def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_ge
     assert event.data["phase"] == "eval" and event.data["asked_bytes"] == 2**30
     largest = event.data["largest_tensors"]
     assert (largest[0]["size_bytes"], largest[0]["shape"], largest[0]["kind"]) == (2**28, [2**26], "other")
+    assert largest[0]["name"] == "hog"
     assert {(item["name"], item["kind"]) for item in largest[1:]} >= {
         ("weight", "parameter"),
         ("weight.grad", "gradient"),

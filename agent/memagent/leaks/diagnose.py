@@ -200,7 +200,7 @@ class _Case:
         place = self.climber.name(root.tensor)
         if place.name is None or not place.name.is_good:
             return []
-        line = next(iter(_lines_of(self.scopes, place.name)), None)
+        line = next(iter(lines_of(self.scopes, place.name)), None)
         is_carried = line is not None and line.strength == lines.GROWS
         kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
         holder = f"{place.name.expression}: graph of {root.nodes:,} nodes"
@@ -227,7 +227,7 @@ class _Case:
         place = self.climber.name(item.tensor)
         if place.name is None:
             return None
-        found = _lines_of(self.scopes, place.name)
+        found = lines_of(self.scopes, place.name)
         if not found or found[0].strength != lines.GROWS:
             return None
         owner = place.name.owner
@@ -248,10 +248,10 @@ def _container_line(scopes: Scopes, place: Place, kind: Kind) -> lines.Line | No
         return lines.Line(name.file, first, name.function, lines.GROWS, in_loop=False, text="")
     if kind == "hook":
         return next((line for file in scopes.files for line in lines.hook_calls(file)), None)
-    return next(iter(_lines_of(scopes, name)), None)
+    return next(iter(lines_of(scopes, name)), None)
 
 
-def _lines_of(scopes: Scopes, name: Name) -> list[lines.Line]:
+def lines_of(scopes: Scopes, name: Name) -> list[lines.Line]:
     """The owner first, then the rest of its file, then the script's other files."""
     where: list[lines.Scope] = []
     if name.owner is not None:

@@ -6,13 +6,17 @@ import gc
 import heapq
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from memagent.leaks.origin import Origin, output_of, variables
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A storage and one tensor on it. `name` is the parameter's path, its gradient's or its optimizer state's, else what made it."""
+    """A storage and one tensor on it. `name` is the parameter's path, its gradient's or its optimizer state's; else the variable that holds
+    it, with the `file` and `line` that set it; else the module that made it."""
 
     name: str
     kind: str
@@ -20,12 +24,20 @@ class Holder:
     dtype: str
     device: str
     size_bytes: int
+    file: str = ""
+    line: int = 0
 
 
 def largest(
-    models: Sequence[Any], optimizers: Sequence[Any], count: int = 10, *, with_gradients: bool = True
+    models: Sequence[Any],
+    optimizers: Sequence[Any],
+    count: int = 10,
+    *,
+    with_gradients: bool = True,
+    error: BaseException | None = None,
 ) -> list[Holder]:
     """The `count` largest storages that Python objects hold, largest first; without gradients where another thread may be writing them.
+    The functions that the `error` has ended are asked for their variables, too.
 
     Reads no data and never synchronises. Tensors that only autograd's C++ graph keeps (saved activations) are not among them.
     """
@@ -39,7 +51,32 @@ def largest(
         if key not in seen or (id(tensor) in names and id(seen[key][1]) not in names):
             seen[key] = (size, tensor)
     found = heapq.nlargest(count, seen.values(), key=lambda item: item[0])
-    return [_describe(tensor, size, names) for size, tensor in found]
+    sizes, tensors = [size for size, _ in found], [tensor for _, tensor in found]
+    seen.clear()
+    found.clear()  # only one list of ours still refers to them
+    origins = _origins(tensors, names, models, error)
+    return [_describe(tensor, size, names, origins) for size, tensor in zip(sizes, tensors, strict=True)]
+
+
+def _origins(
+    tensors: Sequence[Any], names: dict[int, tuple[str, str]], models: Sequence[Any], error: BaseException | None
+) -> dict[int, Origin]:
+    """Of those that no model or optimizer has a name for, by id."""
+    unnamed = [tensor for tensor in tensors if id(tensor) not in names]
+    held: list[Origin | None] = [None] * len(unnamed)
+    with suppress(MemoryError):  # there may be no room to look around
+        held = variables(unnamed, error, overlook=tensors)
+    parameters = {key: name for key, (name, kind) in names.items() if kind == "parameter"}
+    modules = {prefix + path: type(module).__name__ for prefix, model in _prefixed(models)
+               for path, module in model.named_modules()}  # fmt: skip
+    return {
+        id(tensor): origin or Origin(output_of(tensor, parameters, modules))
+        for tensor, origin in zip(unnamed, held, strict=True)
+    }
+
+
+def _prefixed(models: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(f"model[{index}]." if len(models) > 1 else "", model) for index, model in enumerate(models)]
 
 
 def _live_tensors(with_gradients: bool) -> Iterator[Any]:
@@ -69,8 +106,7 @@ def _named(
 ) -> Iterator[tuple[int, tuple[str, str]]]:
     """id of a tensor -> name and kind."""
     paths: dict[int, str] = {}
-    for index, model in enumerate(models):
-        prefix = f"model[{index}]." if len(models) > 1 else ""
+    for prefix, model in _prefixed(models):
         for path, parameter in model.named_parameters():
             paths[id(parameter)] = prefix + path
             yield id(parameter), (prefix + path, "parameter")
@@ -85,9 +121,9 @@ def _named(
                     yield id(value), (f"{paths.get(id(parameter), 'parameter')}.{key}", "optimizer_state")
 
 
-def _describe(tensor: Any, size: int, names: dict[int, tuple[str, str]]) -> Holder:
-    made_by = getattr(tensor, "grad_fn", None)
-    name, kind = names.get(id(tensor), (type(made_by).__name__ if made_by is not None else "tensor", "other"))
+def _describe(tensor: Any, size: int, names: dict[int, tuple[str, str]], origins: dict[int, Origin]) -> Holder:
+    origin = origins.get(id(tensor), Origin(""))
+    name, kind = names.get(id(tensor), (origin.name, "other"))
     return Holder(
         name=name,
         kind=kind,
@@ -95,4 +131,6 @@ def _describe(tensor: Any, size: int, names: dict[int, tuple[str, str]]) -> Hold
         dtype=str(tensor.dtype).removeprefix("torch."),
         device=str(tensor.device),
         size_bytes=size,
+        file=origin.file,
+        line=origin.line,
     )

@@ -74,6 +74,16 @@ def growing(scopes: Sequence[Scope], names: Sequence[str]) -> list[Line]:
     return list(lines.values())
 
 
+def setting(scope: Scope, name: str) -> Line | None:
+    """The first statement that gives a variable or an attribute its value, growing or not."""
+    for node, parents in _walk(_root(scope)):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = [part for target in _targets(node) for part in _parts(target)]
+            if any(_is_mention(part, {name}) for part in targets):
+                return _line(scope.file, node, SETS, parents)
+    return None
+
+
 def calls_with(file: str, keyword: str) -> list[Line]:
     """Calls that are given `keyword=True`."""
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -74,13 +74,14 @@ def local_values(frame: FrameType) -> dict[str, Any]:
 class Scopes:
     """A snapshot of what has a name. Keeps nothing alive: ids only."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Iterable[FrameType] = ()) -> None:
+        """ended: frames that run no more, of an error's traceback."""
         self.modules: dict[int, tuple[str, str]] = {}
         """id of a module's namespace -> its name and file"""
         self.files: list[str] = []
         """the script's files: those of running functions first, innermost last called"""
         self._variables: dict[int, list[Variable]] = {}
-        for frame in frames():
+        for frame in (*frames(), *ended):
             self._add_frame(frame)
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType):

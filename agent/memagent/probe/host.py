@@ -19,6 +19,7 @@ from memagent.units import format_bytes
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Event
 
+_NEARLY_ALL = 0.99
 _COUNTED = {"RLIMIT_AS": Usage._fields.index("mapped_bytes"), "RLIMIT_DATA": Usage._fields.index("data_bytes")}
 """What of a `Usage` counts against a limit; against all others it is resident memory."""
 
@@ -148,12 +149,19 @@ class HostProbe:
                 self._events.append(Event(kind="oom_kill", time_s=time.time(), data=data))
 
 
+def device_name(limit: int | None, total: int) -> str:
+    """`host (1.00 GiB of 125.58 GiB)`: with what the process may use of it, where that is less. Sizes in bytes."""
+    if limit is None or limit > _NEARLY_ALL * total:
+        return f"host ({format_bytes(total)})"
+    return f"host ({format_bytes(limit)} of {format_bytes(total)})"
+
+
 def _device(limit: Limit) -> Device:
     total = physical_memory_bytes()
     return Device(
         id="host",
         kind="host",
-        name=f"host ({format_bytes(total)})",
+        name=device_name(limit.limit_bytes, total),
         total_bytes=total,
         limit_bytes=limit.limit_bytes,
         limit_source=limit.kind,

@@ -60,7 +60,7 @@ def describe_process(environ: Mapping[str, str] = os.environ, *, dirty: DirtyChe
         "directory": os.getcwd(),
         "cpus": os.cpu_count(),
         "variables": telling_variables(environ),
-        **(describe_code(tree) if tree is not None else {}),
+        **({"git_root": str(tree), **describe_code(tree)} if tree is not None else {}),
         **_versions(sys.modules.get("torch")),
     }
     if (check := dirty or own) is not None and (answer := check.answer(DIRTY_WAIT_S)) is not None:

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.oom_report import OomReport, oom_report
+from memagent.paths import roots_of
 from memagent_server.store.models import Event, Rank, Run, Stream
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.snapshots import suspects_of
@@ -28,6 +29,7 @@ def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | No
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
         suspects=suspects_of(session, run.id),
         advice=prediction.advice if prediction else (),
+        roots=roots_of(run.environment),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from memagent.paths import roots_of, shown_path
 from memagent_server.compare import autopsy
 from memagent_server.notify.channel import Curve, Saving, Story, Suspect
 from memagent_server.settings import SEVERITIES
@@ -71,7 +72,7 @@ def read_story(
         world_size=run.world_size,
         ranks=_ranks(session, notification),
         checkpoint_step=_last_checkpoint(session, run.id, transition.step),
-        suspect=_suspect(session, run.id),
+        suspect=_suspect(session, run),
         acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
         snoozed_until=incident.snoozed_until if incident else None,
         error=run.error,
@@ -174,12 +175,14 @@ def _last_checkpoint(session: Session, run_id: str, step: int) -> int | None:
     return session.scalar(query.order_by(Event.id.desc()).limit(1))
 
 
-def _suspect(session: Session, run_id: str) -> Suspect | None:
+def _suspect(session: Session, run: Run) -> Suspect | None:
     """The line that is blamed most, in the newest snapshots of the ranks."""
-    first = next(iter(suspects_of(session, run_id)), None)
+    first = next(iter(suspects_of(session, run.id)), None)
     if first is None or not first["file"]:
         return None
-    return Suspect(first["file"], first["line"], first["holder"], first["bytes_per_step"])
+    file = shown_path(first["file"], roots_of(run.environment))
+    holder = f"{first['holder']} at step {first['step']:,}"
+    return Suspect(file, first["line"], holder, first["bytes_per_step"])
 
 
 def _curve(session: Session, stream: Stream) -> Curve:

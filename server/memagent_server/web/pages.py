@@ -7,6 +7,7 @@ Pages refresh themselves by asking for themselves again (`static/live.js`): an E
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -16,6 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent.estimator.advice import advice_for_cause
+from memagent.paths import roots_of, shown, shown_frame
 from memagent_server import auth
 from memagent_server.compare import autopsy, components
 from memagent_server.context import current
@@ -115,14 +117,15 @@ def show_run(run_id: str) -> Response:
         compared = components(session, run_id)
         row = _row_of(session, run_id, stream)
         prediction = prediction_for(session, run_id, row)
-        died_of = autopsy(session, session.get_one(Run, run_id), row)
+        stored = session.get_one(Run, run_id)
+        died_of, roots = autopsy(session, stored, row), roots_of(stored.environment)
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
         drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
         shared = shared_facts(session)
     gravest = max(newest, key=_gravity, default=None)
     cause = _cause(run, gravest, first_warning)
     predicted = prediction.peak_allocated_bytes if prediction else None
-    blocks, height = flame(drawn["stacks"]) if drawn else ([], 0)
+    blocks, height = flame(_shown_stacks(drawn["stacks"], roots)) if drawn else ([], 0)
     return answer_page(
         "run.html",
         **shared,
@@ -132,7 +135,7 @@ def show_run(run_id: str) -> Response:
         advice=advice_for_cause(cause, prediction.advice if prediction else ()) if cause else None,
         autopsy=died_of,
         snapshots=snapshots,
-        suspects=suspects,
+        suspects=[shown(suspect, roots) for suspect in suspects],
         flame=blocks,
         flame_height=height,
         flame_of=drawn,
@@ -145,6 +148,10 @@ def show_run(run_id: str) -> Response:
         has_scalars=any(item["is_current"] and item["kind"] == "scalars" for item in run["streams"]),
         refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
     )
+
+
+def _shown_stacks(stacks: list[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:
+    return [{**stack, "frames": [shown_frame(frame, roots) for frame in stack["frames"]]} for stack in stacks]
 
 
 def shared_facts(session: Session) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ HELD_BY_SOMEBODY = ("leak", "host_memory")
 """Causes of growth for which there is a line to blame."""
 _MOST_TOLD = 3
 _RETRY_AFTER_STEPS = 20
+_LAST_PEAKS = 8
 _PLACES = 50
 _DEEPEST = 256
 """Frames of a stack: what the wire takes."""
@@ -56,6 +58,8 @@ class Inquiry:
         self._why, self._seq, self._next_step = "", 0, 0
         self._traces_host = False
         self._may_retry = True
+        self.last_peaks: deque[tuple[int, int | None]] = deque(maxlen=_LAST_PEAKS)
+        """(step, peak_allocated_bytes) of the last samples of the device trained on, the newest last."""
         self.roots = roots_of({"directory": os.getcwd(), "git_root": str(find_repository() or "")})
         """What files are shown relative to."""
         self._why_not = "no growth was suspected"
@@ -96,7 +100,10 @@ class Inquiry:
 
     def observe(self, stream: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Consecutive samples of one stream, on the collector's thread."""
-        if stream == self._device.id and self._creep.observe(columns.get("allocated_bytes", ())):
+        if stream != self._device.id:
+            return
+        self.last_peaks.extend(zip(columns.get("step", ()), columns.get("peak_allocated_bytes", ()), strict=False))
+        if self._creep.observe(columns.get("allocated_bytes", ())):
             self.suspect("it creeps up")
 
     def after_step(self) -> None:

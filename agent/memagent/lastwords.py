@@ -37,6 +37,8 @@ class LastWords:
 
     def __init__(self, sampler: Sampler, watch: ModelWatch, guard: Guard, place: str) -> None:
         self._sampler, self._watch, self._guard, self._place = sampler, watch, guard, place
+        self.last_peaks: list[tuple[int, int | None]] = []
+        """(step, peak_allocated_bytes) of the last samples of the device trained on, as far as they are known."""
         self._failure: AllocationFailure | None = None
         self._phase = ""
         self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
@@ -70,6 +72,7 @@ class LastWords:
             add_note(note(words, self._sampler.step, self._place))
         with suppress(MemoryError):  # there may be no room to look around
             words["largest_tensors"] = self.largest_tensors(error)
+        words["last_peaks"] = self.last_peaks
         words["suspects"] = [suspect.to_dict() for suspect in suspects]
         words["suspect_search"] = dict(search)
         return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)

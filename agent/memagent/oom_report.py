@@ -3,7 +3,7 @@
 1. What was asked for, in which phase, and what was free.
 2. Allocated against reserved: whether the memory was there, but in pieces, and whether expandable segments would have joined them.
 3. What the device held: components, the largest live tensors, other processes.
-4. What had been predicted, and who is blamed for growth; else that nobody was found, or why nobody looked.
+4. What had been predicted, the peaks of the last steps, and who is blamed for growth; else that nobody was found, or why nobody looked.
 5. What to change: what grows, where a line is suspected; then the estimator's advice with its saving for this run; then what helps in
    that phase.
 """
@@ -41,6 +41,7 @@ _MUCH_CACHE = 0.1
 _NO_TENSORS = ("host", "worker", "copy_on_write", "allocation")
 """Kinds of suspects whose bytes a step are not those of live tensors."""
 _MUCH_MORE = 1.1
+_LEAST_PEAKS = 2
 _MOST_TENSORS = 10
 _MOST_ADVICE = 3
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -102,8 +103,10 @@ def oom_report(
     suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. roots:
     files are shown relative to these (`memagent.paths`). Anything may be missing.
     """
-    suspects = suspects or words.get("suspects") or ()
-    search: Facts = words.get("suspect_search") or {}
+    suspects = suspects or [
+        item for item in _listed(words, "suspects") if isinstance(item, Mapping) and "holder" in item
+    ]
+    search = _search(words)
     devices = words.get("devices") or {}
     told: Facts = devices.get(device) or next(iter(devices.values()), {})
     now = {**(reading or {}), **told}
@@ -115,6 +118,7 @@ def oom_report(
         _in_pieces(asked, free, now),
         _others(now),
         _predicted(now, predicted_peak_bytes),
+        _last_peaks(_listed(words, "last_peaks")),
     )
     return OomReport(
         title=_title(phase, step, told.get("name")),
@@ -201,6 +205,29 @@ def _predicted(now: Facts, predicted: int | None) -> str | None:
     share = 100 * (peak - predicted) / predicted
     word = "above" if share > 0 else "below"
     return f"The newest peak was {format_bytes(peak)}, {abs(share):.0f} % {word} the prediction of {format_bytes(predicted)}."
+
+
+def _listed(words: Facts, name: str) -> Sequence[Any]:
+    """What an event says is checked by nobody before it comes here."""
+    found = words.get(name)
+    return found if isinstance(found, list | tuple) else ()
+
+
+def _search(words: Facts) -> Facts:
+    found = words.get("suspect_search")
+    if not isinstance(found, Mapping):
+        return {}
+    kinds: dict[str, type] = {"why_not": str, "is_cut_short": bool}
+    return {name: value for name, value in found.items() if type(value) is kinds.get(name, int)}
+
+
+def _last_peaks(peaks: Sequence[Any]) -> str | None:
+    """How it got there: a climb of many steps looks other than one that came from nowhere."""
+    known = [peak for peak in peaks if isinstance(peak, list | tuple) and list(map(type, peak)) == [int, int]]
+    if len(known) < _LEAST_PEAKS:
+        return None
+    told = ", ".join(format_bytes(peak) for _, peak in known)
+    return f"Peaks of steps {known[0][0]:,} to {known[-1][0]:,}: {told}."
 
 
 def _changes(

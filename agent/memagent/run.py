@@ -290,6 +290,7 @@ class Run:
                 with self.guard.at("the last look"):  # there may be no memory left for it
                     self._inquiry.at_the_end()
                 with self.guard.at("last words"):
+                    self._last_words.last_peaks = list(self._inquiry.last_peaks)
                     words = self._last_words.say(error, self._inquiry.suspects, self._inquiry.search)
                     self._collector.add_event(words)
                     self._last_words.report(words, self.prediction, self._inquiry.roots)

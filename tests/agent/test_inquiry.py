@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import time
 
 import pytest
 import torch
@@ -181,6 +182,27 @@ def test_a_run_that_dies_before_anybody_looked_says_why(watched, recording, capf
     assert f"  nobody looked who holds the memory: {why}" in capfd.readouterr().err
     [words] = [event.data for event in recording().events if event.kind == "oom"]
     assert words["suspects"] == [] and words["suspect_search"]["why_not"].startswith(why)
+
+
+def test_the_last_words_hold_the_peaks_of_the_last_steps(watched, recording, until_it_is_seen):
+    trainer, run = watched(leaks=True)
+    trainer.train(12)
+    until_it_is_seen(run, 12)
+    run.fail_with(MemoryError("no"))
+    [words] = [event.data for event in recording().events if event.kind == "oom"]
+    assert [step for step, _ in words["last_peaks"]] == list(range(5, 13))
+    assert all(peak > 0 for _, peak in words["last_peaks"])
+
+
+@pytest.fixture
+def until_it_is_seen():
+    """until_it_is_seen(run, step): the collector's thread has looked at that step's sample."""
+
+    def wait(run, step):
+        while not run._inquiry.last_peaks or run._inquiry.last_peaks[-1][0] < step:
+            time.sleep(0.02)
+
+    return wait
 
 
 def test_a_look_that_fails_at_the_death_leaves_the_last_words(watched, recording, monkeypatch):

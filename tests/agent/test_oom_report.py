@@ -90,6 +90,18 @@ def test_growth_that_tells_nothing_more_is_left_out(kind, growth):
     assert rate_text(kind, 2048, growth) == ", 2.0 KiB a step"
 
 
+def test_the_peaks_of_the_last_steps_tell_how_it_got_there():
+    words = {**WORDS, "last_peaks": [[309, 70 * GIB], [310, None], [311, 77 * GIB]]}
+    assert "Peaks of steps 309 to 311: 70.00 GiB, 77.00 GiB." in oom_report(words, 311).findings
+    assert not any("Peaks of" in finding for finding in oom_report({**WORDS, "last_peaks": [[311, GIB]]}, 311).findings)
+
+
+@pytest.mark.parametrize("junk", ["words", 3, [3], ["a", {}], {"step": "x"}, [[1], [1, "2"]]])
+def test_nonsense_in_the_last_words_breaks_no_report(junk):
+    report = oom_report({**WORDS, "suspects": junk, "suspect_search": junk, "last_peaks": junk}, 311)
+    assert report.suspects == () and not any("Peaks of" in finding for finding in report.findings)
+
+
 def test_nothing_is_needed_of_the_last_words():
     report = oom_report({}, 0)
     assert report.title == "Out of memory in step 1"

@@ -15,7 +15,7 @@ from itertools import pairwise
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
-from memagent.leaks.scopes import Scopes, is_script, is_script_class, local_values, namespace
+from memagent.leaks.scopes import Scopes, is_script, is_script_class, local_values, main_file, namespace
 
 _LONG = 1_000_000
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
@@ -225,4 +225,6 @@ def file_of(kind: type) -> str:
         function = getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
             return function.__code__.co_filename
+    if kind.__module__ == "__main__":
+        return main_file() or ""
     return str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")

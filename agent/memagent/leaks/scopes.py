@@ -12,6 +12,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 _OWN = str(Path(__file__).parents[1])
+_RUNNER = str(Path(_OWN, "__main__.py"))
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OPTIMIZED = 0x1 | 0x2  # CO_OPTIMIZED, CO_NEWLOCALS: a function's frame, not a module's or a class body's
 
@@ -31,9 +32,15 @@ def is_script(file: str) -> bool:
     return _is_main(file) or _is_written_here(file)
 
 
+def main_file() -> str | None:
+    """What Python was started with; under `memagent run` the script that it runs, as its arguments say."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return sys.argv[0] if file == _RUNNER else file
+
+
 def _is_main(file: str) -> bool:
     """A training script may be installed, as the demo's is."""
-    return file == getattr(sys.modules.get("__main__"), "__file__", None)
+    return file == main_file()
 
 
 @lru_cache(maxsize=4096)

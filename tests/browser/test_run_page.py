@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,18 @@ PIXELS = """([r, g, b]) => {
     if (data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24) found.push(i / 4);
   return { count: found.length, top: found.length ? Math.floor(found[0] / canvas.width) / canvas.height : null };
 }"""
+
+
+HEAT_ROWS = """() => {
+  const canvas = document.querySelector('#heat canvas');
+  const { data } = canvas.getContext('2d').getImageData(canvas.width / 2, 0, 1, canvas.height);
+  return [0.2, 0.6].map(share => data.slice(4 * Math.floor(canvas.height * share)).slice(0, 3).join());
+}"""
+
+
+def middle(element):
+    box = element.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + 10
 
 
 def drawn(page):
@@ -186,6 +199,49 @@ def test_another_rank_is_one_click_away(server, tell, stories, open_page):
     page.wait_for_url(re.compile("rank=0"))
     drawn(page)
     assert page.locator("#chart-summary").inner_text().startswith("Rank 0 on")
+
+
+def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(server, tell, stories, open_page, until):
+    tell(stories.two_ranks())
+    page = drawn(open_page(f"{server.url}/runs/ddp2", dark=True))
+    assert page.locator("#imbalance").inner_text() == "Uneven: rank 1 peaks at 58.00 GiB, 32 % above rank 0."
+    page.wait_for_selector("#heat[data-drawn='2']")
+    emptier, fuller = page.evaluate(HEAT_ROWS)
+    assert emptier != fuller
+    page.locator("#ranks-table summary").click()
+    assert [row.split("\t")[0] for row in page.locator("#heat-table tbody").inner_text().splitlines()] == ["0", "1"]
+    assert page.locator("#heat-table tbody tr").first.locator("td").count() == 8
+    page.mouse.move(*middle(page.locator("#heat canvas")))
+    assert "% " in page.locator("#heat-at").inner_text() + " "
+
+    page.get_by_role("button", name="Clock").click()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    drag(page, 0.25, 0.5)
+    until(lambda: window(page)[2] < 300)
+    first, last, _ = window(page)
+    assert (abs(first - 160) < 30, abs(last - 320) < 30) == (True, True)  # steps, though they were chosen by the clock
+    until(lambda: any("/ranks?" in url and f"from={first}&to={last}" in url for url in asked))
+    page.locator("#zoom-reset").click()
+    page.get_by_role("button", name="All ranks").click()
+    until(lambda: "emptiest to the fullest" in page.locator("#chart-legend").inner_text())
+    assert "axis=time" in page.url and "ranks=all" in page.url
+    until(lambda: pixels(page, "curve-peak") > 300)
+    assert pixels(page, "curve-device") == 0
+
+
+def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(server, tell, stories, open_page):
+    tell(stories.failed())
+    page = drawn(open_page(f"{server.url}/runs/fa1led"))
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="PNG of the chart").click()
+    assert saved.value.suggested_filename == "fa1led.png"
+    assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="CSV").click()
+    assert saved.value.suggested_filename.endswith(".csv")
+    assert len(Path(saved.value.path()).read_text().splitlines()) == 79
+    assert page.get_by_role("link", name="Parquet").get_attribute("href") == "/api/v1/runs/fa1led/export?format=parquet"
 
 
 def test_the_page_stays_fresh_without_being_reloaded(server, tell, stories, open_page, until):

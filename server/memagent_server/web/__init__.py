@@ -2,7 +2,18 @@
 
 from flask import Blueprint
 
-from memagent_server.web import alerting, api, calculator, comparing, frame, login, notifications, organising, pages
+from memagent_server.web import (
+    alerting,
+    api,
+    calculator,
+    comparing,
+    frame,
+    login,
+    notifications,
+    organising,
+    pages,
+    ranks,
+)
 
 pages.blueprint.record_once(lambda state: frame.install(state.app))
 
@@ -12,6 +23,7 @@ blueprints: tuple[Blueprint, ...] = (
     notifications.blueprint,
     pages.blueprint,
     organising.blueprint,
+    ranks.blueprint,
     comparing.blueprint,
     calculator.blueprint,
     login.blueprint,

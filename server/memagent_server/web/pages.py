@@ -30,7 +30,7 @@ from memagent_server.store.run_list import SORTS, Sort, list_projects
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
-from memagent_server.web import figures, query, words
+from memagent_server.web import balance, figures, query, words
 from memagent_server.web.flame import flame
 from memagent_server.web.words import Facts
 
@@ -43,6 +43,7 @@ SORT_NAMES: dict[Sort, str] = {
     "-peak_ratio": "Fullest first",
     "name": "By name",
 }
+EXPORT_FORMATS = ("csv", "parquet")
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
 """A run that has ended changes no more, save for the notifications about it."""
@@ -122,6 +123,7 @@ def show_run(run_id: str) -> Response:
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
         drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
         shared = shared_facts(session)
+    ranks = balance.compared_ranks(streams)
     gravest = max(newest, key=_gravity, default=None)
     cause = _cause(run, gravest, first_warning)
     predicted = prediction.peak_allocated_bytes if prediction else None
@@ -145,6 +147,10 @@ def show_run(run_id: str) -> Response:
         chart=figures.chart_facts(run, stream, newest, drawn_warning, predicted) if stream else None,
         compared_groups=figures.compared_groups(compared) if compared else [],
         compared=compared,
+        ranks=ranks,
+        imbalance=balance.imbalance(ranks),
+        rank_rows=balance.rank_rows(ranks),
+        export_formats=EXPORT_FORMATS,
         has_scalars=any(item["is_current"] and item["kind"] == "scalars" for item in run["streams"]),
         refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
     )

@@ -186,6 +186,15 @@ def test_twenty_runs_with_long_names_are_compared(sqlite_client):
     assert [run["id"] for run in answer["runs"]] == ids
 
 
+def test_ranks_over_the_same_steps(filled):
+    answer = filled.get("/api/v1/runs/r/ranks?points=10").get_json()
+    assert answer == {
+        "run_id": "r", "field": "peak_allocated_bytes", "from": 1, "to": 3, "step": [1, 2, 3], "time_s": [1.0, 2.0, 3.0], "left_out": 0,
+        "ranks": [{"rank": 0, "device": "GPU-0", "device_name": "H100", "limit_bytes": 1000, "max": [290, 310, 290]}],
+    }  # fmt: skip
+    assert filled.get("/api/v1/runs/r/ranks?field=no_such&from=2&to=2").get_json()["ranks"][0]["max"] == [None]
+
+
 def test_the_list_of_alerts_of_a_quiet_server(filled):
     assert filled.get("/api/v1/alerts?state=open&run=r").get_json() == {"alerts": [], "next_cursor": None}
 
@@ -197,7 +206,7 @@ def test_a_deleted_run_is_gone(filled):
     assert filled.delete("/api/v1/runs/r").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["", "/series", "/forecast", "/predictions", "/components"])
+@pytest.mark.parametrize("path", ["", "/series", "/ranks", "/forecast", "/predictions", "/components"])
 def test_an_unknown_run_is_not_found(sqlite_client, path):
     answer = sqlite_client.get(f"/api/v1/runs/nobody{path}")
     assert (answer.status_code, answer.mimetype) == (404, "application/problem+json")
@@ -222,6 +231,7 @@ def test_an_unknown_run_is_not_found(sqlite_client, path):
         ("runs/r/series?from=--1", "from"),
         ("runs/r/series?to=1.5", "to"),
         ("runs/r/series?rank=-1", "rank"),
+        ("runs/r/ranks?points=1001", "points"),
         ("runs/r/series?fields=" + ",".join(f"f{n}" for n in range(101)), "fields"),
         ("compare", "runs"),
         ("compare?runs=a", "runs"),

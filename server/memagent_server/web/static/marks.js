@@ -1,8 +1,8 @@
 // What the memory chart shows besides its curves: limit, prediction, forecast, markers. Drawn on uPlot's canvas in its hooks.
-// `facts` is what figures.chart_facts gives, `colours` the custom properties of the style sheet.
+// `facts` is what figures.chart_facts gives, `colours` the custom properties of the style sheet, `toX` where a step lies on the x axis.
 import { bytes } from "./text.js";
 
-function inPlot(u, paint) {
+function inPlot(u, paint, toX = (step) => step) {
   const { ctx, bbox } = u;
   ctx.save();
   ctx.beginPath();
@@ -10,7 +10,8 @@ function inPlot(u, paint) {
   ctx.clip();
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
-  const [x, y] = ["x", "y"].map((scale) => (value) => u.valToPos(value, scale, true));
+  const x = (step) => u.valToPos(toX(step), "x", true);
+  const y = (value) => u.valToPos(value, "y", true);
   paint(ctx, devicePixelRatio, x, y);
   ctx.restore();
 }
@@ -51,7 +52,7 @@ function write(ctx, ratio, text, left, bottom, halo) {
 
 // The line on which memory climbs to the limit, and how early or late that may be. It goes back from the limit at the forecast's
 // own growth, so that it includes what a step needs on top of what it leaves. Without growth there is only a date.
-export function drawForecast(u, facts, colours) {
+export function drawForecast(u, facts, colours, toX) {
   const forecast = facts.forecast;
   if (!forecast || !facts.limit_bytes) return;
   inPlot(u, (ctx, ratio, x, y) => {
@@ -70,7 +71,7 @@ export function drawForecast(u, facts, colours) {
     ctx.beginPath();
     ctx.arc(...end, 4 * ratio, 0, 2 * Math.PI);
     ctx.fill();
-  });
+  }, toX);
 }
 
 // A forecast about the host's memory says nothing of where a GPU's curve goes.
@@ -91,7 +92,7 @@ function cone(ctx, tip, ...others) {
 // Grave markers get their labels first; a label that finds no room is left out.
 const GRAVITY = ["critical", "warning", "notice", "ok", "plain"];
 
-export function drawMarkers(u, facts, colours) {
+export function drawMarkers(u, facts, colours, toX) {
   inPlot(u, (ctx, ratio, x) => {
     const right = u.bbox.left + u.bbox.width;
     const visible = facts.markers.map((marker) => ({ ...marker, left: x(marker.step) })).filter(({ left }) => left >= u.bbox.left && left <= right);
@@ -103,7 +104,7 @@ export function drawMarkers(u, facts, colours) {
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     const taken = [];
     for (const marker of visible.sort((a, b) => GRAVITY.indexOf(a.tone) - GRAVITY.indexOf(b.tone))) flag(u, ctx, ratio, marker, colours, taken);
-  });
+  }, toX);
 }
 
 function flag(u, ctx, ratio, { left, label, tone }, colours, taken) {

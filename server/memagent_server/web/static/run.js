@@ -3,7 +3,8 @@
 // server for the window anew, down to single steps. What is drawn besides the series comes in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size } from "./plot.js";
-import { INCREMENTS, bytes, count, short, tick } from "./text.js";
+import { savePicture } from "./picture.js";
+import { INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
 
 const place = document.getElementById("memory-chart");
 
@@ -22,10 +23,16 @@ const legend = document.getElementById("chart-legend");
 const scaleButton = document.getElementById("scale-limit");
 const resetButton = document.getElementById("zoom-reset");
 const lastButton = document.getElementById("zoom-last");
+const ranksButton = document.getElementById("all-ranks"); // only where there are several
+const axisButtons = [...document.querySelectorAll("#chart-tools [data-axis]")];
+const pngButton = document.getElementById("save-png");
+const GRID_POINTS = 240;
 
 let facts = readFacts();
 let colours = readColours();
 let zoom = readZoom(); // [from, to] in steps, or null for the whole run
+let isByClock = new URLSearchParams(location.search).get("axis") === "time";
+let isOverRanks = ranksButton !== null && new URLSearchParams(location.search).get("ranks") === "all";
 let shown = null; // the newest answer of the series API
 let scalars = null;
 let chart = null;
@@ -59,26 +66,30 @@ function readZoom() {
 
 function setZoom(from, to) {
   zoom = from === null ? null : [Math.max(0, from), to];
+  keep({ from: zoom?.[0] ?? null, to: zoom?.[1] ?? null });
+  document.dispatchEvent(new CustomEvent("memagent:window", { detail: zoom }));
+  load();
+}
+
+// What the page shows stands in its address; null leaves a parameter out.
+function keep(parameters) {
   const address = new URL(location.href);
-  address.searchParams.delete("from");
-  address.searchParams.delete("to");
-  if (zoom) {
-    address.searchParams.set("from", zoom[0]);
-    address.searchParams.set("to", zoom[1]);
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value === null) address.searchParams.delete(name);
+    else address.searchParams.set(name, value);
   }
   history.replaceState(null, "", address);
-  load();
 }
 
 // Data
 
-async function ask(parameters) {
-  const query = new URLSearchParams({ rank: facts.rank, points: Math.max(50, Math.min(1000, Math.round(place.clientWidth))), ...parameters });
+async function ask(parameters, url = place.dataset.seriesUrl) {
+  const query = new URLSearchParams({ points: Math.max(50, Math.min(1000, Math.round(place.clientWidth))), ...parameters });
   if (zoom) {
     query.set("from", zoom[0]);
     query.set("to", zoom[1]);
   }
-  const answer = await fetch(`${place.dataset.seriesUrl}?${query}`, { signal: asking.signal, headers: { Accept: "application/json" } });
+  const answer = await fetch(`${url}?${query}`, { signal: asking.signal, headers: { Accept: "application/json" } });
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
   return answer.json();
 }
@@ -89,8 +100,10 @@ async function load() {
   const mine = (asking = new AbortController());
   try {
     const [memory, logged] = await Promise.all([
-      ask({ device: facts.device, fields: FIELDS.join(",") }),
-      ask({ device: "scalars", fields: "*" }),
+      isOverRanks
+        ? ask({ field: "peak_allocated_bytes", points: GRID_POINTS }, place.dataset.ranksUrl).then(overRanks)
+        : ask({ rank: facts.rank, device: facts.device, fields: FIELDS.join(",") }),
+      ask({ rank: facts.rank, device: "scalars", fields: "*" }),
     ]);
     [shown, scalars] = [memory, logged];
     draw();
@@ -98,6 +111,14 @@ async function load() {
     if (mine.signal.aborted) return;
     if (!chart) note.textContent = `The chart could not be loaded: ${error.message}.`;
   }
+}
+
+// All ranks as one curve: the band from the emptiest to the fullest.
+function overRanks(grid) {
+  const columns = grid.step.map((_, index) => grid.ranks.map(({ max }) => max[index]).filter((value) => value !== null));
+  const of = (choose) => columns.map((values) => (values.length ? choose(...values) : null));
+  const [min, max] = [of(Math.min), of(Math.max)];
+  return { step: grid.step, time_s: grid.time_s, samples: grid.step.length, series: { peak_allocated_bytes: { min, max, last: max } } };
 }
 
 // Curves that have values. On a host some only repeat what is allocated: one curve says it.
@@ -111,7 +132,37 @@ function isRepetition(field) {
 }
 
 function nameOf(field) {
+  if (isOverRanks) return "Peak, from the emptiest to the fullest rank";
   return NAMES[facts.kind === "host" ? "host" : "gpu"][FIELDS.indexOf(field)];
+}
+
+// The x axis: steps, or the clock. A step's time is read off the samples around it, and beyond them off the whole.
+
+function xs({ step, time_s }) {
+  if (!isByClock) return step;
+  let latest = newest([...time_s].reverse()) ?? 0; // the first that is known
+  return time_s.map((at) => (latest = Math.max(latest, at ?? latest))); // a clock that was set back stands still
+}
+
+function between(value, from, to) {
+  const last = from.length - 1;
+  if (last < 1) return (to[0] ?? 0) + (from.length ? value - from[0] : value);
+  let place_ = from.findIndex((at) => at >= value);
+  if (place_ < 0 || place_ === 0) {
+    const slope = (to[last] - to[0]) / (from[last] - from[0] || 1);
+    return place_ < 0 ? to[last] + slope * (value - from[last]) : to[0] + slope * (value - from[0]);
+  }
+  const [x0, x1] = [from[place_ - 1], from[place_]];
+  return x1 === x0 ? to[place_] : to[place_ - 1] + ((to[place_] - to[place_ - 1]) * (value - x0)) / (x1 - x0);
+}
+
+const toX = (step) => (isByClock ? between(step, shown.step, xs(shown)) : step);
+const toStep = (x) => (isByClock ? between(x, xs(shown), shown.step) : x);
+const xRange = () => (shown ? steps().map(toX) : [0, 1]);
+
+function xAxis(more) {
+  const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
+  return axis(colours, { ...more, values });
 }
 
 // Ranges
@@ -164,17 +215,24 @@ function draw() {
   if (isEmpty) note.textContent = zoom ? "No samples in this window." : "The chart appears with the first sample.";
   if (isEmpty && !chart) return;
   const columns = fields();
-  if (chart && chart.memagentFields !== columns.join()) {
+  const kind = [isByClock, isOverRanks, ...columns].join();
+  if (chart && chart.memagentKind !== kind) {
     chart.destroy();
     chart = null;
+    for (const { plot } of scalarCharts.values()) plot.destroy();
+    document.getElementById("scalar-charts").replaceChildren();
+    scalarCharts.clear();
   }
-  if (!chart) build(columns);
-  chart.setData([shown.step, ...columns.flatMap((field) => [shown.series[field].max, shown.series[field].min])]);
+  if (!chart) build(columns, kind);
+  chart.setData([xs(shown), ...columns.flatMap((field) => [shown.series[field].max, shown.series[field].min])]);
   place.dataset.from = shown.step[0] ?? "";
   place.dataset.to = shown.step.at(-1) ?? "";
   place.dataset.samples = shown.samples;
   document.getElementById("chart-tools").hidden = false;
   resetButton.disabled = !zoom;
+  pngButton.hidden = false;
+  for (const button of axisButtons) button.setAttribute("aria-pressed", String((button.dataset.axis === "time") === isByClock));
+  ranksButton?.setAttribute("aria-pressed", String(isOverRanks));
   lastButton.disabled = (facts.last_step ?? 0) <= LAST_STEPS;
   scaleButton.hidden = !facts.limit_bytes;
   scaleButton.setAttribute("aria-pressed", String(isToLimit()));
@@ -182,7 +240,7 @@ function draw() {
   drawScalars();
 }
 
-function build(columns) {
+function build(columns, kind) {
   const series = columns.flatMap((field) => [line(field, 1), line(field, 0.6)]);
   const bands = columns.map((field, index) => ({ series: [2 * index + 1, 2 * index + 2], fill: () => `${colours[field]}55` }));
   const [floor, peak] = [columns.indexOf("allocated_bytes"), columns.indexOf("peak_allocated_bytes")];
@@ -193,16 +251,16 @@ function build(columns) {
       padding: [14, 26, 0, 0],
       legend: { show: false },
       cursor: cursor(),
-      scales: { x: { time: false, range: steps }, y: { range: bytesRange } },
+      scales: { x: { time: isByClock, range: xRange }, y: { range: bytesRange } },
       axes: [
-        axis(colours, { size: 28, values: (_, values) => values.map(count) }),
+        xAxis({ size: isByClock ? 42 : 28 }),
         axis(colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
       ],
       series: [{}, ...series],
       bands,
       hooks: {
-        drawAxes: [(u) => drawForecast(u, facts, colours)],
-        draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours)],
+        drawAxes: [(u) => drawForecast(u, facts, colours, toX)],
+        draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours, toX)],
         setSelect: [zoomToSelection],
         setCursor: [(u) => tell(u.cursor.idx)],
       },
@@ -210,11 +268,11 @@ function build(columns) {
     [[], ...series.map(() => [])],
     place,
   );
-  chart.memagentFields = columns.join();
+  chart.memagentKind = kind;
   place.dataset.drawn = "true";
   const canvas = place.querySelector("canvas");
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", "Memory over steps; the text below the chart tells its figures");
+  canvas.setAttribute("aria-label", "Memory; the text below the chart tells its figures");
   buildLegend(columns);
 }
 
@@ -235,7 +293,7 @@ function cursor() {
 function zoomToSelection(u) {
   const selected = selection(u);
   if (!selected) return;
-  const [from, to] = selected;
+  const [from, to] = selected.map(toStep);
   const [first, last] = [Math.floor(from), Math.ceil(to)];
   setZoom(first, Math.max(last, first + 2));
 }
@@ -282,6 +340,10 @@ function toggle(field, index, button) {
   chart.redraw(true, true);
 }
 
+function legendWords() {
+  return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), colour: colours[field] }));
+}
+
 function tell(index) {
   const at = index ?? shown.step.length - 1;
   for (const [field, output] of outputs) {
@@ -299,7 +361,7 @@ function drawScalars() {
   for (const name of names) if (!scalarCharts.has(name)) scalarCharts.set(name, buildScalar(name));
   for (const [name, { plot, output }] of scalarCharts) {
     const values = scalars.series[name] ?? { min: [], max: [], last: [] };
-    plot.setData([scalars.step, values.max, values.min, values.last]);
+    plot.setData([xs(scalars), values.max, values.min, values.last]);
     output.textContent = short(newest(values.last));
   }
 }
@@ -320,9 +382,9 @@ function buildScalar(name) {
       padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { ...cursor(), points: { size: 5, show: (u, index) => (index === 3 ? undefined : false) } },
-      scales: { x: { time: false, range: () => (shown ? steps() : [0, 1]) } },
+      scales: { x: { time: isByClock, range: xRange } },
       axes: [
-        axis(colours, { size: 30, values: (_, values) => values.map(count), space: 70 }),
+        xAxis({ size: isByClock ? 42 : 30, space: 70 }),
         axis(colours, { size: 66, values: (_, values) => values.map(short), space: 34 }),
       ],
       series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colours.scalar, width, points: { show: false }, spanGaps: true }))],
@@ -365,6 +427,19 @@ scaleButton.addEventListener("click", () => {
   chart.setData(chart.data);
 });
 resetButton.addEventListener("click", () => setZoom(null));
+for (const button of axisButtons) {
+  button.addEventListener("click", () => {
+    isByClock = button.dataset.axis === "time";
+    keep({ axis: isByClock ? "time" : null });
+    if (shown) draw();
+  });
+}
+ranksButton?.addEventListener("click", () => {
+  isOverRanks = !isOverRanks;
+  keep({ ranks: isOverRanks ? "all" : null });
+  load();
+});
+pngButton.addEventListener("click", () => savePicture(place.querySelector("canvas"), pngButton.dataset, legendWords(), { ink: colours.ink, surface: colours.surface }));
 lastButton.addEventListener("click", () => setZoom(facts.last_step - LAST_STEPS, facts.last_step));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   colours = readColours();

@@ -43,3 +43,17 @@ export function elapsed(seconds) {
   if (hours < 48) return `${hours}:${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")} h`;
   return `${Math.floor(hours / 24)} d${hours % 24 ? ` ${hours % 24} h` : ""}`;
 }
+
+// Labels of a time axis: the time of day, with the date below it where a day begins on the axis; whole days by their date.
+export function clock(values, increment) {
+  let day = null;
+  return values.map((value) => {
+    const at = new Date(value * 1000);
+    const date = at.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    if (increment >= 86_400) return date;
+    const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(increment < 60 && { second: "2-digit" }) });
+    const isNew = date !== day;
+    day = date;
+    return isNew ? `${time}\n${date}` : time;
+  });
+}

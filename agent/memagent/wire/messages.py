@@ -14,7 +14,7 @@ from msgspec import Meta
 Identifier = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)",  # for Python, `$` is also before a line break at the end
         description="1 to 64 of A-Z a-z 0-9 . _ -, not starting with a sign",
     ),
 ]

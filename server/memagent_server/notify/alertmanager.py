@@ -51,13 +51,13 @@ class Alertmanager(Channel):
         before = story.receipt.get("severity")
         if before is not None and before != severity:
             alerts.append(_alert(story, before, now))
-        reply = http.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER)
+        reply = http.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
         return {"status": reply.status, "severity": severity}
 
     def refresh(self, story: Story) -> dict[str, Any]:
         severity = story.receipt.get("severity", story.severity)
         alerts = [_alert(story, severity, self._clock() + AHEAD_S)]
-        http.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER)
+        http.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
         return dict(story.receipt)
 
     def _ends_at(self, story: Story, now: float) -> float:

@@ -2,7 +2,8 @@
 
 1. The host is resolved once, its addresses are checked, and the connection goes to the address that was checked: a name that
    resolves to something else a moment later leads nowhere.
-2. Loopback and link-local addresses (a cloud's metadata service is one) are refused unless a setting allows them.
+2. Loopback and link-local addresses and those of clouds' metadata services are refused unless a setting allows them, in whatever
+   notation, and also where an IPv6 address only wraps one.
 3. Redirects are not followed, and at most MOST_BYTES of an answer are read.
 4. A proxy of the environment (HTTPS_PROXY, NO_PROXY) is used as usual; the host is checked all the same, as far as it resolves here.
 """
@@ -26,6 +27,21 @@ from memagent_server.notify.channel import DeliveryFailedError, retry_after_s
 TIMEOUT_S = 10.0
 MOST_BYTES = 65_536
 
+_NOBODYS_OR_METADATA = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "0.0.0.0/8",
+            "255.255.255.255/32",
+            "100.100.100.200/32",  # Alibaba
+            "168.63.129.16/32",  # Azure
+            "192.0.0.192/32",  # Oracle
+            "fd00:ec2::254/128",  # AWS; everybody else's is link-local
+        ),
+    )
+)
+_IPV4_AT_THE_END = tuple(map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+
 logging.getLogger("urllib3.connectionpool").setLevel(
     logging.INFO
 )  # at DEBUG it writes paths, and those of webhooks are secret
@@ -45,7 +61,7 @@ def post(
     *,
     who: str,
     headers: Mapping[str, str] | None = None,
-    allow_local: bool = True,
+    allow_local: bool = False,
     final: Collection[int] = (),
     show_answer: bool = True,
     method: str = "POST",
@@ -71,11 +87,29 @@ def post(
 
 
 def is_local(address: str) -> bool:
-    """Whether an IP address is loopback, link-local, unspecified or multicast, also when written as IPv6."""
+    """Whether an IP address is this machine's, its link's, nobody's in particular, or gives a cloud's secrets away; IPv4 in IPv6, too."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
+    wrapped = _ipv4_within(found) if isinstance(found, ipaddress.IPv6Address) else None
+    return _is_local(found) or (wrapped is not None and _is_local(wrapped))
+
+
+def _is_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    is_special = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+    return is_special or any(
+        address in network for network in _NOBODYS_OR_METADATA if network.version == address.version
+    )
+
+
+def _ipv4_within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that a mapped, compatible, translated (NAT64), 6to4 or Teredo address leads to."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    is_tail = any(address in network for network in _IPV4_AT_THE_END)
+    return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF) if is_tail else None
 
 
 def _exchange(

@@ -135,6 +135,31 @@ def test_it_knows_which_addresses_are_local():
     assert all(map(http.is_local, ["127.8.8.8", "fe80::1%eth0", "::", "224.0.0.1", "::ffff:169.254.1.1"]))
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "0.1.2.3", "255.255.255.255",
+     "::7f00:1", "::ffff:0:7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:0:0:0:0:80ff:fffe", "ff02::1"],
+)  # fmt: skip
+def test_it_knows_metadata_services_and_ipv4_that_is_wrapped_in_ipv6(address):
+    assert http.is_local(address)
+
+
+def test_it_asks_before_every_post_whether_it_may_lead_here(receiver):
+    with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
+        http.post(receiver.url, b"{}", who="somebody")
+    assert receiver.requests == []
+
+
+def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, a_story):
+    """A name may have several, and the connection may go to any of them."""
+    answers = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in ("203.0.113.7", "169.254.169.254")
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
+        Webhook("http://two.example/x", None).send(a_story())
+
+
 def test_it_goes_to_the_address_that_was_checked(receiver, a_story, monkeypatch):
     """A name that resolves to something harmless when asked, and to something else a moment later."""
     port, asked = int(receiver.url.rpartition(":")[2]), []

@@ -42,6 +42,7 @@ class Settings:
     public_url: str = "http://127.0.0.1:8420"
     admin_token: str | None = field(default=None, repr=False)
     retention_days: int = 30
+    rollup_days: int = 365
     slack_webhook_url: str | None = field(default=None, repr=False)
     slack_bot_token: str | None = field(default=None, repr=False)
     slack_channel: str | None = None
@@ -100,6 +101,7 @@ class Settings:
             public_url=_url("MEMAGENT_PUBLIC_URL", given) or f"http://{_bracketed(shown_host)}:{port}",
             admin_token=given.get("MEMAGENT_ADMIN_TOKEN"),
             retention_days=_days("MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")),
+            rollup_days=_days("MEMAGENT_ROLLUP_DAYS", given.get("MEMAGENT_ROLLUP_DAYS", "365")),
             slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", given),
             slack_bot_token=given.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=given.get("MEMAGENT_SLACK_CHANNEL"),

@@ -1,9 +1,9 @@
-"""The worker: evaluate new samples, notice runs that fell silent, deliver notifications, retain.
+"""The worker: evaluate new samples, notice runs that fell silent, deliver notifications, keep the store small.
 
 A turn is a function that returns whether it did anything. Each channel's notifications are sent on a thread of their own, so that a
-slow Slack delays neither the evaluation that finds the next warning nor the other channels. Silence of a run counts only while the
-worker was listening: after a start, a sleep of the machine or a database that was away, agents get as long as ever to make themselves
-heard.
+slow Slack delays neither the evaluation that finds the next warning nor the other channels; the store's upkeep has one, too. Silence of
+a run counts only while the worker was listening: after a start, a sleep of the machine or a database that was away, agents get as long
+as ever to make themselves heard.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run
 from memagent_server.store.outbox import Route
-from memagent_server.store.retention import drop_samples, find_old
 from memagent_server.store.runs import lose_contact
 from memagent_server.store.troubles import reason_of, trouble_of
+from memagent_server.store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ LOST_AFTER_S = 90.0
 """An agent sends something at least every 15 s: this much silence is six heartbeats missed."""
 DEAF_AFTER_S = 30.0
 """Between two turns that succeed there are seconds: after a gap like this, nobody was listening."""
-DAY_S = 86_400.0
 
 
 class Worker:
@@ -57,22 +56,20 @@ class Worker:
             *(self._dispatcher(Route(name), channel) for name, channel in found.items()),
             self._dispatcher(Route(None, apart_from=tuple(found)), NotSetUp()),
         )
-        self._retained_at = float("-inf")
+        self.upkeep = Upkeep(database, settings.retention_days, settings.rollup_days, clock)
         self._listening_since = self._listened_at = clock()
 
     def turn(self) -> bool:
-        """Evaluate and send; returns whether there was anything to do."""
+        """Evaluate, send, and keep the store small; returns whether there was anything to do."""
         evaluated = self.evaluate()
-        return self.send() or evaluated
+        sent = self.send()
+        return self.upkeep.turn() or sent or evaluated
 
     def evaluate(self) -> bool:
-        """Everything but sending. Raises what the database raises."""
+        """Everything but sending and upkeep. Raises what the database raises."""
         now = self._clock()
         lost = self._find_lost(now)
         evaluated = self._evaluator.turn(now)
-        if now - self._retained_at >= DAY_S:
-            self._retained_at = now
-            self._retain(now)
         self._listened_at = self._clock()
         return evaluated or lost
 
@@ -101,16 +98,6 @@ class Worker:
                     log.warning("run %s has not been heard of for %.0f s", run_id, self._lost_after_s)
         return bool(found)
 
-    def _retain(self, now: float) -> None:
-        """Let go of the samples of runs that ended longer ago than samples are kept; records and summaries stay."""
-        before = now - self._settings.retention_days * DAY_S
-        with self._database.read() as session:
-            found = find_old(session, before)
-        for old in found:
-            drop_samples(self._database, old.run_id, before)
-        if found:
-            log.info("the samples of %d runs were older than %d days", len(found), self._settings.retention_days)
-
 
 def run_worker(settings: Settings, stop: threading.Event) -> None:
     """Work until `stop` is set. A database that is away is waited for."""
@@ -122,6 +109,9 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
         )
         for dispatcher in worker.dispatchers
     ]
+    senders.append(
+        threading.Thread(target=_repeat, args=(worker.upkeep.turn, stop), name="memagent-upkeep", daemon=True)
+    )
     for sender in senders:
         sender.start()
     _repeat(worker.evaluate, stop)

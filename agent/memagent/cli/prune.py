@@ -1,4 +1,4 @@
-"""Let go of the samples of runs that ended long ago, or of the runs themselves. Charts of runs whose samples are gone stay, coarser."""
+"""Let go of what is old: samples, then rollups, or whole runs. Charts of runs whose samples are gone stay, coarser."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from memagent.units import format_bytes, parse_age
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
-from memagent_server.store.retention import OldRun, drop_run, drop_samples, find_old
+from memagent_server.store.retention import Limits, Old, find_old, let_go
+from memagent_server.store.upkeep import DAY_S
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        help="how long ago the run ended: 12h, 30d or 8w (default: MEMAGENT_RETENTION_DAYS; --runs needs it said)",
+        help="samples of runs that ended so long ago: 12h, 30d or 8w (default: samples older than MEMAGENT_RETENTION_DAYS "
+        "and rollups older than MEMAGENT_ROLLUP_DAYS; --runs needs it said)",
     )
     parser.add_argument("--project", help="of this project only")
     parser.add_argument("--runs", action="store_true", help="delete the runs, with all that is known of them")
@@ -30,34 +32,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ()
-    before = time.time() - _age_s(arguments, settings)
+    limits = _limits(arguments, settings, time.time())
     database = Database(settings.database_url)
     try:
         migrate.upgrade(database)
         with database.read() as session:
-            found = find_old(session, before, project=arguments.project, whole=arguments.runs)
+            found = find_old(session, limits, project=arguments.project, whole=arguments.runs)
         if not arguments.dry_run:
-            found = _prune(database, found, before, whole=arguments.runs)
+            found = _prune(database, found, limits)
     finally:
         database.close()
     _tell(found, arguments)
     return 0
 
 
-def _age_s(arguments: argparse.Namespace, settings: Settings) -> float:
+def _limits(arguments: argparse.Namespace, settings: Settings, now: float) -> Limits:
     if arguments.older_than is None:
         if arguments.runs:
             raise SettingError("--runs deletes runs for good: say how old they must be, as in --older-than 90d")
-        return settings.retention_days * 86_400.0
-    return parse_age("--older-than", arguments.older_than)
+        return Limits(now - settings.retention_days * DAY_S, now - settings.rollup_days * DAY_S)
+    return Limits(now - parse_age("--older-than", arguments.older_than))
 
 
-def _prune(database: Database, found: list[OldRun], before: float, *, whole: bool) -> list[OldRun]:
+def _prune(database: Database, found: list[Old], limits: Limits) -> list[Old]:
     """Those that went; a run that was resumed meanwhile stays."""
     gone = []
     for number, old in enumerate(found, 1):
         _progress(f"{number} of {len(found)} runs")
-        if (drop_run if whole else drop_samples)(database, old.run_id, before):
+        if let_go(database, old, limits):
             gone.append(old)
     _progress("")
     return gone
@@ -68,7 +70,7 @@ def _progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _tell(found: list[OldRun], arguments: argparse.Namespace) -> None:
+def _tell(found: list[Old], arguments: argparse.Namespace) -> None:
     chunks, packed_bytes = sum(old.chunks for old in found), sum(old.packed_bytes for old in found)
     if arguments.json:
         runs = [asdict(old) for old in found]
@@ -77,7 +79,8 @@ def _tell(found: list[OldRun], arguments: argparse.Namespace) -> None:
         return
     if arguments.dry_run:
         for old in found:
-            print(f"{old.run_id}  {old.project}  {old.name}  {old.chunks} chunks  {format_bytes(old.packed_bytes)}")
+            size = f"{old.chunks} chunks  {format_bytes(old.packed_bytes)}"
+            print(f"{old.run_id}  {old.project}  {old.name}  {old.what}  {size}")
     verb = "would go" if arguments.dry_run else "went"
-    what = "runs" if arguments.runs else "the samples of runs"
-    print(f"{what}: {len(found)} {verb}, {chunks} chunks of samples, {format_bytes(packed_bytes)}")
+    what = "runs" if arguments.runs else "the samples or rollups of runs"
+    print(f"{what}: {len(found)} {verb}, {chunks} chunks, {format_bytes(packed_bytes)}")

@@ -7,6 +7,7 @@ Layout of a chunk (little endian):
 3. payload: per column a bitmap of present values (only where some are missing), then 8 bytes a value:
    int64 columns as the difference to the row before, float64 columns as the xor of the bit patterns with the row before,
    both byte-shuffled (all first bytes, then all second bytes, ...), and the whole compressed by `codec`
+   (`none`: the server compresses the whole chunk, header and all)
 
 Memory readings repeat or move little from step to step, so nearly all bytes are zero after steps 1 to 3: 19 to 42 bytes a
 sample of 20 counters. Pure Python on `array`: the agent must not need numpy.
@@ -40,7 +41,7 @@ MAX_INT = 2**62
 """Ints must be smaller than this in magnitude, so that a difference of two of them still fits 64 bits."""
 
 Value = int | float | None
-Codec = Literal["zlib", "zstd"]
+Codec = Literal["zlib", "zstd", "none"]
 
 DEFAULT_CODEC: Codec = "zlib" if zstandard is None else "zstd"
 
@@ -227,6 +228,8 @@ def _with_missing(values: list[Value], bitmap: bytes) -> list[Value]:
 
 
 def _compress(raw: bytes, codec: Codec) -> bytes:
+    if codec == "none":
+        return raw
     if codec == "zlib":
         return zlib.compress(raw, 1)
     if zstandard is None:
@@ -238,7 +241,9 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
 def _decompress(payload: memoryview, header: ChunkHeader) -> bytes:
     """Never yields more than the header's size, whatever the payload claims: a bomb fails, it does not unfold."""
     try:
-        if header.codec == "zlib":
+        if header.codec == "none":
+            raw, whole = bytes(payload), True
+        elif header.codec == "zlib":
             inflater = zlib.decompressobj()
             raw = inflater.decompress(payload, header.raw_bytes + 1)
             whole = inflater.eof

@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.feed import WATCHED
-from memagent.wire.columns import unpack
 from memagent_server.alerts.decisions import Decided, Scribe
 from memagent_server.alerts.endings import Ends, end_alerts
 from memagent_server.alerts.hints import Told, beside, listen
@@ -36,6 +35,7 @@ from memagent_server.store.history import StoredChunk
 from memagent_server.store.incidents import woken
 from memagent_server.store.marks import get_marks
 from memagent_server.store.models import Incident
+from memagent_server.store.packing import unseal
 from memagent_server.store.runs import get_run, lock_run, lock_runs
 from memagent_server.store.troubles import trouble_of
 from memagent_server.store.unread import (
@@ -316,7 +316,10 @@ def _unpacked(stream: Head, chunks: Iterable[Unread]) -> Iterator[StoredChunk]:
     """What a forecaster reads of them. A chunk that is damaged is passed over: those that come after it can still warn."""
     for chunk in chunks:
         try:
-            yield StoredChunk(chunk.seq, chunk.received_at, unpack(chunk.packed, only=WATCHED))
+            columns = unseal(chunk.packed, only=WATCHED)
+            if chunk.known:
+                columns = {name: values[chunk.known :] for name, values in columns.items()}
+            yield StoredChunk(chunk.seq, chunk.received_at, columns)
         except WireError as error:
             log.error(
                 "chunk %s of run %s, rank %s, %s cannot be read: %s", chunk.seq, stream.run_id, stream.rank, stream.device, error

@@ -78,7 +78,7 @@ class Pace:
 
 @dataclass
 class Watch:
-    """`mark` is the chunk up to which the store knows what was decided; `told` the forecast that was last written to it."""
+    """`mark` is the sample up to which the store knows what was decided; `told` the forecast that was last written to it."""
 
     run_id: str
     forecaster: Forecaster
@@ -113,7 +113,7 @@ class Watch:
         self.set_mark(seq)
 
     def set_mark(self, seq: int) -> None:
-        """The store has what was decided up to chunk `seq`."""
+        """The store has what was decided up to the sample at place `seq`."""
         self.mark, self.decided = seq, standing(self.kept())
 
     def written(self) -> bool:
@@ -150,8 +150,8 @@ def begin_watch(
     watch = Watch(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at)
     if mark is not None:
         watch.adopt(mark.seq, mark.states)
-    first = newest_from(session, stream.id)
-    for stats in read_summaries(session, stream.id, first, _READ):
+    first = newest_from(stream)
+    for stats in read_summaries(session, stream, first, _READ):
         for forecast in feed(watch.forecaster, watched(_row(stats), beside=beside)):
             watch.newest = forecast
     watch.read_seq = first - 1
@@ -189,10 +189,10 @@ def _feed(stream: Head, watch: Watch, chunk: StoredChunk, policy: Policy, now: f
     watch.read_seq = chunk.seq
     changes: list[Change] = []
     times = chunk.columns.get("time_s")
-    stands, is_new = watch.stands(policy), chunk.seq > watch.mark
+    stands, decided = watch.stands(policy), watch.mark - chunk.first_seq
     for row, forecast in enumerate(feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))):
         watch.newest = forecast
-        if is_new and (stands or forecast.level in PAGES):
+        if row > decided and (stands or forecast.level in PAGES):
             at = times[row] if times else None
             facts = Facts(step=forecast.step, kind=stream.kind, forecast=forecast)
             changes += _decide(watch, policy, facts, now if at is None else float(at))

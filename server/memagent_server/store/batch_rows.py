@@ -78,7 +78,7 @@ _LATER = (
 )  # fmt: skip
 _ADD_BATCH = prepared_insert(Batch, "run_id", "rank", "attempt", "seq", "samples", "digest", "received_at")
 _ADD_CHUNK = prepared_insert(
-    Chunk, "stream_id", "seq", "first_step", "last_step", "rows", "received_at", "stats", "packed"
+    Chunk, "run_id", "stream_id", "seq", "first_step", "last_step", "rows", "received_at", "stats", "packed"
 )
 _ADD_EVENT = prepared_insert(Event, "run_id", "rank", "attempt", "step", "at", "kind", "data")
 _of_run: BindParameter[Any] = bindparam("of_run")

@@ -36,6 +36,10 @@ _POSTGRESQL = {
 address says itself counts more. https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS"""
 
 
+_SNAPSHOT = "REPEATABLE READ"
+"""All statements of a transaction see the same, as they do on SQLite; by itself PostgreSQL shows each what has been committed by then."""
+
+
 class Database:
     """One database, shared by all threads of a process. Sessions are SQLAlchemy's; close() gives the pool back.
 
@@ -46,6 +50,7 @@ class Database:
         self.url = url
         self.engine = _create(url)
         self._sessions: sessionmaker[Any] = sessionmaker(self.engine, expire_on_commit=False)
+        self._snapshots = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level=_SNAPSHOT)
 
     @property
     def is_sqlite(self) -> bool:
@@ -58,8 +63,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session for questions; what it changes is rolled back."""
-        with self._sessions() as session:
+        """A session for questions: all its answers are of one moment. What it changes is rolled back."""
+        with self._sessions(bind=self._snapshots) as session:
             yield session
 
     @contextmanager

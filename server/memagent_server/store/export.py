@@ -1,39 +1,130 @@
-"""All samples of a run as CSV: one row a sample, a chunk in memory at a time however long the run is."""
+"""All samples of a run as CSV or Parquet: one row a sample, a few thousand rows in memory at a time however long the run is."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.wire.columns import Value, unpack
+from memagent.errors import MemagentError
+from memagent.wire.columns import Value
+from memagent.wire.fields import Kind, kind_of
+from memagent_server.store.bulk import of_run
 from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.engine import Database
+from memagent_server.store.history import StoredChunk, chunks_after
 from memagent_server.store.models import Chunk, Stream
+from memagent_server.store.rollups import Levels
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Format = Literal["csv", "parquet"]
+FORMATS: tuple[Format, ...] = ("csv", "parquet")
+MIMETYPES: dict[Format, str] = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 
 PLACE = ("rank", "device", "attempt")
+GROUP_ROWS = 65_536
+"""Samples in a row group of a Parquet file; so many are held in memory, as columns."""
 _FIRST = ("step", "time_s")
+_CHUNKS_AT_ONCE = 8
+
+
+class ExportError(MemagentError):
+    """This server cannot write that format."""
+
+
+def export(database: Database, run_id: str, form: Format) -> Iterator[bytes]:
+    """Pieces of a file. Raises ExportError at once where a package is missing.
+
+    Samples are those of each stream (rank, device, attempt; scalars are a device) as they arrived, columns all that the run has. Samples
+    that were let go of are left out. They are read in transactions of their own, so that a slow reader holds up nobody; what arrives
+    meanwhile may come too.
+    """
+    if form == "csv":
+        return (text.encode() for text in csv_lines(database, run_id))
+    return _parquet(database, run_id, _arrow())
 
 
 def csv_lines(database: Database, run_id: str) -> Iterator[str]:
-    """Pieces of a CSV file: a header, then the samples of each stream (rank, device, attempt; scalars are a device) as they arrived.
-
-    Columns are all that the run has; a missing value is an empty field. Chunks whose samples were let go of are left out. Chunks are
-    read in transactions of their own, so that a slow reader holds up nobody; what arrives meanwhile may come too.
-    """
+    """Pieces of a CSV file: a header, then the samples. A missing value is an empty field."""
     with database.read() as session:
-        streams = _streams(session, run_id)
-        names = _names(session, run_id)
+        streams, names = _streams(session, run_id), list(_columns(session, run_id))
     yield _text([[*PLACE, *names]])
     for stream in streams:
         place = [stream.rank, stream.device, stream.attempt]
-        for columns in _chunks(database, stream.id):
+        for columns in _samples(database, stream):
             nothing: list[Value] = [None] * len(columns["step"])
             rows = zip(*(columns.get(name, nothing) for name in names), strict=True)
             yield _text([[*place, *row] for row in rows])
+
+
+def _parquet(database: Database, run_id: str, arrow: Any) -> Iterator[bytes]:
+    with database.read() as session:
+        streams, kinds = _streams(session, run_id), _columns(session, run_id)
+    schema = arrow.schema(
+        [("rank", arrow.int32()), ("device", arrow.string()), ("attempt", arrow.int64())]
+        + [(name, arrow.int64() if kind == "int" else arrow.float64()) for name, kind in kinds.items()]
+    )
+    file = _Pieces()
+    with arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for stream in streams:
+            batches: list[pyarrow.RecordBatch] = []
+            for columns in _samples(database, stream):
+                batches.append(_batch(arrow, schema, stream, columns))
+                if sum(batch.num_rows for batch in batches) >= GROUP_ROWS:
+                    writer.write_table(arrow.Table.from_batches(batches, schema))
+                    batches.clear()
+                    yield file.taken()
+            if batches:
+                writer.write_table(arrow.Table.from_batches(batches, schema))
+                yield file.taken()
+    yield file.taken()
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is written to at one end and taken from at the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._written.append(bytes(data))
+        return len(data)
+
+    def taken(self) -> bytes:
+        whole = b"".join(self._written)
+        self._written.clear()
+        return whole
+
+
+def _batch(arrow: Any, schema: Any, stream: Stream, columns: Mapping[str, list[Value]]) -> Any:
+    rows = len(columns["step"])
+    place = {"rank": [stream.rank] * rows, "device": [stream.device] * rows, "attempt": [stream.attempt] * rows}
+    nothing: list[Value] = [None] * rows
+    return arrow.record_batch(
+        [
+            arrow.array(place[field.name] if field.name in place else columns.get(field.name, nothing), field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ExportError("Parquet needs the package pyarrow: pip install 'memagent[parquet]'") from error
+    return pyarrow
 
 
 def _streams(session: Session, run_id: str) -> Sequence[Stream]:
@@ -41,26 +132,40 @@ def _streams(session: Session, run_id: str) -> Sequence[Stream]:
     return session.scalars(query.order_by(Stream.attempt, Stream.rank, Stream.id)).all()
 
 
-def _names(session: Session, run_id: str) -> list[str]:
-    """Every column of the run: step and time first, then by name."""
-    stats = select(Chunk.stats).join(Stream, Stream.id == Chunk.stream_id).where(Stream.run_id == run_id)
-    found: set[str] = set()
+def _columns(session: Session, run_id: str) -> dict[str, Kind]:
+    """Every column of the run with its kind: step and time first, then by name."""
+    found: dict[str, Kind] = {}
+    for stream in _streams(session, run_id):
+        for block in Levels(session, run_id, stream.id).each_block(0):
+            for name, (low, _, _) in block.stats.items():
+                _note(found, name, low)
+    stats = select(Chunk.stats).where(*of_run(Chunk, run_id), Chunk.stats != b"")
     for packed in session.scalars(stats.execution_options(yield_per=500)):
-        found.update(unpack_stats(packed))
-    return [*_FIRST, *sorted(found.difference(_FIRST))]
+        for name, three in unpack_stats(packed).items():
+            _note(found, name, three)
+    return {name: found.get(name, kind_of(name)) for name in [*_FIRST, *sorted(found.keys() - _FIRST)]}
 
 
-def _chunks(database: Database, stream_id: int) -> Iterator[dict[str, list[Value]]]:
-    seq = -1
+def _note(found: dict[str, Kind], name: str, values: Sequence[Value]) -> None:
+    """A column that is a float anywhere is one everywhere."""
+    known = next((value for value in values if value is not None), None)
+    if isinstance(known, float):
+        found[name] = "float"
+    else:
+        found.setdefault(name, "int" if known is not None else kind_of(name))
+
+
+def _samples(database: Database, stream: Stream) -> Iterator[dict[str, list[Value]]]:
+    after_seq = -1
     while True:
-        query = select(Chunk.seq, Chunk.packed).where(Chunk.stream_id == stream_id, Chunk.seq > seq)
         with database.read() as session:
-            found = session.execute(query.order_by(Chunk.seq).limit(1)).first()
-        if found is None:
+            found: list[StoredChunk] = chunks_after(session, stream, after_seq, _CHUNKS_AT_ONCE)
+        for chunk in found:
+            if chunk.columns:
+                yield chunk.columns
+        if len(found) < _CHUNKS_AT_ONCE:
             return
-        seq = found.seq
-        if found.packed:
-            yield unpack(found.packed)
+        after_seq = found[-1].seq
 
 
 def _text(rows: Sequence[Sequence[object]]) -> str:

@@ -1,8 +1,8 @@
 """Tables. Everything people filter by is a plain row; samples are opaque chunks whose layout `memagent.wire.columns` owns.
 
-A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks. Alerts of one run with one rule and
-cause fold into an incident. Alerts have transitions, transitions cause notifications: the outbox, which is written in the transaction
-of the transition and delivered later.
+A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks and rollups. Alerts of one run with one
+rule and cause fold into an incident. Alerts have transitions, transitions cause notifications: the outbox, which is written in the
+transaction of the transition and delivered later.
 Timestamps are UTC seconds since the Unix epoch as floats, the same on SQLite and PostgreSQL; names end in `_at`.
 A change here needs a migration; a test compares the two.
 """
@@ -23,6 +23,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -30,6 +31,8 @@ RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
 ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact", "ok")
 """`ok` is an alert that was pending and never confirmed."""
 OPEN_ALERT_STATES = ("pending", "firing")
+KEPT = ("samples", "rollups", "record")
+"""What a run still has, most to least: see `store/retention.py`."""
 NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
@@ -37,6 +40,9 @@ Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEG
 
 class Base(DeclarativeBase):
     type_annotation_map = {int: BigInteger, float: Float(53), dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+
+
+_KEEPS_MORE = "keeps <> 'record'"
 
 
 class Run(Base):
@@ -68,6 +74,8 @@ class Run(Base):
     is_archived: Mapped[bool] = mapped_column(default=False, server_default=false())
     peak_ratio: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Highest share of a limit that any of its streams has reached; 0 where none is known."""
+    keeps: Mapped[str] = mapped_column(String(20), default="samples", server_default="samples")
+    """One of `KEPT`."""
 
     __table_args__ = (
         Index("ix_runs_archived_created", "is_archived", "created_at", "id"),
@@ -76,6 +84,9 @@ class Run(Base):
         Index("ix_runs_status_created", "status", "created_at", "id"),
         Index("ix_runs_archived_name", "is_archived", "name", "id"),
         Index("ix_runs_archived_peak", "is_archived", "peak_ratio", "id"),
+        Index(
+            "ix_runs_keeps", "keeps", "finished_at", sqlite_where=text(_KEEPS_MORE), postgresql_where=text(_KEEPS_MORE)
+        ),
     )
 
 
@@ -140,9 +151,21 @@ class Stream(Base):
     """The course of its memory in a few figures, for lists: see `store/sparkline.py`."""
     last_sample_at: Mapped[float | None]
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    compacted_seq: Mapped[int] = mapped_column(default=-1, server_default="-1")
+    """The last sample that stands in a chunk of the final cut: see `store/compaction.py`."""
+    rolled_seq: Mapped[int] = mapped_column(default=-1, server_default="-1")
+    """The last sample that the rollups hold."""
+    is_compacted: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its launch is over and every sample is compacted and rolled up: there is nothing left to do."""
 
     __table_args__ = (
         UniqueConstraint("run_id", "rank", "attempt", "device", name="uq_streams_run_rank_attempt_device"),
+        Index(
+            "ix_streams_uncompacted",
+            "id",
+            sqlite_where=text("is_compacted = 0"),
+            postgresql_where=text("NOT is_compacted"),
+        ),
     )
 
 
@@ -172,15 +195,17 @@ class Dropped(Base):
 
 
 class Chunk(Base):
-    """Consecutive samples of a stream as the agent packed them; `seq` counts the stream's chunks in order of arrival.
+    """Consecutive samples of a stream, packed. `seq` is the place of the last one among all samples of the stream, from 0.
 
-    `stats` is msgpack of {column: [min, max, last]}: a chart of a million steps reads these and no samples. `packed` is empty when the
-    samples were let go of: see `store/retention.py`.
+    So a chunk holds the samples `seq - rows + 1` to `seq`, and a reader who knows how far it has read is not disturbed when chunks are
+    cut anew. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them. Bulk: it has no foreign keys, so that it
+    may live in partitions and on other machines; `runs.delete_run` deletes it.
     """
 
     __tablename__ = "chunks"
-    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
-    seq: Mapped[int] = mapped_column(primary_key=True)
+    stream_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     first_step: Mapped[int]
     last_step: Mapped[int]
     rows: Mapped[int] = mapped_column(Integer)
@@ -188,10 +213,26 @@ class Chunk(Base):
     stats: Mapped[bytes] = mapped_column(LargeBinary)
     packed: Mapped[bytes] = mapped_column(LargeBinary)
 
-    __table_args__ = (
-        Index("ix_chunks_stream_step", "stream_id", "first_step"),
-        Index("ix_chunks_received", "received_at"),
-    )
+    __table_args__ = ({"postgresql_partition_by": "HASH (run_id)"},)
+
+
+class Rollup(Base):
+    """Minimum, maximum and last of every column over consecutive samples of a stream: `rollups.BLOCK` buckets of one level.
+
+    A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level below. Bulk, like chunks.
+    """
+
+    __tablename__ = "rollups"
+    stream_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    level: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    block: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    first_step: Mapped[int]
+    last_step: Mapped[int]
+    buckets: Mapped[int] = mapped_column(Integer)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = ({"postgresql_partition_by": "HASH (run_id)"},)
 
 
 class Event(Base):
@@ -441,7 +482,7 @@ class WatchMark(Base):
     __tablename__ = "watches"
     stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int]
-    """The last chunk that was decided on."""
+    """The last sample that was decided on, counted like `Chunk.seq`."""
     states: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """{rule: state, severity, in_a_row, since}"""
 

@@ -1,97 +1,182 @@
-"""What is let go of with time: the samples of runs that ended long ago, and where somebody asks for it the runs themselves.
+"""What is let go of with time: samples after some days, rollups after many, and where somebody asks for it whole runs.
 
-1. A chunk without samples has an empty `packed`. Its summary stays, so that charts of the run go on, in coarser points.
-2. Only runs that have ended are touched, and each is looked at again under its lock: one that was resumed meanwhile keeps all it has.
-3. Each transaction lets go of a bounded number of chunks. Whoever is interrupted has done what it did, and the next one goes on; two at
-   once wait for each other run by run.
+1. Samples go `retention_days` after their run ended; in a run that goes on, that long after they came in. Its rollups are made first, so
+   that charts go on, in coarser points.
+2. Rollups go `rollup_days` after their run ended. The run's record, with all that people filter by, stays for good.
+3. `Run.keeps` says what is left, so that nobody looks at a run again that has nothing to give.
+4. A run that has ended is looked at again under its lock: one that was resumed meanwhile keeps all it has.
+5. Each transaction deletes a bounded number of rows. Whoever is interrupted has done what it did, and the next one goes on; two at once
+   wait for each other run by run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, select, tuple_
 from sqlalchemy.orm import Session
 
+from memagent_server.store.bulk import BULKS, Bulk, of_run
+from memagent_server.store.compaction import finish
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Chunk, Run, Stream
+from memagent_server.store.models import Chunk, Rollup, Run, Stream
 from memagent_server.store.runs import delete_run, lock_run
 
 CHUNKS_AT_ONCE = 500
-GONE = b""
-"""What `packed` of a chunk is when its samples have been let go of."""
-
-_HAS_SAMPLES = func.length(Chunk.packed) > 0  # both databases know a value's length without reading it
+RUNS_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
-class OldRun:
-    """A run that ended long ago, with what its samples take up."""
+class Old:
+    """A run that has something to let go of: `what` is `samples`, `rollups` or `run`."""
 
     run_id: str
     project: str
     name: str
+    what: str
     chunks: int
     packed_bytes: int
 
 
-def find_old(session: Session, before: float, *, project: str | None = None, whole: bool = False) -> list[OldRun]:
-    """Runs that ended before `before` (seconds since the epoch), oldest first: those with samples, or where `whole`, all of them."""
-    query = (
-        select(
-            Run.id, Run.project, Run.name, func.count(Chunk.seq), func.coalesce(func.sum(func.length(Chunk.packed)), 0)
-        )
-        .outerjoin(Stream, Stream.run_id == Run.id)
-        .outerjoin(Chunk, (Chunk.stream_id == Stream.id) & _HAS_SAMPLES)
-        .where(*_ended(before))
-        .group_by(Run.id, Run.project, Run.name, Run.finished_at)
-        .order_by(Run.finished_at, Run.id)
-    )
-    if project is not None:
-        query = query.where(Run.project == project)
-    if not whole:
-        query = query.having(func.count(Chunk.seq) > 0)
-    return [OldRun(run_id, of, name, chunks, int(size)) for run_id, of, name, chunks, size in session.execute(query)]
+@dataclass(frozen=True)
+class Limits:
+    """Seconds since the epoch: what is older goes. None keeps all there is."""
+
+    samples_before: float
+    rollups_before: float | None = None
+
+
+def find_old(
+    session: Session, limits: Limits, *, project: str | None = None, whole: bool = False, sizes: bool = True
+) -> list[Old]:
+    """Runs that have something older than the limits, oldest first; with `whole`, runs that ended before. Without `sizes` these are 0."""
+    found: list[Old] = []
+    if whole:
+        wanted = [("run", _ended(limits.samples_before))]
+    else:
+        wanted = [
+            ("samples", (*_ended(limits.samples_before), Run.keeps == "samples")),
+            ("samples", (Run.status == "running", Run.created_at < limits.samples_before)),
+        ]
+        if limits.rollups_before is not None:
+            wanted.append(("rollups", (*_ended(limits.rollups_before), Run.keeps == "rollups")))
+    for what, filters in wanted:
+        query = select(Run.id, Run.project, Run.name, Run.status).where(*filters).order_by(Run.finished_at, Run.id)
+        if project is not None:
+            query = query.where(Run.project == project)
+        for run_id, of, name, status in session.execute(query):
+            before = limits.samples_before if status == "running" else None
+            chunks, packed_bytes = _size(session, what, run_id, before) if sizes else (0, 0)
+            if chunks or status != "running" or not sizes:
+                found.append(Old(run_id, of, name, what, chunks, packed_bytes))
+    return found
+
+
+def let_go(database: Database, old: Old, limits: Limits) -> bool:
+    """Let go of what `find_old` found, if it still is old; whether anything went."""
+    if old.what == "run":
+        return drop_run(database, old.run_id, limits.samples_before)
+    if old.what == "rollups":
+        return limits.rollups_before is not None and drop_rollups(database, old.run_id, limits.rollups_before)
+    return drop_samples(database, old.run_id, limits.samples_before) > 0
 
 
 def drop_samples(database: Database, run_id: str, before: float) -> int:
-    """Let go of the samples of a run that ended before `before`; how many chunks had some. Summaries stay."""
-    dropped = 0
-    while True:
-        with database.write() as session:
-            keys = _with_samples(session, run_id) if _is_old(session, run_id, before) else []
-            if keys:
-                session.execute(update(Chunk).where(tuple_(Chunk.stream_id, Chunk.seq).in_(keys)).values(packed=GONE))
-        dropped += len(keys)
-        if len(keys) < CHUNKS_AT_ONCE:
-            return dropped
+    """Let go of the samples of a run that ended before `before`, or of those that came in before then if it goes on; how many chunks.
+
+    Rollups stay, and are made first.
+    """
+    with database.read() as session:
+        run = session.get(Run, run_id)
+        is_running = run is not None and run.status == "running"
+        if run is None or not (is_running or _has_ended(run, before)):
+            return 0
+    finish(database, run_id)
+    past = (Chunk.received_at < before,) if is_running else ()
+
+    def delete_some(session: Session) -> int:
+        run = _locked(session, run_id)
+        if run is None or (run.status == "running") is not is_running or not (is_running or _has_ended(run, before)):
+            return 0
+        keys = _rolled_up(session, run_id, *past)
+        if keys:
+            session.execute(delete(Chunk).where(Chunk.run_id == run_id, tuple_(Chunk.stream_id, Chunk.seq).in_(keys)))
+        elif not is_running and not _left(session, Chunk, run_id):
+            run.keeps = "rollups"
+        return len(keys)
+
+    return _until_done(database, delete_some)
+
+
+def drop_rollups(database: Database, run_id: str, before: float) -> bool:
+    """Let go of all but the record of a run that ended before `before`; whether that was so."""
+    with database.write() as session:
+        run = _locked(session, run_id)
+        if run is None or not _has_ended(run, before):
+            return False
+        for bulk in BULKS:
+            session.execute(delete(bulk).where(*of_run(bulk, run_id)))
+        run.keeps = "record"
+        return True
 
 
 def drop_run(database: Database, run_id: str, before: float) -> bool:
     """Delete a run that ended before `before`, with everything that belongs to it; whether it was there."""
     with database.write() as session:
-        return _is_old(session, run_id, before) and delete_run(session, run_id)
+        run = _locked(session, run_id)
+        return run is not None and _has_ended(run, before) and delete_run(session, run_id)
+
+
+def _until_done(database: Database, delete_some: Callable[[Session], int]) -> int:
+    done = 0
+    while True:
+        with database.write() as session:
+            count = delete_some(session)
+        done += count
+        if not count:
+            return done
 
 
 def _ended(before: float) -> tuple[ColumnElement[bool], ...]:
     return Run.finished_at < before, Run.status != "running"
 
 
-def _is_old(session: Session, run_id: str, before: float) -> bool:
-    """Locks the run's row, where there is one."""
-    try:
-        run = lock_run(session, run_id)
-    except UnknownRunError:
-        return False
+def _has_ended(run: Run, before: float) -> bool:
     return run.status != "running" and run.finished_at is not None and run.finished_at < before
 
 
-def _with_samples(session: Session, run_id: str) -> Sequence[tuple[int, int]]:
+def _locked(session: Session, run_id: str) -> Run | None:
+    try:
+        return lock_run(session, run_id)
+    except UnknownRunError:
+        return None
+
+
+def _size(session: Session, what: str, run_id: str, received_before: float | None) -> tuple[int, int]:
+    """Rows and bytes of what would go."""
+    rows, size = (0, 0) if what == "rollups" else _count(session, Chunk, run_id, received_before)
+    rolled, rolled_size = (0, 0) if what == "samples" else _count(session, Rollup, run_id, None)
+    return rolled if what == "rollups" else rows, size + rolled_size
+
+
+def _count(session: Session, bulk: Bulk, run_id: str, before: float | None) -> tuple[int, int]:
+    query = select(func.count(), func.coalesce(func.sum(func.length(bulk.packed)), 0)).where(*of_run(bulk, run_id))
+    if before is not None:
+        query = query.where(Chunk.received_at < before)
+    count, size = session.execute(query).one()
+    return count, int(size)
+
+
+def _rolled_up(session: Session, run_id: str, *filters: ColumnElement[bool]) -> Sequence[tuple[int, int]]:
     query = (
         select(Chunk.stream_id, Chunk.seq)
         .join(Stream, Stream.id == Chunk.stream_id)
-        .where(Stream.run_id == run_id, _HAS_SAMPLES)
+        .where(Chunk.run_id == run_id, Stream.run_id == run_id, Chunk.seq <= Stream.rolled_seq, *filters)
     )
     return [(stream_id, seq) for stream_id, seq in session.execute(query.limit(CHUNKS_AT_ONCE))]
+
+
+def _left(session: Session, bulk: Bulk, run_id: str) -> bool:
+    return session.scalar(select(bulk.run_id).where(*of_run(bulk, run_id)).limit(1)) is not None

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.contexts import learn_contexts
+from memagent_server.store.bulk import BULKS, of_run
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.models import Rank, Run
 from memagent_server.store.organise import set_tags
@@ -103,6 +104,8 @@ def lose_contact(session: Session, run_id: str, now: float) -> Run:
 
 def delete_run(session: Session, run_id: str) -> bool:
     """Delete a run and all that belongs to it; whether there was one."""
+    for bulk in BULKS:  # no foreign keys lead from these
+        session.execute(delete(bulk).where(*of_run(bulk, run_id)).execution_options(synchronize_session=False))
     return bool(session.execute(delete(Run).where(Run.id == run_id)).rowcount)  # type: ignore[attr-defined]
 
 

@@ -23,7 +23,7 @@ from memagent_server.store.batch_rows import Found, Key
 from memagent_server.store.chunks import ReadChunk, pack_stats, read_chunk
 from memagent_server.store.errors import ConflictError
 from memagent_server.store.history import read_chunks
-from memagent_server.store.models import Dropped
+from memagent_server.store.models import Dropped, Stream
 from memagent_server.store.ranks import enter_rank, is_entered
 from memagent_server.store.runs import lock_run
 from memagent_server.store.series import series
@@ -88,7 +88,7 @@ def take_batch(
     batch_rows.add_batch_row(connection, key, samples=samples, digest=digest, now=now)
     last_step = 0
     if chunks:
-        last_step = _add_chunks(connection, found.streams, chunks, now)
+        last_step = _add_chunks(connection, run_id, found.streams, chunks, now)
         write_states(connection, [found.streams[device] for device in devices])
     if batch.events:
         batch_rows.add_event_rows(connection, [_event_row(key, event) for event in batch.events])
@@ -100,8 +100,8 @@ def take_batch(
 
 
 def read_samples(session: Session, stream_id: int, after_seq: int = -1) -> Iterator[tuple[int, dict[str, list[Value]]]]:
-    """(seq, columns) of a stream's chunks after `after_seq`, in order of arrival."""
-    for chunk in read_chunks(session, stream_id, after_seq):
+    """(place of the last one, columns) of a stream's samples after the place `after_seq`, in order of arrival."""
+    for chunk in read_chunks(session, session.get_one(Stream, stream_id), after_seq):
         yield chunk.seq, chunk.columns
 
 
@@ -138,7 +138,7 @@ def _enter(connection: Connection, key: Key, devices: Iterable[str], now: float,
 
 
 def _add_chunks(
-    connection: Connection, streams: dict[str, StreamState], chunks: Sequence[ReadChunk], now: float
+    connection: Connection, run_id: str, streams: dict[str, StreamState], chunks: Sequence[ReadChunk], now: float
 ) -> int:
     """Add the chunks to their streams; the last step of them all."""
     rows: list[dict[str, Any]] = []
@@ -146,8 +146,9 @@ def _add_chunks(
         stream = streams[chunk.stream]
         rows.append(
             {
+                "run_id": run_id,
                 "stream_id": stream.id,
-                "seq": stream.chunks,
+                "seq": stream.samples + chunk.rows - 1,
                 "first_step": chunk.first_step,
                 "last_step": chunk.last_step,
                 "rows": chunk.rows,

@@ -1,10 +1,10 @@
-"""Samples for charts: any window of any run, in at most so many points, with no spike lost.
+"""Samples for charts: any window of any run, in at most so many points, with no spike lost and no longer to read than the chart is wide.
 
-1. The chunks in the window are listed without their samples.
-2. Where there are as many chunks as points, or a quarter of that and very many samples, their summaries (minimum, maximum, last of
-   every column) are enough: only chunks that stick out of the window are decoded.
-3. Otherwise all are decoded; where the samples were let go of, a chunk's summary stands for them. Either way neighbours go into
-   buckets that keep minimum, maximum and last.
+1. Of the stream's rollups the finest level is chosen that has no more buckets in the window than points are wanted. What came in since
+   is known by the summaries of its chunks.
+2. A bucket that sticks out of the window is replaced by the chunks that it stands for, and one of these that does by the samples that
+   are inside. So the window is exact to the step; where the samples were let go of, it is to a chunk.
+3. Where the window holds fewer chunks than points, and not very many samples, all of them are read.
 """
 
 from __future__ import annotations
@@ -12,36 +12,53 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.wire.columns import Value, unpack
+from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
+from memagent_server.store.buckets import EMPTY, Buckets, chain, fewer, gather
 from memagent_server.store.chunks import Stats, stats_of, unpack_stats
 from memagent_server.store.models import Chunk, Rank, Stream
+from memagent_server.store.packing import unseal
+from memagent_server.store.rollups import Levels
 
 DEFAULT_FIELDS = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")
 MANY_SAMPLES = 100_000
-"""More than this are not decoded for one chart where there is another way: that would take seconds."""
-
-_NOTHING: list[Value] = [None, None, None]
-
-
-class Head(NamedTuple):
-    """A chunk without its samples."""
-
-    seq: int
-    first_step: int
-    last_step: int
-    rows: int
+"""More than this are not decoded for one chart: that would take tenths of a second."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Consecutive samples. `stats` has minimum, maximum and last of the columns."""
+class Window:
+    """Steps `first` to `last`, inclusive, in at most `points` points of the columns `wanted`."""
 
+    first: int | None
+    last: int | None
+    points: int
+    wanted: frozenset[str]
+
+    def holds(self, low: Value, high: Value) -> bool:
+        """Whether steps `low` to `high` are all inside."""
+        return not self._is_before(low) and not self._is_behind(high)
+
+    def touches(self, low: Value, high: Value) -> bool:
+        return not self._is_before(high) and not self._is_behind(low)
+
+    def _is_before(self, step: Value) -> bool:
+        return self.first is not None and (step or 0) < self.first
+
+    def _is_behind(self, step: Value) -> bool:
+        return self.last is not None and (step or 0) > self.last
+
+
+class Unit(NamedTuple):
+    """A chunk as charts see it; `stats` may lack what is not wanted."""
+
+    seq: int
     rows: int
     stats: Stats
 
@@ -64,23 +81,10 @@ def series(
     """
     stream = _find_stream(session, run_id, rank, device, attempt)
     if stream is None:
-        return _answer(run_id, rank, device, attempt, [], [], fields=[name for name in fields if name != "*"])
+        return _answer(run_id, rank, device, attempt, EMPTY, [name for name in fields if name != "*"])
     names = _names(stream, fields)
-    pieces = _pieces(session, stream, names, first, last, points)
-    return _answer(run_id, rank, stream.device, stream.attempt, pieces, buckets(pieces, points), fields=names)
-
-
-def buckets(pieces: Sequence[Piece], points: int) -> list[Piece]:
-    """At most `points` pieces: neighbours joined so that each holds about as many samples as any other."""
-    if len(pieces) <= points:
-        return list(pieces)
-    total = sum(piece.rows for piece in pieces)
-    grouped: list[list[Piece]] = [[] for _ in range(points)]
-    before = 0
-    for piece in pieces:
-        grouped[before * points // total].append(piece)
-        before += piece.rows
-    return [_join(group) for group in grouped if group]
+    window = Window(first, last, points, frozenset({"step", "time_s", *names}))
+    return _answer(run_id, rank, stream.device, stream.attempt, _picture(session, stream, window), names)
 
 
 def _find_stream(session: Session, run_id: str, rank: int, device: str | None, attempt: int | None) -> Stream | None:
@@ -102,99 +106,129 @@ def _names(stream: Stream, fields: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(fields))
 
 
-def _pieces(
-    session: Session, stream: Stream, names: Collection[str], first: int | None, last: int | None, points: int
-) -> list[Piece]:
-    query = select(Chunk.seq, Chunk.first_step, Chunk.last_step, Chunk.rows).where(Chunk.stream_id == stream.id)
-    if first is not None:
-        query = query.where(Chunk.last_step >= first)
-    if last is not None:
-        query = query.where(Chunk.first_step <= last)
-    heads = [Head(*row) for row in session.execute(query.order_by(Chunk.first_step, Chunk.seq))]
-    total = sum(head.rows for head in heads)
-    is_enough = len(heads) >= points or (total > MANY_SAMPLES and len(heads) >= points // 4)
-    summarized = {head.seq for head in heads if is_enough and _is_within(head, first, last)}
-    wanted = {"step", "time_s", *names}
-    summaries = _summaries(session, stream, summarized, wanted)
-    rest = {head.seq for head in heads} - summarized
-    size = max(1, total // (2 * points))  # twice as fine as the buckets, so that these can be cut evenly
-    decoded = {seq: list(_cut(columns, first, last, size)) for seq, columns in _decoded(session, stream, rest, wanted)}
-    summaries.update(_summaries(session, stream, rest - decoded.keys(), wanted))
-    return [piece for head in heads for piece in (summaries.get(head.seq) or decoded.get(head.seq, []))]
+def _picture(session: Session, stream: Stream, window: Window) -> Buckets:
+    levels = Levels(session, stream.run_id, stream.id, window.wanted)
+    fresh = _fresh(session, stream, window)
+    level, inside, sticking_out = _choose(levels, window, max(window.points // 2, window.points - len(fresh) - 2))
+    units = [*_units(levels, level, sticking_out, window), *fresh]
+    seen = sum(inside.rows) + sum(unit.rows for unit in units)
+    if level <= 0 and len(inside) + len(units) < window.points and seen <= MANY_SAMPLES:
+        size = max(1, seen // (2 * window.points))  # twice as fine as the buckets, so that these can be cut evenly
+        found = _pieces(session, stream, [*_as_units(inside), *units], window, size)
+    else:
+        found = chain([inside, _pieces(session, stream, units, window, None)])
+    return fewer(_ordered(found), window.points)
 
 
-def _is_within(head: Head, first: int | None, last: int | None) -> bool:
-    return (first is None or head.first_step >= first) and (last is None or head.last_step <= last)
+def _choose(levels: Levels, window: Window, most: int) -> tuple[int, Buckets, list[int]]:
+    """The level to read, its buckets in the window, and the numbers of those that stick out of it."""
+    level = levels.coarsest
+    if level < 0:
+        return level, EMPTY, []
+    while True:
+        inside, sticking_out = _inside(levels, level, window)
+        count = len(inside) + len(sticking_out)
+        if level == 0 or 2 * count > most:
+            return level, inside, sticking_out
+        level -= min(level, max(1, int(log2(most / (count + 2)))))
 
 
-def _summaries(
-    session: Session, stream: Stream, seqs: Collection[int], wanted: Collection[str]
-) -> dict[int, list[Piece]]:
-    if not seqs:
-        return {}
+def _inside(levels: Levels, level: int, window: Window) -> tuple[Buckets, list[int]]:
+    parts: list[Buckets] = []
+    sticking_out: list[int] = []
+    for first, end in levels.spans(level, window.first, window.last):
+        found = levels.read(level, first, end)
+        if window.first is None and window.last is None:
+            parts.append(found)
+            continue
+        low, high, _ = found.of("step")
+        held = [place for place in range(len(found)) if window.holds(low[place], high[place])]
+        sticking_out += [
+            first + place
+            for place in range(len(found))
+            if window.touches(low[place], high[place]) and not window.holds(low[place], high[place])
+        ]
+        if held:
+            is_one_stretch = held[-1] - held[0] + 1 == len(held)
+            parts.append(found[held[0] : held[-1] + 1] if is_one_stretch else found.pick(held))
+    return chain(parts), sticking_out
+
+
+def _units(levels: Levels, level: int, buckets: Sequence[int], window: Window) -> Iterator[Unit]:
+    """The chunks in the window that some buckets stand for."""
+    for bucket in buckets:
+        for unit in _as_units(levels.read(0, bucket << level, (bucket + 1) << level)):
+            low, high, _ = unit.stats["step"]
+            if window.touches(low, high):
+                yield unit
+
+
+def _as_units(found: Buckets) -> list[Unit]:
+    return [Unit(*facts) for facts in zip(found.seqs, found.rows, found.each(), strict=True)]
+
+
+def _fresh(session: Session, stream: Stream, window: Window) -> list[Unit]:
+    """The chunks in the window that are not rolled up yet."""
     query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
-        Chunk.stream_id == stream.id, Chunk.seq >= min(seqs), Chunk.seq <= max(seqs)
+        Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > stream.rolled_seq
     )
-    return {
-        seq: [Piece(rows, {name: of for name, of in unpack_stats(stats).items() if name in wanted})]
+    if window.first is not None:
+        query = query.where(Chunk.last_step >= window.first)
+    if window.last is not None:
+        query = query.where(Chunk.first_step <= window.last)
+    return [
+        Unit(seq, rows, {name: of for name, of in unpack_stats(stats).items() if name in window.wanted})
         for seq, rows, stats in session.execute(query)
-        if seq in seqs
+    ]
+
+
+def _pieces(session: Session, stream: Stream, units: Sequence[Unit], window: Window, size: int | None) -> Buckets:
+    """The units, each decoded and cut into parts of `size` samples; without a size, only those that stick out of the window are."""
+    wanted = {unit.seq for unit in units if size is not None or not window.holds(*unit.stats["step"][:2])}
+    decoded = {
+        seq: list(_cut(seq, columns, window, size or len(columns["step"])))
+        for seq, columns in _decoded(session, stream, wanted, window)
     }
+    return gather(part for unit in units for part in decoded.get(unit.seq, [unit]))
 
 
 def _decoded(
-    session: Session, stream: Stream, seqs: Collection[int], wanted: Collection[str]
+    session: Session, stream: Stream, seqs: Collection[int], window: Window
 ) -> Iterator[tuple[int, dict[str, list[Value]]]]:
     if not seqs:
         return
     query = select(Chunk.seq, Chunk.packed).where(
-        Chunk.stream_id == stream.id, Chunk.seq >= min(seqs), Chunk.seq <= max(seqs)
+        Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq >= min(seqs), Chunk.seq <= max(seqs)
     )
     for seq, packed in session.execute(query):
         if seq in seqs and packed:
-            yield seq, unpack(packed, only=wanted)
+            yield seq, unseal(packed, only=window.wanted)
 
 
-def _cut(columns: dict[str, list[Value]], first: int | None, last: int | None, size: int) -> Iterator[Piece]:
-    """Pieces of `size` samples of the part of a chunk that is in the window; steps never go back within a chunk."""
+def _cut(seq: int, columns: dict[str, list[Value]], window: Window, size: int) -> Iterator[Unit]:
+    """Parts of `size` samples of what of a chunk is in the window; steps never go back within a chunk."""
     steps = [step or 0 for step in columns["step"]]
-    begin = 0 if first is None else bisect_left(steps, first)
-    end = len(steps) if last is None else bisect_right(steps, last)
+    begin = 0 if window.first is None else bisect_left(steps, window.first)
+    end = len(steps) if window.last is None else bisect_right(steps, window.last)
     for start in range(begin, end, size):
         stop = min(start + size, end)
-        yield Piece(stop - start, stats_of({name: values[start:stop] for name, values in columns.items()}))
+        stats = stats_of({name: values[start:stop] for name, values in columns.items()})
+        yield Unit(seq - len(steps) + stop, stop - start, stats)
 
 
-def _join(pieces: Sequence[Piece]) -> Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    names = dict.fromkeys(name for piece in pieces for name in piece.stats)
-    return Piece(
-        sum(piece.rows for piece in pieces),
-        {name: _joined([piece.stats.get(name, _NOTHING) for piece in pieces]) for name in names},
-    )
-
-
-def _joined(parts: Sequence[list[Value]]) -> list[Value]:
-    lows, highs = [part[0] for part in parts if part[0] is not None], [part[1] for part in parts if part[1] is not None]
-    last = next((part[2] for part in reversed(parts) if part[2] is not None), None)
-    return [min(lows, default=None), max(highs, default=None), last]
+def _ordered(found: Buckets) -> Buckets:
+    """By steps: what came late stands where it belongs."""
+    low = [step or 0 for step in found.of("step")[0]]
+    if all(before <= after for before, after in pairwise(low)):
+        return found
+    return found.pick(sorted(range(len(found)), key=lambda place: (low[place], found.seqs[place])))
 
 
 def _answer(
-    run_id: str,
-    rank: int,
-    device: str | None,
-    attempt: int | None,
-    pieces: Sequence[Piece],
-    shown: Sequence[Piece],
-    *,
-    fields: Sequence[str],
+    run_id: str, rank: int, device: str | None, attempt: int | None, shown: Buckets, fields: Sequence[str]
 ) -> dict[str, Any]:
-    def column(name: str, statistic: int) -> list[Value]:
-        return [piece.stats.get(name, _NOTHING)[statistic] for piece in shown]
-
-    samples = sum(piece.rows for piece in pieces)
+    samples = sum(shown.rows)
+    drawn = {name: shown.of(name) for name in fields}
     return {
         "run_id": run_id,
         "rank": rank,
@@ -202,7 +236,7 @@ def _answer(
         "attempt": attempt,
         "samples": samples,
         "bucketed": samples > len(shown),
-        "step": column("step", 2),
-        "time_s": column("time_s", 2),
-        "series": {name: {"min": column(name, 0), "max": column(name, 1), "last": column(name, 2)} for name in fields},
+        "step": shown.of("step")[2],
+        "time_s": shown.of("time_s")[2],
+        "series": {name: {"min": low, "max": high, "last": last} for name, (low, high, last) in drawn.items()},
     }

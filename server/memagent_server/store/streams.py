@@ -43,6 +43,7 @@ class StreamState:
     sparkline: dict[str, Any]
     last_sample_at: float | None
     latest: dict[str, Any]
+    is_compacted: bool
 
     @property
     def peak_ratio(self) -> float:
@@ -69,6 +70,7 @@ def grow(stream: StreamState, chunk: ReadChunk, now: float) -> None:
     if stream.kind != SCALARS_STREAM:
         stream.sparkline = sparkline.extended(stream.sparkline, stream.samples, _memory(chunk))
     stream.samples += chunk.rows
+    stream.is_compacted = False
     stream.first_step = chunk.first_step if stream.first_step is None else min(chunk.first_step, stream.first_step)
     if stream.last_step is None or chunk.last_step >= stream.last_step:
         stream.last_step = chunk.last_step

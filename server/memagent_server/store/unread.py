@@ -31,6 +31,7 @@ class Head(NamedTuple):
     peak_bytes: int | None
     limit_bytes: int | None
     limit_source: str | None
+    samples: int
 
 
 class Running(NamedTuple):
@@ -41,17 +42,18 @@ class Running(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A chunk as it is stored."""
+    """A chunk as it is stored; the first `known` of its samples have been read, in the chunks that it was made of."""
 
     stream_id: int
     seq: int
     received_at: float
     packed: bytes
+    known: int
 
 
 _HEAD = (
     Stream.id, Stream.run_id, Run.created_at, Stream.rank, Stream.attempt, Stream.device, Stream.kind, Stream.chunks, Stream.last_step,
-    Stream.peak_bytes, Stream.limit_bytes, Stream.limit_source,
+    Stream.peak_bytes, Stream.limit_bytes, Stream.limit_source, Stream.samples,
 )  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def latest_of(session: Session, stream_ids: Collection[int]) -> dict[int, dict[s
 
 
 def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[Unread]:
-    """The chunks of each stream after the `seq` given for it, stream by stream and in order of arrival.
+    """The chunks of each stream after the place given for it, stream by stream and in order of arrival.
 
     Chunks whose samples were let go of are left out.
     """
@@ -90,16 +92,22 @@ def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[Unread]:
     while left:
         wanted = numbers(session, left.items())
         query = (
-            select(Chunk.stream_id, Chunk.seq, Chunk.received_at, Chunk.packed)
+            select(Chunk.stream_id, Chunk.seq, Chunk.received_at, Chunk.packed, Chunk.rows)
             .select_from(wanted)
-            .join(Chunk, (Chunk.stream_id == wanted.c.first) & (Chunk.seq > wanted.c.second))
+            .join(Stream, Stream.id == wanted.c.first)
+            .join(
+                Chunk,
+                (Chunk.stream_id == wanted.c.first) & (Chunk.run_id == Stream.run_id) & (Chunk.seq > wanted.c.second),
+            )
             .order_by(Chunk.stream_id, Chunk.seq)
             .limit(MOST_CHUNKS)
         )
-        found = [Unread._make(row) for row in session.execute(query)]
-        yield from (chunk for chunk in found if chunk.packed)
+        found = session.execute(query).all()
+        for stream_id, seq, received_at, packed, rows in found:
+            if packed:
+                yield Unread(stream_id, seq, received_at, packed, max(0, left[stream_id] - (seq - rows)))
+            left[stream_id] = seq
         if len(found) < MOST_CHUNKS:
             return
         last = found[-1]
         left = {stream_id: seq for stream_id, seq in left.items() if stream_id >= last.stream_id}
-        left[last.stream_id] = last.seq

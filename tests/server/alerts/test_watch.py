@@ -15,7 +15,9 @@ from memagent.forecast import Hints
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts.watch import Pace, begin_watch
-from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk
+from memagent_server.store.compaction import finish
+from memagent_server.store.cutting import UNIT_ROWS
+from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk, read_chunks
 from memagent_server.store.marks import get_marks
 from memagent_server.store.models import Notification, WatchMark
 from memagent_server.store.runs import start_run
@@ -101,12 +103,45 @@ def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(sqlite_database, m
     steps = 60_000
     fill(bench, steps, lambda step: 10 + 28 * step / steps)
     watch = watch_of(bench)
-    assert steps - NEWEST_ROWS - 500 <= (watch.read_seq + 1) * 500 <= steps - NEWEST_ROWS
-    assert 0 < (watch.read_seq + 1) * 500 - watch.newest.step <= 500
+    assert watch.read_seq + 1 == steps - NEWEST_ROWS
+    assert 0 < watch.read_seq + 1 - watch.newest.step <= 500
     bench.worker.evaluate()
     (alert,) = bench.alerts()
     assert alert["state"] == "firing" and alert["data"]["cause"] == "leak"
     assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
+
+
+def test_1_a_past_that_was_compacted_reads_the_same(sqlite_database, make_settings, bench_on):
+    bench = bench_on(sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y"))
+    steps = 60_000
+    fill(bench, steps, lambda step: 10 + 28 * step / steps)
+    before = watch_of(bench)
+    finish(bench.database, "r")
+    after = watch_of(bench)
+    assert (after.read_seq, after.newest.level) == (before.read_seq, before.newest.level)
+    assert 0 < after.read_seq + 1 - after.newest.step <= UNIT_ROWS
+    bench.worker.evaluate()
+    (alert,) = bench.alerts()
+    assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
+
+
+def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
+    bench.start()
+    for number in range(6):
+        bench.feed(100 * number, 100 * number + 100, leak, seq=number)
+        bench.worker.evaluate()
+    finish(bench.database, "r")  # one of 512, and the rest
+    for number in range(6, 12):
+        bench.feed(100 * number, 100 * number + 100, leak, seq=number)
+        bench.worker.evaluate()
+    watch = bench.worker._evaluator._watches[1]
+    assert watch.read_seq == 1199 and watch.newest.step == 1199
+    assert bench.told() == ["firing"]
+    assert watch_of(bench).decided == watch.decided
+    with bench.database.read() as session:
+        (stream,) = heads_of_running(session)
+        places = [chunk.first_seq for chunk in read_chunks(session, stream, 99)]
+    assert places == [100, 512, 600, 700, 800, 900, 1000, 1100]
 
 
 def test_1_a_short_past_is_read_in_full(sqlite_database, make_settings, bench_on):
@@ -121,7 +156,7 @@ def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
     watch = watch_of(bench)
-    assert watch.states["oom_forecast"].state == "firing" and watch.mark == 0
+    assert watch.states["oom_forecast"].state == "firing" and watch.mark == 1199
 
 
 def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
@@ -198,4 +233,4 @@ def _received(bench, number: int):
 
     from memagent_server.store.models import Chunk as StoredRow
 
-    return update(StoredRow).where(StoredRow.seq == number).values(received_at=bench.now)
+    return update(StoredRow).where(StoredRow.seq == 100 * number + 99).values(received_at=bench.now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zlib
@@ -33,7 +34,12 @@ def empty(empty_database_url):
 
 def test_models_and_migrations_are_the_same(database):
     with database.engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+        context = MigrationContext.configure(connection, opts={"include_name": _is_no_partition})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def _is_no_partition(name, kind, _parents):
+    return kind != "table" or re.fullmatch(r"(chunks|rollups)_\d\d", name) is None
 
 
 def test_an_empty_database_has_no_version(empty):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 
 import pytest
-from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, func, insert, select
+from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, func, insert, select, update
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
-from memagent_server.store import retention
+from memagent_server.store import compaction, cutting, retention
+from memagent_server.store.compaction import finish
 from memagent_server.store.history import read_chunks, read_summaries
-from memagent_server.store.models import Base, Run
-from memagent_server.store.retention import drop_run, drop_samples, find_old
+from memagent_server.store.models import Base, Run, Stream
+from memagent_server.store.models import Chunk as StoredChunk
+from memagent_server.store.retention import Limits, drop_rollups, drop_run, drop_samples, find_old
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.series import series
-from memagent_server.worker import DAY_S, Worker
+from memagent_server.store.upkeep import DAY_S
+from memagent_server.worker import Worker
 
 ENDED_AT = 100.0
 CHUNKS, ROWS = 6, 10
@@ -47,9 +50,17 @@ def record(database):
 def old(database):
     def old(before=ENDED_AT + 1, **facts):
         with database.read() as session:
-            return find_old(session, before, **facts)
+            return find_old(session, Limits(before), **facts)
 
     return old
+
+
+@pytest.fixture(autouse=True)
+def short_units(monkeypatch):
+    """Chunks of ten samples are of the final cut."""
+    monkeypatch.setattr(cutting, "UNIT_ROWS", ROWS)
+    monkeypatch.setattr(compaction, "UNIT_ROWS", ROWS)
+    monkeypatch.setattr(compaction, "ROLLED_ROWS", ROWS)
 
 
 def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(database, record, monkeypatch):
@@ -59,32 +70,76 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(datab
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"], points=1000)
         window = series(session, "r", fields=["allocated_bytes"], first=30, last=39, points=1000)
-        stream_id = session.scalar(select(Base.metadata.tables["streams"].c.id))
-        assert list(read_chunks(session, stream_id)) == []
-        assert len(list(read_summaries(session, stream_id, CHUNKS, ["allocated_bytes"]))) == CHUNKS
+        stream = session.scalars(select(Stream)).one()
+        assert list(read_chunks(session, stream)) == []
+        summaries = list(read_summaries(session, stream, CHUNKS * ROWS, ["allocated_bytes"]))
+        assert get_run(session, "r").keeps == "rollups"
     assert (found["samples"], found["step"]) == (CHUNKS * ROWS, [9, 19, 29, 39, 49, 59])
     assert found["series"]["allocated_bytes"]["max"] == [100, 100, 100, 999, 100, 100]
     assert window["series"]["allocated_bytes"] == {"min": [100], "max": [999], "last": [100]}
+    assert [stats["allocated_bytes"][1] for stats in summaries] == [100, 100, 100, 999, 100, 100]
+    assert drop_rollups(database, "r", ENDED_AT + 1)
+    with database.read() as session:
+        assert series(session, "r", fields=["allocated_bytes"])["samples"] == 0
+        assert get_run(session, "r").keeps == "record"
+
+
+def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(database, record):
+    record(finished=False)
+    with database.write() as session:
+        session.execute(update(StoredChunk).where(StoredChunk.seq < 4 * ROWS).values(received_at=50.0))
+    assert drop_samples(database, "r", 0.5) == 0  # nothing came in before then
+    with database.write() as session:
+        session.execute(update(StoredChunk).where(StoredChunk.seq >= 4 * ROWS).values(received_at=90.0))
+    assert drop_samples(database, "r", 60.0) == 4
+    with database.read() as session:
+        found = series(session, "r", fields=["allocated_bytes"])
+        stream = session.scalars(select(Stream)).one()
+        assert [chunk.columns["step"][0] for chunk in read_chunks(session, stream)] == [40, 50]
+        assert get_run(session, "r").keeps == "samples"
+    assert (found["samples"], max(found["series"]["allocated_bytes"]["max"])) == (CHUNKS * ROWS, 999)
+
+
+def test_a_run_whose_samples_are_gone_may_go_on(database, record):
+    record()
+    drop_samples(database, "r", ENDED_AT + 1)
+    record("r", finished=False)  # delivered again: nothing is doubled
+    with database.write() as session:
+        columns = {"step": [60, 61], "allocated_bytes": [1, 2]}
+        add_batch(session, "r", Batch(seq=CHUNKS, chunks=[Chunk(stream="host", columns=columns)]), 300.0)
+    finish(database, "r")
+    with database.read() as session:
+        found = series(session, "r", fields=["allocated_bytes"])
+        assert get_run(session, "r").keeps == "samples"
+    assert (found["samples"], found["step"][-1]) == (CHUNKS * ROWS + 2, 61)
 
 
 def test_it_finds_what_has_samples_and_ended_long_ago(record, old, database):
     record("b")
     record("a", project="q")
     record("running", finished=False)
-    assert [found.run_id for found in old()] == ["a", "b"]
-    assert {found.chunks for found in old()} == {CHUNKS}
+    assert [found.run_id for found in old()] == ["a", "b", "running"]
+    assert [found.run_id for found in old(before=1.0)] == []
+    assert {(found.what, found.chunks) for found in old()} == {("samples", CHUNKS)}
     assert all(found.packed_bytes > 0 for found in old())
     assert [found.run_id for found in old(project="q")] == ["a"]
-    assert old(before=ENDED_AT) == []
+    assert [found.run_id for found in old(before=ENDED_AT)] == ["running"]
     drop_samples(database, "a", ENDED_AT + 1)
+    drop_samples(database, "running", 2.0)
     assert [found.run_id for found in old()] == ["b"]
-    assert [(found.run_id, found.chunks, found.packed_bytes) for found in old(project="q", whole=True)] == [("a", 0, 0)]
+    [whole] = old(project="q", whole=True)
+    assert (whole.run_id, whole.what, whole.chunks) == ("a", "run", 0)
+    assert whole.packed_bytes > 0  # its rollups
+    with database.read() as session:
+        [rollups] = find_old(session, Limits(0.0, ENDED_AT + 1))
+    assert (rollups.run_id, rollups.what) == ("a", "rollups")
 
 
 def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old):
     record()
     with database.write() as session:
         start_run(session, RunStart(run_id="r", attempt=1), 200.0)
+        session.execute(update(StoredChunk).values(received_at=400.0))
     assert drop_samples(database, "r", 300.0) == 0
     assert not drop_run(database, "r", 300.0)
     with database.read() as session:
@@ -136,7 +191,7 @@ def test_a_dry_run_tells_and_changes_nothing(record, prune, old):
     record()
     status, out, err = prune("--dry-run", "--older-than", "1d")
     assert (status, err) == (0, "")
-    assert out.startswith("r  p  r  6 chunks")
+    assert out.startswith("r  p  r  samples  6 chunks")
     assert "1 would go" in out
     assert len(old()) == 1
 
@@ -167,10 +222,11 @@ def test_what_is_unclear_is_refused(prune, arguments):
 
 
 def _belonging_to_a_run() -> list[Table]:
-    """Every table from which foreign keys lead to `runs`, and `runs`; parents first."""
+    """`runs`, and every table from which foreign keys lead there or that names a run; parents first."""
     found = [Base.metadata.tables[Run.__tablename__]]
     for table in Base.metadata.sorted_tables:
-        if table not in found and any(key.column.table in found for key in table.foreign_keys):
+        leads_there = any(key.column.table in found for key in table.foreign_keys)
+        if table not in found and (leads_there or "run_id" in table.columns):
             found.append(table)
     return found
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from memagent.wire.columns import pack
 from memagent.wire.fields import scalar_kind_of
 from memagent.wire.messages import Batch, Chunk, RunStart
+from memagent_server.store.buckets import fewer, gather
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.series import Piece, buckets, series
+from memagent_server.store.series import series
 
 
 @pytest.fixture
@@ -148,14 +149,16 @@ def test_scalars_that_are_no_numbers_leave_gaps(sqlite_database, ask, points):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(10, 60), st.randoms())
-def test_buckets_keep_count_extremes_and_order(sizes, points, rng):
-    pieces = [Piece(rows, {"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]}) for rows in sizes]
-    found = buckets(pieces, points)
+def test_fewer_buckets_keep_count_extremes_and_order(sizes, points, rng):
+    stats = [{"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]} for _ in sizes]
+    found = fewer(gather(zip(range(len(sizes)), sizes, stats, strict=True)), points)
     assert len(found) <= points
-    assert sum(piece.rows for piece in found) == sum(sizes)
-    assert min(piece.stats["x"][0] for piece in found) == min(piece.stats["x"][0] for piece in pieces)
-    assert max(piece.stats["x"][1] for piece in found) == max(piece.stats["x"][1] for piece in pieces)
-    assert found[-1].stats["x"][2] == pieces[-1].stats["x"][2]
+    assert sum(found.rows) == sum(sizes)
+    low, high, last = found.of("x")
+    assert min(low) == min(of["x"][0] for of in stats)
+    assert max(high) == max(of["x"][1] for of in stats)
+    assert last[-1] == stats[-1]["x"][2]
+    assert found.seqs[-1] == len(sizes) - 1
 
 
 def test_every_way_of_cutting_into_chunks_gives_the_same_extremes(sqlite_database):

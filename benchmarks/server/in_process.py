@@ -25,7 +25,7 @@ ROWS = 500
 BATCHES = 50
 RATIO_GOAL = 1.5
 
-_INSERT = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def measure(quick: bool) -> list[Figure]:
@@ -56,7 +56,17 @@ def _raw(database: Database, number: int) -> Callable[[bytes], None]:
         batch, chunks = check_batch(decode(body, Batch))
         for chunk in chunks:
             first, last, _ = chunk.stats["step"]
-            row = (number, batch.seq, first, last, chunk.rows, time.time(), pack_stats(chunk.stats), chunk.packed)
+            row = (
+                "raw",
+                number,
+                batch.seq,
+                first,
+                last,
+                chunk.rows,
+                time.time(),
+                pack_stats(chunk.stats),
+                chunk.packed,
+            )
             connection.execute(_INSERT, row)
 
     return insert

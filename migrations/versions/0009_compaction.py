@@ -108,8 +108,7 @@ def _rolled_up(bind: sa.Connection, stream: dict[str, object]) -> Iterator[dict[
         "SELECT packed FROM rollups WHERE run_id = :run_id AND stream_id = :stream_id AND level = 0 ORDER BY block"
     )
     for packed in bind.execute(query, stream).scalars():
-        found = unpack_buckets(packed)
-        for seq, rows, stats in zip(found.seqs, found.rows, found.each(), strict=True):
+        for seq, rows, stats in unpack_buckets(packed).each():
             first, last, _ = stats["step"]
             yield {
                 "seq": seq,

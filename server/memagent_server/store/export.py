@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from memagent.errors import MemagentError
 from memagent.wire.columns import Value
 from memagent.wire.fields import Kind, kind_of
+from memagent_server.store.buckets import listed
 from memagent_server.store.bulk import of_run
 from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.engine import Database
@@ -137,8 +138,8 @@ def _columns(session: Session, run_id: str) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for stream in _streams(session, run_id):
         for block in Levels(session, run_id, stream.id).each_block(0):
-            for name, (low, _, _) in block.stats.items():
-                _note(found, name, low)
+            for name, of in block.stats.items():
+                _note(found, name, listed(of[0]))
     stats = select(Chunk.stats).where(*of_run(Chunk, run_id), Chunk.stats != b"")
     for packed in session.scalars(stats.execution_options(yield_per=500)):
         for name, three in unpack_stats(packed).items():

@@ -117,10 +117,10 @@ def _summaries(
     levels = Levels(session, stream.run_id, stream.id, columns)
     level = next((level for level in range(levels.coarsest) if levels.count(level) <= most), max(0, levels.coarsest))
     found = levels.read(level)
-    for seq, stats in zip(found.seqs, found.each(), strict=True):
+    for seq, _, stats in found.each():
         if seq < before_seq:
             yield stats
     query = select(Chunk.stats).where(Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id)
-    query = query.where(Chunk.seq > (found.seqs[-1] if found.seqs else -1), Chunk.seq < before_seq)
+    query = query.where(Chunk.seq > (int(found.seqs[-1]) if len(found) else -1), Chunk.seq < before_seq)
     for packed in session.scalars(query.order_by(Chunk.seq)):
         yield {name: of for name, of in unpack_stats(packed).items() if name in columns}

@@ -68,7 +68,7 @@ class Levels:
         self._load(level, blocks)
         found = chain([self._blocks[level, block] for block in blocks])
         begin = blocks[0] * BLOCK
-        return found if (first, end) == (begin, begin + len(found)) else found[first - begin : end - begin]
+        return found if (first, end) == (begin, begin + len(found)) else found.pick(slice(first - begin, end - begin))
 
     def each_block(self, level: int) -> Iterator[Buckets]:
         """The blocks of a level, one in memory at a time."""
@@ -117,7 +117,7 @@ class Levels:
         if level > self.coarsest:
             self._heads.append([])
         for place, begin in enumerate(range(0, len(whole), BLOCK), block):
-            part = whole[begin : begin + BLOCK]
+            part = whole.pick(slice(begin, begin + BLOCK))
             self._blocks[level, place] = part
             self._heads[level][place:] = [_head(level, place, part)]
             self._changed.add((level, place))
@@ -139,5 +139,4 @@ class Levels:
 
 def _head(level: int, block: int, part: Buckets) -> Head:
     low, high, _ = part.of("step")
-    steps = [int(step) for step in (*low, *high) if step is not None] or [0]
-    return Head(level, block, min(steps), max(steps), len(part))
+    return Head(level, block, int(low.min()), int(high.max()), len(part))

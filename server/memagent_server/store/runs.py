@@ -11,8 +11,8 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
-from memagent_server.store.contexts import learn_contexts
 from memagent_server.store.bulk import BULKS, of_run
+from memagent_server.store.contexts import learn_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.models import Rank, Run
 from memagent_server.store.organise import set_tags

@@ -9,22 +9,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import log2
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
-from memagent_server.store.buckets import EMPTY, Buckets, chain, fewer, gather
-from memagent_server.store.chunks import Stats, stats_of, unpack_stats
+from memagent_server.store.buckets import EMPTY, Array, Buckets, chain, cut, fewer, gather, listed
+from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.models import Chunk, Rank, Stream
-from memagent_server.store.packing import unseal
+from memagent_server.store.packing import unseal_arrays
 from memagent_server.store.rollups import Levels
 
 DEFAULT_FIELDS = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")
@@ -41,26 +40,29 @@ class Window:
     points: int
     wanted: frozenset[str]
 
-    def holds(self, low: Value, high: Value) -> bool:
-        """Whether steps `low` to `high` are all inside."""
-        return not self._is_before(low) and not self._is_behind(high)
+    def holds(self, found: Buckets) -> NDArray[np.bool_]:
+        """Which buckets are inside with all their steps."""
+        low, high, _ = found.of("step")
+        return self._mask(low, high)
 
-    def touches(self, low: Value, high: Value) -> bool:
-        return not self._is_before(high) and not self._is_behind(low)
+    def touches(self, found: Buckets) -> NDArray[np.bool_]:
+        """Which have steps inside."""
+        low, high, _ = found.of("step")
+        return self._mask(high, low)
 
-    def _is_before(self, step: Value) -> bool:
-        return self.first is not None and (step or 0) < self.first
+    def rows_of(self, steps: Array) -> tuple[int, int]:
+        """From which to before which row a chunk is inside; steps never go back within one."""
+        begin = 0 if self.first is None else int(np.searchsorted(steps, self.first, "left"))
+        end = len(steps) if self.last is None else int(np.searchsorted(steps, self.last, "right"))
+        return begin, end
 
-    def _is_behind(self, step: Value) -> bool:
-        return self.last is not None and (step or 0) > self.last
-
-
-class Unit(NamedTuple):
-    """A chunk as charts see it; `stats` may lack what is not wanted."""
-
-    seq: int
-    rows: int
-    stats: Stats
+    def _mask(self, not_before: Array, not_behind: Array) -> NDArray[np.bool_]:
+        found = np.ones(len(not_before), np.bool_)
+        if self.first is not None:
+            found &= not_before >= self.first
+        if self.last is not None:
+            found &= not_behind <= self.last
+        return found
 
 
 def series(
@@ -110,11 +112,11 @@ def _picture(session: Session, stream: Stream, window: Window) -> Buckets:
     levels = Levels(session, stream.run_id, stream.id, window.wanted)
     fresh = _fresh(session, stream, window)
     level, inside, sticking_out = _choose(levels, window, max(window.points // 2, window.points - len(fresh) - 2))
-    units = [*_units(levels, level, sticking_out, window), *fresh]
-    seen = sum(inside.rows) + sum(unit.rows for unit in units)
+    units = chain([*(_units(levels, level, bucket, window) for bucket in sticking_out), fresh])
+    seen = inside.samples + units.samples
     if level <= 0 and len(inside) + len(units) < window.points and seen <= MANY_SAMPLES:
         size = max(1, seen // (2 * window.points))  # twice as fine as the buckets, so that these can be cut evenly
-        found = _pieces(session, stream, [*_as_units(inside), *units], window, size)
+        found = _pieces(session, stream, chain([inside, units]), window, size)
     else:
         found = chain([inside, _pieces(session, stream, units, window, None)])
     return fewer(_ordered(found), window.points)
@@ -138,36 +140,19 @@ def _inside(levels: Levels, level: int, window: Window) -> tuple[Buckets, list[i
     sticking_out: list[int] = []
     for first, end in levels.spans(level, window.first, window.last):
         found = levels.read(level, first, end)
-        if window.first is None and window.last is None:
-            parts.append(found)
-            continue
-        low, high, _ = found.of("step")
-        held = [place for place in range(len(found)) if window.holds(low[place], high[place])]
-        sticking_out += [
-            first + place
-            for place in range(len(found))
-            if window.touches(low[place], high[place]) and not window.holds(low[place], high[place])
-        ]
-        if held:
-            is_one_stretch = held[-1] - held[0] + 1 == len(held)
-            parts.append(found[held[0] : held[-1] + 1] if is_one_stretch else found.pick(held))
+        held, touched = window.holds(found), window.touches(found)
+        parts.append(found if held.all() else found.pick(held))
+        sticking_out += [first + int(place) for place in np.flatnonzero(touched & ~held)]
     return chain(parts), sticking_out
 
 
-def _units(levels: Levels, level: int, buckets: Sequence[int], window: Window) -> Iterator[Unit]:
-    """The chunks in the window that some buckets stand for."""
-    for bucket in buckets:
-        for unit in _as_units(levels.read(0, bucket << level, (bucket + 1) << level)):
-            low, high, _ = unit.stats["step"]
-            if window.touches(low, high):
-                yield unit
+def _units(levels: Levels, level: int, bucket: int, window: Window) -> Buckets:
+    """The chunks in the window that a bucket stands for."""
+    found = levels.read(0, bucket << level, (bucket + 1) << level)
+    return found.pick(window.touches(found))
 
 
-def _as_units(found: Buckets) -> list[Unit]:
-    return [Unit(*facts) for facts in zip(found.seqs, found.rows, found.each(), strict=True)]
-
-
-def _fresh(session: Session, stream: Stream, window: Window) -> list[Unit]:
+def _fresh(session: Session, stream: Stream, window: Window) -> Buckets:
     """The chunks in the window that are not rolled up yet."""
     query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
         Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > stream.rolled_seq
@@ -176,59 +161,48 @@ def _fresh(session: Session, stream: Stream, window: Window) -> list[Unit]:
         query = query.where(Chunk.last_step >= window.first)
     if window.last is not None:
         query = query.where(Chunk.first_step <= window.last)
-    return [
-        Unit(seq, rows, {name: of for name, of in unpack_stats(stats).items() if name in window.wanted})
+    return gather(
+        (seq, rows, {name: of for name, of in unpack_stats(stats).items() if name in window.wanted})
         for seq, rows, stats in session.execute(query)
-    ]
+    )
 
 
-def _pieces(session: Session, stream: Stream, units: Sequence[Unit], window: Window, size: int | None) -> Buckets:
+def _pieces(session: Session, stream: Stream, units: Buckets, window: Window, size: int | None) -> Buckets:
     """The units, each decoded and cut into parts of `size` samples; without a size, only those that stick out of the window are."""
-    wanted = {unit.seq for unit in units if size is not None or not window.holds(*unit.stats["step"][:2])}
-    decoded = {
-        seq: list(_cut(seq, columns, window, size or len(columns["step"])))
-        for seq, columns in _decoded(session, stream, wanted, window)
-    }
-    return gather(part for unit in units for part in decoded.get(unit.seq, [unit]))
+    is_wanted = np.ones(len(units), np.bool_) if size is not None else ~window.holds(units)
+    parts, decoded = [], []
+    for seq, columns in _decoded(session, stream, units.seqs[is_wanted].tolist(), window):
+        begin, end = window.rows_of(columns["step"][0])
+        parts.append(cut(seq, columns, begin, end, size or len(columns["step"][0])))
+        decoded.append(seq)
+    return chain([units.pick(~np.isin(units.seqs, decoded)), *parts])
 
 
 def _decoded(
     session: Session, stream: Stream, seqs: Collection[int], window: Window
-) -> Iterator[tuple[int, dict[str, list[Value]]]]:
+) -> Iterator[tuple[int, dict[str, tuple[Array, NDArray[np.bool_] | None]]]]:
     if not seqs:
         return
     query = select(Chunk.seq, Chunk.packed).where(
         Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq >= min(seqs), Chunk.seq <= max(seqs)
     )
+    wanted = set(seqs)
     for seq, packed in session.execute(query):
-        if seq in seqs and packed:
-            yield seq, unseal(packed, only=window.wanted)
-
-
-def _cut(seq: int, columns: dict[str, list[Value]], window: Window, size: int) -> Iterator[Unit]:
-    """Parts of `size` samples of what of a chunk is in the window; steps never go back within a chunk."""
-    steps = [step or 0 for step in columns["step"]]
-    begin = 0 if window.first is None else bisect_left(steps, window.first)
-    end = len(steps) if window.last is None else bisect_right(steps, window.last)
-    for start in range(begin, end, size):
-        stop = min(start + size, end)
-        stats = stats_of({name: values[start:stop] for name, values in columns.items()})
-        yield Unit(seq - len(steps) + stop, stop - start, stats)
+        if seq in wanted and packed:
+            yield seq, unseal_arrays(packed, window.wanted)
 
 
 def _ordered(found: Buckets) -> Buckets:
     """By steps: what came late stands where it belongs."""
-    low = [step or 0 for step in found.of("step")[0]]
-    if all(before <= after for before, after in pairwise(low)):
-        return found
-    return found.pick(sorted(range(len(found)), key=lambda place: (low[place], found.seqs[place])))
+    low = found.of("step")[0]
+    return found if (low[1:] >= low[:-1]).all() else found.pick(np.lexsort((found.seqs, low)))
 
 
 def _answer(
     run_id: str, rank: int, device: str | None, attempt: int | None, shown: Buckets, fields: Sequence[str]
 ) -> dict[str, Any]:
-    samples = sum(shown.rows)
-    drawn = {name: shown.of(name) for name in fields}
+    samples = shown.samples
+    drawn = {name: listed(shown.of(name)) for name in fields}
     return {
         "run_id": run_id,
         "rank": rank,
@@ -236,7 +210,7 @@ def _answer(
         "attempt": attempt,
         "samples": samples,
         "bucketed": samples > len(shown),
-        "step": shown.of("step")[2],
-        "time_s": shown.of("time_s")[2],
+        "step": listed(shown.of("step")[2]),
+        "time_s": listed(shown.of("time_s")[2]),
         "series": {name: {"min": low, "max": high, "last": last} for name, (low, high, last) in drawn.items()},
     }

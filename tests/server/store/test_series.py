@@ -153,7 +153,7 @@ def test_fewer_buckets_keep_count_extremes_and_order(sizes, points, rng):
     stats = [{"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]} for _ in sizes]
     found = fewer(gather(zip(range(len(sizes)), sizes, stats, strict=True)), points)
     assert len(found) <= points
-    assert sum(found.rows) == sum(sizes)
+    assert found.samples == sum(sizes)
     low, high, last = found.of("x")
     assert min(low) == min(of["x"][0] for of in stats)
     assert max(high) == max(of["x"][1] for of in stats)

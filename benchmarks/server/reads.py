@@ -1,0 +1,218 @@
+"""What charts and lists cost, over HTTP from a real server, beside SQL over wide rows: the same samples, a row each, in the same database.
+
+1. A run of a million steps is sent as batches, compacted and rolled up. The one of ten million repeats its rollups ten times: what a chart
+   of all of it reads.
+2. The chart asks for minimum, maximum and last of four columns at 2,000 points. The reference asks SQLite for minimum and maximum only.
+3. Each figure is the median of requests on one connection that is kept open; those of charts and SQL take turns.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import urllib3
+from sqlalchemy import insert, select, update
+
+from benchmarks.figures import Figure, from_samples
+from benchmarks.server.stage import fresh_database, running_server
+from benchmarks.server.workload import COUNTERS, DEVICE, columns, enter_runs
+from memagent.wire.columns import pack
+from memagent.wire.messages import Batch, Chunk, Finish
+from memagent_server.store.buckets import Buckets
+from memagent_server.store.compaction import finish
+from memagent_server.store.engine import Database
+from memagent_server.store.models import Run, Stream
+from memagent_server.store.retention import Limits, find_old
+from memagent_server.store.rollups import Levels
+from memagent_server.store.runs import finish_run
+from memagent_server.store.samples import add_batch
+
+TITLE = "charts of 4 series at 2,000 points, and lists"
+STEPS, STEPS_QUICK = 1_000_000, 50_000
+RUNS, RUNS_QUICK = 100_000, 2_000
+REQUESTS, REQUESTS_QUICK = 60, 5
+POINTS = 2_000
+FIELDS = COUNTERS[:4]
+ROWS = 5_000
+CHART_MS, LIST_MS = 5.0, 5.0
+PROJECTS, STATUSES = 20, ("completed", "failed", "oom", "lost_contact")
+
+
+def measure(quick: bool) -> list[Figure]:
+    steps, runs = (STEPS_QUICK, RUNS_QUICK) if quick else (STEPS, RUNS)
+    requests = REQUESTS_QUICK if quick else REQUESTS
+    with fresh_database() as database:
+        _fill(database, steps)
+        _repeat(database, steps, 10)
+        _fill_list(database, runs)
+        wide = _wide(database, steps)
+        with running_server(database.url) as server, _asking(server.url) as ask:
+            charts = _charts(ask, wide, steps, requests)
+            lists = _lists(ask, runs, requests)
+        return [*charts, *lists, _old(database, requests)]
+
+
+def _charts(ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, requests: int) -> list[Figure]:
+    whole, long = _chart("long"), _chart("longer")
+    one, ten, rows, ratios, lengths = [], [], [], [], []
+    for number in range(requests):
+        one.append(_timed(ask, whole))
+        ten.append(_timed(ask, long))
+        lengths.append(ten[-1] / one[-1])
+        if number < max(3, requests // 10):
+            rows.append(_timed(_of_wide_rows, wide, steps))
+            ratios.append(one[-1] / rows[-1])
+    zoomed = [
+        from_samples(f"{width:,} of them, zoomed", "ms", _times(ask, _chart("long", steps // 3 + 7, width), requests), scale=1e3)
+        for width in (steps // 5, steps // 50, steps // 500)
+    ]  # fmt: skip
+    return [
+        from_samples(f"{steps:,} steps", "ms", one, scale=1e3, goal=CHART_MS),
+        from_samples(f"{10 * steps:,} steps", "ms", ten, scale=1e3),
+        from_samples("ten times the steps by these", "x", lengths, goal=2.0),
+        from_samples("SQL over wide rows", "ms", rows, scale=1e3),
+        from_samples("chart by SQL over wide rows", "x", ratios, goal=1 / 200),
+        *zoomed,
+    ]
+
+
+def _lists(ask: Callable[[str], bytes], runs: int, requests: int) -> list[Figure]:
+    deep = _cursor(runs // 2)
+    pages = {
+        "all": "limit=50",
+        "a project and a status": "limit=50&project=project-7&status=oom",
+        "a project and a status, oldest first": "limit=50&project=project-7&status=oom&sort=created_at",
+        "all, in the midst": f"limit=50&cursor={deep}",
+        "a status, in the midst": f"limit=50&status=failed&cursor={deep}",
+        "found by name": "limit=50&q=name-9",
+    }
+    return [
+        from_samples(f"list of {runs:,} runs: {what}", "ms", _times(ask, f"/api/v1/runs?{query}", requests), scale=1e3, goal=LIST_MS)
+        for what, query in pages.items()
+    ]  # fmt: skip
+
+
+def _old(database: Database, requests: int) -> Figure:
+    """What the worker asks once a day."""
+
+    def ask() -> None:
+        with database.read() as session:
+            assert find_old(session, Limits(1e9, 1e9), sizes=False) == []
+
+    return from_samples("runs with something to let go of", "ms", [_timed(ask) for _ in range(requests)], scale=1e3)
+
+
+# -- filling -----------------------------------------------------------------------------------------------------------
+
+
+def _fill(database: Database, steps: int) -> None:
+    """The run `long`, as an agent would leave it."""
+    enter_runs(database, ["long"], 1e9)
+    for seq, first in enumerate(range(0, steps, ROWS)):
+        packed = pack(columns(first, min(ROWS, steps - first)))
+        with database.write() as session:
+            add_batch(session, "long", Batch(seq=seq, chunks=[Chunk(stream=DEVICE, packed=packed)]), 1e9)
+    with database.write() as session:
+        finish_run(session, "long", Finish(status="completed", finished_at=2e9), 2e9)
+    finish(database, "long")
+
+
+def _repeat(database: Database, steps: int, times: int) -> None:
+    """The run `longer`: rollups only."""
+    enter_runs(database, ["longer"], 1e9)
+    packed = pack(columns(0, 1))
+    with database.write() as session:
+        add_batch(session, "longer", Batch(seq=0, chunks=[Chunk(stream=DEVICE, packed=packed)]), 1e9)
+        finish_run(session, "longer", Finish(status="completed", finished_at=2e9), 2e9)
+    with database.write() as session:
+        stream_id = session.scalars(select(Stream.id).where(Stream.run_id == "long")).one()
+        other_id = session.scalars(select(Stream.id).where(Stream.run_id == "longer")).one()
+        once, levels = Levels(session, "long", stream_id).read(0), Levels(session, "longer", other_id)
+        for number in range(times):
+            levels.extend(_later(once, number * steps))
+        levels.save(session)
+        last = {"samples": times * steps, "compacted_seq": times * steps - 1, "rolled_seq": times * steps - 1}
+        session.execute(update(Stream).where(Stream.id == other_id).values(**last, is_compacted=True))
+
+
+def _later(found: Buckets, steps: int) -> Buckets:
+    return Buckets(found.seqs + steps, found.rows, {**found.stats, "step": found.stats["step"] + steps})
+
+
+def _fill_list(database: Database, runs: int) -> None:
+    rows = (
+        {
+            "id": f"run-{number}", "project": f"project-{number % PROJECTS}", "name": f"name-{number}", "user": "somebody",
+            "host": "host", "status": STATUSES[number % 7 % 4], "created_at": 1e9 + number, "last_seen_at": 1e9 + number,
+            "finished_at": 1.5e9 + number, "config": {}, "tags": [], "environment": {},
+        }
+        for number in range(runs)
+    )  # fmt: skip
+    with database.write() as session:
+        while some := list(islice(rows, 5_000)):
+            session.execute(insert(Run), some)
+
+
+def _wide(database: Database, steps: int) -> sqlite3.Connection:
+    """A row a sample, a column a counter."""
+    connection = sqlite3.connect(str(database.engine.url.database))
+    names = ["step", "time_s", *COUNTERS]
+    connection.execute(f"CREATE TABLE wide (step INTEGER PRIMARY KEY, {', '.join(names[1:])})")
+    for first in range(0, steps, ROWS):
+        found = columns(first, min(ROWS, steps - first))
+        connection.executemany(
+            f"INSERT INTO wide VALUES ({', '.join('?' * len(names))})",
+            zip(*(found[name] for name in names), strict=True),
+        )
+    connection.commit()
+    return connection
+
+
+def _of_wide_rows(connection: sqlite3.Connection, steps: int) -> None:
+    both = ", ".join(f"min({name}), max({name})" for name in FIELDS)
+    found = connection.execute(
+        f"SELECT max(step), {both} FROM wide GROUP BY step / {max(1, steps // POINTS)}"
+    ).fetchall()
+    assert len(found) >= min(POINTS, steps)
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[Callable[[str], bytes]]:
+    pool = urllib3.PoolManager(retries=False)
+
+    def ask(path: str) -> bytes:
+        answer = pool.request("GET", url + path, timeout=60.0)
+        assert answer.status == 200, answer.data
+        return answer.data
+
+    yield ask
+    pool.clear()
+
+
+def _chart(run_id: str, first: int | None = None, width: int = 0) -> str:
+    window = "" if first is None else f"&from={first}&to={first + width - 1}"
+    return f"/api/v1/runs/{run_id}/series?fields={','.join(FIELDS)}&points={POINTS}{window}"
+
+
+def _cursor(number: int) -> str:
+    import base64
+
+    return base64.urlsafe_b64encode(f"{1e9 + number!r} run-{number}".encode()).decode().rstrip("=")
+
+
+def _times(ask: Callable[[str], bytes], path: str, requests: int) -> list[float]:
+    ask(path)
+    return [_timed(ask, path) for _ in range(requests)]
+
+
+def _timed(do: Callable[..., object], *arguments: object) -> float:
+    began = time.perf_counter()
+    do(*arguments)
+    return time.perf_counter() - began

@@ -91,7 +91,7 @@ class Climber:
         return self._named(target, 1.0, ())
 
     def climb(self, target: Any, seconds: float, until: Callable[[Any], bool]) -> list[Any]:
-        """What is above a single object, up to the level where one does; within a time of its own of the deadline's."""
+        """What is above a single object, up to the level where one does; within a time of its own that the wall has."""
         ends_s = time.thread_time() + seconds
         self._begin([target])
         frontier = [0]
@@ -99,7 +99,7 @@ class Climber:
             frontier = self._rise(frontier)
             if not frontier or any(until(self.met[item]) for item in frontier):
                 break
-            if self._deadline.is_over() or time.thread_time() > ends_s:
+            if not self._deadline.leaves(0.0) or time.thread_time() > ends_s:
                 break
         return self.met
 

@@ -21,10 +21,12 @@ class Deadline:
 
     def is_over(self) -> bool:
         """To be asked by who gives up then."""
-        return not self.has(0.0)
+        is_over = not self.leaves(0.0) or time.thread_time() > self.cpu_s
+        self.was_hit |= is_over
+        return is_over
 
-    def has(self, seconds: float) -> bool:
-        """Whether there is still time for what takes so long; to be asked by who leaves it if not."""
-        enough = time.thread_time() + seconds <= self.cpu_s and time.perf_counter() + seconds <= self.wall_s
-        self.was_hit |= not enough
-        return enough
+    def leaves(self, seconds: float) -> bool:
+        """Whether training may wait so long yet, whatever the thread has used; to be asked by who gives up if not."""
+        is_enough = time.perf_counter() + seconds <= self.wall_s
+        self.was_hit |= not is_enough
+        return is_enough

@@ -157,13 +157,13 @@ class _Case:
         for growth in growths:
             if len(growth.survivors) < 0.8 * self.steps:
                 continue  # the collector has been at it meanwhile, and will be again
-            if not self.deadline.has(_COLLECTION_S):
+            if not self.deadline.leaves(_COLLECTION_S):
                 break
             found = closing(self.climber.climb(growth.survivors[-1], LONGEST_S / 2, is_telling))
             self.climber.close()
             if found is None:
                 continue
-            if not self.deadline.has(_COLLECTION_S):
+            if not self.deadline.leaves(_COLLECTION_S):
                 break
             alive = [weakref.ref(tensor) for tensor in growth.survivors]
             for each in growths:

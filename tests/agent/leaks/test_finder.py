@@ -148,10 +148,10 @@ class Patience(Deadline):
         super().__init__(0.0, 0.0)
         self.times = times
 
-    def has(self, seconds):
+    def is_over(self):
         self.times -= 1
         self.was_hit |= self.times < 0
-        return self.times >= 0
+        return self.times < 0
 
 
 def test_who_is_found_by_the_deadline_is_named_with_less_confidence(monkeypatch):
@@ -182,7 +182,7 @@ def test_a_look_that_has_paused_for_long_ends_at_once(monkeypatch):
 def test_a_deadline_is_over_when_either_clock_says_so(cpu_s, wall_s):
     deadline = Deadline.after(cpu_s=cpu_s, wall_s=wall_s)
     assert not deadline.was_hit and deadline.is_over() and deadline.was_hit
-    assert Deadline.after(cpu_s=60, wall_s=60).has(30) and not Deadline.after(cpu_s=60, wall_s=60).has(90)
+    assert Deadline.after(cpu_s=-1, wall_s=60).leaves(30) and not Deadline.after(cpu_s=60, wall_s=60).leaves(90)
 
 
 def test_a_request_may_go_beyond_the_budget():

@@ -124,6 +124,7 @@ class Finder:
         if not self._open or self._last_seen - self._first < LEAST_STEPS:
             self.close()
             return None
+        self.longest_pause_s = math.inf  # nobody waits to go on
         if not self._is_last:
             self._timed(lambda: _each(self._open, "before", self._last_seen))
         return self._end(self._last_seen + 1)

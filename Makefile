@@ -5,14 +5,15 @@ BIN := $(VENV)/bin
 # The torch that is installed where there is none: the one place that names it. Any torch >= 2.4 works.
 TORCH := torch==2.13.0
 
-.PHONY: help setup demo test test-long test-fast lint format bench secrets clean
+.PHONY: help setup demo test test-long test-fast lint audit format bench secrets clean
 
 help:
 	@echo "make demo       train for real, leak for real, and be warned before it dies"
 	@echo "make test       set up everything the tests need and run them all"
 	@echo "make test-long  the tests of the benchmarks, which take minutes each"
 	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
-	@echo "make lint       ruff, mypy --strict, import borders"
+	@echo "make lint       ruff, mypy --strict, import borders, bandit"
+	@echo "make audit      ask the lists of known vulnerabilities about what is installed"
 	@echo "make bench      what the agent costs, beside other trackers, in one table"
 	@echo "make secrets    make ./secrets/ for docker compose"
 	@echo "make setup      only create $(VENV) and install into it"
@@ -26,7 +27,7 @@ $(VENV)/.installed: pyproject.toml
 demo: setup
 	$(BIN)/memagent demo
 
-test: setup lint
+test: setup lint audit
 	$(PYTHON) scripts/system_packages.py
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
 
@@ -41,6 +42,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p memagent -p memagent_server
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive agent server
+
+audit: setup
+	$(BIN)/python scripts/audit.py
 
 format: setup
 	$(BIN)/ruff format .

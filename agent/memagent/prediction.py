@@ -190,7 +190,7 @@ def _answers(question: Question) -> Iterator[bytes]:
 
 def _found(answer: bytes, formula: Estimate) -> Estimate:
     """The child's answer; the formula's with the reason where it has none."""
-    found: Estimate | str = pickle.loads(answer)  # noqa: S301 - our own child wrote it
+    found: Estimate | str = pickle.loads(answer)  # noqa: S301 - our own child wrote it  # nosec B301
     if isinstance(found, str):
         return _with_note(formula, found)
     inputs = {key: formula.assumptions[key] for key in ("inputs",) if key in formula.assumptions}

@@ -208,7 +208,7 @@ class Sender:
         delay = error.retry_after_s
         if delay is None:
             delay = min(FIRST_DELAY_S * 2 ** min(self._failures - 1, 10), LONGEST_DELAY_S)
-            delay *= random.uniform(0.5, 1.0)  # noqa: S311
+            delay *= random.uniform(0.5, 1.0)  # noqa: S311  # nosec B311
         until = time.monotonic() + min(delay, LONGEST_DELAY_S)
         with self._changed:
             while self._deadline is None and (left := until - time.monotonic()) > 0:

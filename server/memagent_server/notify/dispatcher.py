@@ -123,7 +123,7 @@ class Dispatcher:
 
     def _next_attempt(self, notification: Notification, error: DeliveryFailedError) -> float:
         delay = min(FIRST_DELAY_S * 2 ** (notification.attempts - 1), LONGEST_DELAY_S)
-        jittered: float = delay * random.uniform(0.7, 1.3)  # noqa: S311
+        jittered: float = delay * random.uniform(0.7, 1.3)  # noqa: S311  # nosec B311
         wait = max(jittered, error.retry_after_s or 0.0)
         return float(self._clock() + wait)
 

@@ -203,7 +203,7 @@ def _decoded(answer: bytes | None, timeout_s: float, exit_code: int) -> Trace:
         raise TraceError(f"the trace was not done after {timeout_s:g} s and was given up")
     if not answer:
         raise ChildDiedError(f"torch ended the tracing process ({_reason(exit_code)})")
-    kind, head, rows = marshal.loads(answer)  # noqa: S302  # our own child wrote it
+    kind, head, rows = marshal.loads(answer)  # noqa: S302  # our own child wrote it  # nosec B302
     if kind == "error":
         raise TraceError(head, op=rows)
     trace: Any = Trace(events=tuple(MemoryEvent(*row) for row in rows), **head)

@@ -1,0 +1,59 @@
+"""`make audit`: what is known to be vulnerable fails, what cannot be known is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def audit(monkeypatch):
+    """audit(answers): scripts/audit.py where the services answer so; one that is missing cannot be reached."""
+    spec = importlib.util.spec_from_file_location("memagent_audit", ROOT / "scripts/audit.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(answers):
+        def pip_audit(command, **_):
+            service = command[command.index("--vulnerability-service") + 1]
+            return subprocess.CompletedProcess(command, 0, json.dumps({"dependencies": answers[service]}), "")
+
+        monkeypatch.setattr(module, "is_there", lambda service: service in answers)
+        monkeypatch.setattr(module.subprocess, "run", pip_audit)
+        return module.main()
+
+    return run
+
+
+CLEAN = {"name": "flask", "version": "3.1", "vulns": []}
+UNKNOWN = {"name": "torch", "skip_reason": "not found"}
+FLAWED = {"name": "urllib3", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.0"]}]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "said"),
+    [
+        ({}, 0, "audit: not checked: no vulnerability service can be reached\n"),
+        ({"pypi": [UNKNOWN]}, 0, "audit: not checked: no vulnerability service can be reached\n"),
+        ({"pypi": [CLEAN, UNKNOWN]}, 0, "audit: 1 of 2 packages are known to pypi, 0 of them to be vulnerable\n"),
+        ({"pypi": [UNKNOWN], "osv": [CLEAN]}, 0, "audit: 1 of 1 packages are known to osv, 0 of them to be vulnerable\n"),
+        ({"pypi": [CLEAN, FLAWED]}, 1,
+         "audit: urllib3 1.0: PYSEC-1; mended in 2.0\naudit: 2 of 2 packages are known to pypi, 1 of them to be vulnerable\n"),
+    ],
+)  # fmt: skip
+def test_it_fails_on_what_is_known_only(audit, capsys, answers, status, said):
+    assert audit(answers) == status
+    assert capsys.readouterr().out == said
+
+
+def test_ci_asks_ruff_bandit_and_the_lists():
+    tasks = (ROOT / "Makefile").read_text()
+    lint = tasks.partition("\nlint: ")[2].partition("\n\n")[0]
+    assert "ruff check" in lint and "bandit" in lint
+    assert "test: setup lint audit\n" in tasks and "make test" in (ROOT / ".ci/run").read_text()

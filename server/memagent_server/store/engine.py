@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
@@ -24,7 +24,8 @@ from memagent_server.store.troubles import BROKEN_DISK, READ_ONLY, trouble_of
 BUSY_TIMEOUT_S = 30
 _LASTING = (READ_ONLY, BROKEN_DISK)
 """Connections that say so may do so for ever: SQLite opened its files while their disk was read-only, PostgreSQL's primary became a
-replica. None of them is kept, as new ones may be able to write."""
+replica. None that is idle is kept, as new ones may be able to write. The pool itself stays: what is in use now comes back to it, and
+SQLite's view of its files is as writable as that of the oldest connection of the process."""
 _POSTGRESQL = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -70,15 +71,16 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A session that commits on success and rolls back on an exception; on SQLite it holds the write lock throughout."""
-        try:
-            with self._sessions() as session:
+        with self._sessions() as session:
+            try:
                 session.connection(execution_options={"memagent_write": True})
-                with _commit(session):
-                    yield session
-        except DBAPIError as error:
-            if trouble_of(error) in _LASTING:
-                self.engine.dispose()
-            raise
+                yield session
+                session.commit()
+            except BaseException as error:
+                session.rollback()
+                if trouble_of(error) in _LASTING:
+                    self.engine.pool.dispose()
+                raise
 
     def limited_to(self, projects: tuple[str, ...]) -> Database:
         """The same database as one who may see the runs of these projects only: see `store.limits`."""
@@ -90,16 +92,6 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-
-
-@contextmanager
-def _commit(session: Session) -> Iterator[None]:
-    try:
-        yield
-        session.commit()
-    except BaseException:
-        session.rollback()
-        raise
 
 
 def _create(url: str) -> Engine:

@@ -1,0 +1,107 @@
+"""The verdict on a run: what is in the store beside what was sent and what was acknowledged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from benchmarks.reliability.load import Record
+from benchmarks.reliability.truth import ROWS, Row, has_event, rows_of, stored_rows
+from memagent_server.store.engine import Database
+from memagent_server.store.models import Event, Rank, Stream
+from memagent_server.store.samples import read_samples
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Samples, counted. `lost` were acknowledged and are not there; `foreign` are there and nobody sent them, or not so."""
+
+    sent: int
+    acknowledged: int
+    found: int
+    lost: int
+    doubled: int
+    foreign: int
+    unbooked: tuple[str, ...] = ()
+    """What the books (events, sequence numbers, counts of samples) say that the samples do not."""
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.lost or self.doubled or self.foreign or self.unbooked)
+
+
+def judge(record: Record, found: Iterable[Row], unbooked: tuple[str, ...] = ()) -> Verdict:
+    """Compare the rows of the store with the record. Samples that were sent and never acknowledged may be there, once."""
+    sent = {key: list(rows_of(record.run_id, *key, at)) for key, at in record.made.items()}
+    may_be = {row for rows in sent.values() for row in rows}
+    must_be = {row for key in record.acknowledged for row in sent[key]}
+    counts = Counter(found)
+    return Verdict(
+        sent=len(may_be),
+        acknowledged=len(must_be),
+        found=sum(counts.values()),
+        lost=len(must_be - counts.keys()),
+        doubled=sum(count - 1 for count in counts.values()),
+        foreign=sum(count for row, count in counts.items() if row not in may_be),
+        unbooked=unbooked,
+    )
+
+
+def check(database_url: str, record: Record) -> Verdict:
+    """Read what the store holds of the record's run, and judge it."""
+    database = Database(database_url)
+    try:
+        with database.read() as session:
+            streams = list(session.scalars(select(Stream).where(Stream.run_id == record.run_id)))
+            found = {stream.id: _rows(session, stream) for stream in streams}
+            unbooked = [
+                f"stream {stream.device} of rank {stream.rank} says {stream.samples} samples, and has {len(found[stream.id])}"
+                for stream in streams
+                if stream.samples != len(found[stream.id])
+            ]
+            unbooked += _wrong_books(session, record)
+    finally:
+        database.close()
+    return judge(record, (row for rows in found.values() for row in rows), tuple(unbooked))
+
+
+def samples_of(database_url: str, run_id: str) -> int:
+    """How many samples the store holds of a run, by its books and by its chunks, which must agree."""
+    database = Database(database_url)
+    try:
+        with database.read() as session:
+            streams = list(session.scalars(select(Stream).where(Stream.run_id == run_id)))
+            found = sum(len(columns["step"]) for stream in streams for _, columns in read_samples(session, stream.id))
+            assert found == sum(stream.samples for stream in streams)
+    finally:
+        database.close()
+    return found
+
+
+def _rows(session: Session, stream: Stream) -> list[Row]:
+    return [
+        row
+        for _, columns in read_samples(session, stream.id)
+        for row in stored_rows(stream.rank, stream.device, columns)
+    ]
+
+
+def _wrong_books(session: Session, record: Record) -> list[str]:
+    """Events there once, and nothing missing before a rank's next sequence number. Of a run that is delivered."""
+    if not record.is_delivered:
+        return []
+    wrong = []
+    query = select(Event.rank, Event.step).where(Event.run_id == record.run_id)
+    events = Counter((event.rank, event.step) for event in session.execute(query))
+    if events != Counter((rank, seq * ROWS) for rank, seq in record.made if has_event(seq)):
+        wrong.append("the events are not those that were sent, each once")
+    ranks = session.execute(select(Rank.rank, Rank.next_seq).where(Rank.run_id == record.run_id)).all()
+    next_seqs = {rank.rank: rank.next_seq for rank in ranks}
+    made = Counter(rank for rank, _ in record.made)
+    if next_seqs != dict(made):
+        wrong.append(f"the next batches are {next_seqs}, and should be {dict(made)}")
+    return wrong

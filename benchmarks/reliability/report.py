@@ -1,0 +1,61 @@
+"""The report: a row a fault, everything summed over its episodes, and what was wrong spelled out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.reliability.episode import Episode
+
+COLUMNS = ("injected", "sent", "acknowledged", "found", "lost", "doubled", "foreign")
+
+
+def rows(episodes: Iterable[Episode]) -> list[dict[str, Any]]:
+    """A row for each database and fault, and one for all of them together."""
+    groups: defaultdict[tuple[str, str], list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        groups[episode.database, episode.fault].append(episode)
+        groups["both", "everything"].append(episode)
+    total = groups.pop(("both", "everything"), [])
+    return [_row(*key, found) for key, found in sorted(groups.items())] + [_row("both", "everything", total)]
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """The rows as a table of Markdown."""
+    heads = ["database", "fault", *COLUMNS, "slowest recovery", "answers while it lasted"]
+    lines = [heads, ["---", "---", *["---:"] * (len(COLUMNS) + 1), "---"]]
+    for row in found:
+        counts = [f"{row[name]:,}" for name in COLUMNS]
+        lines.append([row["database"], row["fault"], *counts, f"{row['slowest_recovery_s']:.1f} s", row["answers"]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def complaints(episodes: Iterable[Episode]) -> list[str]:
+    """What went wrong, a line each."""
+    found = []
+    for episode in episodes:
+        where = f"{episode.database}, {episode.fault}"
+        if not episode.verdict.is_right:
+            found.append(f"{where}: {episode.verdict}")
+        if episode.verdict.sent != episode.verdict.found:
+            found.append(f"{where}: {episode.verdict.sent - episode.verdict.found} samples were never delivered")
+        found += [f"{where}: {complaint}" for complaint in episode.complaints]
+    return found
+
+
+def _row(database: str, fault: str, episodes: Sequence[Episode]) -> dict[str, Any]:
+    row: dict[str, Any] = {"database": database, "fault": fault, "injected": len(episodes)}
+    row |= {name: sum(getattr(episode.verdict, name) for episode in episodes) for name in COLUMNS[1:]}
+    kinds = sum(
+        (Counter({_kind(text): count for text, count in episode.answers.items()}) for episode in episodes), Counter()
+    )
+    row["slowest_recovery_s"] = round(max((episode.recovered_s for episode in episodes), default=0.0), 1)
+    row["answers"] = ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items())) or "none"
+    return row
+
+
+def _kind(answer: str) -> str:
+    """`503` of an answer, `no answer` of a connection that failed."""
+    _, answered, rest = answer.partition(" answered ")
+    return rest.split()[0] if answered else "no answer"

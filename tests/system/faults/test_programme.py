@@ -1,0 +1,122 @@
+"""The programme itself: a checker that overlooks nothing, a proxy that cuts as it is told, and agents that say what they were told."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from benchmarks.reliability.check import judge
+from benchmarks.reliability.load import Load, Record, impatient
+from benchmarks.reliability.proxy import FAIR, Proxy, Weather
+from benchmarks.reliability.truth import ROWS, STREAMS, rows_of
+
+BATCH = ROWS * len(STREAMS)
+
+
+@pytest.fixture
+def record():
+    """Two batches of one rank, of which the first was acknowledged."""
+    return Record("r", made={(0, 0): 10.0, (0, 1): 20.0}, acknowledged={(0, 0)})
+
+
+@pytest.fixture
+def first():
+    return list(rows_of("r", 0, 0, 10.0))
+
+
+def test_a_store_with_all_that_was_acknowledged_is_right(record, first):
+    verdict = judge(record, first)
+    assert verdict.is_right
+    assert (verdict.sent, verdict.acknowledged, verdict.found) == (2 * BATCH, BATCH, BATCH)
+
+
+def test_what_was_never_acknowledged_may_be_there_once(record, first):
+    second = list(rows_of("r", 0, 1, 20.0))
+    assert judge(record, first + second).is_right
+    assert judge(record, first + second + second).doubled == BATCH
+
+
+def test_a_sample_that_is_missing_is_lost_and_one_too_many_is_doubled(record, first):
+    assert judge(record, first[1:]).lost == 1
+    assert judge(record, [*first, first[3]]).doubled == 1
+
+
+@pytest.mark.parametrize("change", [{"value": 1}, {"step": ROWS}, {"rank": 1}, {"time_s": 10.5}, {"stream": "cuda"}])
+def test_a_sample_with_another_value_or_in_another_place_is_foreign(record, first, change):
+    verdict = judge(record, [replace(first[0], **change), *first[1:]])
+    assert (verdict.foreign, verdict.lost) == (1, 1)
+
+
+def test_books_that_are_wrong_are_wrong(record, first):
+    assert not judge(record, first, ("the stream says 7 samples",)).is_right
+
+
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+
+
+@pytest.fixture
+def proxy():
+    """A proxy before a server that sends everything back."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        proxy = Proxy(server.server_address, Random(1))
+        yield proxy
+        proxy.close()
+        server.shutdown()
+        thread.join()
+
+
+def echoed(proxy, body):
+    """What comes back of `body` until the connection ends, and whether it was reset."""
+    answer = b""
+    try:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+            connection.sendall(body)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65536):
+                answer += part
+    except ConnectionError:
+        return answer, True
+    return answer, False
+
+
+def test_in_fair_weather_everything_passes(proxy):
+    body = bytes(range(256)) * 4096
+    assert echoed(proxy, body) == (body, False)
+
+
+def test_connections_break_at_random_bytes_in_either_direction(proxy):
+    proxy.set(Weather(most_bytes=1000))
+    body = bytes(2000)
+    found = [echoed(proxy, body) for _ in range(30)]
+    assert all(len(answer) < 1000 for answer, _ in found)
+    assert len({len(answer) for answer, _ in found}) > 5
+    assert {is_reset for _, is_reset in found} == {True, False}
+    proxy.set(FAIR)
+    assert echoed(proxy, body) == (body, False)
+
+
+def test_a_proxy_whose_target_is_gone_resets(proxy, tmp_path):
+    proxy.aim(tmp_path / "no-socket")
+    assert echoed(proxy, b"x") == (b"", True)
+
+
+def test_a_refusal_for_good_is_on_the_record(start_server, tmp_path):
+    server = start_server("--role", "web")
+    with impatient(), Load(server.url, "r", tmp_path, ranks=1) as load:
+        load.wait_for(2)
+        batch = {"seq": len(load.record.made) + 20, "chunks": []}  # somebody else took a number of this rank
+        assert server.post("/api/v1/runs/r/batches", batch).status == 200
+        load.wait_for(25)
+        assert any("409" in message for message in load.record.wrong)
+        assert not load.drain(0.1)

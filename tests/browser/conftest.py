@@ -46,11 +46,20 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """open_page(url, width=1280, dark=False): a page in a fresh browser context. Complaints of any page fail the test."""
+    """open_page(url, width=1280, dark=False): a page in a fresh browser context. Complaints of any page fail the test.
+
+    With `may_fail` the page itself may be answered with an error, of which Chromium complains.
+    """
     contexts, complaints = [], []
 
     def open_(
-        url: str | None = None, *, width: int = 1280, height: int = 900, dark: bool = False, **options: Any
+        url: str | None = None,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        may_fail: bool = False,
+        **options: Any,
     ) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
@@ -58,9 +67,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         context.set_default_timeout(15_000)
         contexts.append(context)
         page = context.new_page()
-        page.on(
-            "console", lambda said: said.type in ("error", "warning") and complaints.append(f"console: {said.text}")
-        )
+        page.on("console", lambda said: complaints.append(_complaint(said, may_fail=may_fail)))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("requestfailed", lambda request: complaints.append(_failure(request)))
         page.add_init_script(
@@ -117,6 +124,11 @@ def _playwright() -> Any:
     from playwright import sync_api
 
     return sync_api
+
+
+def _complaint(said: Any, *, may_fail: bool) -> str | None:
+    is_expected = may_fail and "server responded with a status of 4" in said.text
+    return f"console: {said.text}" if said.type in ("error", "warning") and not is_expected else None
 
 
 def _failure(request: Any) -> str | None:

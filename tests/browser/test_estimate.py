@@ -20,6 +20,16 @@ def test_it_answers_while_one_types_and_keeps_the_address(server, open_page):
     assert page.locator("#estimate-answer").inner_text() == shared
 
 
+def test_an_advices_link_shows_its_code_and_can_be_shared(server, open_page):
+    page = open_page(server.url + PATH)
+    code = page.locator("#advice-2 pre")
+    assert not code.is_visible()
+    page.locator("#advice-2 a").click()
+    code.wait_for(state="visible")
+    page.reload()
+    code.wait_for(state="visible")
+
+
 def test_a_wrong_field_is_marked_while_the_rest_stays(server, open_page):
     page = open_page(server.url + PATH)
     field = page.get_by_label("Sequence length")

@@ -159,10 +159,10 @@ function build() {
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) }, sync: { filters: { pub: isMove, sub: isMove } } },
       scales: { x: { time: false, range: xRange }, y: { range: yRange } },
       axes: [
-        axis(colours, { size: 28, values: (_, values) => values.map(xText), ...(by === "time" && { incrs: SPANS }) }),
+        axis(() => colours, { size: 28, values: (_, values) => values.map(xText), ...(by === "time" && { incrs: SPANS }) }),
         isBytes()
-          ? axis(colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) })
-          : axis(colours, { size: 66, values: (_, values) => values.map(short) }),
+          ? axis(() => colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) })
+          : axis(() => colours, { size: 66, values: (_, values) => values.map(short) }),
       ],
       series: [{}, ...runs.map((run) => ({
         stroke: () => colours.tones[run.tone], width: 1.75, dash: run.dashed ? [6, 4] : undefined, points: { show: false }, spanGaps: true, show: !hidden.has(run.id),

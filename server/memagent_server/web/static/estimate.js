@@ -40,3 +40,12 @@ form.addEventListener("input", () => {
   clearTimeout(timer);
   timer = setTimeout(update, WAIT_MS);
 });
+
+// The link of an advice leads to its code, opened; it can be shared.
+function showAdvice() {
+  if (location.hash.startsWith("#advice-")) document.getElementById(location.hash.slice(1))?.querySelector("details")?.setAttribute("open", "");
+}
+
+document.addEventListener("click", (event) => event.target.closest('a[href^="#advice-"]') && setTimeout(showAdvice));
+window.addEventListener("hashchange", showAdvice);
+showAdvice();

@@ -4,10 +4,11 @@ export function property(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+// `colours` is asked anew at each drawing: people change between light and dark.
 export function axis(colours, more) {
   return {
-    stroke: () => colours.muted, font: "12px system-ui, sans-serif", gap: 6,
-    grid: { stroke: () => colours.grid, width: 1 }, ticks: { show: false }, ...more,
+    stroke: () => colours().muted, font: "12px system-ui, sans-serif", gap: 6,
+    grid: { stroke: () => colours().grid, width: 1 }, ticks: { show: false }, ...more,
   };
 }
 

@@ -162,7 +162,7 @@ const xRange = () => (shown ? steps().map(toX) : [0, 1]);
 
 function xAxis(more) {
   const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
-  return axis(colours, { ...more, values });
+  return axis(() => colours, { ...more, values });
 }
 
 // Ranges
@@ -254,7 +254,7 @@ function build(columns, kind) {
       scales: { x: { time: isByClock, range: xRange }, y: { range: bytesRange } },
       axes: [
         xAxis({ size: isByClock ? 42 : 28 }),
-        axis(colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
+        axis(() => colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
       ],
       series: [{}, ...series],
       bands,
@@ -385,7 +385,7 @@ function buildScalar(name) {
       scales: { x: { time: isByClock, range: xRange } },
       axes: [
         xAxis({ size: isByClock ? 42 : 30, space: 70 }),
-        axis(colours, { size: 66, values: (_, values) => values.map(short), space: 34 }),
+        axis(() => colours, { size: 66, values: (_, values) => values.map(short), space: 34 }),
       ],
       series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colours.scalar, width, points: { show: false }, spanGaps: true }))],
       bands: [{ series: [1, 2], fill: () => `${colours.scalar}40` }],

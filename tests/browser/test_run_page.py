@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PIXELS = """([r, g, b]) => {
-  const canvas = document.querySelector('#memory-chart canvas');
+PIXELS = """([r, g, b, place]) => {
+  const canvas = document.querySelector(`${place} canvas`);
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
   copy.drawImage(canvas, 0, 0);
   const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
@@ -45,14 +45,14 @@ def colour(page, name):
     return [int(text[place : place + 2], 16) for place in (1, 3, 5)]
 
 
-def pixels(page, name):
-    """How many pixels of the chart have that colour."""
-    return page.evaluate(PIXELS, colour(page, name))["count"]
+def pixels(page, name, place="#memory-chart"):
+    """How many pixels of a chart have that colour."""
+    return page.evaluate(PIXELS, [*colour(page, name), place])["count"]
 
 
 def top(page, name):
     """Where the highest pixel of that colour is: 0 at the chart's upper edge, 1 at the lower one."""
-    return page.evaluate(PIXELS, colour(page, name))["top"]
+    return page.evaluate(PIXELS, [*colour(page, name), "#memory-chart"])["top"]
 
 
 def window(page):
@@ -81,6 +81,8 @@ def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(server, te
         assert pixels(page, "grid") > 500
     for name in ("curve-allocated", "curve-peak", "curve-reserved", "curve-device", "curve-limit", "curve-predicted"):
         assert pixels(page, name) > 150, name
+    for number in (1, 2, 3):
+        assert pixels(page, "curve-scalar", f".scalar-chart:nth-child({number})") > 100
     assert pixels(page, "bar-critical") > 300  # the forecast's line and the warning's marker
     assert window(page)[1:] == (1180, 1181)
 
@@ -289,14 +291,24 @@ def test_the_chart_appears_with_the_first_sample(server, tell, stories, open_pag
 
 def test_what_strangers_write_stays_text(server, tell, stories, open_page):
     tell(stories.hostile())
-    page = open_page()
-    for path in ("/", "/alerts", "/runs/h0stile", "/?q=%3Cscript%3Ewindow.hacked%3D1%3C/script%3E"):
+    tell(stories.lost())
+    page = open_page(width=390)
+    for path in (
+        "/",
+        "/alerts",
+        "/runs/h0stile",
+        "/compare?runs=h0stile,l0st",
+        "/?q=%3Cscript%3Ewindow.hacked%3D1%3C/script%3E",
+    ):
         page.goto(server.url + path)
         if path.startswith("/runs"):
             drawn(page)
             page.wait_for_selector(".scalar-chart canvas")
             assert page.locator("h1").inner_text().startswith("<script>")
+        if path.startswith("/compare"):
+            page.wait_for_selector("#compare-legend button")
         assert page.evaluate("window.hacked === undefined && !document.querySelector('img[src=x]')")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(server, tell, stories, open_page):

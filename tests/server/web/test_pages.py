@@ -208,17 +208,27 @@ def test_an_unknown_run_and_an_unknown_page_are_told_in_html(client):
     for path in ("/runs/nope", "/nowhere"):
         answer = client.get(path, headers=HTML)
         assert (answer.status_code, answer.mimetype) == (404, "text/html")
+        assert "<h1>Not found</h1>" in answer.get_data(as_text=True)
         assert "All runs" in answer.get_data(as_text=True)
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/runs/r", "/alerts", "/?q=%3Cscript%3Ealert(1)%3C/script%3E", "/%3Cscript%3Ealert(1)%3C/script%3E"]
+    "path",
+    [
+        "/",
+        "/runs/r",
+        "/compare?runs=r,s",
+        "/alerts",
+        "/?q=%3Cscript%3Ealert(1)%3C/script%3E",
+        "/%3Cscript%3Ealert(1)%3C/script%3E",
+    ],
 )
 def test_nobodys_words_become_markup(app, client, path):
     device = {"id": "host", "kind": "host", "name": MARKUP, "limit_bytes": GIB, "limit_source": MARKUP}
     words = dict.fromkeys(("name", "project", "user", "host"), MARKUP)
     config = {"tags": [MARKUP], "config": {MARKUP: [MARKUP]}, "environment": {MARKUP: MARKUP}}
     start(client, devices=[device], **words, **config)
+    start(client, "s")
     sample(client)
     client.post("/api/v1/runs/r/batches", json={"seq": 1, "events": [{"kind": "x", "data": {MARKUP: MARKUP}}]})
     client.post("/api/v1/runs/r/finish", json={"status": "failed", "error": MARKUP})
@@ -227,7 +237,7 @@ def test_nobodys_words_become_markup(app, client, path):
     assert "<script>alert" not in shown
     assert "<img src=x" not in shown
     facts = re.search(r"data-facts='([^']*)'", shown)
-    assert (facts is not None) == (path == "/runs/r")
+    assert (facts is not None) == path.startswith(("/runs/", "/compare"))
 
 
 def test_a_page_that_has_not_changed_costs_nothing(sqlite_client):

@@ -233,7 +233,7 @@ function output(id) {
 
 function tell(index) {
   const at = index === null || index === undefined ? Infinity : chart.data[0][index];
-  outputs.get(null).textContent = at === Infinity ? "newest" : xText(at);
+  outputs.get(null).textContent = at === Infinity ? "at the end" : xText(at);
   for (const run of runs) {
     const { x, y } = tables.get(run.id);
     const row = x.findLastIndex((value) => value <= at);

@@ -13,7 +13,7 @@ from typing import Protocol
 import benchmarks.server
 from benchmarks.figures import Figure, table
 from benchmarks.machine import describe
-from benchmarks.server import cycle, in_process, reads
+from benchmarks.server import cycle, in_process, over_http, reads
 
 
 class Group(Protocol):
@@ -25,7 +25,7 @@ class Group(Protocol):
         """The rows; with `quick` every one of them, from few rounds: shows that it works, not how fast it is."""
 
 
-GROUPS: dict[str, Group] = {"in_process": in_process, "cycle": cycle, "reads": reads}
+GROUPS: dict[str, Group] = {"in_process": in_process, "over_http": over_http, "cycle": cycle, "reads": reads}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

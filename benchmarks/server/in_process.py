@@ -9,6 +9,7 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.figures import Figure, from_samples
 from benchmarks.server.stage import fresh_database
@@ -18,33 +19,46 @@ from memagent.wire.messages import Batch
 from memagent_server.ingest.validate import check_batch
 from memagent_server.store.chunks import pack_stats
 from memagent_server.store.engine import Database
-from memagent_server.store.samples import add_batch
+from memagent_server.store.samples import take_batch
 
 TITLE = "a batch of 500 samples, in process"
 ROWS = 500
 BATCHES = 50
+THREADS = 8
 RATIO_GOAL = 1.5
 
 _INSERT = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def measure(quick: bool) -> list[Figure]:
-    """Blocks of batches take turns: raw, and through the store."""
-    rounds = 3 if quick else 30
+    """Blocks of batches take turns: raw, through the store one by one, and through the store from several threads at once."""
+    rounds = 3 if quick else 20
     sent = bodies(BATCHES, ROWS)
-    reading, raw, stored, ratios = [], [], [], []
+    reading, raw, single, crowd = [], [], [], []
     with fresh_database() as bare, fresh_database() as whole:
         for number in range(rounds):
             reading.append(_timed(lambda body: check_batch(decode(body, Batch)), sent))
             raw.append(_timed(_raw(bare, number), sent))
-            stored.append(_timed(_store(whole, number), sent))
-            ratios.append(stored[-1] / raw[-1])
+            single.append(_timed(_store(whole, f"single-{number}"), sent))
+            crowd.append(_crowd_s(whole, number, sent))
     return [
         from_samples("decode and check", "us", reading, scale=1e6),
         from_samples("raw: decode, check, bare insert", "us", raw, scale=1e6),
-        from_samples("decode, check, store", "us", stored, scale=1e6),
-        from_samples("the store by raw", "x", ratios, goal=RATIO_GOAL),
+        from_samples("decode, check, store: one at a time", "us", single, scale=1e6),
+        from_samples(f"decode, check, store: from {THREADS} threads", "us", crowd, scale=1e6, note="processor time"),
+        _ratio("the store by raw, one at a time", single, raw),
+        _ratio(f"the store by raw, from {THREADS} threads", crowd, raw),
     ]
+
+
+def raw_s(count: int) -> float:
+    """Median seconds of the bare work of a batch, for others to compare with."""
+    with fresh_database() as bare:
+        return _timed(_raw(bare, 0), bodies(count, ROWS))
+
+
+def _ratio(name: str, ours: list[float], raw: list[float]) -> Figure:
+    return from_samples(name, "x", [one / other for one, other in zip(ours, raw, strict=True)], goal=RATIO_GOAL)
 
 
 def _raw(database: Database, number: int) -> Callable[[bytes], None]:
@@ -72,16 +86,24 @@ def _raw(database: Database, number: int) -> Callable[[bytes], None]:
     return insert
 
 
-def _store(database: Database, number: int) -> Callable[[bytes], None]:
-    run_id = f"run-{number}"
+def _store(database: Database, run_id: str) -> Callable[[bytes], None]:
     enter_runs(database, [run_id], time.time())
 
     def store(body: bytes) -> None:
         batch, chunks = check_batch(decode(body, Batch))
-        with database.write() as session:
-            add_batch(session, run_id, batch, time.time(), chunks=chunks)
+        database.together(lambda connection: take_batch(connection, run_id, batch, time.time(), chunks=chunks))
 
     return store
+
+
+def _crowd_s(database: Database, number: int, sent: list[bytes]) -> float:
+    """Processor seconds of one batch when several threads bring theirs at once, as those of a web process do."""
+    stores = [_store(database, f"crowd-{number}-{thread}") for thread in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        began = time.process_time()
+        for done in [pool.submit(lambda store=store: [store(body) for body in sent]) for store in stores]:
+            done.result()
+        return (time.process_time() - began) / (THREADS * len(sent))
 
 
 def _timed(take: Callable[[bytes], object], sent: list[bytes]) -> float:

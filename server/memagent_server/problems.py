@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
 from memagent_server.exchange import request_id
-from memagent_server.store.errors import ConflictError, UnknownRunError
+from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
 from memagent_server.store.troubles import SOON_S, reason_of, trouble_of
 
 ERROR_PAGE = "memagent_error_page"
@@ -47,6 +47,7 @@ def install(app: Flask) -> None:
     app.register_error_handler(ConflictError, lambda error: respond(Problem(409, str(error))))
     app.register_error_handler(DBAPIError, _database_error)
     app.register_error_handler(PoolTimeoutError, _database_error)
+    app.register_error_handler(BusyError, _busy)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _internal_error)
 
@@ -124,6 +125,10 @@ def _database_error(error: DBAPIError | PoolTimeoutError) -> Response:
 
 def _unavailable(detail: str, retry_after_s: int) -> Problem:
     return Problem(503, detail, headers={"Retry-After": str(retry_after_s)})
+
+
+def _busy(error: BusyError) -> Response:
+    return respond(_unavailable(str(error), SOON_S))
 
 
 def _internal_error(error: Exception) -> Response:

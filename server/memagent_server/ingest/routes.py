@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flask import Blueprint, Response, request
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from memagent.wire.codec import REPLAYED_HEADER
 from memagent.wire.messages import (
@@ -28,7 +28,7 @@ from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import Rank
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, get_run, start_run
-from memagent_server.store.samples import add_batch
+from memagent_server.store.samples import take_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
 _PAGING = ("warning", "critical")
@@ -57,12 +57,17 @@ def post_batch(run_id: str) -> Response:
     context = current()
     _check_seen(context.database, run_id)
     batch, chunks = check_batch(read_message(request, Batch))
-    with context.database.write() as session:
-        accepted = add_batch(session, run_id, batch, context.clock(), chunks=chunks, live=_is_live())
-        risk = latest_risk(session, run_id, batch.rank)
-        commands = _commands(session, run_id, batch, risk)
-    telemetry.current().note_batch(accepted.samples, request.content_length)
-    return json_answer(BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands))
+    now, live = context.clock(), _is_live()
+
+    def take(connection: Connection) -> BatchReply:
+        accepted = take_batch(connection, run_id, batch, now, chunks=chunks, live=live)
+        risk = latest_risk(connection, run_id, batch.rank)
+        commands = _commands(connection, run_id, batch, risk) if live else []
+        return BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands)
+
+    reply = context.database.together(take)
+    telemetry.current().note_batch(reply.accepted, request.content_length)
+    return json_answer(reply)
 
 
 @blueprint.post("/<run_id>/predictions")
@@ -103,12 +108,12 @@ def _check_seen(database: Database, run_id: str) -> None:
                 raise UnknownRunError(run_id)
 
 
-def _commands(session: Session, run_id: str, batch: Batch, risk: Risk | None) -> list[Command]:
+def _commands(connection: Connection, run_id: str, batch: Batch, risk: Risk | None) -> list[Command]:
     """What the rank is asked to do: to look who holds the memory, once it is forecast to grow until it runs out. Asked with each answer
     until a snapshot has come; an agent that looks already, or cannot, ignores it."""
-    if risk is None or risk.level not in _PAGING or risk.cause not in _HELD_BY_SOMEBODY or not _is_live():
+    if risk is None or risk.level not in _PAGING or risk.cause not in _HELD_BY_SOMEBODY:
         return []
-    if has_snapshot(session, run_id, batch.rank, batch.attempt):
+    if has_snapshot(connection, run_id, batch.rank, batch.attempt):
         return []
     return [Command(kind="snapshot", data={"why": f"forecast to run out of memory: {risk.cause}"})]
 

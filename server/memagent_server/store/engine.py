@@ -1,16 +1,17 @@
 """The connection to the database: SQLite by default, PostgreSQL for teams.
 
-Two doors: `read()` for questions, `write()` for changes, each one transaction. On SQLite a write begins with BEGIN IMMEDIATE:
-a deferred transaction that reads first and writes later fails with "database is locked" in spite of any busy timeout when
-another writer was quicker. WAL lets readers go on meanwhile; synchronous=NORMAL loses nothing when the process is killed.
+Three doors: `read()` for questions, `write()` for changes, each one transaction, and `together()` for small changes that come in crowds.
+On SQLite a write begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes later fails with "database is locked"
+in spite of any busy timeout when another writer was quicker. WAL lets readers go on meanwhile; synchronous=NORMAL loses nothing when the
+process is killed. Writers take turns (`turns`), crowds share a transaction (`writer`), and the log is moved by a thread (`checkpoints`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -18,10 +19,14 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
+from memagent_server.store.checkpoints import BACKSTOP_PAGES, LOG_BYTES, Checkpoints
 from memagent_server.store.limits import LimitedSession, limited_info
 from memagent_server.store.troubles import BROKEN_DISK, READ_ONLY, trouble_of
+from memagent_server.store.turns import Turns
+from memagent_server.store.writer import GroupWriter, Work
 
-BUSY_TIMEOUT_S = 30
+BUSY_TIMEOUT_S = 8
+"""With half of it for the turn, less than an agent waits for an answer."""
 _LASTING = (READ_ONLY, BROKEN_DISK)
 """Connections that say so may do so for ever: SQLite opened its files while their disk was read-only, PostgreSQL's primary became a
 replica. None that is idle is kept, as new ones may be able to write. The pool itself stays: what is in use now comes back to it, and
@@ -35,6 +40,8 @@ _POSTGRESQL = {
 }
 """A PostgreSQL whose machine is gone says nothing at all: notice within seconds, where the system's defaults take two hours. What the
 address says itself counts more. https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS"""
+
+T = TypeVar("T")
 
 
 _SNAPSHOT = "REPEATABLE READ"
@@ -52,6 +59,13 @@ class Database:
         self.engine = _create(url)
         self._sessions: sessionmaker[Any] = sessionmaker(self.engine, expire_on_commit=False)
         self._snapshots = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level=_SNAPSHOT)
+        self._writing = self.engine.execution_options(memagent_write=True)
+        self._turns: Turns | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._writer = GroupWriter(self._begin)
+        if self.is_sqlite and self.engine.url.database:
+            self._turns = Turns(self.engine.url.database, BUSY_TIMEOUT_S / 2)
+            self._checkpoints = Checkpoints(self.engine, self.engine.url.database, self._turns)
 
     @property
     def is_sqlite(self) -> bool:
@@ -71,16 +85,48 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A session that commits on success and rolls back on an exception; on SQLite it holds the write lock throughout."""
-        with self._sessions() as session:
+        with self._change(), self._sessions() as session:
+            session.connection(execution_options={"memagent_write": True})
             try:
-                session.connection(execution_options={"memagent_write": True})
                 yield session
                 session.commit()
-            except BaseException as error:
+            except BaseException:
                 session.rollback()
-                if trouble_of(error) in _LASTING:
-                    self.engine.pool.dispose()
                 raise
+
+    def together(self, work: Work[T]) -> T:
+        """What `work` returns, done in a transaction and committed; on SQLite in one with others' work: see `writer`.
+
+        `work` must bear being done twice. Raises what it raises, what the database does, or BusyError.
+        """
+        if self.is_sqlite:
+            return self._writer.run(work)
+        with self._begin() as connection:
+            return work(connection)
+
+    def close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        self.engine.dispose()
+        if self._turns is not None:
+            self._turns.close()
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        with self._change(), self._writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        try:
+            with nullcontext() if self._turns is None else self._turns.mine():
+                yield
+        except BaseException as error:
+            if trouble_of(error) in _LASTING:
+                self.engine.pool.dispose()
+            raise
+        if self._checkpoints is not None:
+            self._checkpoints.after_write()
 
     def limited_to(self, projects: tuple[str, ...]) -> Database:
         """The same database as one who may see the runs of these projects only: see `store.limits`."""
@@ -89,9 +135,6 @@ class Database:
             self.engine, class_=LimitedSession, info=limited_info(projects), expire_on_commit=False
         )
         return view
-
-    def close(self) -> None:
-        self.engine.dispose()
 
 
 def _create(url: str) -> Engine:
@@ -122,6 +165,8 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
         "synchronous=NORMAL",
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
+        f"wal_autocheckpoint={BACKSTOP_PAGES}",
+        f"journal_size_limit={2 * LOG_BYTES}",
     ):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -2,6 +2,7 @@
 
 MemagentError
 ├── DatabaseError   the database does not answer, or not as it should
+├── BusyError       too much waits to be written
 ├── SchemaError     the database is of another version than this program
 ├── UnknownRunError a run was named that does not exist
 └── ConflictError   a key exists with other content
@@ -14,6 +15,10 @@ from memagent.errors import MemagentError
 
 class DatabaseError(MemagentError):
     """The database does not answer, or not as it should."""
+
+
+class BusyError(MemagentError):
+    """Too much waits to be written: nothing was done, and it may be tried again."""
 
 
 class SchemaError(MemagentError):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast import Forecast as Answer
 from memagent.wire.messages import Risk
 from memagent_server.store.models import Forecast, Stream
+from memagent_server.store.prepared import PreparedQuestion
 from memagent_server.store.times import iso
 
 HISTORY = 500
@@ -19,6 +20,16 @@ _FIGURES = (
     "step", "level", "oom_probability", "cause", "eta_step", "eta_low", "eta_high", "eta_s", "used_bytes", "limit_bytes",
     "growth_bytes_per_step", "growing_since_step",
 )  # fmt: skip
+
+_of_stream = aliased(Forecast)
+_NEWEST = select(func.max(_of_stream.id)).where(_of_stream.stream_id == Stream.id).correlate(Stream).scalar_subquery()
+_OF_RANK = PreparedQuestion(
+    select(Stream.device, *(getattr(Forecast, name) for name in _FIGURES))
+    .join(Forecast, Forecast.id == _NEWEST)
+    .select_from(Stream)
+    .where(Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"), Stream.is_current)
+    .order_by(Stream.id)
+)
 
 
 def add_forecasts(session: Session, answers: Sequence[tuple[str, int, Answer]], now: float) -> None:
@@ -31,13 +42,13 @@ def add_forecasts(session: Session, answers: Sequence[tuple[str, int, Answer]], 
         session.execute(insert(Forecast), rows)
 
 
-def latest_risk(session: Session, run_id: str, rank: int) -> Risk | None:
+def latest_risk(connection: Connection, run_id: str, rank: int) -> Risk | None:
     """What is believed of a rank's devices now: the worst of their newest forecasts, None before there is any."""
-    newest = [(found, stream) for found, stream in _newest(session, run_id) if stream.rank == rank]
-    if not newest:
+    found = _OF_RANK.rows(connection, {"run_id": run_id, "rank": rank})
+    if not found:
         return None
-    found, stream = max(newest, key=lambda pair: pair[0].oom_probability)
-    return Risk(rank=rank, device=stream.device, **{name: getattr(found, name) for name in _FIGURES})
+    device, *figures = max(found, key=lambda row: row[1 + _FIGURES.index("oom_probability")])
+    return Risk(rank=rank, device=device, **dict(zip(_FIGURES, figures, strict=True)))
 
 
 def forecasts_of(session: Session, run_id: str) -> dict[str, Any]:
@@ -65,11 +76,9 @@ def describe_forecast(forecast: Forecast, stream: Stream) -> dict[str, Any]:
 
 
 def _newest(session: Session, run_id: str) -> list[tuple[Forecast, Stream]]:
-    of_stream = aliased(Forecast)
-    newest = select(func.max(of_stream.id)).where(of_stream.stream_id == Stream.id).correlate(Stream).scalar_subquery()
     query = (
         select(Forecast, Stream)
-        .join(Forecast, Forecast.id == newest)
+        .join(Forecast, Forecast.id == _NEWEST)
         .select_from(Stream)
         .where(Stream.run_id == run_id, Stream.is_current)
         .order_by(Stream.id)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session, defer
 
 from memagent.wire.codec import to_builtins
@@ -121,10 +121,10 @@ def _readable(suspects: Any) -> list[dict[str, Any]]:
     return found
 
 
-def has_snapshot(session: Session, run_id: str, rank: int, attempt: int) -> bool:
+def has_snapshot(connection: Connection, run_id: str, rank: int, attempt: int) -> bool:
     """Whether a rank has sent one in this launch."""
     query = select(Snapshot.id).where(Snapshot.run_id == run_id, Snapshot.rank == rank, Snapshot.attempt == attempt)
-    return session.scalar(query.limit(1)) is not None
+    return connection.scalar(query.limit(1)) is not None
 
 
 _BLANK: dict[str, Any] = {

@@ -1,0 +1,126 @@
+"""Clients in processes of their own that post bodies made beforehand: as fast as they are answered, or at a pace.
+
+Each client is one agent with one connection and one request at a time. Requests are bytes on a socket and answers are read as far as
+needed: a client's own cost must not be what is measured.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from urllib.parse import urlsplit
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """What one client sends: `bodies` in turn to `path`, one each `every_s` (0: at once), the first after `delay_s`."""
+
+    path: str
+    bodies: Sequence[bytes]
+    every_s: float = 0.0
+    delay_s: float = 0.0
+    headers: Sequence[str] = ("Content-Type: application/msgpack",)
+
+
+@dataclass
+class Answers:
+    """Seconds until each answer, from when the request was due, over `wall_s` seconds; `refused` were no 2xx."""
+
+    wall_s: float
+    seconds: list[float] = field(default_factory=list)
+    refused: int = 0
+
+    @property
+    def per_s(self) -> float:
+        return len(self.seconds) / self.wall_s
+
+
+def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answers:
+    """Let the clients send all they have, and gather the answers."""
+    context = multiprocessing.get_context("spawn")
+    ends, workers = [], []
+    for number in range(min(processes, len(clients))):
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=_work, args=(url, clients[number::processes], theirs), daemon=True)
+        worker.start()
+        theirs.close()
+        ends.append(ours)
+        workers.append(worker)
+    for end in ends:
+        end.recv()  # connected
+    began = time.perf_counter()
+    for end in ends:
+        end.send("go")
+    found = [end.recv() for end in ends]
+    answers = Answers(time.perf_counter() - began)
+    for seconds, refused in found:
+        answers.seconds += seconds
+        answers.refused += refused
+    for worker in workers:
+        worker.join()
+    return answers
+
+
+def _work(url: str, clients: Sequence[Client], end: Connection) -> None:
+    parts = urlsplit(url)
+    address = (parts.hostname or "", parts.port or 80)
+    sockets = [socket.create_connection(address, timeout=_TIMEOUT_S) for _ in clients]
+    requests = [[_request(client, body, parts.netloc) for body in client.bodies] for client in clients]
+    found: list[tuple[list[float], int]] = []
+    threads = [
+        threading.Thread(target=lambda *of: found.append(_send(*of)), args=each)
+        for each in zip(clients, requests, sockets, strict=True)
+    ]
+    end.send("ready")
+    end.recv()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    end.send(([one for seconds, _ in found for one in seconds], sum(refused for _, refused in found)))
+
+
+def _send(client: Client, requests: Sequence[bytes], connection: socket.socket) -> tuple[list[float], int]:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    seconds: list[float] = []
+    refused = 0
+    due = time.perf_counter() + client.delay_s
+    for request in requests:
+        now = time.perf_counter()
+        if client.every_s and now < due:
+            time.sleep(due - now)
+        elif not client.every_s:
+            due = now
+        connection.sendall(request)
+        refused += not _is_good(connection)
+        seconds.append(time.perf_counter() - due)
+        due += client.every_s
+    connection.close()
+    return seconds, refused
+
+
+def _request(client: Client, body: bytes, host: str) -> bytes:
+    lines = (f"POST {client.path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", *client.headers)
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def _is_good(connection: socket.socket) -> bool:
+    """Read one answer; whether it is a 2xx."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        part = connection.recv(65536)
+        if not part:
+            raise ConnectionError("the server closed the connection")
+        received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head[9:10] == b"2"

@@ -1,0 +1,59 @@
+"""The write-ahead log is moved into the database beside the writers, and does not grow for ever."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+from sqlalchemy import insert, select
+
+from memagent_server.store import checkpoints
+from memagent_server.store.engine import Database
+from memagent_server.store.models import Run
+
+ROW = {
+    "project": "p", "status": "running", "attempt": 0, "world_size": 1, "step": 0, "created_at": 1.0, "last_seen_at": 1.0,
+    "config": {}, "tags": [], "environment": {}, "error": "x" * 8000,
+}  # fmt: skip
+
+
+def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
+    monkeypatch.setattr(checkpoints, "LOG_BYTES", 256 * 1024)
+    path = sqlite_database.engine.url.database
+    sizes = []
+    for number in range(400):
+        add_run(sqlite_database, f"r{number}")
+        sizes.append(os.path.getsize(path + "-wal"))
+    sqlite_database._checkpoints.close()
+    of_one = sizes[1] - sizes[0]
+    assert of_one > 8000 and max(sizes) < 400 * of_one / 2, "the log never began anew"
+    other = Database(sqlite_database.url)
+    with other.read() as session:
+        assert len(session.scalars(select(Run.id)).all()) == 400
+    other.close()
+
+
+def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoints, "LOG_BYTES", 64 * 1024)
+    with sqlite_database.read() as session, caplog.at_level(logging.WARNING):
+        assert session.scalars(select(Run.id)).all() == []
+        for number in range(60):
+            add_run(sqlite_database, f"r{number}")
+        assert session.scalars(select(Run.id)).all() == []
+    wait_until(lambda: not sqlite_database._checkpoints._thread.is_alive())
+    add_run(sqlite_database, "last")
+    with sqlite_database.read() as session:
+        assert len(session.scalars(select(Run.id)).all()) == 61
+    assert not caplog.records
+
+
+def add_run(database, name):
+    database.together(lambda connection: connection.execute(insert(Run), {**ROW, "id": name, "name": name}))
+
+
+def wait_until(condition, timeout_s=10.0):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from memagent.forecast import Forecast
 from memagent_server.alerts.ledger import Ledger
-from memagent_server.alerts.share import Share
+from memagent_server.alerts.share import LostShare, Share
 from memagent_server.alerts.state import gravest
 from memagent_server.alerts.watch import Change, Watch, standing
 from memagent_server.store.alerts import find_open
@@ -82,10 +82,11 @@ class Scribe:
                 learnt = list(self._entered(session, [one for run in by_run for one in run], now))
         except OperationalError:
             raise
-        except Exception:
+        except Exception as error:
             if len(by_run) > 1:
                 return set().union(*(self._write_runs([run], now) for run in by_run))
-            log.exception("run %s could not be written", by_run[0][0].stream.run_id)
+            if not isinstance(error, LostShare):
+                log.exception("run %s could not be written", by_run[0][0].stream.run_id)
             return {one.stream.id for one in by_run[0]}
         return {one.stream.id for one, learn in learnt if not learn()}
 

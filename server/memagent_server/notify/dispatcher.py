@@ -28,6 +28,7 @@ from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Notification
 from memagent_server.store.outbox import (
+    LONGEST_WAIT_S,
     MOST_ATTEMPTS,
     Route,
     end_refresh,
@@ -73,7 +74,7 @@ class Dispatcher:
     def turn(self) -> bool:
         """Send the next message that is due; returns whether there was one."""
         now = self._clock()
-        if now < self._quiet_until:
+        if 0.0 < self._quiet_until - now <= LONGEST_WAIT_S:  # later than that: the clock was set back
             return False
         with self._database.read() as session:
             is_due = is_any_due(session, self._route, now)
@@ -102,7 +103,7 @@ class Dispatcher:
                 receipt |= {"told": mark_of(story), "told_at": self._clock()}
         except DeliveryFailedError as error:
             if error.retry_after_s:
-                self._quiet_until = self._clock() + error.retry_after_s
+                self._quiet_until = self._clock() + min(error.retry_after_s, LONGEST_WAIT_S)
             is_over = error.is_final or notification.attempts >= MOST_ATTEMPTS
             self._fail(notification, str(error), None if is_over else self._next_attempt(notification, error))
             return
@@ -125,7 +126,7 @@ class Dispatcher:
         delay = min(FIRST_DELAY_S * 2 ** (notification.attempts - 1), LONGEST_DELAY_S)
         jittered: float = delay * random.uniform(0.7, 1.3)  # noqa: S311  # nosec B311
         wait = max(jittered, error.retry_after_s or 0.0)
-        return float(self._clock() + wait)
+        return float(self._clock() + min(wait, LONGEST_WAIT_S))
 
     def _fail(self, notification: Notification, reason: str, next_attempt_at: float | None) -> None:
         reason = mask(reason, self._channel.secrets)
@@ -167,7 +168,7 @@ class Dispatcher:
     def _refresh(self, now: float) -> None:
         """Edit the messages about open alerts whose forecast has moved."""
         channel = self._route.channel
-        if channel is None or not self._channel.can_refresh or now - self._refreshed_at < REFRESH_EVERY_S:
+        if channel is None or not self._channel.can_refresh or 0.0 <= now - self._refreshed_at < REFRESH_EVERY_S:
             return
         self._refreshed_at = now
         with self._database.read() as session:

@@ -33,6 +33,8 @@ ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact
 OPEN_ALERT_STATES = ("pending", "firing")
 KEPT = ("samples", "rollups", "record")
 """What a run still has, most to least: see `store/retention.py`."""
+SHARDS = 64
+"""As many workers can share the work, at most."""
 NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
@@ -43,6 +45,7 @@ class Base(DeclarativeBase):
 
 
 _KEEPS_MORE = "keeps <> 'record'"
+_DIED = "status IN ('oom', 'lost_contact')"
 
 
 class Run(Base):
@@ -87,6 +90,7 @@ class Run(Base):
         Index(
             "ix_runs_keeps", "keeps", "finished_at", sqlite_where=text(_KEEPS_MORE), postgresql_where=text(_KEEPS_MORE)
         ),
+        Index("ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)),
     )
 
 
@@ -485,6 +489,40 @@ class WatchMark(Base):
     """The last sample that was decided on, counted like `Chunk.seq`."""
     states: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """{rule: state, severity, in_a_row, since}"""
+
+
+class Recollection(Base):
+    """What a stream's forecaster knows of its past, so that another worker need not read all of it again. `state` is
+    `memagent.forecast.memory`'s; one that a newer or older version wrote is worth nothing."""
+
+    __tablename__ = "recollections"
+    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int]
+    """The last chunk that it has seen."""
+    state: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class WorkerRow(Base):
+    """A worker that is at work, or was and is not buried yet: see `store/leases.py`."""
+
+    __tablename__ = "workers"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    beat: Mapped[int]
+    place: Mapped[str | None] = mapped_column(String(200))
+    pid: Mapped[int]
+    host: Mapped[str] = mapped_column(String(200))
+    started_at: Mapped[float]
+    seen_at: Mapped[float]
+
+
+class Shard(Base):
+    """A part of all runs and channels, and the worker that it belongs to now. There are SHARDS rows, made by the migration."""
+
+    __tablename__ = "shards"
+    shard: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    worker_id: Mapped[str | None] = mapped_column(ForeignKey("workers.id", ondelete="SET NULL"))
+
+    __table_args__ = (Index("ix_shards_worker", "worker_id"),)
 
 
 class Token(Base):

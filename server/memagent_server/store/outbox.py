@@ -23,6 +23,8 @@ from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Not
 from memagent_server.store.times import iso
 
 MOST_ATTEMPTS = 20
+LONGEST_LEASE_S, LONGEST_WAIT_S = 60.0, 3_600.0
+"""A lease that is said to last longer, or a wait, was given before the clock was set back: it is over."""
 _UNSENT = ("waiting", "leased")
 
 
@@ -114,7 +116,7 @@ def lease_for_refresh(session: Session, item: Notification, now: float, lease_s:
     """Hold a sent notification while its message is edited; False where another has it, or a later chapter has come."""
     if session.scalar(_later(item).limit(1)) is not None:
         return False
-    is_free = or_(Notification.leased_until.is_(None), Notification.leased_until <= now)
+    is_free = or_(Notification.leased_until.is_(None), _is_over(Notification.leased_until, now, LONGEST_LEASE_S))
     return _change(session, item, (Notification.state == "sent", is_free), leased_until=now + lease_s)
 
 
@@ -208,15 +210,19 @@ def _due(route: Route, now: float) -> Any:
             ),
             earlier.channel == Notification.channel,
             earlier.id < Notification.id,
-            or_(earlier.state.in_(_UNSENT), earlier.leased_until > now),
+            or_(earlier.state.in_(_UNSENT), ~_is_over(earlier.leased_until, now, LONGEST_LEASE_S)),
         )
         .exists()
     )
     due = or_(
-        and_(Notification.state == "waiting", Notification.next_attempt_at <= now),
-        and_(Notification.state == "leased", Notification.leased_until <= now),
+        and_(Notification.state == "waiting", _is_over(Notification.next_attempt_at, now, LONGEST_WAIT_S)),
+        and_(Notification.state == "leased", _is_over(Notification.leased_until, now, LONGEST_LEASE_S)),
     )
     return select(Notification).where(route.matches(), due, ~blocked).order_by(Notification.id)
+
+
+def _is_over(until: Any, now: float, longest_s: float) -> ColumnElement[bool]:
+    return or_(until <= now, until > now + longest_s)
 
 
 def _later(item: Notification) -> Any:

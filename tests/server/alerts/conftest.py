@@ -26,7 +26,7 @@ class Bench:
         self.worker = self.new_worker()
 
     def new_worker(self) -> Worker:
-        return Worker(self.database, self.settings, lambda: self.now)
+        return Worker(self.database, self.settings, lambda: self.now, steady=lambda: self.now)
 
     def start(self, run_id: str = "r", **facts) -> None:
         device = Device(id="host", kind="host", name="host (64 GiB)", limit_bytes=LIMIT)

@@ -1,0 +1,140 @@
+"""Workers side by side, each on a steady clock of ours: who holds what, who is dead, and what those do who were taken for dead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from memagent_server.alerts import leased
+from memagent_server.alerts.leased import BEAT_S, DEAD_AFTER_S, LeasedShare
+from memagent_server.alerts.share import LostShare
+from memagent_server.store.leases import shard_of
+from memagent_server.store.models import SHARDS
+
+KEYS = {shard_of(key): key for key in map(str, range(2_000))}
+"""A key for every shard."""
+
+
+class Fleet:
+    """Workers that beat in turn. The wall clock is set wildly at each beat: it must not matter."""
+
+    def __init__(self, database) -> None:
+        self.database, self.steady, self.clock = database, 1_000.0, 1e9
+        self.workers: list[LeasedShare] = []
+
+    def join(self) -> LeasedShare:
+        self.workers.append(LeasedShare(self.database, self.set_clock, lambda: self.steady))
+        self.workers[-1].beat()
+        return self.workers[-1]
+
+    def set_clock(self) -> float:
+        self.clock = 2e9 - self.clock + 3_600
+        return self.clock
+
+    def beat(self, seconds: float, *, without: LeasedShare | None = None) -> None:
+        until = self.steady + seconds
+        while self.steady < until:
+            self.steady += BEAT_S
+            for worker in self.workers:
+                if worker is not without:
+                    worker.beat()
+
+    def held(self) -> list[int]:
+        """How many shards each holds; none is held twice."""
+        found = [{shard for shard, key in KEYS.items() if worker.holds(key)} for worker in self.workers]
+        assert sum(map(len, found)) == len(set().union(*found))
+        return [len(shards) for shards in found]
+
+
+@pytest.fixture
+def fleet(database, monkeypatch) -> Fleet:
+    assert len(KEYS) == SHARDS
+    monkeypatch.setattr(leased, "_place", lambda: None)  # as if each had a machine of its own
+    return Fleet(database)
+
+
+def test_a_worker_that_is_alone_holds_everything_at_once(fleet):
+    fleet.join()
+    assert fleet.held() == [SHARDS]
+
+
+def test_workers_come_to_fair_parts_and_nothing_is_left_over(fleet):
+    for _ in range(3):
+        fleet.join()
+    fleet.beat(2 * BEAT_S)
+    assert sum(fleet.held()) == SHARDS and max(fleet.held()) == 22 and min(fleet.held()) >= 20
+
+
+def test_what_a_silent_worker_held_is_taken_over_within_seconds_and_no_sooner(fleet):
+    silent, other = fleet.join(), fleet.join()
+    fleet.beat(2 * BEAT_S)
+    assert fleet.held() == [SHARDS // 2, SHARDS // 2]
+    fleet.beat(DEAD_AFTER_S - BEAT_S, without=silent)
+    assert sum(other.holds(key) for key in KEYS.values()) == SHARDS // 2
+    fleet.beat(3 * BEAT_S, without=silent)
+    assert fleet.held() == [0, SHARDS]  # the silent one takes itself for dead, although nobody has told it
+
+
+def test_a_worker_that_was_taken_for_dead_can_write_nothing_and_begins_anew(fleet, database):
+    stopped, _ = fleet.join(), fleet.join()
+    fleet.beat(2 * BEAT_S)
+    key = next(key for key in KEYS.values() if stopped.holds(key))
+    with database.write() as session:
+        stopped.confirm(session, [key])
+    fleet.beat(DEAD_AFTER_S + 3 * BEAT_S, without=stopped)
+    with pytest.raises(LostShare), database.write() as session:
+        stopped.confirm(session, [key])
+    fleet.beat(2 * BEAT_S)
+    assert fleet.held() == [SHARDS // 2, SHARDS // 2]
+
+
+def test_an_observer_that_was_stopped_itself_buries_nobody(fleet):
+    stopped, other = fleet.join(), fleet.join()
+    fleet.beat(2 * BEAT_S)
+    fleet.steady += 60.0  # both stood still, as on a machine that slept
+    stopped.beat()
+    other.beat()
+    assert fleet.held() == [SHARDS // 2, SHARDS // 2]
+
+
+def test_who_leaves_frees_its_part_at_once(fleet):
+    leaving = fleet.join()
+    fleet.join()
+    fleet.beat(2 * BEAT_S)
+    leaving.leave()
+    fleet.workers.remove(leaving)
+    fleet.beat(BEAT_S)
+    assert fleet.held() == [SHARDS]
+
+
+def test_a_worker_whose_process_is_gone_from_this_system_is_dead_at_once(fleet, monkeypatch):
+    monkeypatch.setattr(leased, "_place", lambda: "here")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(leased.os, "getpid", lambda: gone.pid)
+        fleet.join()
+    fleet.join()
+    assert fleet.workers[1].holds("any run")
+
+
+@pytest.mark.postgres
+def test_a_write_in_progress_is_not_taken_over(postgres_url, monkeypatch):
+    from memagent_server.store.engine import Database
+
+    monkeypatch.setattr(leased, "_place", lambda: None)
+    monkeypatch.setattr(leased.leases, "_PATIENCE", "50ms")
+    database = Database(postgres_url)
+    fleet = Fleet(database)
+    slow, other = fleet.join(), fleet.join()
+    fleet.beat(2 * BEAT_S)
+    keys = [key for key in KEYS.values() if slow.holds(key)]
+    with database.write() as session:
+        slow.confirm(session, keys)
+        fleet.beat(DEAD_AFTER_S + 3 * BEAT_S, without=slow)
+        assert not any(other.holds(key) for key in keys)
+    fleet.beat(BEAT_S, without=slow)
+    assert all(other.holds(key) for key in keys)
+    database.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import zlib
 from types import SimpleNamespace
 
@@ -15,6 +16,72 @@ from memagent_server.store.runs import lock_run
 
 GIB = 2**30
 FACTS = {"step": 3, "eta_step": 13.0, "eta_s": 8.0, "used_bytes": 28 * GIB, "limit_bytes": 40 * GIB, "cause": "leak"}
+
+OPEN = ("static", "show_login", "log_in", "log_out", "get_health", "get_readiness", "get_openapi")
+BODIES = {
+    "post_run": {"run_id": "{run_id}", "project": "{project}", "name": "taken over"},
+    "post_batch": {"seq": 1},
+    "post_prediction": {"method": "formula", "peak_allocated_bytes": 1},
+    "post_snapshot": {"method": "census", "seq": 1},
+    "post_finish": {"status": "completed"},
+    "put_rules": {"rules": {"leak": {"is_on": False}}},
+    "post_estimate": {"model": "gpt2", "batch": 1},
+}
+QUERIES = {
+    "get_comparison": "runs={run_id},seen-too",
+    "show_comparison": "runs={run_id},seen-too",
+    "put_rules": "project={project}",
+}
+FORMS = {
+    "say": {"what": "ack"},
+    "organise": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
+    "save_settings": {"project": "{project}"},
+    "change_channels": {"retry": "{notification_id}"},
+}
+
+
+@pytest.fixture
+def routes(sqlite_app):
+    """(name of the view, method, rule) of all that is served, but what is open to everybody."""
+    return [
+        (rule.endpoint.rpartition(".")[2], method, rule)
+        for rule in sqlite_app.url_map.iter_rules()
+        for method in sorted(rule.methods - {"HEAD", "OPTIONS"})
+        if rule.endpoint.rpartition(".")[2] not in OPEN
+    ]
+
+
+@pytest.fixture
+def ask(sqlite_app):
+    """ask(token, name, method, rule, of): what a route answers about the run that `of` tells of, as `fill` gave it."""
+
+    def ask(token, name, method, rule, of):
+        def fitted(template):
+            return re.sub(r"\{(\w+)\}", lambda match: str(getattr(of, match[1])), template)
+
+        options = {"query_string": fitted(QUERIES.get(name, ""))}
+        if name in FORMS:
+            options["data"] = {key: fitted(value) for key, value in FORMS[name].items()}
+        elif name in BODIES:
+            options["json"] = {
+                key: fitted(value) if isinstance(value, str) else value for key, value in BODIES[name].items()
+            }
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return sqlite_app.test_client().open(path_of(rule, of), method=method, headers=headers, **options)
+
+    return ask
+
+
+def path_of(rule, of):
+    """The path of a rule, about a run."""
+
+    def piece(match):
+        argument = match[0].strip("<>").rpartition(":")[2]
+        if options := re.search(r"any\(([^)]*)\)", match[0]):
+            return options[1].split(",")[0].strip(" '")
+        return "webhook" if argument == "name" else str(getattr(of, argument))
+
+    return re.sub(r"<[^>]+>", piece, rule.rule)
 
 
 @pytest.fixture
@@ -100,7 +167,9 @@ def fill(sqlite_app):
             "notes": [marker],
         }
         snapshot_id = post(f"/{run_id}/snapshots", snapshot)["id"]
-        return SimpleNamespace(run_id=run_id, device=device["id"], snapshot_id=snapshot_id, **_alert(context, run_id))
+        return SimpleNamespace(
+            run_id=run_id, project=project, device=device["id"], snapshot_id=snapshot_id, **_alert(context, run_id)
+        )
 
     return make
 

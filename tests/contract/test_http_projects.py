@@ -5,7 +5,6 @@ The routes are those that the application has, so a new one is asked as soon as 
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -16,28 +15,6 @@ from memagent_server.store.models import Base
 
 HIDDEN, SEEN = "hidden-marker", "seen-marker"
 SCOPES = ("ingest", "read", "admin")
-CHANGING = ("POST", "PUT", "PATCH", "DELETE")
-BODIES = {
-    "post_run": {"run_id": "{run_id}", "project": "{project}", "name": "taken over"},
-    "post_batch": {"seq": 1},
-    "post_prediction": {"method": "formula", "peak_allocated_bytes": 1},
-    "post_snapshot": {"method": "census", "seq": 1},
-    "post_finish": {"status": "completed"},
-    "put_rules": {"rules": {"leak": {"is_on": False}}},
-    "post_estimate": {"model": "gpt2", "batch": 1},
-}
-QUERIES = {
-    "get_comparison": "runs={run_id},seen-too",
-    "put_rules": "project={project}",
-    "show_comparison": "runs={run_id},seen-too",
-}
-FORMS = {
-    "say": {"what": "ack"},
-    "organise": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
-    "save_settings": {"project": "{project}"},
-    "change_channels": {"retry": "{notification_id}"},
-}
-OPEN = ("static", "show_login", "log_in", "log_out", "get_health", "get_readiness", "get_openapi")
 MAY_GO_ELSEWHERE = {"post_test"}
 """Routes that know nothing of any run, but only of the whole server."""
 
@@ -47,43 +24,9 @@ def server(sqlite_app, fill, token_of):
     """An application with a run `hidden` of the project `secret` and the runs `seen` and `seen-too` of `vision`."""
     hidden, seen = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
     fill("seen-too", "vision", SEEN + "-too")
-    hidden.project, seen.project = "secret", "vision"
     sqlite_app.hidden, sqlite_app.seen = hidden, seen
     sqlite_app.tokens = {scope: token_of(scope, "vision", "other") for scope in SCOPES} | {"all": token_of("admin")}
     return sqlite_app
-
-
-def routes(app):
-    """(endpoint's own name, method, rule) of all that is served but what is open to all."""
-    return [
-        (rule.endpoint.rpartition(".")[2], method, rule)
-        for rule in app.url_map.iter_rules()
-        for method in sorted(rule.methods - {"HEAD", "OPTIONS"})
-        if rule.endpoint.rpartition(".")[2] not in OPEN
-    ]
-
-
-def ask(app, token, name, method, rule, of):
-    """What the route answers about a run."""
-    facts = vars(of)
-
-    def fitted(template):
-        return re.sub(r"\{(\w+)\}", lambda match: str(facts[match[1]]), template)
-
-    def piece(match):
-        options = re.search(r"any\(([^)]*)\)", match[0])
-        argument = match[0].strip("<>").rpartition(":")[2]
-        if options:
-            return options[1].split(",")[0].strip(" '")
-        return "webhook" if argument == "name" else str(facts[argument])
-
-    path = re.sub(r"<[^>]+>", piece, rule.rule)
-    options = {"headers": {"Authorization": f"Bearer {token}"}, "query_string": fitted(QUERIES.get(name, ""))}
-    if name in FORMS:
-        options["data"] = {key: fitted(value) for key, value in FORMS[name].items()}
-    elif method in CHANGING:
-        options["json"] = json.loads(fitted(json.dumps(BODIES.get(name, {})).replace("{}", "null")) or "null") or {}
-    return app.test_client().open(path, method=method, **options)
 
 
 def rows(app, run_id):
@@ -104,10 +47,10 @@ def rows(app, run_id):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_no_route_shows_or_changes_another_projects_run(server, scope):
+def test_no_route_shows_or_changes_another_projects_run(server, routes, ask, scope):
     before = rows(server, "hidden")
-    for name, method, rule in routes(server):
-        answer = ask(server, server.tokens[scope], name, method, rule, server.hidden)
+    for name, method, rule in routes:
+        answer = ask(server.tokens[scope], name, method, rule, server.hidden)
         where = (scope, method, rule.rule, answer.status_code)
         assert HIDDEN not in answer.get_data(as_text=True), where
         assert answer.status_code < 500, where
@@ -116,15 +59,15 @@ def test_no_route_shows_or_changes_another_projects_run(server, scope):
     assert rows(server, "hidden") == before
 
 
-def test_the_same_routes_do_serve_runs_of_the_tokens_own_project(server):
+def test_the_same_routes_do_serve_runs_of_the_tokens_own_project(server, routes, ask):
     """Deleting comes last; what a limited token gets is what one for everything gets, where only runs of the project are asked for."""
-    asked = sorted(routes(server), key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
+    asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
     for name, method, rule in asked:
-        answer = ask(server, server.tokens["admin"], name, method, rule, server.seen)
+        answer = ask(server.tokens["admin"], name, method, rule, server.seen)
         allowed = answer.status_code < 400 or (answer.status_code == 403 and "whole server" in answer.text)
         assert allowed, (method, rule.rule, answer.status_code, answer.text[:500])
         if method == "GET" and "<run_id>" in rule.rule and rule.rule.startswith("/api"):
-            whole = ask(server, server.tokens["all"], name, method, rule, server.seen)
+            whole = ask(server.tokens["all"], name, method, rule, server.seen)
             assert answer.data == whole.data, rule.rule
 
 

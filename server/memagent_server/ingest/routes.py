@@ -21,7 +21,9 @@ from memagent_server.answers import json_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
-from memagent_server.permit import permit
+from memagent_server.operation import operation
+from memagent_server.shapes.common import Kept
+from memagent_server.shapes.runs import RunEnded, RunStarted
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.forecasts import latest_risk
@@ -39,8 +41,19 @@ blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 
 
 @blueprint.post("")
-@permit("ingest")
+@operation(
+    "agents",
+    "ingest",
+    {201: RunStarted, 200: RunStarted},
+    body=RunStart,
+    headers=("Location", REPLAYED_HEADER),
+    problems=(409,),
+)
 def post_run() -> Response:
+    """Create or resume a run; idempotent.
+
+    201 for a new one, 200 for one that is there. Rank 0 decides name, config and tags.
+    """
     context = current()
     message = check_start(read_message(request, RunStart))
     auth.check_project(message.project)
@@ -48,12 +61,18 @@ def post_run() -> Response:
         run, created = start_run(session, message, context.clock(), live=_is_live())
         next_seq = session.get_one(Rank, (run.id, message.rank, message.attempt)).next_seq
     url = f"{context.settings.public_url}/runs/{run.id}"
-    return json_answer({"run_id": run.id, "url": url, "next_seq": next_seq}, 201 if created else 200)
+    said = {"run_id": run.id, "url": url, "next_seq": next_seq}
+    return json_answer(said, 201 if created else 200, {"Location": f"/api/v1/runs/{run.id}"})
 
 
 @blueprint.post("/<run_id>/batches")
-@permit("ingest")
+@operation("agents", "ingest", BatchReply, body=Batch, headers=(REPLAYED_HEADER,), problems=(409,))
 def post_batch(run_id: str) -> Response:
+    """Store what a rank gathered since its last batch; idempotent by (rank, attempt, seq).
+
+    Answered after the commit. In a chunk, columns are of one length, `step` is among them and does not go back; sizes and counts
+    (`_bytes`, `_total`) are whole and not negative.
+    """
     context = current()
     _check_seen(context.database, run_id)
     batch, chunks = check_batch(read_message(request, Batch))
@@ -71,8 +90,9 @@ def post_batch(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/predictions")
-@permit("ingest")
+@operation("agents", "ingest", {201: Kept}, body=PredictionMessage)
 def post_prediction(run_id: str) -> Response:
+    """Store an estimator's answer; the same one again keeps its id."""
     context = current()
     message = storable(read_message(request, PredictionMessage))
     with context.database.write() as session:
@@ -81,8 +101,9 @@ def post_prediction(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/snapshots")
-@permit("ingest")
+@operation("agents", "ingest", {201: Kept}, body=SnapshotMessage)
 def post_snapshot(run_id: str) -> Response:
+    """Store who holds the memory of a rank; idempotent by (rank, attempt, seq)."""
     context = current()
     message = check_snapshot(read_message(request, SnapshotMessage))
     with context.database.write() as session:
@@ -91,8 +112,9 @@ def post_snapshot(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/finish")
-@permit("ingest")
+@operation("agents", "ingest", RunEnded, body=Finish, headers=(REPLAYED_HEADER,))
 def post_finish(run_id: str) -> Response:
+    """Say that a rank has ended; the run ends with the last of them, as the worst of them."""
     context = current()
     message = storable(read_message(request, Finish))
     with context.database.write() as session:

@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from memagent_server import telemetry
 from memagent_server.context import current
 from memagent_server.metrics.collector import StoreCollector
+from memagent_server.operation import operation
 
 blueprint = Blueprint("metrics", __name__)
 
@@ -19,7 +20,9 @@ _GZIP_LEVEL = 1
 
 
 @blueprint.get("/metrics")
+@operation("operation", "read", str, media=("text/plain", "application/openmetrics-text"))
 def get_metrics() -> Response:
+    """Active runs and the server itself, for Prometheus."""
     context = current()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StoreCollector(context.database, context.clock()))

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.incidents import incidents_by_id, newest_incidents
 from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Notification, Rank, Run, Stream, Transition
+from memagent_server.store.paging import newest, position
 from memagent_server.store.times import iso
 
 UNHEARD_STATUSES = ("oom", "lost_contact")
@@ -179,25 +180,19 @@ def list_alerts(
 ) -> dict[str, Any]:
     """The answer of GET /alerts, newest first. `state` may be `open`; without one, what was never confirmed is left out.
 
-    `cursor` is what the answer before gave. Raises ValueError for one that was not.
+    `cursor` is what the answer before gave. Raises WireError for one that was not.
     """
-    query = select(Alert).order_by(Alert.id.desc()).limit(limit + 1)
-    query = query.where(Alert.state.in_(states)) if (states := _states(state)) else query.where(Alert.state != "ok")
-    if run_id is not None:
-        query = query.where(Alert.run_id == run_id)
-    before = _position(cursor)
-    if before is not None:
-        query = query.where(Alert.id < before)
-    found = list(session.scalars(query))
-    page = found[:limit]
-    return {"alerts": _describe(session, page), "next_cursor": str(page[-1].id) if len(found) > limit else None}
+    which = [Alert.state.in_(states) if (states := _states(state)) else Alert.state != "ok"]
+    which += [] if run_id is None else [Alert.run_id == run_id]
+    page, next_cursor = newest(session, Alert, *which, limit=limit, cursor=cursor)
+    return {"alerts": _describe(session, page), "next_cursor": next_cursor}
 
 
 def list_incidents(
     session: Session, *, state: str | None = None, run_id: str | None = None, limit: int = 50, cursor: str | None = None
 ) -> dict[str, Any]:
     """Incidents, newest first, each with its alerts in the order in which they opened. Otherwise as `list_alerts`."""
-    found = newest_incidents(session, states=_states(state), run_id=run_id, limit=limit + 1, before=_position(cursor))
+    found = newest_incidents(session, states=_states(state), run_id=run_id, limit=limit + 1, before=position(cursor))
     page = found[:limit]
     ids = [incident.id for incident in page]
     alerts = list(session.scalars(select(Alert).where(Alert.incident_id.in_(ids)).order_by(Alert.id)))
@@ -239,14 +234,6 @@ def describe_alert(session: Session, alert_id: int) -> dict[str, Any] | None:
 
 def _states(state: str | None) -> tuple[str, ...] | None:
     return None if state is None else OPEN_ALERT_STATES if state == "open" else (state,)
-
-
-def _position(cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
-        raise ValueError(f"{cursor!r} is no cursor that an answer gave as next_cursor")
-    return int(cursor)
 
 
 def _describe(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:

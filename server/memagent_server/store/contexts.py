@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from memagent_server.store.models import DeviceContext, Rank, Run, Stream
+from memagent_server.store.paging import read_key, write_key
 from memagent_server.store.times import iso
 from memagent_server.store.upsert import insert_if_missing
 
 _UNKNOWN = "unknown"
+_KEY = (DeviceContext.updated_at, DeviceContext.gpu, DeviceContext.driver, DeviceContext.torch)
 
 
 @dataclass(frozen=True)
@@ -63,20 +65,33 @@ def context_of(session: Session, gpu: str, driver: str | None = None, torch: str
 
 def list_contexts(session: Session) -> list[dict[str, Any]]:
     """All that is known, the newest first, in the shape of docs/http.md."""
-    found = session.scalars(select(DeviceContext).order_by(DeviceContext.updated_at.desc(), DeviceContext.gpu))
-    return [
-        {
-            "gpu": row.gpu,
-            "driver": row.driver,
-            "torch": row.torch,
-            "runs": row.runs,
-            "newest_bytes": row.newest_bytes,
-            "low_bytes": row.low_bytes,
-            "high_bytes": row.high_bytes,
-            "updated_at": iso(row.updated_at),
-        }
-        for row in found
-    ]
+    found = session.scalars(select(DeviceContext).order_by(*(column.desc() for column in _KEY)))
+    return [_describe(row) for row in found]
+
+
+def page_contexts(
+    session: Session, *, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of what `list_contexts` gives, and the cursor of the next page. Raises WireError for a cursor that no page gave."""
+    query = select(DeviceContext).order_by(*(column.desc() for column in _KEY)).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(tuple_(*_KEY) < tuple_(*read_key(cursor, (float, str, str, str))))
+    found = list(session.scalars(query))
+    page = found[:limit]
+    return [_describe(row) for row in page], write_key(page[-1], _KEY) if len(found) > limit else None
+
+
+def _describe(row: DeviceContext) -> dict[str, Any]:
+    return {
+        "gpu": row.gpu,
+        "driver": row.driver,
+        "torch": row.torch,
+        "runs": row.runs,
+        "newest_bytes": row.newest_bytes,
+        "low_bytes": row.low_bytes,
+        "high_bytes": row.high_bytes,
+        "updated_at": iso(row.updated_at),
+    }
 
 
 def _learn(session: Session, gpu: str, environment: dict[str, Any], size: int, now: float) -> None:

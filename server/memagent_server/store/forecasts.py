@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from memagent.forecast import Forecast as Answer
 from memagent.wire.messages import Risk
 from memagent_server.store.models import Forecast, Stream
+from memagent_server.store.paging import newest
 from memagent_server.store.prepared import PreparedQuestion
 from memagent_server.store.times import iso
 
@@ -51,19 +52,15 @@ def latest_risk(connection: Connection, run_id: str, rank: int) -> Risk | None:
     return Risk(rank=rank, device=device, **dict(zip(_FIGURES, figures, strict=True)))
 
 
-def forecasts_of(session: Session, run_id: str) -> dict[str, Any]:
-    """The answer of GET /runs/{id}/forecast: the newest of each current stream, and the last changes."""
-    changes = session.execute(
-        select(Forecast, Stream)
-        .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id == run_id)
-        .order_by(Forecast.id.desc())
-        .limit(HISTORY)
-    ).all()
+def forecasts_of(session: Session, run_id: str, *, limit: int = HISTORY, cursor: str | None = None) -> dict[str, Any]:
+    """The answer of GET /runs/{id}/forecast: the newest of each current stream, and the last changes. Raises WireError for a bad cursor."""
+    changes, next_cursor = newest(session, Forecast, Forecast.run_id == run_id, limit=limit, cursor=cursor)
+    streams = {stream.id: stream for stream in session.scalars(select(Stream).where(Stream.run_id == run_id))}
     return {
         "run_id": run_id,
         "forecasts": [describe_forecast(found, stream) for found, stream in _newest(session, run_id)],
-        "history": [describe_forecast(found, stream) for found, stream in reversed(changes)],
+        "history": [describe_forecast(found, streams[found.stream_id]) for found in reversed(changes)],
+        "next_cursor": next_cursor,
     }
 
 

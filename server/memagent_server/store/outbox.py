@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, CursorResult, and_, case, func, or_, selec
 from sqlalchemy.orm import Session, aliased
 
 from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Notification, Run, Transition
+from memagent_server.store.paging import position
 from memagent_server.store.times import iso
 
 MOST_ATTEMPTS = 20
@@ -144,7 +145,7 @@ def list_notifications(
     limit: int = 50,
     cursor: str | None = None,
 ) -> dict[str, Any]:
-    """The answer of GET /notifications, newest first; `cursor` is what the answer before gave."""
+    """The answer of GET /notifications, newest first; `cursor` is what the answer before gave. Raises WireError for another."""
     query = (
         select(Notification, Transition, Alert, Run.name)
         .join(Transition, Transition.id == Notification.transition_id)
@@ -159,8 +160,8 @@ def list_notifications(
         query = query.where(Notification.channel == channel)
     if run_id is not None:
         query = query.where(Alert.run_id == run_id)
-    if cursor is not None and cursor.isdigit():
-        query = query.where(Notification.id < int(cursor))
+    if (before := position(cursor)) is not None:
+        query = query.where(Notification.id < before)
     found = session.execute(query).all()
     page = [_describe(*row) for row in found[:limit]]
     return {"notifications": page, "next_cursor": str(page[-1]["id"]) if len(found) > limit else None}

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
 from memagent_server.store.models import Prediction, Stream
+from memagent_server.store.paging import newest
 from memagent_server.store.runs import lock_run
 from memagent_server.store.times import iso
 
@@ -42,6 +43,14 @@ def add_prediction(session: Session, run_id: str, message: PredictionMessage, no
 def list_predictions(session: Session, run_id: str) -> list[Prediction]:
     """All predictions of a run, newest first."""
     return list(session.scalars(select(Prediction).where(Prediction.run_id == run_id).order_by(Prediction.id.desc())))
+
+
+def page_predictions(
+    session: Session, run_id: str, *, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of a run's predictions in the shape of docs/http.md, newest first, and the cursor of the next page."""
+    page, next_cursor = newest(session, Prediction, Prediction.run_id == run_id, limit=limit, cursor=cursor)
+    return [describe_prediction(prediction) for prediction in page], next_cursor
 
 
 def prediction_for(session: Session, run_id: str, stream: Stream | None) -> Prediction | None:

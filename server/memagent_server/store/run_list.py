@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,8 +14,8 @@ from sqlalchemy import String, cast, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import ColumnElement
 
-from memagent.errors import WireError
 from memagent_server.store.models import Run, RunTag
+from memagent_server.store.paging import read_key, write_key
 
 Sort = Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"]
 MOST_PROJECTS = 200
@@ -62,12 +60,12 @@ def list_runs(session: Session, query: RunQuery) -> RunPage:
         if name == "created_at":
             column, identifier = RunTag.created_at, RunTag.run_id
     if query.cursor is not None:
-        key, after = tuple_(column, identifier), tuple_(*_read_cursor(query.cursor, kind))
+        key, after = tuple_(column, identifier), tuple_(*read_key(query.cursor, (kind, str)))
         statement = statement.where(key < after if query.sort.startswith("-") else key > after)
     order = (column.desc(), identifier.desc()) if query.sort.startswith("-") else (column, identifier)
     found = session.scalars(statement.order_by(*order)).all()
     page = found[: query.limit]
-    return RunPage(page, _cursor(page[-1], name) if len(found) > len(page) else None)
+    return RunPage(page, write_key(page[-1], (_KEYS[name][0], Run.id)) if len(found) > len(page) else None)
 
 
 def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
@@ -92,17 +90,3 @@ def _filters(query: RunQuery) -> list[ColumnElement[bool]]:
         matches = [column.icontains(query.q, autoescape=True) for column in _SEARCHED]
         filters.append(or_(*matches, cast(Run.tags, String).icontains(query.q, autoescape=True)))
     return filters
-
-
-def _cursor(run: Run, name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([getattr(run, name), run.id]).encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str, kind: type) -> tuple[Any, str]:
-    try:
-        value, run_id = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
-        if type(value) is kind and type(run_id) is str:
-            return value, run_id
-    except (ValueError, TypeError):
-        pass
-    raise WireError("cursor: no page in this order gave this one", field="cursor")

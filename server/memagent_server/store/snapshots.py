@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, defer
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import SnapshotMessage, Suspect
 from memagent_server.store.models import Event, Rank, Snapshot
+from memagent_server.store.paging import newest
 from memagent_server.store.runs import lock_run
 from memagent_server.store.times import iso
 
@@ -54,6 +55,15 @@ def list_snapshots(session: Session, run_id: str) -> list[dict[str, Any]]:
     """All of a run without their stacks and tensors, newest first, in the shape of docs/http.md."""
     query = select(Snapshot).where(Snapshot.run_id == run_id).order_by(Snapshot.id.desc()).options(defer(Snapshot.body))
     return [_describe(snapshot) for snapshot in session.scalars(query)]
+
+
+def page_snapshots(
+    session: Session, run_id: str, *, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of what `list_snapshots` gives, and the cursor of the next page."""
+    of_run, without_body = Snapshot.run_id == run_id, defer(Snapshot.body)
+    page, next_cursor = newest(session, Snapshot, of_run, limit=limit, cursor=cursor, options=[without_body])
+    return [_describe(snapshot) for snapshot in page], next_cursor
 
 
 def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import Dropped, Event, Forecast, Prediction, Run, Stream
+from memagent_server.store.events import list_events
+from memagent_server.store.models import Dropped, Forecast, Prediction, Run, Stream
 from memagent_server.store.streams import current_streams, used_bytes
 from memagent_server.store.times import iso
 
@@ -42,7 +43,7 @@ def summarize(session: Session, runs: Sequence[Run], *, public_url: str = "") ->
 def describe(session: Session, run: Run, *, public_url: str = "") -> dict[str, Any]:
     """All there is to know of a run, without samples and alerts."""
     streams = session.scalars(select(Stream).where(Stream.run_id == run.id).order_by(Stream.id))
-    events = session.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.id.desc()).limit(EVENTS_SHOWN))
+    events, _ = list_events(session, run.id, limit=EVENTS_SHOWN)
     dropped = session.execute(
         select(Dropped.reason, func.sum(Dropped.count)).where(Dropped.run_id == run.id).group_by(Dropped.reason)
     )
@@ -53,10 +54,7 @@ def describe(session: Session, run: Run, *, public_url: str = "") -> dict[str, A
         "error": run.error,
         "dropped_samples": {reason: int(count) for reason, count in dropped},
         "streams": [_stream(stream) for stream in streams],
-        "events": [
-            {"kind": event.kind, "rank": event.rank, "step": event.step, "at": iso(event.at), "data": event.data}
-            for event in events
-        ],
+        "events": events,
     }
 
 

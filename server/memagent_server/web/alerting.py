@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -14,11 +13,14 @@ from sqlalchemy.orm import Session
 from memagent_server import auth
 from memagent_server.alerts.policy import Wanted, read_policy, wanted
 from memagent_server.alerts.rules import RULES, TELLS, Rule
-from memagent_server.answers import json_answer
+from memagent_server.answers import json_answer, only, page_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
+from memagent_server.operation import operation
 from memagent_server.permit import permit
 from memagent_server.problems import Problem
+from memagent_server.shapes import alerts as shapes
+from memagent_server.shapes.queries import AlertsQuery, RulesQuery, ScoreboardQuery
 from memagent_server.store.alerts import describe_alert, list_alerts, list_incidents
 from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
 from memagent_server.store.models import ALERT_STATES, Incident
@@ -65,16 +67,21 @@ class RuleWishes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.get(f"{_V1}/alerts")
+@operation("alerts", "read", shapes.AlertPage, query=AlertsQuery)
 def get_alerts() -> Response:
+    """Alerts, the newest first."""
+    asked = query.read(AlertsQuery)
     with current().database.read() as session:
-        found = _listed(list_alerts, session, query.number("limit", least=1, most=200) or ON_A_PAGE)
-    return json_answer(found)
+        found = list_alerts(session, state=asked.state, run_id=asked.run, limit=asked.limit, cursor=asked.cursor)
+    return page_answer({**found, "alerts": [only(alert, asked.fields) for alert in found["alerts"]]})
 
 
 @blueprint.get("/alerts")
 def show_alerts() -> Response:
     with current().database.read() as session:
-        found = _listed(list_incidents, session, ON_A_PAGE)
+        found = list_incidents(
+            session, state=query.choice("state", STATES), run_id=query.text("run"), limit=ON_A_PAGE, cursor=query.text("cursor")
+        )  # fmt: skip
         shared = shared_facts(session)
     return answer_page(
         "alerts.html", **shared, incidents=found["incidents"], next_cursor=found["next_cursor"], state=query.text("state"),
@@ -83,8 +90,12 @@ def show_alerts() -> Response:
 
 
 @blueprint.post(f"{_V1}/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):what>")
-@permit("read")
+@operation("alerts", "read", shapes.AlertFacts, body=Said, is_body_optional=True, problems=(409,))
 def post_said(alert_id: int, what: str) -> Response:
+    """Say of an alert that somebody has seen it, that it can wait, or that nothing was wrong.
+
+    It acts on the alert's incident. `for_s` is for a snooze, which is 409 once the alert is over.
+    """
     said = read_message(request, Said) if request.content_length else Said()
     return json_answer(_say(alert_id, what, said))
 
@@ -97,15 +108,6 @@ def say(alert_id: int) -> Response:
         raise Problem(422, f"what: {what!r} is none of {', '.join(_SAYINGS)}", field="what")
     _say(alert_id, what, Said())
     return _go(request.form.get("next") or "/alerts")
-
-
-def _listed(lister: Callable[..., dict[str, Any]], session: Session, limit: int) -> dict[str, Any]:
-    try:
-        return lister(
-            session, state=query.choice("state", STATES), run_id=query.text("run"), limit=limit, cursor=query.text("cursor")
-        )  # fmt: skip
-    except ValueError as error:
-        raise Problem(422, f"cursor: {error}", field="cursor") from error
 
 
 def _acknowledge(session: Session, incident: Incident, said: Said, now: float) -> None:
@@ -141,16 +143,19 @@ def _say(alert_id: int, what: str, said: Said) -> dict[str, Any]:
 
 
 @blueprint.get(f"{_V1}/rules")
+@operation("alerts", "read", shapes.Rules, query=RulesQuery)
 def get_rules() -> Response:
-    project = query.text("project") or EVERY_PROJECT
+    """How a project wants its rules."""
+    project = query.read(RulesQuery).project
     with current().database.read() as session:
         return json_answer(_rules(session, project))
 
 
 @blueprint.put(f"{_V1}/rules")
-@permit("admin")
+@operation("alerts", "admin", shapes.Rules, query=RulesQuery, body=RuleWishes)
 def put_rules() -> Response:
-    project = query.text("project") or EVERY_PROJECT
+    """Change the rules that are named; null is the default again. All or nothing is kept."""
+    project = query.read(RulesQuery).project
     wishes = read_message(request, RuleWishes)
     with current().database.write() as session:
         _keep(session, project, wishes)
@@ -272,21 +277,23 @@ def _described(how: Wanted) -> dict[str, Any]:
 
 
 @blueprint.get(f"{_V1}/scoreboard")
+@operation("alerts", "read", shapes.Scoreboard, query=ScoreboardQuery)
 def get_scoreboard() -> Response:
-    return json_answer(_scores())
+    """How good the warnings were, in all, by project and by cause."""
+    asked = query.read(ScoreboardQuery)
+    return json_answer(_scores(asked.days, asked.project))
 
 
 @blueprint.get("/alerts/scoreboard")
 def show_scoreboard() -> Response:
-    scores = _scores()
+    scores = _scores(query.number("days", least=1, most=3650) or DAYS, query.text("project"))
     with current().database.read() as session:
         shared = shared_facts(session)
     return answer_page("scoreboard.html", **shared, scores=scores)
 
 
-def _scores() -> dict[str, Any]:
-    days = query.number("days", least=1, most=3650) or DAYS
-    project, context = query.text("project"), current()
+def _scores(days: int, project: str | None) -> dict[str, Any]:
+    context = current()
     with context.database.read() as session:
         return {
             "days": days,

@@ -6,15 +6,16 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from memagent_server.answers import json_answer
+from memagent_server.answers import json_answer, only, page_answer
 from memagent_server.context import current
 from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.trial import send_test
-from memagent_server.permit import permit
+from memagent_server.operation import operation
 from memagent_server.problems import Problem
 from memagent_server.settings import SEVERITIES
-from memagent_server.store.models import NOTIFICATION_STATES
+from memagent_server.shapes import alerts as shapes
+from memagent_server.shapes.queries import NotificationsQuery
 from memagent_server.store.outbox import list_notifications, send_again
 from memagent_server.web import query
 from memagent_server.web.pages import answer_page, shared_facts
@@ -27,33 +28,36 @@ ON_A_PAGE = 50
 
 
 @blueprint.get(f"{_V1}/notifications")
+@operation("notifications", "read", shapes.NotificationPage, query=NotificationsQuery)
 def get_notifications() -> Response:
+    """What was sent, what waits and what was given up, the newest first."""
+    asked = query.read(NotificationsQuery)
     with current().database.read() as session:
         found = list_notifications(
-            session,
-            state=query.choice("state", NOTIFICATION_STATES),
-            channel=query.text("channel"),
-            run_id=query.text("run"),
-            limit=query.number("limit", least=1, most=200) or 50,
-            cursor=query.text("cursor"),
+            session, state=asked.state, channel=asked.channel, run_id=asked.run, limit=asked.limit, cursor=asked.cursor
         )
-    return json_answer(found)
+    return page_answer({**found, "notifications": [only(item, asked.fields) for item in found["notifications"]]})
 
 
 @blueprint.post(f"{_V1}/notifications/<int:notification_id>/retry")
-@permit("admin")
+@operation("notifications", "admin", shapes.SentAgain, problems=(409,))
 def post_retry(notification_id: int) -> Response:
+    """Have a notification sent again that was given up or skipped; 409 for any other."""
     _retry(notification_id)
     return json_answer({"id": notification_id, "state": "waiting"})
 
 
 @blueprint.get(f"{_V1}/channels")
+@operation("notifications", "read", shapes.Channels)
 def get_channels() -> Response:
+    """The channels there are, and which of them are set up."""
     return json_answer({"channels": _described()})
 
 
 @blueprint.post(f"{_V1}/channels/<name>/test")
+@operation("notifications", "admin", {200: shapes.Tried, 502: shapes.Tried}, of_server=True)
 def post_test(name: str) -> Response:
+    """Send a message that is marked as a test; 502 where the channel did not take it."""
     ok, answer = _try(name)
     return json_answer({"channel": name, "ok": ok, "answer": answer}, 200 if ok else 502)
 

@@ -1,13 +1,76 @@
-"""Query parameters: read, bounded, and refused by name."""
+"""Query parameters: read, bounded, and refused by name.
+
+Routes of the API have a shape for their query and `read` it whole; pages, which ignore what they do not know, ask one by one.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
+from typing import Any, TypeVar, Union, get_args
 
+import msgspec
 from flask import request
+from msgspec import NODEFAULT
 
 from memagent_server.problems import Problem
+from memagent_server.shapes.queries import Query
+
+Q = TypeVar("Q", bound=Query)
+
+
+def read(kind: type[Q]) -> Q:
+    """The query of this request, as its route describes it. Raises Problem 422 that names the parameter."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        given = text(field.encode_name)
+        if given is not None:
+            found[field.name] = _value(field.encode_name, given, field.type)
+        elif field.default is NODEFAULT:
+            raise Problem(422, f"{field.encode_name} is needed: {_wanted(field.type)}", field=field.encode_name)
+    return kind(**found)
+
+
+def _value(name: str, given: str, kind: Any) -> Any:
+    is_list = _schema(kind).get("type") == "array"
+    parts = [part.strip() for part in given.split(",") if part.strip()] if is_list else given
+    try:
+        return msgspec.convert(parts, _without_none(kind), strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem(422, f"{name}: {given!r} is not {_wanted(kind)}", field=name) from error
+
+
+@lru_cache(maxsize=256)
+def _without_none(kind: Any) -> Any:
+    """What a parameter is where it is given."""
+    options = tuple(option for option in get_args(kind) if option is not type(None))
+    return Union[options] if type(None) in get_args(kind) else kind  # noqa: UP007 - options are known at run time only
+
+
+@lru_cache(maxsize=256)
+def _schema(kind: Any) -> dict[str, Any]:
+    return msgspec.json.schema(_without_none(kind))
+
+
+def _wanted(kind: Any) -> str:
+    """In words, what a parameter may be."""
+    schema = _schema(kind)
+    if schema.get("type") == "array":
+        fewest, most = schema.get("minItems", 1), schema.get("maxItems")
+        listed = f"{fewest} to {most} of them, separated by commas" if most else "a list separated by commas"
+        options = _options(schema["items"])
+        return f"{listed}, each one of {', '.join(options)}" if options else listed
+    if options := _options(schema):
+        return f"one of {', '.join(options)}"
+    if schema.get("type") == "integer":
+        return f"a whole number from {schema['minimum']} to {schema['maximum']}"
+    return f"a text of at most {schema['maxLength']} characters"
+
+
+def _options(schema: dict[str, Any]) -> list[str]:
+    return [option for part in schema.get("anyOf", [schema]) for option in part.get("enum", ())]
+
 
 _LONGEST = 1000
 

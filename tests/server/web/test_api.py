@@ -80,7 +80,8 @@ def test_a_series(filled):
 
 
 def test_the_forecast_of_a_run_that_has_none(filled):
-    assert filled.get("/api/v1/runs/r/forecast").get_json() == {"run_id": "r", "forecasts": [], "history": []}
+    answer = filled.get("/api/v1/runs/r/forecast").get_json()
+    assert answer == {"run_id": "r", "forecasts": [], "history": [], "next_cursor": None}
 
 
 def test_predictions(filled):
@@ -261,7 +262,7 @@ def test_health_and_readiness(client, database):
 
 
 def test_the_contexts_that_runs_measured(sqlite_client):
-    assert sqlite_client.get("/api/v1/contexts").get_json() == {"contexts": []}
+    assert sqlite_client.get("/api/v1/contexts").get_json() == {"contexts": [], "next_cursor": None}
     device = {"id": "GPU-1", "kind": "cuda", "name": "NVIDIA H100 80GB HBM3"}
     start = {"run_id": "measured", "devices": [device], "environment": {"driver": "570.86.10", "torch": "2.13.0"}}
     batch = {"seq": 0, "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [534773760]}}]}

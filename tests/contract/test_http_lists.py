@@ -1,0 +1,161 @@
+"""Lists are paged to their end, cut to fields, and cheap to ask again; what makes no sense is refused with what to do."""
+
+from __future__ import annotations
+
+import pytest
+from urllib3.util import parse_url
+
+from memagent_server.store.contexts import learn_contexts
+from memagent_server.store.models import Forecast, Rank, Run, Stream
+from memagent_server.store.runs import lock_run
+
+LISTS = {
+    "/api/v1/runs": "runs",
+    "/api/v1/alerts": "alerts",
+    "/api/v1/notifications": "notifications",
+    "/api/v1/contexts": "contexts",
+    "/api/v1/runs/a/events": "events",
+    "/api/v1/runs/a/predictions": "predictions",
+    "/api/v1/runs/a/snapshots": "snapshots",
+    "/api/v1/runs/a/forecast": "history",
+}
+POLLED = [
+    *LISTS,
+    "/api/v1/runs/a",
+    "/api/v1/runs/a/series",
+    "/api/v1/runs/a/components",
+    "/api/v1/runs/a/suspects",
+    "/api/v1/rules",
+    "/api/v1/scoreboard",
+    "/api/v1/compare?runs=a,b",
+    "/openapi.json",
+]
+
+
+@pytest.fixture
+def client(sqlite_app, sqlite_client, fill):
+    """A client of a server whose every list has three entries."""
+    for run_id in "abc":
+        fill(run_id, "vision", f"marker-{run_id}")
+    for number in (2, 3):
+        post = {
+            "batches": {"seq": number, "events": [{"kind": "oom" if number == 3 else "xid", "step": number}]},
+            "predictions": {"method": "formula", "peak_allocated_bytes": number},
+            "snapshots": {"method": "census", "seq": number},
+        }
+        for verb, body in post.items():
+            assert sqlite_client.post(f"/api/v1/runs/a/{verb}", json=body).status_code in (200, 201)
+    with sqlite_app.extensions["memagent"].database.write() as session:
+        for at, run_id in enumerate("abc"):
+            run, stream = lock_run(session, run_id), session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
+            stream.latest = {**stream.latest, "context_bytes": 5}
+            learn_contexts(session, run, session.get_one(Rank, (run_id, 0, 0)), 1.0 if at < 2 else 2.0)
+            of_a = session.query(Stream).filter_by(run_id="a", kind="cuda").one()
+            session.add(Forecast(run_id="a", stream_id=of_a.id, at=at, step=at, level="ok", oom_probability=0.1))
+        assert session.query(Run).count() == 3
+    return sqlite_client
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_is_read_to_its_end_page_by_page(client, path):
+    name = LISTS[path]
+    whole = client.get(path).get_json()
+    assert len(whole[name]) == 3 and whole["next_cursor"] is None
+    pages, answer = [], client.get(path, query_string={"limit": 1})
+    while True:
+        pages.append(answer.get_json()[name])
+        if answer.get_json()["next_cursor"] is None:
+            break
+        link = answer.headers["Link"]
+        assert link.startswith("<http://localhost/api/v1/") and link.endswith('>; rel="next"')
+        answer = client.get(parse_url(link[1:].partition(">")[0]).request_uri)
+    assert "Link" not in answer.headers
+    assert [len(page) for page in pages] == [1, 1, 1]
+    in_order = pages[::-1] if name == "history" else pages
+    assert [row for page in in_order for row in page] == whole[name]
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "٣", "9" * 30, "W10", "WzFd"])
+def test_a_cursor_that_no_page_gave_is_refused_with_what_to_do(client, path, cursor):
+    answer = client.get(path, query_string={"cursor": cursor})
+    said = answer.get_json(force=True)
+    assert (answer.status_code, answer.mimetype, said["field"]) == (422, "application/problem+json", "cursor")
+    assert "leave it out to begin with the first page" in said["detail"]
+
+
+def test_events_are_asked_for_by_kind(client):
+    events = client.get("/api/v1/runs/a/events?kind=oom").get_json()["events"]
+    assert [(event["kind"], event["step"]) for event in events] == [("oom", 3)]
+
+
+@pytest.mark.parametrize("path", POLLED)
+def test_what_has_not_changed_is_not_sent_again(client, path):
+    first = client.get(path)
+    assert first.headers["Cache-Control"] == "private, no-cache"
+    again = client.get(path, headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.data, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
+    other = client.get(path, headers={"If-None-Match": 'W/"another"'})
+    assert (other.status_code, other.data) == (200, first.data)
+
+
+def test_what_has_changed_is_sent(client):
+    before = client.get("/api/v1/runs/a/series").headers["ETag"]
+    batch = {"seq": 9, "chunks": [{"stream": "GPU-marker-a", "columns": {"step": [4], "allocated_bytes": [1]}}]}
+    assert client.post("/api/v1/runs/a/batches", json=batch).status_code == 200
+    after = client.get("/api/v1/runs/a/series", headers={"If-None-Match": before})
+    assert after.status_code == 200 and after.headers["ETag"] != before
+
+
+@pytest.mark.parametrize("name", ["runs", "alerts", "notifications"])
+def test_rows_have_the_fields_that_are_asked_for_and_their_id(client, name):
+    path = f"/api/v1/{name}"
+    whole = client.get(path).get_json()
+    cut = client.get(path, query_string={"fields": "severity,state" if name != "runs" else "status, name"}).get_json()
+    wanted = {"id", *(("severity", "state") if name != "runs" else ("status", "name"))}
+    assert cut[name] == [{key: row[key] for key in row if key in wanted} for row in whole[name]]
+    assert all(set(row) == wanted for row in cut[name])
+
+
+def test_a_run_has_the_fields_that_are_asked_for(client):
+    assert client.get("/api/v1/runs/a?fields=config,alerts").get_json().keys() == {"id", "config", "alerts"}
+    answer = client.get("/api/v1/runs/a?fields=config,colour")
+    said = answer.get_json(force=True)
+    assert (answer.status_code, said["field"]) == (422, "fields")
+    assert "'config,colour' is not a list separated by commas, each one of alerts, config" in said["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "detail"),
+    [
+        ("/api/v1/runs?projct=x", "projct", "'projct' is no parameter of this; there are limit, cursor, project,"),
+        ("/api/v1/rules?x=", "x", "'x' is no parameter of this; there are project"),
+        ("/api/v1/channels?x=1", "x", "'x' is no parameter of this; it has none"),
+        ("/api/v1/runs?limit=many", "limit", "limit: 'many' is not a whole number from 1 to 200"),
+        ("/api/v1/runs?status=happy", "status", "status: 'happy' is not one of completed, failed"),
+        ("/api/v1/alerts?state=shut", "state", "state: 'shut' is not one of open, averted"),
+        ("/api/v1/compare", "runs", "runs is needed: 2 to 20 of them, separated by commas"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_refused_with_what_does(sqlite_client, path, field, detail):
+    answer = sqlite_client.get(path)
+    said = answer.get_json(force=True)
+    assert (answer.status_code, said["field"]) == (422, field)
+    assert said["detail"].startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [("text/csv", 406), ("application/json;q=0", 406), ("*/*", 200), ("application/*", 200), ("text/html, */*;q=0.1", 200)],
+)  # fmt: skip
+def test_an_answer_that_the_client_cannot_read_is_not_sent(sqlite_client, accept, status):
+    answer = sqlite_client.get("/api/v1/runs", headers={"Accept": accept})
+    assert answer.status_code == status
+    if status == 406:
+        assert answer.mimetype == "application/problem+json"
+        assert "application/json" in answer.get_json(force=True)["detail"]
+
+
+def test_strangers_are_told_nothing_of_parameters(sqlite_client, token_of):
+    token_of("read")
+    assert sqlite_client.get("/api/v1/runs?projct=x", headers={"Accept": "text/csv"}).status_code == 401

@@ -1,0 +1,157 @@
+"""/openapi.json says what the application does: every route, and of every answer every field and no other."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from pathlib import Path
+
+import msgspec
+import pytest
+import schemathesis
+from jsonschema import Draft202012Validator
+
+from memagent_server.operation import operation_of
+from memagent_server.shapes import alerts, common, runs
+from memagent_server.shapes.examples import EXAMPLES
+
+HTTP_MD = Path(__file__).parents[2] / "docs" / "http.md"
+SHAPES = {
+    name: shape
+    for module in (alerts, common, runs)
+    for name, shape in vars(module).items()
+    if hasattr(shape, "__total__")
+}
+MAY_BE_LEFT_OUT = {"Problem": {"field", "request_id"}}
+
+
+@pytest.fixture
+def document(sqlite_client):
+    answer = sqlite_client.get("/openapi.json")
+    assert answer.status_code == 200
+    return answer.get_json()
+
+
+def strict(document):
+    """The same with shapes that have all of their fields and no others: what an answer is held against that was not cut by `fields`."""
+    whole = deepcopy(document)
+    for name, schema in whole["components"]["schemas"].items():
+        if name in SHAPES:
+            schema["additionalProperties"] = False
+            schema["required"] = sorted(schema["properties"].keys() - MAY_BE_LEFT_OUT.get(name, set()))
+    return whole
+
+
+def check(document, method, rule, answer):
+    """Hold an answer against what the document says of it."""
+    path = re.sub(r"<any\(([\w-]+)[^)]*\):\w+>", r"\1", rule.rule)
+    described = document["paths"][re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path)][method.lower()]
+    of_status = described["responses"][str(answer.status_code)]
+    if "$ref" in of_status:
+        of_status = document["components"]["responses"][of_status["$ref"].rpartition("/")[2]]
+    for header in of_status.get("headers", {}):
+        assert header in answer.headers or header == "Link", (path, header)
+    if "content" not in of_status:
+        assert answer.data == b""
+        return
+    schema = of_status["content"][answer.mimetype]["schema"]
+    if answer.mimetype.endswith("json"):
+        found = msgspec.json.decode(answer.data)
+        Draft202012Validator({**schema, "components": document["components"]}).validate(found)
+
+
+def test_the_document_is_valid_openapi(document):
+    schemathesis.openapi.from_dict(document).validate()
+    assert document["openapi"] == "3.1.0"
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names)) and all(
+        operation["summary"] for path in document["paths"].values() for operation in path.values()
+    )
+
+
+def test_every_route_is_described_or_a_page(sqlite_app):
+    """A route that is neither would be a promise that nobody wrote down."""
+    for rule in sqlite_app.url_map.iter_rules():
+        if operation_of(sqlite_app.view_functions[rule.endpoint]) is not None:
+            continue
+        assert not rule.rule.startswith("/api"), rule
+        if "GET" in rule.methods and not rule.arguments:
+            answer = sqlite_app.test_client().get(rule.rule, headers={"Accept": "text/html"}, follow_redirects=True)
+            assert answer.mimetype == "text/html", rule
+
+
+def test_every_route_of_the_document_has_a_heading_in_the_reference(document):
+    headings = {
+        re.sub(r"\{\w+\}", "{}", line) for line in re.findall(r"^### (\w+ /\S+)$", HTTP_MD.read_text(), re.MULTILINE)
+    }
+    routes = {
+        f"{method.upper()} {re.sub(r'{[^}]+}', '{}', path)}"
+        for path, operations in document["paths"].items()
+        for method in operations
+    }
+    assert routes == headings
+
+
+def test_every_answer_is_what_the_document_says(sqlite_app, document, fill, token_of, routes, ask):
+    whole, of = strict(document), fill("k", "vision", "marker")
+    fill("seen-too", "vision", "too")
+    token, checked = token_of("admin"), 0
+    for name, method, rule in sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish")):
+        if operation_of(sqlite_app.view_functions[rule.endpoint]) is None:
+            continue
+        for given in (token, None):  # without a token it is a problem, which is described, too
+            check(whole, method, rule, ask(given, name, method, rule, of))
+            checked += 1
+    assert checked >= 60
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_what_is_open_to_all_is_described(sqlite_client, document, path):
+    schema = document["paths"][path]["get"]
+    assert schema["security"] == []
+    answer = sqlite_client.get(path)
+    Draft202012Validator(
+        {**schema["responses"]["200"]["content"]["application/json"]["schema"], "components": document["components"]}
+    ).validate(answer.get_json())
+
+
+def test_the_document_is_open_to_all_and_tells_no_secret(sqlite_client, sqlite_app, token_of):
+    before = sqlite_client.get("/openapi.json").data
+    token = token_of("admin", "vision")
+    answer = sqlite_client.get("/openapi.json")
+    assert (answer.status_code, answer.data) == (200, before)
+    assert token not in answer.text and sqlite_app.secret_key not in answer.text and "vision-" not in answer.text
+
+
+def test_every_example_is_what_it_is_an_example_of(document):
+    schemas = document["components"]["schemas"]
+    for name, example in EXAMPLES.items():
+        schema = {**schemas[name], "components": document["components"]}
+        Draft202012Validator(schema).validate(example)
+
+
+def test_the_examples_of_bodies_are_taken(sqlite_client, fill):
+    of, run = fill("r", "vision", "marker"), EXAMPLES["RunStart"]["run_id"]
+    for path, name in (
+        ("/runs", "RunStart"),
+        (f"/runs/{run}/batches", "Batch"),
+        (f"/runs/{run}/predictions", "PredictionMessage"),
+        (f"/runs/{run}/snapshots", "SnapshotMessage"),
+        (f"/runs/{run}/finish", "Finish"),
+        ("/estimate", "EstimateRequest"),
+        (f"/alerts/{of.alert_id}/ack", "Said"),
+    ):
+        answer = sqlite_client.post(f"/api/v1{path}", json=EXAMPLES[name])
+        assert answer.status_code in (200, 201), (name, answer.text)
+    assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleWishes"]).status_code == 200
+
+
+def test_who_may_is_in_the_document(document):
+    demanded = {
+        "/api/v1/runs": {"post": "ingest", "get": "read"},
+        "/api/v1/runs/{run_id}": {"delete": "admin"},
+        "/api/v1/alerts/{alert_id}/snooze": {"post": "read"},
+    }
+    for path, methods in demanded.items():
+        for method, scope in methods.items():
+            assert document["paths"][path][method]["security"] == [{"token": [scope]}, {"session": [scope]}]

@@ -52,7 +52,7 @@ _WORDS = {
     413: "The body is larger than 8 MiB as sent or 64 MiB unpacked.",
     415: "A content type or encoding that is not understood.",
     422: "A field or parameter is missing, unknown, of the wrong type or out of range; `field` names it.",
-    429: "More than this token may send: try again after `Retry-After` seconds.",
+    429: "Too much, or too many wrong tokens from this address: try again after `Retry-After` seconds.",
     500: "Something went wrong inside; the server's log says what, under the `request_id`.",
     502: "The channel did not take it.",
     503: "The database is busy or away: try again after `Retry-After` seconds.",
@@ -187,15 +187,13 @@ def _problems(rule: Rule, operation: Operation) -> list[int]:
     """What may go wrong with a route, by what it is."""
     found = {500, 503, *operation.problems}
     if operation.permit.scope is not None:
-        found |= {401, 403}
+        found |= {401, 403, 429}
     if rule.rule.startswith(API):
         found |= {406, 422}
     if rule.arguments:
         found |= {404}
     if operation.body is not None:
         found |= {400, 408, 413, 415, 422}
-    if operation.permit.scope == "ingest":
-        found |= {429}
     return sorted(found)
 
 

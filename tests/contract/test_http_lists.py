@@ -132,6 +132,7 @@ def test_a_run_has_the_fields_that_are_asked_for(client):
         ("/api/v1/rules?x=", "x", "'x' is no parameter of this; there are project"),
         ("/api/v1/channels?x=1", "x", "'x' is no parameter of this; it has none"),
         ("/api/v1/runs?limit=many", "limit", "limit: 'many' is not a whole number from 1 to 200"),
+        ("/api/v1/runs?limit=", "limit", "limit: '' is not a whole number from 1 to 200"),
         ("/api/v1/runs?status=happy", "status", "status: 'happy' is not one of completed, failed"),
         ("/api/v1/alerts?state=shut", "state", "state: 'shut' is not one of open, averted"),
         ("/api/v1/compare", "runs", "runs is needed: 2 to 20 of them, separated by commas"),
@@ -142,6 +143,11 @@ def test_a_parameter_that_makes_no_sense_is_refused_with_what_does(sqlite_client
     said = answer.get_json(force=True)
     assert (answer.status_code, said["field"]) == (422, field)
     assert said["detail"].startswith(detail)
+
+
+@pytest.mark.parametrize("given", ["project=", "q=%20", "fields=", "cursor="])
+def test_an_empty_text_is_one_that_was_not_given(client, given):
+    assert client.get(f"/api/v1/runs?{given}").data == client.get("/api/v1/runs").data
 
 
 @pytest.mark.parametrize(

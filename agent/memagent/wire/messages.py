@@ -137,7 +137,7 @@ class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """One change that would save memory in this run: how much, what it usually costs, and the code to add."""
 
     change: Label
-    saving_bytes: int
+    saving_bytes: Annotated[int, Meta(gt=-(2**62), lt=2**62)]
     cost: Text = ""
     code: Text = ""
 

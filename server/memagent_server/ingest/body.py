@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import zstandard
@@ -90,12 +90,36 @@ def decode_message(body: bytes, kind: type[T], content_type: str) -> T:
         return decode(body, kind, content_type)
     except WireError as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
+            if "got `float`" in str(error) and (plain := _with_whole_numbers(body, content_type)) is not None:
+                return decode_message(plain, kind, content_type)
             field = locate(body, kind, content_type, error.field) or error.field
             detail = str(error).replace(error.field, field, 1) if error.field and field else str(error)
             raise Problem(422, detail, field=field) from error
         if content_type == JSON and (plain := _with_numbers_of_python(body)) is not None:
             return decode_message(plain, kind, MSGPACK)
         raise Problem(400, str(error)) from error
+
+
+def _with_whole_numbers(body: bytes, content_type: str) -> bytes | None:
+    """To JSON 3.0 and 3 are one number, and some serializers write whole ones so; None where there are none such."""
+    is_json = content_type == JSON
+    try:
+        message = msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
+        plain = _whole(message)
+        if repr(plain) == repr(message):
+            return None
+        return json.dumps(plain).encode() if is_json else msgspec.msgpack.encode(plain)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _whole(value: Any) -> Any:
+    """The same with integers for floats that are whole."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
 def _with_numbers_of_python(body: bytes) -> bytes | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from memagent.wire.messages import Identifier
 from memagent_server.shapes.alerts import AlertFacts, NotificationFacts, RunFacts
 from memagent_server.shapes.common import AlertState, NotificationState, RunStatus
 from memagent_server.shapes.runs import RunSummary
@@ -21,11 +22,13 @@ else:
     NotificationField = Literal[tuple(NotificationFacts.__annotations__)]
 
 _ONLY = "Only these fields, separated by commas, and `id`; all of them where it is left out."
-Words = Annotated[str, Meta(max_length=1000)]
-Project = Annotated[str, Meta(max_length=1000, description="Of this project only.")]
-OfRun = Annotated[str, Meta(max_length=1000, description="Of this run only.")]
-Column = Annotated[str, Meta(max_length=1000, examples=["allocated_bytes"])]
-Cursor = Annotated[str, Meta(max_length=1000, description="What the page before gave as `next_cursor`.")]
+_NO_NUL = r"^[^\x00]*$"
+Project = Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this project only.")]
+OfRun = Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this run only.")]
+Column = Annotated[str, Meta(pattern=r"^[^,\s\x00][^,\x00]{0,127}$", examples=["allocated_bytes"])]
+Cursor = Annotated[
+    str, Meta(max_length=1000, pattern=_NO_NUL, description="What the page before gave as `next_cursor`.")
+]
 Rank = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 AtStep = Annotated[int, Meta(ge=0, le=2**62)]
 
@@ -43,17 +46,24 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
     project: Project | None = None
     status: RunStatus | None = None
     q: (
-        Annotated[str, Meta(max_length=1000, description="In name, id, project, user, host or tags, in any case.")]
+        Annotated[
+            str,
+            Meta(
+                max_length=1000, pattern=_NO_NUL, description="In name, id, project, user, host or tags, in any case."
+            ),
+        ]
         | None
     ) = None
-    tag: Annotated[str, Meta(max_length=1000, description="With this tag, a whole one.")] | None = None
+    tag: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="With this tag, a whole one.")] | None = None
     archived: Annotated[Literal["0", "1"], Meta(description="`1`: those that people put away, and only those.")] = "0"
     sort: Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"] = "-created_at"
     fields: Annotated[tuple[RunSummaryField, ...], Meta(description=_ONLY)] | None = None
 
 
 class EventsQuery(Paged, kw_only=True, frozen=True):
-    kind: Annotated[str, Meta(max_length=1000, description="Of this kind only, such as `oom`.")] | None = None
+    kind: (
+        Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this kind only, such as `oom`.")] | None
+    ) = None
 
 
 class ForecastQuery(Query, kw_only=True, frozen=True):
@@ -76,6 +86,7 @@ class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "la
             str,
             Meta(
                 max_length=1000,
+                pattern=_NO_NUL,
                 description="A device's id, or `scalars`; the rank's first device where it is left out.",
             ),
         ]
@@ -92,7 +103,7 @@ class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "la
 
 
 class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
-    field: Annotated[str, Meta(max_length=1000, description="A column.")] = "peak_allocated_bytes"
+    field: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="A column.")] = "peak_allocated_bytes"
     first: Annotated[int, Meta(ge=0, le=2**62, description="First step.")] | None = None
     last: Annotated[int, Meta(ge=0, le=2**62, description="Last step.")] | None = None
     points: Annotated[int, Meta(ge=10, le=1000, description="Most stretches.")] = 60
@@ -104,7 +115,13 @@ class ExportQuery(Query, kw_only=True, frozen=True):
 
 class CompareQuery(Query, kw_only=True, frozen=True):
     runs: Annotated[
-        tuple[Words, ...], Meta(min_length=2, max_length=20, description="Ids of different runs, separated by commas.")
+        tuple[Identifier, ...],
+        Meta(
+            min_length=2,
+            max_length=20,
+            description="Ids of different runs, separated by commas.",
+            extra_json_schema={"uniqueItems": True},
+        ),
     ]
 
 
@@ -122,14 +139,17 @@ class AlertsQuery(Paged, kw_only=True, frozen=True):
 
 class NotificationsQuery(Paged, kw_only=True, frozen=True):
     state: NotificationState | None = None
-    channel: Annotated[str, Meta(max_length=1000, description="To this channel only.")] | None = None
+    channel: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="To this channel only.")] | None = None
     run: OfRun | None = None
     fields: Annotated[tuple[NotificationField, ...], Meta(description=_ONLY)] | None = None
 
 
 class RulesQuery(Query, kw_only=True, frozen=True):
     project: Annotated[
-        str, Meta(max_length=200, description="A project; `*` is every project that has no rules of its own.")
+        str,
+        Meta(
+            max_length=200, pattern=_NO_NUL, description="A project; `*` is every project that has no rules of its own."
+        ),
     ] = "*"
 
 

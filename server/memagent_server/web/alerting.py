@@ -57,10 +57,35 @@ class RuleWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     thresholds: dict[str, float] = {}
 
 
+def _wish_schema(rule: Rule) -> dict[str, Any]:
+    """What may be wished of a rule, for the document."""
+    thresholds = {
+        item.name: {"type": "number", "minimum": item.least, "maximum": item.most, "description": item.about}
+        for item in rule.thresholds
+    }
+    wish = {
+        "is_on": {"type": "boolean"}, "tells": {"enum": [*TELLS, None]},
+        "thresholds": {"type": "object", "properties": thresholds, "additionalProperties": False},
+    }  # fmt: skip
+    wanted = {"type": "object", "properties": wish, "additionalProperties": False}
+    return {"description": rule.about, "anyOf": [wanted, {"type": "null"}]}
+
+
+_Wishes = Annotated[
+    dict[str, RuleWish | None],
+    Meta(
+        extra_json_schema={
+            "properties": {name: _wish_schema(rule) for name, rule in RULES.items()},
+            "propertyNames": {"enum": list(RULES)},
+        }
+    ),
+]
+
+
 class RuleWishes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """{rule: how it is wanted}; null goes back to the defaults."""
 
-    rules: dict[str, RuleWish | None]
+    rules: _Wishes
 
 
 # -- alerts ------------------------------------------------------------------------------------------------------------

@@ -19,16 +19,24 @@ from memagent_server.shapes.queries import Query
 
 Q = TypeVar("Q", bound=Query)
 
+_LONGEST, _LONGEST_LIST = 1000, 20_000
+
 
 def read(kind: type[Q]) -> Q:
-    """The query of this request, as its route describes it. Raises Problem 422 that names the parameter."""
+    """The query of this request, as its route describes it. Raises Problem 422 that names the parameter.
+
+    An empty text or list is one that was not given; an empty number or choice makes no sense.
+    """
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
-        given = text(field.encode_name)
+        name, type_ = field.encode_name, _schema(field.type).get("type")
+        given = _joined(name) if type_ == "array" else text(name)
+        if given is None and name in request.args and type_ not in ("array", "string"):
+            given = ""
         if given is not None:
-            found[field.name] = _value(field.encode_name, given, field.type)
+            found[field.name] = _value(name, given, field.type)
         elif field.default is NODEFAULT:
-            raise Problem(422, f"{field.encode_name} is needed: {_wanted(field.type)}", field=field.encode_name)
+            raise Problem(422, f"{name} is needed: {_wanted(field.type)}", field=name)
     return kind(**found)
 
 
@@ -72,14 +80,20 @@ def _options(schema: dict[str, Any]) -> list[str]:
     return [option for part in schema.get("anyOf", [schema]) for option in part.get("enum", ())]
 
 
-_LONGEST = 1000
-
-
 def text(name: str) -> str | None:
     """A parameter as it was given, None where it is missing or empty."""
-    value = request.args.get(name, "").strip()
-    if "\0" in value or len(value) > _LONGEST:
-        raise Problem(422, f"{name}: more than {_LONGEST:,} characters, or a NUL among them", field=name)
+    return _bounded(name, request.args.get(name, ""), _LONGEST)
+
+
+def _joined(name: str) -> str | None:
+    """A list as it was given: in one parameter, or each entry in one of its own."""
+    return _bounded(name, ",".join(request.args.getlist(name)), _LONGEST_LIST)
+
+
+def _bounded(name: str, value: str, longest: int) -> str | None:
+    value = value.strip()
+    if "\0" in value or len(value) > longest:
+        raise Problem(422, f"{name}: more than {longest:,} characters, or a NUL among them", field=name)
     return value or None
 
 

@@ -305,3 +305,25 @@ def test_clocks_that_are_off_do_not_break_the_pages(started, at):
     assert started.post("/api/v1/runs/clock/batches", json=body).status_code == 200
     assert started.get("/api/v1/runs/clock").status_code == 200
     assert started.get("/api/v1/runs/clock/series").status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_a_whole_number_may_be_written_with_a_point(sqlite_client, encoding):
+    """To JSON 3.0 and 3 are the same, and some serializers write the first; elsewhere nothing is rounded."""
+
+    def post(path, body):
+        data, headers = (json.dumps(body), JSON) if encoding == "json" else (msgspec.msgpack.encode(body), MSGPACK)
+        return sqlite_client.post(f"/api/v1/runs{path}", data=data, headers=headers)
+
+    assert post("", {"run_id": "r", "total_steps": 100.0, "config": {"lr": 0.5}}).status_code == 201
+    run = sqlite_client.get("/api/v1/runs/r").get_json()
+    assert (run["total_steps"], run["config"]) == (100, {"lr": 0.5})
+    answer = post("/r/finish", {"status": "completed", "rank": 0.0, "step": 1.5})
+    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, "step")
+
+
+def test_a_saving_that_no_database_holds_is_refused(refused):
+    advice = [{"change": "x", "saving_bytes": 2**63}]
+    body = {"method": "formula", "peak_allocated_bytes": 1, "advice": advice}
+    problem = refused(422, msgspec.msgpack.encode(body), MSGPACK, "/api/v1/runs/r/predictions")
+    assert problem["field"] == "advice[0].saving_bytes"

@@ -434,6 +434,7 @@ def gpu_columns(
                 "buffers_bytes": 24 * MIB, "activations_bytes": peak - floor, "context_bytes": 510 * MIB,
                 "phase_data_peak_bytes": floor, "phase_forward_peak_bytes": peak - 2 * GIB, "phase_backward_peak_bytes": peak,
                 "phase_optimizer_peak_bytes": floor + int(2.6 * GIB),
+                "phase_eval_peak_bytes": peak - GIB if step and step % 200 == 0 else None,
             }
         )  # fmt: skip
     return {name: [row[name] for row in rows] for name in rows[0]}

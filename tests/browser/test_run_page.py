@@ -83,6 +83,8 @@ def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(server, te
         assert pixels(page, name) > 150, name
     for number in (1, 2, 3):
         assert pixels(page, "curve-scalar", f".scalar-chart:nth-child({number})") > 100
+    assert pixels(page, "phase-0") > 40  # five evaluations
+    assert "eval" in page.locator("#chart-legend").inner_text()
     assert pixels(page, "bar-critical") > 300  # the forecast's line and the warning's marker
     assert window(page)[1:] == (1180, 1181)
 

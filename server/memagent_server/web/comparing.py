@@ -7,6 +7,7 @@ from flask import Blueprint, Response, redirect, request, url_for
 from memagent_server.compare import compare_runs
 from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
 from memagent_server.context import current
+from memagent_server.permit import permit
 from memagent_server.problems import Problem
 from memagent_server.store.runs import get_run
 from memagent_server.web import compared, query
@@ -17,8 +18,9 @@ blueprint = Blueprint("comparing", __name__)
 
 @blueprint.get("/compare")
 def show_comparison() -> Response:
-    ids = query.run_ids("runs", fewest=FEWEST_RUNS, most=MOST_RUNS)
-    if request.args.getlist("runs") != [",".join(ids)]:
+    given = request.args.getlist("runs")
+    ids = query.run_ids("runs", given, fewest=FEWEST_RUNS, most=MOST_RUNS)
+    if given != [",".join(ids)]:
         return _go_to(ids)
     context = current()
     with context.database.read() as session:
@@ -46,8 +48,15 @@ def show_comparison() -> Response:
     )
 
 
+@blueprint.post("/compare")
+@permit("read")
+def choose() -> Response:
+    """What the list's form sends: the token of its page must not stand in an address."""
+    return _go_to(query.run_ids("runs", request.form.getlist("runs"), fewest=FEWEST_RUNS, most=MOST_RUNS))
+
+
 def _go_to(ids: list[str]) -> Response:
     """The address as people share it: all runs in one parameter, and what else was asked for."""
     by, curve = query.text("by"), query.text("curve")
-    response = redirect(url_for("comparing.show_comparison", runs=",".join(ids), by=by, curve=curve), 302)
+    response = redirect(url_for("comparing.show_comparison", runs=",".join(ids), by=by, curve=curve), 303)
     return Response(response.get_data(), response.status_code, response.headers)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.units import format_bytes
+from memagent.wire.fields import PHASES
+from memagent_server.store.streams import phase_of
 from memagent_server.web.words import Facts, amount_of, name_of, signed_bytes
 
 MOST_MARKERS = 60
 MOST_PAIRS = 300
+MOST_PHASES = 4
 _DRAWN = ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high", "growth_bytes_per_step")
 _QUIET_EVENTS = ("phase", "attach", "finish", "hints")
 """Events that happen in every run, or all the time: the chart would drown in them."""
@@ -122,10 +125,17 @@ def chart_facts(
         "predicted_peak_bytes": predicted_peak_bytes,
         "is_running": run["status"] == "running",
         "forecast": drawn_forecast(run["status"], next(iter(_of_stream(newest, stream)), None), first_warning),
+        "phases": rare_phases(stream),
         "markers": markers(
             _of_stream(run["alerts"], stream), [event for event in run["events"] if event["rank"] == stream["rank"]]
         ),
     }
+
+
+def rare_phases(stream: Facts) -> list[str]:
+    """Phases that are no part of every step (eval, checkpoint, the user's own): the chart marks the steps that had them."""
+    seen = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
+    return sorted(seen, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MOST_PHASES]
 
 
 def drawn_forecast(status: str, newest: Facts | None, first_warning: Facts | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ Routes of the API have a shape for their query and `read` it whole; pages, which
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, Union, get_args
 
@@ -126,9 +126,9 @@ def names(name: str, *, most: int) -> list[str] | None:
     return found
 
 
-def run_ids(name: str, *, fewest: int, most: int) -> list[str]:
-    """Different runs, separated by commas or each in a parameter of its own, as a form sends them. Raises Problem 422."""
-    parts = [part.strip() for value in request.args.getlist(name) for part in value.split(",")]
+def run_ids(name: str, given: Sequence[str], *, fewest: int, most: int) -> list[str]:
+    """Different runs of the values `given` under a name, each one run or several separated by commas. Raises Problem 422."""
+    parts = [part.strip() for value in given for part in value.split(",")]
     found = list(dict.fromkeys(part for part in parts if part))
     if not fewest <= len(found) <= most:
         raise Problem(

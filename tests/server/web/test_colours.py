@@ -23,6 +23,7 @@ GRAPHICS = [
     *[("focus", ground) for ground in ("bg", "surface")],
     ("line-strong", "surface"),
     *[(f"run-{tone}", "surface") for tone in range(10)],
+    *[(f"phase-{tone}", "surface") for tone in range(4)],
     *[
         (f"part-{name}", "surface")
         for name in (

@@ -48,7 +48,10 @@ def test_runs_that_differ_in_nothing_say_so(sqlite_client):
 
 def test_a_form_is_sent_on_to_the_address_that_people_share(sqlite_client):
     answer = sqlite_client.get("/compare?runs=a&runs=b&runs=a&by=time", headers=HTML)
-    assert (answer.status_code, answer.location) == (302, "/compare?runs=a,b&by=time")
+    assert (answer.status_code, answer.location) == (303, "/compare?runs=a,b&by=time")
+    answer = sqlite_client.post("/compare", data={"runs": ["b", "a"], "tag": "left empty"}, headers=HTML)
+    assert (answer.status_code, answer.location) == (303, "/compare?runs=b,a")
+    assert sqlite_client.post("/compare", data={"runs": ["b"]}, headers=HTML).status_code == 422
 
 
 @pytest.mark.parametrize("runs", ["", "a", "a,a", ",".join(f"r{n}" for n in range(21))])

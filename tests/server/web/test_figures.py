@@ -26,6 +26,7 @@ def a_stream(rank=0, device="host", **changes):
         "peak_bytes": 5,
         "limit_bytes": 10,
         "first_step": 0,
+        "latest": {},
         "last_step": 100,
     }
     return {**stream, **changes}
@@ -222,3 +223,14 @@ def test_one_figure_is_no_course(peaks):
 )
 def test_a_run_is_held_against_its_prediction(peak, predicted, found):
     assert figures.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found
+
+
+def test_phases_that_are_no_part_of_every_step_are_marked():
+    columns = (
+        "phase_forward_peak_bytes",
+        "phase_warm_up_peak_bytes",
+        "phase_checkpoint_peak_bytes",
+        "phase_eval_peak_bytes",
+        "step_s",
+    )
+    assert figures.rare_phases({"latest": dict.fromkeys(columns, 1)}) == ["checkpoint", "eval", "warm_up"]

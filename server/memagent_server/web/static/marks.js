@@ -121,6 +121,16 @@ function flag(u, ctx, ratio, { left, label, tone }, colours, taken) {
   ctx.fillText(label, start + 5 * ratio, top + 12 * ratio);
 }
 
+// Ticks along the upper edge, a row a phase, where steps had it: evaluations, checkpoints.
+export function drawPhases(u, phases, colours, toX) {
+  inPlot(u, (ctx, ratio, x) => {
+    phases.forEach((steps, row) => {
+      ctx.fillStyle = colours.phases[row];
+      for (const step of steps) ctx.fillRect(Math.round(x(step) - ratio), u.bbox.top + (1 + 8 * row) * ratio, 2 * ratio, 6 * ratio);
+    });
+  }, toX);
+}
+
 function stroke(ctx, from, to) {
   ctx.beginPath();
   ctx.moveTo(...from);

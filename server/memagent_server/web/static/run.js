@@ -1,7 +1,7 @@
 // The run page's charts: memory over steps with limit, prediction, forecast and markers; the user's scalars on the same steps.
 // Every curve is drawn as the band between the minimum and maximum of its buckets, so that no spike disappears; zooming asks the
 // server for the window anew, down to single steps. What is drawn besides the series comes in #chart-facts, refreshed by live.js.
-import { drawForecast, drawLevels, drawMarkers } from "./marks.js";
+import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size } from "./plot.js";
 import { savePicture } from "./picture.js";
 import { INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
@@ -53,6 +53,7 @@ function readColours() {
   return {
     allocated_bytes: of("curve-allocated"), peak_allocated_bytes: of("curve-peak"), reserved_bytes: of("curve-reserved"),
     device_used_bytes: of("curve-device"), limit: of("curve-limit"), predicted: of("curve-predicted"), scalar: of("curve-scalar"),
+    phases: [0, 1, 2, 3].map((index) => of(`phase-${index}`)),
     grid: of("grid"), muted: of("muted"), ink: of("ink"), surface: of("surface"),
     notice: of("bar-notice"), warning: of("bar-warning"), critical: of("bar-critical"), ok: of("bar-ok"), plain: of("line-strong"),
   };
@@ -102,7 +103,7 @@ async function load() {
     const [memory, logged] = await Promise.all([
       isOverRanks
         ? ask({ field: "peak_allocated_bytes", points: GRID_POINTS }, place.dataset.ranksUrl).then(overRanks)
-        : ask({ rank: facts.rank, device: facts.device, fields: FIELDS.join(",") }),
+        : ask({ rank: facts.rank, device: facts.device, fields: [...FIELDS, ...facts.phases.map(columnOf)].join(",") }),
       ask({ rank: facts.rank, device: "scalars", fields: "*" }),
     ]);
     [shown, scalars] = [memory, logged];
@@ -112,6 +113,8 @@ async function load() {
     if (!chart) note.textContent = `The chart could not be loaded: ${error.message}.`;
   }
 }
+
+const columnOf = (phase) => `phase_${phase}_peak_bytes`;
 
 // All ranks as one curve: the band from the emptiest to the fullest.
 function overRanks(grid) {
@@ -260,7 +263,7 @@ function build(columns, kind) {
       bands,
       hooks: {
         drawAxes: [(u) => drawForecast(u, facts, colours, toX)],
-        draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours, toX)],
+        draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours, toX), (u) => drawPhases(u, phaseSteps(), colours, toX)],
         setSelect: [zoomToSelection],
         setCursor: [(u) => tell(u.cursor.idx)],
       },
@@ -274,6 +277,11 @@ function build(columns, kind) {
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Memory; the text below the chart tells its figures");
   buildLegend(columns);
+}
+
+// The steps that had each phase: a bucket's last one stands for those of a bucket.
+function phaseSteps() {
+  return facts.phases.map((phase) => shown.step.filter((_, row) => (shown.series[columnOf(phase)]?.max[row] ?? null) !== null));
 }
 
 function line(field, strength) {
@@ -315,6 +323,7 @@ function buildLegend(columns) {
   legend.replaceChildren(where, ...entries.reverse());
   if (facts.predicted_peak_bytes) legend.append(entry("span", "swatch-predicted dashed", "Predicted peak"));
   if (facts.limit_bytes) legend.append(entry("span", "swatch-limit dashed", "Limit"));
+  facts.phases.forEach((phase, index) => !isOverRanks && legend.append(entry("span", `swatch-phase-${index} dashed`, phase.replaceAll("_", " "))));
   const forecastName = facts.is_running ? "Forecast" : "First warning's forecast";
   if (isForecastInSight()) legend.append(entry("span", `swatch-forecast tone-${facts.forecast.level} dashed`, forecastName));
 }

@@ -95,7 +95,7 @@ def check_token(session: Session, settings: Settings, token: str, now: float) ->
     if settings.admin_token is not None and hmac.compare_digest(hashed, token_hash(settings, settings.admin_token)):
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN")
     found = find_token(session, hashed, now)
-    return _access(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
+    return access_of(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
 
 
 def is_open(session: Session, settings: Settings) -> bool:
@@ -213,10 +213,11 @@ def _check_cookie(session: Session, settings: Settings, now: float) -> Access | 
         is_admin = settings.admin_token is not None and hmac.compare_digest(key, _admin_key(settings))
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN") if is_admin else None
     row = get_token(session, key, now)
-    return _access(row) if row is not None else None
+    return access_of(row) if row is not None else None
 
 
-def _access(token: Token) -> Access:
+def access_of(token: Token) -> Access:
+    """What a token that is valid allows."""
     return Access(token.scope, token.id, token.name, tuple(token.projects))
 
 

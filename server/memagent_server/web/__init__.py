@@ -13,6 +13,8 @@ from memagent_server.web import (
     organising,
     pages,
     ranks,
+    retention,
+    tokens,
 )
 
 pages.blueprint.record_once(lambda state: frame.install(state.app))
@@ -26,5 +28,7 @@ blueprints: tuple[Blueprint, ...] = (
     ranks.blueprint,
     comparing.blueprint,
     calculator.blueprint,
+    tokens.blueprint,
+    retention.blueprint,
     login.blueprint,
 )

@@ -1,0 +1,31 @@
+"""The page of retention: what is kept how long, how much there is, and what `memagent prune` would let go of."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response
+
+from memagent_server.context import current
+from memagent_server.store.retention import find_old
+from memagent_server.store.usage import usage
+from memagent_server.web import query
+from memagent_server.web.pages import answer_page, shared_facts
+
+blueprint = Blueprint("retention", __name__)
+
+DAY_S = 86_400.0
+MOST_SHOWN = 100
+
+
+@blueprint.get("/settings/retention")
+def show_retention() -> Response:
+    """`older_than` in days asks what would go; that looks at each old run, so it is not done unasked."""
+    context = current()
+    days = query.number("older_than", least=1, most=36_500)
+    with context.database.read() as session:
+        used = usage(session)
+        old = find_old(session, context.clock() - days * DAY_S) if days is not None else []
+        shared = shared_facts(session)
+    return answer_page(
+        "retention.html", **shared, used=used, retention_days=context.settings.retention_days, days=days, old=old[:MOST_SHOWN],
+        old_runs=len(old), old_bytes=sum(run.packed_bytes for run in old),
+    )  # fmt: skip

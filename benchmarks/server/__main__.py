@@ -13,7 +13,7 @@ from typing import Protocol
 import benchmarks.server
 from benchmarks.figures import Figure, table
 from benchmarks.machine import describe
-from benchmarks.server import cycle, in_process, over_http, reads
+from benchmarks.server import cycle, in_process, over_http, reads, scrape
 
 
 class Group(Protocol):
@@ -25,7 +25,13 @@ class Group(Protocol):
         """The rows; with `quick` every one of them, from few rounds: shows that it works, not how fast it is."""
 
 
-GROUPS: dict[str, Group] = {"in_process": in_process, "over_http": over_http, "cycle": cycle, "reads": reads}
+GROUPS: dict[str, Group] = {
+    "in_process": in_process,
+    "over_http": over_http,
+    "cycle": cycle,
+    "reads": reads,
+    "scrape": scrape,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -43,6 +43,7 @@ class Settings:
     admin_token: str | None = field(default=None, repr=False)
     retention_days: int = 30
     rollup_days: int = 365
+    metrics_streams: int = 2_000
     slack_webhook_url: str | None = field(default=None, repr=False)
     slack_bot_token: str | None = field(default=None, repr=False)
     slack_channel: str | None = None
@@ -102,6 +103,7 @@ class Settings:
             admin_token=given.get("MEMAGENT_ADMIN_TOKEN"),
             retention_days=_days("MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")),
             rollup_days=_days("MEMAGENT_ROLLUP_DAYS", given.get("MEMAGENT_ROLLUP_DAYS", "365")),
+            metrics_streams=_count("MEMAGENT_METRICS_STREAMS", given.get("MEMAGENT_METRICS_STREAMS", "2000")),
             slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", given),
             slack_bot_token=given.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=given.get("MEMAGENT_SLACK_CHANNEL"),
@@ -244,6 +246,12 @@ def _severities(name: str, given: Mapping[str, str]) -> dict[str, str]:
             )
         found[channel] = severity
     return found
+
+
+def _count(name: str, value: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,6}", value):
+        raise SettingError(f"{name} is {value!r}: write a whole number from 1 to 9999999")
+    return int(value)
 
 
 def _days(name: str, text: str) -> int:

@@ -1,116 +1,164 @@
-"""The collector: a fixed number of queries a scrape, whatever the number of runs; capped, with a count of what the cap left out."""
+"""What is exposed, read with a fixed number of queries whatever the number of runs; capped, with a count of what the cap left out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.samples import Sample
 from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from memagent.wire.fields import COMPONENTS, SCALARS_STREAM
-from memagent_server.metrics.definitions import METRICS
+from memagent_server.metrics.definitions import BY_NAME, METRICS
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RUN_STATUSES, Alert, Dropped, Forecast, Prediction, Run, Stream
 from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.streams import phase_of
+from memagent_server.store.wanted import texts
 
-MOST_STREAMS = 2_000
 LINGER_S = 300.0
 """An ended run stays this long, so that its last state is scraped: a run that is gone looks like one that is well."""
+REST = 20.0
+"""A figure about all that was ever stored is read again when this many times as long has passed as reading it took."""
 
-Family = GaugeMetricFamily | CounterMetricFamily
-Labels = tuple[str, str, str]
+Labels = Mapping[str, str]
+_COLUMNS = {metric.column: metric.name for metric in METRICS if metric.column is not None}
+_COMPONENTS = {f"{component}_bytes": component for component in COMPONENTS}
+_INFO = BY_NAME["memagent_run_info"].labels
 
 
-class StoreCollector(Collector):
-    """See `prometheus_client.registry.Collector`. `now` is Unix time; one instance serves one scrape."""
+class Collected(NamedTuple):
+    """`streams` are all that are active, those that the cap left out among them."""
 
-    def __init__(self, database: Database, now: float, most_streams: int = MOST_STREAMS) -> None:
-        self._database, self._now, self._most = database, now, most_streams
+    families: list[Metric]
+    streams: int
 
-    def collect(self) -> Iterator[Metric]:
-        began = time.perf_counter()
-        families = {metric.name: _family(metric) for metric in METRICS}
-        with self._database.read() as session:
-            self._runs_and_streams(session, families)
-            _server_figures(session, families)
-        families["memagent_scrape_duration_seconds"].add_metric((), time.perf_counter() - began)
-        yield from families.values()
 
-    def _runs_and_streams(self, session: Session, families: dict[str, Family]) -> None:
-        active = or_(Run.status == "running", Run.finished_at > self._now - LINGER_S)
-        query = (
-            select(Stream, Run)
-            .join(Run, Run.id == Stream.run_id)
-            .where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)
-            .order_by(Run.created_at.desc(), Stream.id)
+class Figures:
+    """Figures about all that was ever stored, whose cost grows with it: each is read rarely enough to take 5 % of the time at most."""
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
+        self._known: dict[str, tuple[Any, float]] = {}
+
+    def get(self, name: str, read: Callable[[], Any]) -> Any:
+        """What `read` returned last, or returns now."""
+        value, good_until = self._known.get(name, (None, float("-inf")))
+        began = self._steady()
+        if began < good_until:
+            return value
+        value = read()
+        ended = self._steady()
+        self._known[name] = (value, ended + REST * (ended - began))
+        return value
+
+
+def collect(database: Database, now: float, figures: Figures, most_streams: int) -> Collected:
+    """Everything that is exposed at `now`."""
+    began = time.perf_counter()
+    families = _Families()
+    with database.read() as session:
+        streams = _runs_and_streams(session, families, now, most_streams)
+        _server_figures(session, families, figures)
+    families.add("memagent_scrape_duration_seconds", time.perf_counter() - began)
+    return Collected(families.all(), streams)
+
+
+class _Families:
+    """Every family by name. Samples of a stream share one dict of labels: see `text`."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Metric] = {}
+        self._samples: dict[str, list[Sample]] = {}
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            self._families[metric.name], self._samples[metric.name] = family, family.samples
+
+    def add(self, name: str, value: float, labels: Labels | None = None) -> None:
+        self._samples[name].append(Sample(name, {} if labels is None else labels, value, None, None))  # type: ignore[arg-type]
+
+    def all(self) -> list[Metric]:
+        return list(self._families.values())
+
+
+def _runs_and_streams(session: Session, families: _Families, now: float, most_streams: int) -> int:
+    active = or_(Run.status == "running", Run.finished_at > now - LINGER_S)
+    newest = select(func.max(Forecast.id)).where(Forecast.stream_id == Stream.id).correlate(Stream).scalar_subquery()
+    forecast = aliased(Forecast)
+    query = (
+        select(
+            Stream.run_id, Stream.rank, Stream.device, Stream.limit_bytes, Stream.last_sample_at, Stream.latest, Run.project, Run.name,
+            Run.user, Run.host, Run.status, forecast.at, forecast.eta_s, forecast.oom_probability,
         )
-        found = session.execute(query.limit(self._most)).all()
-        total = (
-            len(found)
-            if len(found) < self._most
-            else session.scalar(select(func.count()).select_from(query.subquery())) or 0
-        )
-        families["memagent_series_capped"].add_metric((), total - len(found))
-        for run in {run.id: run for _, run in found}.values():
-            info = (run.id, run.project, run.name, run.user or "", run.host or "", run.status)
-            families["memagent_run_info"].add_metric(info, 1)
-        labels = {stream.id: (stream.run_id, str(stream.rank), stream.device) for stream, _ in found}
-        for stream, _ in found:
-            _stream_figures(families, stream, labels[stream.id])
-        _forecasts(session, families, labels)
-        _predictions(session, families, set(labels.values()))
+        .join(Run, Run.id == Stream.run_id)
+        .outerjoin(forecast, forecast.id == newest)
+        .where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)
+        .order_by(Run.created_at.desc(), Stream.id)
+    )  # fmt: skip
+    found = session.execute(query.limit(most_streams)).all()
+    streams = len(found)
+    if streams == most_streams:
+        everything = select(func.count()).select_from(Stream).join(Run, Run.id == Stream.run_id)
+        streams = session.scalar(everything.where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)) or 0
+    families.add("memagent_series_capped", streams - len(found))
+    labels: dict[tuple[str, int, str], dict[str, str]] = {}
+    told = set()
+    for row in found:
+        if row.run_id not in told:
+            told.add(row.run_id)
+            info = (row.run_id, row.project, row.name, row.user or "", row.host or "", row.status)
+            families.add("memagent_run_info", 1, dict(zip(_INFO, info, strict=True)))
+        mine = {"run_id": row.run_id, "rank": str(row.rank), "device": row.device}
+        labels[row.run_id, row.rank, row.device] = mine
+        _stream_figures(families, row, mine)
+    _predictions(session, families, labels)
+    return streams
 
 
-def _family(metric: Any) -> Family:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return kind(metric.name, metric.help, labels=metric.labels)
-
-
-def _stream_figures(families: dict[str, Family], stream: Stream, labels: Labels) -> None:
-    latest = {"limit_bytes": stream.limit_bytes, **stream.latest}
-    for metric in METRICS:
-        if metric.column is not None and latest.get(metric.column) is not None:
-            families[metric.name].add_metric(labels, latest[metric.column])
-    if stream.last_sample_at is not None:
-        families["memagent_last_sample_timestamp_seconds"].add_metric(labels, stream.last_sample_at)
-    for component in COMPONENTS:
-        value = latest.get(f"{component}_bytes")
-        if value is not None:
-            families["memagent_component_bytes"].add_metric((*labels, component), value)
-    for name, value in latest.items():
-        if value is not None and (phase := phase_of(name)):
-            families["memagent_phase_peak_bytes"].add_metric((*labels, phase), value)
-
-
-def _forecasts(session: Session, families: dict[str, Family], labels: dict[int, Labels]) -> None:
-    newest = select(func.max(Forecast.id)).where(Forecast.stream_id.in_(labels)).group_by(Forecast.stream_id)
-    for forecast in session.scalars(select(Forecast).where(Forecast.id.in_(newest))):
-        of = labels[forecast.stream_id]
-        families["memagent_oom_probability"].add_metric(of, forecast.oom_probability)
-        if forecast.eta_s is not None:
-            families["memagent_oom_eta_timestamp_seconds"].add_metric(of, forecast.at + forecast.eta_s)
-
-
-def _predictions(session: Session, families: dict[str, Family], wanted: set[Labels]) -> None:
-    runs = {labels[0] for labels in wanted}
-    seen: set[Labels] = set()
-    for prediction in session.scalars(
-        select(Prediction).where(Prediction.run_id.in_(runs)).order_by(Prediction.id.desc())
-    ):
-        labels = (prediction.run_id, str(prediction.rank), prediction.device)
-        if labels not in wanted or labels in seen:
+def _stream_figures(families: _Families, row: Any, labels: dict[str, str]) -> None:
+    latest = {"limit_bytes": row.limit_bytes, **row.latest}
+    for column, value in latest.items():
+        if value is None:
             continue
-        seen.add(labels)
-        for component, value in {**prediction.components, "peak": prediction.peak_allocated_bytes}.items():
-            families["memagent_predicted_bytes"].add_metric((*labels, component), value)
+        if column in _COLUMNS:
+            families.add(_COLUMNS[column], value, labels)
+        elif column in _COMPONENTS:
+            families.add("memagent_component_bytes", value, {**labels, "component": _COMPONENTS[column]})
+        elif phase := phase_of(column):
+            families.add("memagent_phase_peak_bytes", value, {**labels, "phase": phase})
+    if row.last_sample_at is not None:
+        families.add("memagent_last_sample_timestamp_seconds", row.last_sample_at, labels)
+    if row.oom_probability is not None:
+        families.add("memagent_oom_probability", row.oom_probability, labels)
+        if row.eta_s is not None:
+            families.add("memagent_oom_eta_timestamp_seconds", row.at + row.eta_s, labels)
 
 
-def _server_figures(session: Session, families: dict[str, Family]) -> None:
+def _predictions(session: Session, families: _Families, labels: Mapping[tuple[str, int, str], dict[str, str]]) -> None:
+    runs = texts(session, ((run_id, 0) for run_id in dict.fromkeys(key[0] for key in labels)))
+    query = (
+        select(
+            Prediction.run_id, Prediction.rank, Prediction.device, Prediction.components, Prediction.peak_allocated_bytes
+        )
+        .select_from(runs)
+        .join(Prediction, Prediction.run_id == runs.c.first)
+        .order_by(Prediction.id.desc())
+    )  # fmt: skip
+    seen = set()
+    for run_id, rank, device, components, peak in session.execute(query):
+        key = (run_id, rank, device)
+        if key in labels and key not in seen:
+            seen.add(key)
+            for component, value in {**components, "peak": peak}.items():
+                families.add("memagent_predicted_bytes", value, {**labels[key], "component": component})
+
+
+def _server_figures(session: Session, families: _Families, figures: Figures) -> None:
     firing = (
         select(Alert.rule, Alert.severity, func.count())
         .where(Alert.state == "firing")
@@ -118,14 +166,19 @@ def _server_figures(session: Session, families: dict[str, Family]) -> None:
     )
     counts = {(rule, severity): count for rule, severity, count in session.execute(firing)}
     for rule, severity in {("oom_forecast", "warning"): 0, ("oom_forecast", "critical"): 0, **counts}:
-        families["memagent_alerts_firing"].add_metric((rule, severity), counts.get((rule, severity), 0))
-    by_status = session.execute(select(Run.status, func.count()).group_by(Run.status))
-    runs: dict[str, int] = {status: count for status, count in by_status}  # noqa: C416 - a row is no tuple to the type checker
+        number = counts.get((rule, severity), 0)
+        families.add("memagent_alerts_firing", number, {"rule": rule, "severity": severity})
+    runs = figures.get("runs", lambda: _pairs(session, select(Run.status, func.count()).group_by(Run.status)))
     for status in RUN_STATUSES:
-        families["memagent_runs"].add_metric((status,), runs.get(status, 0))
-    families["memagent_ingested_samples_total"].add_metric((), session.scalar(select(func.sum(Stream.samples))) or 0)
-    dropped = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
-    for reason, count in session.execute(dropped):
-        families["memagent_dropped_samples_total"].add_metric((reason,), count)
-    for (channel, outcome), count in count_by_outcome(session).items():
-        families["memagent_notifications_total"].add_metric((channel, outcome), count)
+        families.add("memagent_runs", runs.get(status, 0), {"status": status})
+    samples = figures.get("samples", lambda: session.scalar(select(func.sum(Stream.samples))) or 0)
+    families.add("memagent_ingested_samples_total", samples)
+    lost = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
+    for reason, count in figures.get("dropped", lambda: _pairs(session, lost)).items():
+        families.add("memagent_dropped_samples_total", count, {"reason": reason})
+    for (channel, outcome), count in figures.get("notifications", lambda: count_by_outcome(session)).items():
+        families.add("memagent_notifications_total", count, {"channel": channel, "outcome": outcome})
+
+
+def _pairs(session: Session, query: Any) -> dict[str, int]:
+    return {row[0]: row[1] for row in session.execute(query)}

@@ -3,34 +3,58 @@
 from __future__ import annotations
 
 import gzip
+import time
 
-from flask import Blueprint, Response, request
-from prometheus_client import CollectorRegistry
+from flask import Blueprint, Response, current_app, request
+from flask.blueprints import BlueprintSetupState
 from prometheus_client.exposition import choose_encoder
 
 from memagent_server import telemetry
-from memagent_server.context import current
-from memagent_server.metrics.collector import StoreCollector
+from memagent_server.context import EXTENSION, Context, current
+from memagent_server.metrics.exposition import GZIP_LEVEL, Exposition, Scraped
 from memagent_server.operation import operation
 
 blueprint = Blueprint("metrics", __name__)
 
-_GZIP_LEVEL = 1
-"""Level 9 takes seven times as long as level 1 for a fifth less."""
+_EXTENSION = "memagent-exposition"
+_OTHER_NAMES = ("escaping=dots", "escaping=values")
+
+
+@blueprint.record
+def _install(state: BlueprintSetupState) -> None:
+    state.app.extensions[_EXTENSION] = _of(state.app.extensions[EXTENSION])
 
 
 @blueprint.get("/metrics")
 @operation("operation", "read", str, media=("text/plain", "application/openmetrics-text"))
 def get_metrics() -> Response:
     """Active runs and the server itself, for Prometheus."""
-    context = current()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(StoreCollector(context.database, context.clock()))
-    registry.register(telemetry.current().collector())
-    encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-    response = Response(encoder(registry), content_type=content_type)
+    compressed = "gzip" in request.headers.get("Accept-Encoding", "")
+    body, content_type = _written(_exposition().get(), request.headers.get("Accept", ""), compressed=compressed)
+    response = Response(body, content_type=content_type)
     response.headers["Vary"] = "Accept, Accept-Encoding"
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.data = gzip.compress(response.data, _GZIP_LEVEL)
+    if compressed:
         response.headers["Content-Encoding"] = "gzip"
     return response
+
+
+def _of(context: Context) -> Exposition:
+    most = context.settings.metrics_streams
+    return Exposition(context.database, context.clock, time.monotonic, most, lambda: telemetry.current().collector())
+
+
+def _exposition() -> Exposition:
+    """The one of this process; for a token that is limited to projects one of its own, which nobody else is shown."""
+    context = current()
+    shared: Exposition = current_app.extensions[_EXTENSION]
+    return _of(context) if context.database.is_limited else shared
+
+
+def _written(scraped: Scraped, accept: str, *, compressed: bool) -> tuple[bytes, str]:
+    """The body, and its content type. Names that are to be escaped otherwise than they are, are prometheus-client's to write."""
+    encoder, content_type = choose_encoder(accept)
+    if content_type.endswith(_OTHER_NAMES):
+        body = encoder(scraped)
+        return gzip.compress(body, GZIP_LEVEL) if compressed else body, content_type
+    openmetrics = content_type.startswith("application/openmetrics-text")
+    return scraped.text(openmetrics=openmetrics, compressed=compressed), content_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from memagent_server.context import current
-from memagent_server.store.retention import find_old
+from memagent_server.store.retention import Limits, find_old
 from memagent_server.store.usage import usage
 from memagent_server.web import query
 from memagent_server.web.pages import answer_page, shared_facts
@@ -23,9 +23,10 @@ def show_retention() -> Response:
     days = query.number("older_than", least=1, most=36_500)
     with context.database.read() as session:
         used = usage(session)
-        old = find_old(session, context.clock() - days * DAY_S) if days is not None else []
+        old = find_old(session, Limits(context.clock() - days * DAY_S)) if days is not None else []
         shared = shared_facts(session)
     return answer_page(
-        "retention.html", **shared, used=used, retention_days=context.settings.retention_days, days=days, old=old[:MOST_SHOWN],
+        "retention.html", **shared, used=used, retention_days=context.settings.retention_days,
+        rollup_days=context.settings.rollup_days, days=days, old=old[:MOST_SHOWN],
         old_runs=len(old), old_bytes=sum(run.packed_bytes for run in old),
     )  # fmt: skip

@@ -1,0 +1,71 @@
+"""A scrape of 1,000 active ranks with 15 series each, in process: read the store, write the text; prometheus-client writes beside it."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Callable
+
+from prometheus_client import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from benchmarks.figures import Figure, from_samples
+from benchmarks.server.ranks import batch, run_of, start
+from benchmarks.server.stage import fresh_database
+from memagent_server.metrics.collector import Figures, collect
+from memagent_server.metrics.exposition import GZIP_LEVEL, Scraped
+from memagent_server.metrics.text import write
+from memagent_server.store.engine import Database
+from memagent_server.store.runs import start_run
+from memagent_server.store.samples import add_batch
+
+TITLE = "a scrape of 1,000 ranks with 15 series each"
+RANKS = 1_000
+GOAL_MS = 100.0
+
+
+def measure(quick: bool) -> list[Figure]:
+    """Whole scrapes in both formats take turns with prometheus-client's writer over the same families."""
+    rounds = 2 if quick else 10
+    with fresh_database() as database:
+        now = time.time()
+        _fill(database, now)
+        whole, openmetrics, theirs, small, ratios = [], [], [], [], []
+        for _ in range(rounds):
+            whole.append(_timed(lambda: _scrape(database, now, openmetrics=False)))
+            openmetrics.append(_timed(lambda: _scrape(database, now, openmetrics=True)))
+            read = Scraped(_read(database, now), RANKS, 0.0)
+            ours = _timed(lambda read=read: write(read.families, openmetrics=False))
+            theirs.append(_timed(lambda read=read: generate_latest(read)))
+            ratios.append(theirs[-1] / ours)
+            text = generate_openmetrics(read)
+            small.append(_timed(lambda text=text: gzip.compress(text, GZIP_LEVEL)))
+    return [
+        from_samples("text", "ms", whole, scale=1e3, goal=GOAL_MS, note=f"{text.count(b'run_id='):,} series"),
+        from_samples("OpenMetrics", "ms", openmetrics, scale=1e3, goal=GOAL_MS),
+        from_samples(f"gzip level {GZIP_LEVEL}", "ms", small, scale=1e3),
+        from_samples("prometheus-client's writer alone", "ms", theirs, scale=1e3),
+        from_samples("... by ours", "x", ratios),
+    ]
+
+
+def _fill(database: Database, now: float) -> None:
+    for rank in range(RANKS):
+        with database.write() as session:
+            start_run(session, start(rank), now)
+            add_batch(session, run_of(rank), batch(rank, 0, 0, 4, now), now)
+
+
+def _read(database: Database, now: float) -> list[Metric]:
+    return collect(database, now, Figures(), RANKS + 1).families
+
+
+def _scrape(database: Database, now: float, *, openmetrics: bool) -> bytes:
+    return write(_read(database, now), openmetrics=openmetrics)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began

@@ -23,6 +23,7 @@ from urllib.parse import quote, urlsplit
 
 from flask import Flask, Response, current_app, g, request
 from itsdangerous import BadData, URLSafeTimedSerializer
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from memagent_server.context import Context, current, limit_to
@@ -30,7 +31,7 @@ from memagent_server.permit import Permit, permit_of
 from memagent_server.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.models import Token
-from memagent_server.store.tokens import any_token, create_token, find_token, get_token, mark_used
+from memagent_server.store.tokens import KnownToken, any_token, create_token, find_token, get_token, mark_used
 
 COOKIE = "memagent_session"
 SESSION_S = 14 * 86400
@@ -50,6 +51,8 @@ class Access:
     token_id: int | None = None
     name: str = ""
     projects: tuple[str, ...] = ()
+    used_at: float | None = None
+    """When the token was used before, as far as that was noted."""
 
     def allows(self, scope: str) -> bool:
         return self.scope in (scope, "admin")
@@ -89,18 +92,18 @@ def issue_token(
     return secret, kept
 
 
-def check_token(session: Session, settings: Settings, token: str, now: float) -> Access | None:
+def check_token(asked: Session | Connection, settings: Settings, token: str, now: float) -> Access | None:
     """What a token allows, or None where it is unknown, revoked or expired. Takes as long for a wrong token as for a right one."""
     hashed = token_hash(settings, token)
     if settings.admin_token is not None and hmac.compare_digest(hashed, token_hash(settings, settings.admin_token)):
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN")
-    found = find_token(session, hashed, now)
+    found = find_token(asked, hashed, now)
     return access_of(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
 
 
-def is_open(session: Session, settings: Settings) -> bool:
+def is_open(asked: Session | Connection, settings: Settings) -> bool:
     """Whether everybody may do everything: no token was ever made and none is set."""
-    return settings.admin_token is None and not any_token(session)
+    return settings.admin_token is None and not any_token(asked)
 
 
 def log_in(response: Response, settings: Settings, access: Access) -> None:
@@ -136,17 +139,17 @@ def check_request() -> Response | None:
         return None
     context = current()
     now = context.clock()
-    with context.database.read() as session:
-        if is_open(session, context.settings):
+    with context.database.ask() as connection:
+        if is_open(connection, context.settings):
             _refuse_foreign_host()
             refuse_foreign_origin()
             g.memagent_access = OPEN_DOOR
             return None
-        access, used_at = _find_access(session, context.settings, now)
+        access = _find_access(connection, context.settings, now)
     if access is None:
         return _ask_for_token()
     _check_permit(access, needed())
-    _note_use(context, access, used_at, now)
+    _note_use(context, access, now)
     g.memagent_access = access
     if access.projects:
         limit_to(access.projects)
@@ -186,22 +189,18 @@ def _listed(access: Access) -> str:
     return f"the project{'s' if len(access.projects) > 1 else ''} {', '.join(access.projects)}"
 
 
-def _find_access(session: Session, settings: Settings, now: float) -> tuple[Access | None, float | None]:
-    """What the request's token or cookie allows, and when the token was used last."""
+def _find_access(connection: Connection, settings: Settings, now: float) -> Access | None:
+    """What the request's token or cookie allows."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if token:
-        access = check_token(session, settings, token.strip(), now) if scheme.lower() == "bearer" else None
-    else:
-        access = _check_cookie(session, settings, now)
-        if access is not None:
-            refuse_foreign_origin()
-    if access is None or access.token_id is None:
-        return access, None
-    row = get_token(session, access.token_id, now)
-    return access, row.last_used_at if row is not None else None
+        return check_token(connection, settings, token.strip(), now) if scheme.lower() == "bearer" else None
+    access = _check_cookie(connection, settings, now)
+    if access is not None:
+        refuse_foreign_origin()
+    return access
 
 
-def _check_cookie(session: Session, settings: Settings, now: float) -> Access | None:
+def _check_cookie(connection: Connection, settings: Settings, now: float) -> Access | None:
     cookie = request.cookies.get(settings.cookie_name(COOKIE))
     if not cookie:
         return None
@@ -212,13 +211,12 @@ def _check_cookie(session: Session, settings: Settings, now: float) -> Access | 
     if isinstance(key, str):
         is_admin = settings.admin_token is not None and hmac.compare_digest(key, _admin_key(settings))
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN") if is_admin else None
-    row = get_token(session, key, now)
-    return access_of(row) if row is not None else None
+    found = get_token(connection, key, now)
+    return access_of(found) if found is not None else None
 
 
-def access_of(token: Token) -> Access:
-    """What a token that is valid allows."""
-    return Access(token.scope, token.id, token.name, tuple(token.projects))
+def access_of(token: KnownToken | Token) -> Access:
+    return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
 
 
 def _admin_key(settings: Settings) -> str:
@@ -285,8 +283,8 @@ def refuse_foreign_origin() -> None:
         raise Problem(403, "a page of another site may not change anything here")
 
 
-def _note_use(context: Context, access: Access, used_at: float | None, now: float) -> None:
-    if access.token_id is None or (used_at is not None and now - used_at < USED_EVERY_S):
+def _note_use(context: Context, access: Access, now: float) -> None:
+    if access.token_id is None or (access.used_at is not None and now - access.used_at < USED_EVERY_S):
         return
     with context.database.write() as session:
         mark_used(session, access.token_id, now)

@@ -1,6 +1,7 @@
 """The connection to the database: SQLite by default, PostgreSQL for teams.
 
-Three doors: `read()` for questions, `write()` for changes, each one transaction, and `together()` for small changes that come in crowds.
+Doors: `read()` for questions and `write()` for changes, each one transaction with a session; for what each request does, `ask()` and
+`together()`, small questions and small changes that come in crowds.
 On SQLite a write begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes later fails with "database is locked"
 in spite of any busy timeout when another writer was quicker. WAL lets readers go on meanwhile; synchronous=NORMAL loses nothing when the
 process is killed. Writers take turns (`turns`), crowds share a transaction (`writer`), and the log is moved by a thread (`checkpoints`).
@@ -83,6 +84,12 @@ class Database:
             yield session
 
     @contextmanager
+    def ask(self) -> Iterator[Connection]:
+        """A connection for prepared questions: no session and, on SQLite, no transaction. It knows no limits."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
     def write(self) -> Iterator[Session]:
         """A session that commits on success and rolls back on an exception; on SQLite it holds the write lock throughout."""
         with self._change(), self._sessions() as session:
@@ -103,6 +110,14 @@ class Database:
             return self._writer.run(work)
         with self._begin() as connection:
             return work(connection)
+
+    def limited_to(self, projects: tuple[str, ...]) -> Database:
+        """The same database as one who may see the runs of these projects only: see `store.limits`."""
+        view = copy(self)
+        view._sessions = sessionmaker(
+            self.engine, class_=LimitedSession, info=limited_info(projects), expire_on_commit=False
+        )
+        return view
 
     def close(self) -> None:
         if self._checkpoints is not None:
@@ -127,14 +142,6 @@ class Database:
             raise
         if self._checkpoints is not None:
             self._checkpoints.after_write()
-
-    def limited_to(self, projects: tuple[str, ...]) -> Database:
-        """The same database as one who may see the runs of these projects only: see `store.limits`."""
-        view = copy(self)
-        view._sessions = sessionmaker(
-            self.engine, class_=LimitedSession, info=limited_info(projects), expire_on_commit=False
-        )
-        return view
 
 
 def _create(url: str) -> Engine:

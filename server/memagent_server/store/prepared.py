@@ -78,9 +78,13 @@ class _Compiled:
     """Of the parameters, in order where the driver takes them by position."""
     is_positional: bool
     processors: Mapping[str, _Processor]
+    constants: Mapping[str, Any]
+    """Parameters that SQLAlchemy made of values in the statement."""
 
     def parameters(self, row: Mapping[str, Any]) -> Any:
         processors = self.processors
+        if self.constants:
+            row = {**self.constants, **row}
         values = [processors[name](row[name]) if name in processors else row[name] for name in self.names]
         return tuple(values) if self.is_positional else dict(zip(self.names, values, strict=True))
 
@@ -90,7 +94,8 @@ def _compile(statement: Insert | Update | Select[Any], dialect: Dialect) -> _Com
     names = list(compiled.positiontup if compiled.positional else compiled.binds)
     found = {name: compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names}
     processors = {name: processor for name, processor in found.items() if processor is not None}
-    return _Compiled(str(compiled), names, compiled.positional, processors)
+    constants = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
+    return _Compiled(str(compiled), names, compiled.positional, processors, constants)
 
 
 def _of_columns(statement: Select[Any], dialect: Dialect) -> list[tuple[int, _Processor]]:

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import Connection, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.store.models import Token
+from memagent_server.store.prepared import PreparedQuestion
 from memagent_server.store.times import iso
 
 SCOPES = ("ingest", "read", "admin")
+
+
+@dataclass(frozen=True)
+class KnownToken:
+    """What is known of a token that opens something."""
+
+    id: int
+    name: str
+    scope: str
+    projects: list[str]
+    hash: str
+    last_used_at: float | None
+
+
+# each request asks one or two of these
+_ANY = PreparedQuestion(select(Token.id).limit(1))
+_VALID = select(*(getattr(Token, field.name) for field in fields(KnownToken))).where(
+    Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > bindparam("now"))
+)
+_BY_HASH = PreparedQuestion(_VALID.where(Token.hash == bindparam("hash")))
+_BY_ID = PreparedQuestion(_VALID.where(Token.id == bindparam("id")))
 
 
 def create_token(
@@ -58,19 +81,19 @@ def describe_token(token: Token) -> dict[str, Any]:
     }
 
 
-def find_token(session: Session, token_hash: str, now: float) -> Token | None:
+def find_token(asked: Session | Connection, token_hash: str, now: float) -> KnownToken | None:
     """The token of that hash, unless it was revoked or has expired."""
-    return session.scalar(select(Token).where(Token.hash == token_hash, *_valid(now)))
+    return _known(_BY_HASH, asked, {"hash": token_hash, "now": now})
 
 
-def get_token(session: Session, token_id: int, now: float) -> Token | None:
+def get_token(asked: Session | Connection, token_id: int, now: float) -> KnownToken | None:
     """The token of that id, unless it was revoked or has expired."""
-    return session.scalar(select(Token).where(Token.id == token_id, *_valid(now)))
+    return _known(_BY_ID, asked, {"id": token_id, "now": now})
 
 
-def any_token(session: Session) -> bool:
+def any_token(asked: Session | Connection) -> bool:
     """Whether a token was ever made: revoking the last one must not open the server to everybody."""
-    return session.scalar(select(Token.id).limit(1)) is not None
+    return bool(_ANY.rows(_connection(asked), {}))
 
 
 def revoke_token(session: Session, token_id: int, now: float) -> bool:
@@ -90,8 +113,13 @@ def mark_used(session: Session, token_id: int, now: float) -> None:
     session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
 
 
-def _valid(now: float) -> tuple[ColumnElement[bool], ...]:
-    return Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now)
+def _known(question: PreparedQuestion, asked: Session | Connection, key: dict[str, Any]) -> KnownToken | None:
+    rows = question.rows(_connection(asked), key)
+    return KnownToken(*rows[0]) if rows else None
+
+
+def _connection(asked: Session | Connection) -> Connection:
+    return asked.connection() if isinstance(asked, Session) else asked
 
 
 def _revoke(session: Session, which: ColumnElement[bool], now: float) -> int:

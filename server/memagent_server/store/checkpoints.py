@@ -3,8 +3,9 @@
 1. Left to itself, the writer whose commit makes the log longer than 4 MB copies all of it into the database and waits until the disk
    has it: every fiftieth batch of 500 samples took 10 to 75 ms for that.
 2. Here a thread begins when the log has LOG_BYTES. It copies while others go on writing, which SQLite allows.
-3. What they wrote meanwhile is little. That is copied while nobody writes, so that the log begins anew and does not grow for ever.
-4. Where there is no such thread (it died, or this is another program), SQLite does it itself, later: at BACKSTOP_PAGES.
+3. What they wrote meanwhile is little. That is copied while nobody writes, and the log begins anew, empty.
+4. Where somebody still reads what only the log has, it cannot: then it is tried again when as much was written once more.
+5. Where there is no such thread (it died, or this is another program), SQLite does it itself, later: at BACKSTOP_PAGES.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ class Checkpoints:
 
     def __init__(self, engine: Engine, path: str, turns: Turns) -> None:
         self._engine, self._log_path, self._turns = engine, path + "-wal", turns
+        self._begin_at = LOG_BYTES
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def after_write(self) -> None:
         """Begin in the background if it is time."""
-        if (self._thread is not None and self._thread.is_alive()) or self._is_closed:
+        size = _size(self._log_path)
+        if size < self._begin_at or self._is_closed or (self._thread is not None and self._thread.is_alive()):
             return
-        if _size(self._log_path) >= LOG_BYTES:
-            self._thread = threading.Thread(target=self._run, name="memagent-checkpoint", daemon=True)
-            self._thread.start()
+        self._begin_at = size + LOG_BYTES
+        self._thread = threading.Thread(target=self._run, name="memagent-checkpoint", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self._is_closed = True
@@ -50,20 +53,26 @@ class Checkpoints:
     def _run(self) -> None:
         try:
             for _ in range(_MOST_PASSES):
-                left = self._copy()
+                left = self._copy("PASSIVE")
                 if left is None:
                     return  # another process is at it
                 if left <= _LITTLE_FRAMES:
                     break
             with self._turns.mine():
-                self._copy()
+                is_empty = self._copy("TRUNCATE") is not None
+            self._begin_at = LOG_BYTES if is_empty else self._begin_at
         except SQLAlchemyError as error:
             _log.warning("the write-ahead log cannot be moved into the database: %s", error)
 
-    def _copy(self) -> int | None:
-        """Copy what is in the log now; how many frames came meanwhile, None where another connection is copying."""
+    def _copy(self, how: str) -> int | None:
+        """Copy what is in the log now; how many frames came meanwhile, None where others are in the way."""
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            is_busy, frames, copied = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+            patience_ms = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+            connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+            try:
+                is_busy, frames, copied = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
+            finally:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience_ms}")
         return None if is_busy else int(frames) - int(copied)
 
 

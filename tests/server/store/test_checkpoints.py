@@ -20,6 +20,7 @@ ROW = {
 
 def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
     monkeypatch.setattr(checkpoints, "LOG_BYTES", 256 * 1024)
+    sqlite_database._checkpoints._begin_at = 256 * 1024
     path = sqlite_database.engine.url.database
     sizes = []
     for number in range(400):
@@ -36,15 +37,18 @@ def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
 
 def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monkeypatch, caplog):
     monkeypatch.setattr(checkpoints, "LOG_BYTES", 64 * 1024)
+    sqlite_database._checkpoints._begin_at = 64 * 1024
     with sqlite_database.read() as session, caplog.at_level(logging.WARNING):
         assert session.scalars(select(Run.id)).all() == []
         for number in range(60):
             add_run(sqlite_database, f"r{number}")
         assert session.scalars(select(Run.id)).all() == []
     wait_until(lambda: not sqlite_database._checkpoints._thread.is_alive())
-    add_run(sqlite_database, "last")
+    for number in range(10):
+        add_run(sqlite_database, f"later-{number}")
+    wait_until(lambda: os.path.getsize(sqlite_database.engine.url.database + "-wal") < 64 * 1024)
     with sqlite_database.read() as session:
-        assert len(session.scalars(select(Run.id)).all()) == 61
+        assert len(session.scalars(select(Run.id)).all()) == 70
     assert not caplog.records
 
 

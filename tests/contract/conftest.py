@@ -34,6 +34,7 @@ QUERIES = {
 }
 FORMS = {
     "say": {"what": "ack"},
+    "choose": {"runs": "{run_id},seen-too"},
     "organise": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "save_settings": {"project": "{project}"},
     "change_channels": {"retry": "{notification_id}"},

@@ -1,0 +1,76 @@
+"""Who may ask what: every route that there is, with the scope that it demands, and nobody else gets in."""
+
+from __future__ import annotations
+
+import pytest
+
+INGEST, READ, ADMIN, SERVER = "ingest", "read", "admin", "admin, and no limits"
+DEMANDED = {
+    "POST /api/v1/runs": INGEST,
+    "POST /api/v1/runs/<run_id>/batches": INGEST,
+    "POST /api/v1/runs/<run_id>/predictions": INGEST,
+    "POST /api/v1/runs/<run_id>/snapshots": INGEST,
+    "POST /api/v1/runs/<run_id>/finish": INGEST,
+    "POST /api/v1/estimate": READ,
+    "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):what>": READ,
+    "POST /alerts/<int:alert_id>/say": READ,
+    "POST /compare": READ,
+    "DELETE /api/v1/runs/<run_id>": ADMIN,
+    "POST /runs": ADMIN,
+    "PUT /api/v1/rules": ADMIN,
+    "POST /settings": ADMIN,
+    "POST /api/v1/notifications/<int:notification_id>/retry": ADMIN,
+    "POST /settings/channels": SERVER,
+    "GET /settings/tokens": SERVER,
+    "POST /api/v1/channels/<name>/test": SERVER,
+}
+"""What is asked by GET is for who may read; what is neither here nor asked by GET is for admins without limits."""
+
+
+def demanded_by(method, rule):
+    return DEMANDED.get(f"{method} {rule.rule}", READ if method == "GET" else SERVER)
+
+
+@pytest.fixture
+def of(fill):
+    fill("seen-too", "vision", "too")
+    return fill("r", "vision", "marker")
+
+
+def test_every_route_serves_those_that_it_is_for_and_refuses_the_others(routes, ask, of, token_of):
+    tokens = {scope: token_of(scope) for scope in (INGEST, READ, ADMIN)}
+    for name, method, rule in routes:
+        demanded = demanded_by(method, rule)
+        allowed = {ADMIN} if demanded == SERVER else {demanded, ADMIN}
+        for scope, token in tokens.items():
+            answer = ask(token, name, method, rule, of)
+            is_refused = answer.status_code == 403 and "this token has the scope" in answer.text
+            assert is_refused == (scope not in allowed), (
+                scope,
+                method,
+                rule.rule,
+                answer.status_code,
+                answer.text[:300],
+            )
+            assert answer.status_code not in (401, 429), (scope, method, rule.rule)
+
+
+def test_every_route_refuses_who_has_no_token(routes, ask, of, token_of):
+    token_of(ADMIN)
+    for name, method, rule in routes:
+        answer = ask(None, name, method, rule, of)
+        assert answer.status_code in (401, 303), (method, rule.rule, answer.status_code)
+        assert "marker" not in answer.text
+
+
+def test_what_concerns_the_whole_server_is_not_for_tokens_of_some_projects(routes, ask, of, token_of):
+    token, refused = token_of(ADMIN, "vision"), set()
+    for name, method, rule in routes:
+        answer = ask(token, name, method, rule, of)
+        if answer.status_code == 403 and "whole server" in answer.text:
+            refused.add(f"{method} {rule.rule}")
+    assert refused == {f"{method} {rule.rule}" for _, method, rule in routes if demanded_by(method, rule) == SERVER}
+
+
+def test_the_table_names_routes_that_there_are(routes):
+    assert set(DEMANDED) <= {f"{method} {rule.rule}" for _, method, rule in routes}

@@ -1,0 +1,60 @@
+"""Whatever goes wrong, a program gets a problem that says what to do and names the request, and never a trace."""
+
+from __future__ import annotations
+
+import gzip
+
+import msgspec
+import pytest
+
+from memagent_server.store.engine import Database
+
+RUNS = "/api/v1/runs"
+CASES = {
+    "no such route": ("GET", "/api/v1/nothing", {}, 404, "there is nothing at /api/v1/nothing"),
+    "no such run": ("GET", f"{RUNS}/nobody", {}, 404, "no run 'nobody' is known"),
+    "a method that is not possible": ("PATCH", RUNS, {}, 405, "PATCH is not possible at /api/v1/runs; "),
+    "an answer that cannot be had": ("GET", RUNS, {"headers": {"Accept": "text/csv"}}, 406, "application/json"),
+    "no JSON": ("POST", RUNS, {"data": b"{", "content_type": "application/json"}, 400, "no valid application/json"),
+    "too large a body": ("POST", RUNS, {"data": bytes(9 * 2**20), "content_type": "application/json"}, 413, "smaller"),
+    "a type that nobody reads": ("POST", RUNS, {"data": b"x", "content_type": "text/csv"}, 415, "send application/json"),
+    "an encoding that nobody reads": ("POST", RUNS, {"json": {}, "headers": {"Content-Encoding": "br"}}, 415, "gzip"),
+    "a compression that is broken": (
+        "POST", RUNS, {"data": gzip.compress(b"{}")[:-1], "content_type": "application/json", "headers": {"Content-Encoding": "gzip"}},
+        400, "no valid gzip",
+    ),
+    "a field that is missing": ("POST", RUNS, {"json": {}}, 422, "run_id"),
+    "a parameter that is wrong": ("GET", f"{RUNS}?limit=0", {}, 422, "a whole number from 1 to 200"),
+}  # fmt: skip
+
+
+def check(answer, status):
+    assert (answer.status_code, answer.mimetype) == (status, "application/problem+json")
+    problem = msgspec.json.decode(answer.data)
+    assert problem["status"] == status and problem["title"] and len(problem["detail"]) > 10
+    assert problem["request_id"] == answer.headers["X-Request-ID"]
+    assert "Traceback" not in answer.text
+    return problem
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_request_that_is_refused_is_told_what_to_do(sqlite_client, case):
+    method, path, options, status, said = CASES[case]
+    answer = sqlite_client.open(path, method=method, **options)
+    assert said in check(answer, status)["detail"]
+    if status == 405:
+        assert {"GET", "POST"} <= set(answer.headers["Allow"].split(", "))
+
+
+def test_an_error_inside_is_told_without_its_trace(sqlite_app, sqlite_client, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr(Database, "read", fail)
+    answer = sqlite_client.get(RUNS)
+    assert "its log says what" in check(answer, 500)["detail"] and "a secret of ours" not in answer.text
+
+
+def test_the_id_of_a_request_is_kept(sqlite_client):
+    answer = sqlite_client.get(f"{RUNS}/nobody", headers={"X-Request-ID": "from-a-proxy"})
+    assert check(answer, 404)["request_id"] == "from-a-proxy"

@@ -33,7 +33,7 @@ from memagent_server.settings import Settings
 from memagent_server.store.models import Token
 from memagent_server.store.tokens import KnownToken, any_token, create_token, find_token, get_token, mark_used
 
-COOKIE = "memagent_session"
+COOKIE = SESSION = "memagent_session"
 SESSION_S = 14 * 86400
 USED_EVERY_S = 60.0
 """`last_used_at` is written at most this often, so that reading does not become writing."""
@@ -106,12 +106,24 @@ def is_open(asked: Session | Connection, settings: Settings) -> bool:
     return settings.admin_token is None and not any_token(asked)
 
 
-def log_in(response: Response, settings: Settings, access: Access) -> None:
-    """Give a browser the cookie for what `check_token` returned."""
-    key = access.token_id if access.token_id is not None else _admin_key(settings)
+def begin_session(settings: Settings, access: Access) -> str:
+    """The cookie's value for what `check_token` returned, before `log_in`: forms on the page of this answer are then good for it."""
+    value = _session_of(settings, access)
+    setattr(g, SESSION, value)
+    return value
+
+
+def session() -> str:
+    """The value of the browser's cookie, or of the one that it gets with this answer."""
+    found: str = g.get(SESSION) or request.cookies.get(current().settings.cookie_name(COOKIE), "")
+    return found
+
+
+def log_in(response: Response, settings: Settings, access: Access, value: str | None = None) -> None:
+    """Give a browser the cookie for what `check_token` returned, or the one that `begin_session` made."""
     response.set_cookie(
         settings.cookie_name(COOKIE),
-        _serializer(settings).dumps(key),
+        value or _session_of(settings, access),
         max_age=SESSION_S,
         httponly=True,
         samesite="Lax",
@@ -217,6 +229,10 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
 
 def access_of(token: KnownToken | Token) -> Access:
     return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
+
+
+def _session_of(settings: Settings, access: Access) -> str:
+    return str(_serializer(settings).dumps(access.token_id if access.token_id is not None else _admin_key(settings)))
 
 
 def _admin_key(settings: Settings) -> str:

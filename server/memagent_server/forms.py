@@ -71,6 +71,5 @@ def _cookie() -> str:
 
 
 def _signed(nonce: str) -> str:
-    settings = current().settings
-    session = request.cookies.get(settings.cookie_name(auth.COOKIE), "")
-    return hmac.new(settings.secret_key.encode(), f"form {nonce} {session}".encode(), hashlib.sha256).hexdigest()
+    message = f"form {nonce} {auth.session()}".encode()
+    return hmac.new(current().settings.secret_key.encode(), message, hashlib.sha256).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-PATHS = ("/alerts", "/alerts/scoreboard", "/settings", "/settings?project=language")
+PATHS = ("/alerts", "/alerts/scoreboard", "/settings", "/settings?project=language", "/settings/channels")
 
 
 def test_an_alert_is_acknowledged_snoozed_and_called_false_by_buttons(server, tell, stories, open_page):

@@ -57,9 +57,11 @@ def _make() -> Response:
             expires_at=now + float(days) * DAY_S if days else None,
         )  # fmt: skip
         access = auth.access_of(made)
+    if not is_first:
+        return _page(secret=secret, made=name)
+    session_value = auth.begin_session(context.settings, access)
     response = _page(secret=secret, made=name)
-    if is_first:
-        auth.log_in(response, context.settings, access)
+    auth.log_in(response, context.settings, access, session_value)
     return response
 
 

@@ -1,0 +1,44 @@
+"""Tokens and retention in a browser: the first token closes the door behind its maker, and the pages fit a phone."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_tokens_are_made_and_revoked_without_losing_the_login(server, open_page):
+    page = open_page(f"{server.url}/settings/tokens")
+    for name in ("ana", "old laptop"):
+        page.get_by_label("What or whom it is for").fill(name)
+        page.get_by_role("button", name="Make it").click()
+        assert page.get_by_role("heading", name=f"The token of {name}").is_visible()
+        assert page.locator(".secret").inner_text().startswith("mag_")
+    assert page.get_by_label("Scope").input_value() == "ingest", "only the first one must be an admin's"
+    page.get_by_text("Revoke old laptop", exact=True).click()
+    page.get_by_role("button", name="revoke old laptop").click()
+    assert "worthless from now on" in page.get_by_role("status").inner_text()
+    page.get_by_role("link", name="Retention").click()
+    page.get_by_role("button", name="Look").click()
+    assert (
+        "Nothing: no run that ended more than 30 days ago"
+        in page.get_by_role("region", name="What would go").inner_text()
+    )
+    page.get_by_role("button", name="Log out").click()
+    assert page.get_by_role("heading", name="Log in").is_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_they_fit_a_screen_and_every_control_has_a_name(server, tell, stories, open_page, width):
+    tell(stories.hostile())
+    page = open_page(width=width)
+    page.goto(f"{server.url}/settings/tokens")
+    page.get_by_label("What or whom it is for").fill("ana " * 20)
+    page.get_by_role("button", name="Make it").click()
+    for path in ("/settings/tokens", "/settings/retention?older_than=1"):
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        nameless = page.evaluate(
+            "[...document.querySelectorAll('input:not([type=hidden]), select, button')]"
+            ".filter(it => !it.textContent.trim() && !it.labels.length && !it.getAttribute('aria-label')).map(it => it.outerHTML)"
+        )
+        assert nameless == [], path
+    assert page.evaluate("window.hacked") is None

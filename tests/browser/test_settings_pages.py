@@ -19,7 +19,7 @@ def test_tokens_are_made_and_revoked_without_losing_the_login(server, open_page)
     page.get_by_role("link", name="Retention").click()
     page.get_by_role("button", name="Look").click()
     assert (
-        "Nothing: no run that ended more than 30 days ago"
+        "Nothing: there are no samples older than 30 days"
         in page.get_by_role("region", name="What would go").inner_text()
     )
     page.get_by_role("button", name="Log out").click()

@@ -126,7 +126,7 @@ WEB, WORKER = "spawn_main", "--role worker"
 def test_it_takes_a_free_port_and_says_where_it_listens(live_server):
     assert live_server.url.startswith("http://127.0.0.1:")
     assert live_server.get("/healthz").json["status"] == "ok"
-    assert live_server.get("/readyz").status == 200
+    wait_for(lambda: live_server.get("/readyz").json == {"status": "ready", "workers": 1})
     assert live_server.post("/api/v1/runs", {"run_id": "r"}).status == 201
     assert [run["id"] for run in live_server.get("/api/v1/runs").json["runs"]] == ["r"]
 

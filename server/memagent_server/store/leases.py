@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from zlib import crc32
 
-from sqlalchemy import CursorResult, Delete, Update, delete, select, text, update
+from sqlalchemy import CursorResult, Delete, Update, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from memagent_server.store.models import SHARDS, Shard, WorkerRow
@@ -22,6 +22,8 @@ _PATIENCE = "2s"
 """How long a beat waits for rows that another worker has locked: it must not be late for that."""
 _HUNG = "30s"
 """A worker that is stopped in the middle of a transaction loses it after this long."""
+
+_LATELY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ def peers(session: Session) -> list[Peer]:
     """Everybody, oneself among them."""
     query = select(WorkerRow.id, WorkerRow.beat, WorkerRow.place, WorkerRow.pid).order_by(WorkerRow.id)
     return [Peer(row.id, row.beat, row.place, row.pid) for row in session.execute(query)]
+
+
+def count_alive(session: Session, now: float) -> int:
+    """How many workers spoke lately, by their own clocks: for people to see, nothing is decided by it."""
+    spoke = func.abs(WorkerRow.seen_at - now) < _LATELY_S
+    return session.scalar(select(func.count()).select_from(WorkerRow).where(spoke)) or 0
 
 
 def bury(session: Session, dead: Peer) -> bool:

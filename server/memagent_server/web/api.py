@@ -27,6 +27,7 @@ from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.events import list_events
 from memagent_server.store.export import csv_lines
 from memagent_server.store.forecasts import forecasts_of
+from memagent_server.store.leases import count_alive
 from memagent_server.store.models import Run
 from memagent_server.store.predictions import page_predictions
 from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
@@ -73,7 +74,8 @@ def get_readiness() -> Response:
         raise Problem(
             503, "the database's schema is of another version: run `memagent db upgrade`", headers={"Retry-After": "5"}
         )
-    return json_answer({"status": "ready"})
+    with current().database.read() as session:
+        return json_answer({"status": "ready", "workers": count_alive(session, current().clock())})
 
 
 @blueprint.get(f"{_V1}/runs")

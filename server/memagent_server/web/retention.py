@@ -19,14 +19,14 @@ MOST_SHOWN = 100
 @blueprint.get("/settings/retention")
 def show_retention() -> Response:
     """`older_than` in days asks what would go; that looks at each old run, so it is not done unasked."""
-    context = current()
+    context, settings = current(), current().settings
     days = query.number("older_than", least=1, most=36_500)
     with context.database.read() as session:
         used = usage(session)
         old = find_old(session, Limits(context.clock() - days * DAY_S)) if days is not None else []
         shared = shared_facts(session)
     return answer_page(
-        "retention.html", **shared, used=used, retention_days=context.settings.retention_days,
-        rollup_days=context.settings.rollup_days, days=days, old=old[:MOST_SHOWN],
+        "retention.html", **shared, used=used, retention_days=settings.retention_days, rollup_days=settings.rollup_days,
+        days=days, old=old[:MOST_SHOWN],
         old_runs=len(old), old_bytes=sum(run.packed_bytes for run in old),
     )  # fmt: skip

@@ -109,8 +109,11 @@ def test_retention_says_what_is_kept_and_what_would_go(database, make_settings):
     client.post("/api/v1/runs/r/batches", json={"seq": 0, "chunks": [{"stream": "host", "columns": columns}]})
     client.post("/api/v1/runs/r/finish", json={"status": "completed"})
     shown = client.get("/settings/retention", headers=HTML).text
-    assert "7 days after a run ended" in shown and "an old run" not in shown
-    assert "Nothing: no run" in client.get("/settings/retention?older_than=3", headers=HTML).text
+    assert "7 days after a run ended" in shown and "365 days" in shown and "an old run" not in shown
+    assert (
+        "Nothing: there are no samples older than 3 days"
+        in client.get("/settings/retention?older_than=3", headers=HTML).text
+    )
     now += 3 * DAY_S + 1
     shown = client.get("/settings/retention?older_than=3", headers=HTML).text
     assert "an old run" in shown and "memagent prune --older-than 3d" in shown and "of 1 run." in shown

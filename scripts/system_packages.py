@@ -20,6 +20,7 @@ NEEDED = {
     "runuser": "util-linux",
     "cc": "gcc",
     "stdio.h": "libc6-dev",
+    "systemd-analyze": "systemd",
 }
 
 

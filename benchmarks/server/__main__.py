@@ -13,7 +13,7 @@ from typing import Protocol
 import benchmarks.server
 from benchmarks.figures import Figure, table
 from benchmarks.machine import describe
-from benchmarks.server import cycle, in_process, over_http, reads, scrape
+from benchmarks.server import cycle, fleet, in_process, over_http, reads, scrape
 
 
 class Group(Protocol):
@@ -29,6 +29,7 @@ GROUPS: dict[str, Group] = {
     "in_process": in_process,
     "over_http": over_http,
     "cycle": cycle,
+    "fleet": fleet,
     "reads": reads,
     "scrape": scrape,
 }

@@ -1,0 +1,118 @@
+"""A fleet through the whole server, paced as agents are: processor time of ingest, compaction, forecasts and alerts together.
+
+`python -m benchmarks.server.fleet [--ranks N] [--seconds S]` does it at any size; `--ranks 8000` is the whole fleet. Each rank takes two
+steps a second and sends ten samples every five; streams have a past of 0 to 511 samples, so that as many reach the size to be compacted
+as in a run that goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from benchmarks.figures import Figure, quantile, table
+from benchmarks.server.load import Client, post_all
+from benchmarks.server.ranks import RANKS_A_RUN, STEP_S, batch, body, run_of, start
+from benchmarks.server.stage import Server, fresh_database, running_server
+from memagent_server.store.engine import Database
+from memagent_server.store.runs import start_run
+from memagent_server.store.samples import add_batch
+
+TITLE = "8,000 ranks at 2 steps a second, a flush every 5 s"
+WHOLE = 8_000
+RANKS, SECONDS = 800, 30.0
+RANKS_QUICK, SECONDS_QUICK = 80, 6.0
+FLUSH_S = 5.0
+FLUSH_ROWS = int(FLUSH_S / STEP_S)
+UNIT_ROWS = 512
+SETTLE_S = 3.0
+GOAL_CORES = 1.0
+
+
+def measure(quick: bool) -> list[Figure]:
+    """A part of the fleet, scaled up."""
+    return fleet(RANKS_QUICK if quick else RANKS, SECONDS_QUICK if quick else SECONDS)
+
+
+def fleet(ranks: int, seconds: float) -> list[Figure]:
+    """Figures of so many ranks over so many seconds, times what is missing to the whole fleet."""
+    with fresh_database() as database:
+        began_at = time.time() - UNIT_ROWS * STEP_S
+        pasts = [7 * rank % UNIT_ROWS for rank in range(ranks)]
+        _prepare(database, pasts, began_at)
+        database.close()
+        clients = [_client(first, pasts, seconds, began_at) for first in range(0, ranks, RANKS_A_RUN)]
+        with running_server(database.url, worker=True) as server:
+            _wait_for_rest(server)
+            before, began = _by_role(server), time.perf_counter()
+            answers = post_all(server.url, clients)
+            time.sleep(SETTLE_S)
+            took_s = time.perf_counter() - began - SETTLE_S
+            after = _by_role(server)
+    scale = WHOLE / ranks
+    cores = {role: scale * (after[role] - before[role]) / took_s for role in after}
+    note = f"{ranks} ranks for {took_s:.0f} s" + (f", times {scale:.0f}" if scale != 1 else "")
+    refused = f"{answers.refused} refused" if answers.refused else ""
+    return [
+        Figure("processor time, all of it", "cores", sum(cores.values()), goal=GOAL_CORES, note=note),
+        *(Figure(f"... {role}", "cores", used) for role, used in cores.items()),
+        Figure(
+            "samples a second", "/s", scale * len(answers.seconds) * FLUSH_ROWS / took_s, goal=WHOLE / STEP_S * 0.9,
+            more_is_better=True, note=refused,
+        ),
+        Figure("a flush is acknowledged, p99", "ms", 1e3 * quantile(answers.seconds, 0.99)),
+    ]  # fmt: skip
+
+
+def _prepare(database: Database, pasts: Sequence[int], began_at: float) -> None:
+    for rank, past in enumerate(pasts):
+        with database.write() as session:
+            start_run(session, start(rank), began_at)
+            if past:
+                add_batch(session, run_of(rank), batch(rank, 0, 0, past, began_at), time.time())
+
+
+def _client(first: int, pasts: Sequence[int], seconds: float, began_at: float) -> Client:
+    """One connection for the ranks of a run, which send one after the other."""
+    mine = range(first, min(first + RANKS_A_RUN, len(pasts)))
+    bodies = [
+        body(rank, flush + bool(pasts[rank]), pasts[rank] + flush * FLUSH_ROWS, FLUSH_ROWS, began_at)
+        for flush in range(int(seconds / FLUSH_S))
+        for rank in mine
+    ]
+    delay_s = FLUSH_S / len(mine) * first / len(pasts)
+    return Client(f"/api/v1/runs/{run_of(first)}/batches", bodies, FLUSH_S / len(mine), delay_s)
+
+
+def _wait_for_rest(server: Server) -> None:
+    """Until the worker has read the past."""
+    before = -1.0
+    while (now := sum(_by_role(server).values())) - before > 0.15:
+        before = now
+        time.sleep(2.0)
+
+
+def _by_role(server: Server) -> dict[str, float]:
+    """Processor seconds so far: of the web processes with their parent, and of the worker."""
+    found = {"web": 0.0, "worker": 0.0}
+    for process in [server.process, *server.process.children(recursive=True)]:
+        times = process.cpu_times()
+        found["worker" if "worker" in process.cmdline() else "web"] += times.user + times.system
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )  # fmt: skip
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    given = parser.parse_args()
+    print(f"load {psutil.getloadavg()[0]:.1f}\n{table({TITLE: fleet(given.ranks, given.seconds)})}")
+
+
+if __name__ == "__main__":
+    main()

@@ -106,10 +106,11 @@ class Database:
 
         `work` must bear being done twice. Raises what it raises, what the database does, or BusyError.
         """
-        if self.is_sqlite:
-            return self._writer.run(work)
-        with self._begin() as connection:
-            return work(connection)
+        with self._forgetting_what_lasts():  # in a group, it may be a piece that fails and not the transaction
+            if self.is_sqlite:
+                return self._writer.run(work)
+            with self._begin() as connection:
+                return work(connection)
 
     def limited_to(self, projects: tuple[str, ...]) -> Database:
         """The same database as one who may see the runs of these projects only: see `store.limits`."""
@@ -133,15 +134,20 @@ class Database:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
+        with self._forgetting_what_lasts(), nullcontext() if self._turns is None else self._turns.mine():
+            yield
+        if self._checkpoints is not None:
+            self._checkpoints.after_write()
+
+    @contextmanager
+    def _forgetting_what_lasts(self) -> Iterator[None]:
+        """On trouble that stays with a connection, keep none that is idle."""
         try:
-            with nullcontext() if self._turns is None else self._turns.mine():
-                yield
+            yield
         except BaseException as error:
             if trouble_of(error) in _LASTING:
                 self.engine.pool.dispose()
             raise
-        if self._checkpoints is not None:
-            self._checkpoints.after_write()
 
 
 def _create(url: str) -> Engine:

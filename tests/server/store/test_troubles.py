@@ -43,6 +43,17 @@ def test_a_connection_that_cannot_write_is_replaced(database):
     write(database, "after")
 
 
+def test_a_connection_on_which_one_of_a_group_cannot_write_is_replaced(sqlite_database):
+    def work(connection):
+        connection.execute(text("PRAGMA query_only = ON"))
+        connection.execute(text("UPDATE runs SET name = 'new'"))
+
+    with pytest.raises(DBAPIError) as caught:
+        sqlite_database.together(work)
+    assert troubles.trouble_of(caught.value) == troubles.READ_ONLY
+    write(sqlite_database)
+
+
 def test_a_full_disk(sqlite_database):
     on_its_connection(sqlite_database, "PRAGMA max_page_count = 1")  # no page more than there are
     assert trouble(sqlite_database, config={"long": "x" * 10**6}) == troubles.FULL

@@ -1,7 +1,7 @@
 // The compare page's chart: one curve a run, aligned by step, by time since the run's first sample, or by tokens where a scalar counts
 // them. The address holds curve and alignment (?curve=, ?by=). Zooming asks the server for each run's part of the window anew.
 import { axis, entry, isMove, property, selection, size } from "./plot.js";
-import { INCREMENTS, bytes, compact, count, elapsed, short, tick } from "./text.js";
+import { INCREMENTS, STEP_INCREMENTS, bytes, compact, count, elapsed, short, tick } from "./text.js";
 
 const place = document.getElementById("compare-chart");
 const note = document.getElementById("chart-note");
@@ -159,7 +159,7 @@ function build() {
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) }, sync: { filters: { pub: isMove, sub: isMove } } },
       scales: { x: { time: false, range: xRange }, y: { range: yRange } },
       axes: [
-        axis(() => colours, { size: 28, values: (_, values) => values.map(xText), ...(by === "time" && { incrs: SPANS }) }),
+        axis(() => colours, { size: 28, values: (_, values) => values.map(xText), incrs: by === "time" ? SPANS : STEP_INCREMENTS }),
         isBytes()
           ? axis(() => colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) })
           : axis(() => colours, { size: 66, values: (_, values) => values.map(short) }),

@@ -4,7 +4,7 @@
 import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size } from "./plot.js";
 import { savePicture } from "./picture.js";
-import { INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
+import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
 
 const place = document.getElementById("memory-chart");
 
@@ -165,7 +165,7 @@ const xRange = () => (shown ? steps().map(toX) : [0, 1]);
 
 function xAxis(more) {
   const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
-  return axis(() => colours, { ...more, values });
+  return axis(() => colours, { ...more, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) });
 }
 
 // Ranges

@@ -5,6 +5,9 @@ const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 *
 const factorsOf = (unit) => (unit < 2 ** 30 ? [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] : [1, 2, 5, 10, 20, 50, 100, 200, 500]);
 export const INCREMENTS = UNITS.flatMap(([, unit]) => factorsOf(unit).map((factor) => factor * unit)).sort((a, b) => a - b);
 
+// Between lines of a step axis: whole steps.
+export const STEP_INCREMENTS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
+
 export function bytes(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";

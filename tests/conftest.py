@@ -176,6 +176,14 @@ def live_server(start_server: Callable[..., LiveServer]) -> LiveServer:
     return start_server()
 
 
+@pytest.fixture(scope="session")
+def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A real server without worker that lives as long as the session: who uses it empties it first."""
+    server = LiveServer.start(tmp_path_factory.mktemp("pages"), "127.0.0.1:0", ("--role", "web"), {})
+    yield server
+    server.kill()
+
+
 def _opened(url: str) -> Iterator[Any]:
     from memagent_server.store.engine import Database
 

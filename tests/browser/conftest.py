@@ -97,9 +97,20 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 
 @pytest.fixture
-def server(start_server: Callable[..., Any]) -> Any:
-    """A real server without worker: what a test tells it stays as it is told."""
-    return start_server("--role", "web")
+def server(page_server: Any) -> Any:
+    """A real server without worker and without a run: what a test tells it stays as it is told.
+
+    It is the same for all tests, for starting one takes longer than most of them.
+    """
+    from memagent_server.store.engine import Database
+    from memagent_server.store.models import Base
+
+    database = Database(page_server.database_url)
+    with database.write() as session:
+        for table in reversed(Base.metadata.sorted_tables):
+            session.execute(table.delete())
+    database.close()
+    return page_server
 
 
 @pytest.fixture

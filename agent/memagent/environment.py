@@ -54,6 +54,8 @@ SERVER_SETTINGS = (
     "MEMAGENT_LOG_FORMAT",
     "MEMAGENT_LOG_LEVEL",
     "MEMAGENT_TRUSTED_PROXIES",
+    "MEMAGENT_QUOTA_REQUESTS",
+    "MEMAGENT_QUOTA_BYTES",
 )
 INTERNAL_SETTINGS = ("MEMAGENT_RAISE",)
 """For memagent's own tests: errors inside the agent are raised and not swallowed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from memagent_server import auth, exchange, forms, ingest, metrics, operation, problems, throttle, web
+from memagent_server import auth, exchange, forms, ingest, metrics, operation, problems, quotas, throttle, web
 from memagent_server.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -27,6 +27,7 @@ def create_app(
     problems.install(app)
     throttle.install(app)
     auth.install(app)
+    quotas.install(app, settings)
     forms.install(app)
     operation.install(app)
     for blueprint in BLUEPRINTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -67,6 +68,9 @@ class Settings:
     log_level: str = "info"
     trusted_proxies: int = 0
     """Reverse proxies in front, whose word for the client's address is taken."""
+    quota_requests: float | None = None
+    quota_bytes: float | None = None
+    """What a token may ask for a second; None is no bound."""
 
     @property
     def is_loopback(self) -> bool:
@@ -125,6 +129,8 @@ class Settings:
             log_format=_choice("MEMAGENT_LOG_FORMAT", given, LOG_FORMATS),
             log_level=_choice("MEMAGENT_LOG_LEVEL", given, LOG_LEVELS, default="info"),
             trusted_proxies=_proxies("MEMAGENT_TRUSTED_PROXIES", given),
+            quota_requests=_rate("MEMAGENT_QUOTA_REQUESTS", given),
+            quota_bytes=_rate("MEMAGENT_QUOTA_BYTES", given),
         )
 
 
@@ -224,6 +230,19 @@ def _proxies(name: str, given: Mapping[str, str]) -> int:
     if not re.fullmatch(r"[0-9]", value):
         raise SettingError(f"{name} is {value!r}: write how many reverse proxies stand in front of the server, 0 to 9")
     return int(value)
+
+
+def _rate(name: str, given: Mapping[str, str]) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < math.inf:
+        raise SettingError(f"{name} is {value!r}: write how much a second, a number above 0")
+    return rate
 
 
 def _addresses(name: str, given: Mapping[str, str]) -> tuple[str, ...]:

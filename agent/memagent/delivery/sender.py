@@ -205,10 +205,11 @@ class Sender:
         self._failures += 1
         if self._failures == 1 and self._deadline is None:
             tell(f"{error}; samples wait and training goes on")
-        delay = error.retry_after_s
-        if delay is None:
+        if error.retry_after_s is None:
             delay = min(FIRST_DELAY_S * 2 ** min(self._failures - 1, 10), LONGEST_DELAY_S)
             delay *= random.uniform(0.5, 1.0)  # noqa: S311  # nosec B311
+        else:  # many were told the same, and must not come back all at once
+            delay = error.retry_after_s * random.uniform(1.0, 1.25)  # noqa: S311  # nosec B311
         until = time.monotonic() + min(delay, LONGEST_DELAY_S)
         with self._changed:
             while self._deadline is None and (left := until - time.monotonic()) > 0:

@@ -15,7 +15,7 @@ from memagent.wire.messages import Batch, Chunk, Event, RunStart
 from memagent_server.store import models
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.runs import get_run, start_run
-from memagent_server.store.samples import add_batch, read_samples
+from memagent_server.store.samples import add_batch, read_samples, take_batch
 
 
 @pytest.fixture
@@ -215,3 +215,72 @@ def test_threads_that_send_the_same_batches_store_each_once(database, run_id):
     with database.read() as session:
         assert sum(session.scalars(select(models.Stream.samples))) == 300
         assert sum(session.scalars(select(models.Stream.chunks))) == 30
+
+
+def test_a_batch_that_comes_late_is_kept_and_turns_nothing_back(database, send):
+    assert send(1, range(10, 20), now=5.0).next_seq == 0
+    assert send(0, range(10), now=9.0).next_seq == 2
+    with database.read() as session:
+        stream = session.scalars(select(models.Stream)).one()
+        run = get_run(session, "r")
+    assert (stream.first_step, stream.last_step, stream.samples, stream.chunks) == (0, 19, 20, 2)
+    assert (stream.latest["step"], stream.latest["allocated_bytes"], stream.last_sample_at) == (19, 19_000, 119.0)
+    assert (run.step, run.last_seen_at) == (19, 9.0)
+    assert stored(database) == list(range(20))
+
+
+def test_steps_that_overlap_are_kept_as_they_were_sent(database, send):
+    """A rank may count its steps anew without saying so: both are its samples."""
+    send(0, range(10))
+    send(1, range(5, 15))
+    send(2, range(3))
+    with database.read() as session:
+        stream = session.scalars(select(models.Stream)).one()
+    assert (stream.first_step, stream.last_step, stream.samples) == (0, 14, 23)
+    assert stored(database) == sorted([*range(10), *range(5, 15), *range(3)])
+
+
+def test_a_rank_that_starts_again_has_streams_and_batches_of_its_own(database, send):
+    send(0, range(100))
+    send(0, range(50, 60), attempt=7)
+    with database.read() as session:
+        found = {stream.attempt: stream for stream in session.scalars(select(models.Stream))}
+        run = get_run(session, "r")
+    assert [(found[attempt].samples, found[attempt].is_current) for attempt in (0, 7)] == [(100, False), (10, True)]
+    assert (run.step, run.attempt) == (59, 7)
+    send(1, range(100, 110))  # of the launch before: late, and no longer what is shown
+    with database.read() as session:
+        assert get_run(session, "r").step == 59
+    assert len(stored(database)) == 120
+
+
+@pytest.mark.parametrize("time_s", [0.0, 1.0, 4e9, 999_999_999_999.0])
+def test_a_clock_that_is_wrong_is_shown_and_believed_nowhere_else(database, run_id, time_s):
+    columns = {"step": [1, 2, 3], "time_s": [time_s, time_s - 0.5, time_s], "allocated_bytes": [1, 2, 3]}
+    with database.write() as session:
+        add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)]), 1_700_000_000.0)
+    with database.read() as session:
+        stream = session.scalars(select(models.Stream)).one()
+        [(_, found)] = read_samples(session, stream.id)
+        assert get_run(session, "r").last_seen_at == 1_700_000_000.0
+        assert session.scalars(select(models.Chunk.received_at)).one() == 1_700_000_000.0
+    assert found["time_s"] == columns["time_s"]
+    assert (stream.last_step, stream.latest["time_s"]) == (3, time_s)
+
+
+def test_a_crowd_of_ranks_stores_each_batch_once(database, run_id):
+    """Through the door that batches take: in one transaction with others' where the database is SQLite."""
+    batches = [batch_of(seq, range(seq * 10, seq * 10 + 10), rank=rank) for seq in range(10) for rank in range(4)]
+
+    def send_all(seed):
+        for batch in random.Random(seed).sample(batches, len(batches)):
+            database.together(lambda connection, batch=batch: take_batch(connection, run_id, batch, 2.0))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(send_all, range(6)))
+    assert stored(database) == sorted(4 * list(range(100)))
+    with database.read() as session:
+        assert {rank.rank: rank.next_seq for rank in session.scalars(select(models.Rank))} == dict.fromkeys(
+            range(4), 10
+        )
+        assert [stream.chunks for stream in session.scalars(select(models.Stream))] == [10] * 4

@@ -64,11 +64,12 @@ def ask(
             time.time(),
         )
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        raise DeliveryError(f"{server} cannot be reached: {_reason(error)}") from error
+        raise DeliveryError(f"{server} cannot be reached: {reason_of(error)}") from error
     finally:
         pool.clear()
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """What is wrong with a connection, and what to do."""
     names = {kind.__name__ for found in (error, error.__cause__) if found is not None for kind in type(found).__mro__}
     return next((reason for name, reason in _REASONS.items() if name in names), str(error) or type(error).__name__)

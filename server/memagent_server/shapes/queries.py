@@ -110,7 +110,7 @@ class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "las
 
 
 class ExportQuery(Query, kw_only=True, frozen=True):
-    format: Literal["csv"] = "csv"
+    format: Literal["csv", "parquet"] = "csv"
 
 
 class CompareQuery(Query, kw_only=True, frozen=True):

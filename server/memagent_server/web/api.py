@@ -25,7 +25,7 @@ from memagent_server.store.alerts import list_alerts
 from memagent_server.store.contexts import page_contexts
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.events import list_events
-from memagent_server.store.export import csv_lines
+from memagent_server.store.export import MIMETYPES, ExportError, export
 from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.leases import count_alive
 from memagent_server.store.models import Run
@@ -250,15 +250,19 @@ def get_events(run_id: str) -> Response:
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/export")
-@operation("runs", "read", str, query=queries.ExportQuery, media=("text/csv",))
+@operation("runs", "read", str, query=queries.ExportQuery, media=tuple(MIMETYPES.values()), problems=(501,))
 def get_export(run_id: str) -> Response:
     """All samples of a run, streamed."""
-    query.read(queries.ExportQuery)
+    form = query.read(queries.ExportQuery).format
     database = current().database
     with database.read() as session:
         _known_run(session, run_id)
-    headers = {"Content-Disposition": "attachment; filename=run.csv"}
-    return Response(csv_lines(database, run_id), mimetype="text/csv", headers=headers)
+    try:
+        pieces = export(database, run_id, form)
+    except ExportError as error:
+        raise Problem(501, str(error)) from error
+    headers = {"Content-Disposition": f"attachment; filename={run_id}.{form}"}
+    return Response(pieces, mimetype=MIMETYPES[form], headers=headers)
 
 
 @blueprint.get(f"{_V1}/compare")

@@ -211,11 +211,11 @@ def test_a_chunk_that_is_damaged_is_passed_over_and_named(bench, caplog):
     bench.feed(0, 600, leak, seq=0)
     bench.feed(600, 610, leak, seq=1)
     with bench.database.write() as session:
-        session.execute(update(Chunk).where(Chunk.seq == 1).values(packed=b"MAC1 and nothing else"))
+        session.execute(update(Chunk).where(Chunk.seq == 609).values(packed=b"MAC1 and nothing else"))
     bench.feed(610, 1200, leak, seq=2)
     bench.worker.evaluate()
     assert bench.alerts()[0]["state"] == "firing"
-    assert caplog.text.count("chunk 1 of run r, rank 0, host cannot be read") == 1
+    assert caplog.text.count("chunk 609 of run r, rank 0, host cannot be read") == 1
 
 
 def test_a_run_deleted_in_between_does_no_harm(bench):

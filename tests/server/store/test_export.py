@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 
+import pyarrow.parquet
 import pytest
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
-from memagent_server.store.export import csv_lines
+from memagent_server.store.compaction import finish
+from memagent_server.store.export import csv_lines, export
 from memagent_server.store.retention import drop_samples
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
@@ -53,13 +56,57 @@ def test_each_sample_is_a_row_whatever_its_columns(database, run_id):
 def test_it_comes_over_http_as_a_file(client, run_id):
     answer = client.get(f"/api/v1/runs/{run_id}/export?format=csv")
     assert (answer.status_code, answer.mimetype) == (200, "text/csv")
-    assert answer.headers["Content-Disposition"] == "attachment; filename=run.csv"
+    assert answer.headers["Content-Disposition"] == "attachment; filename=r.csv"
     assert rows(answer.get_data(as_text=True)) == EXPECTED
 
 
 @pytest.mark.parametrize(("path", "status"), [("none/export", 404), ("r/export?format=xls", 422)])
 def test_what_cannot_be_exported_is_refused(client, run_id, path, status):
     assert client.get(f"/api/v1/runs/{path}").status_code == status
+
+
+def read_parquet(data):
+    return pyarrow.parquet.read_table(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacted):
+    if compacted:
+        with database.write() as session:
+            finish_run(session, run_id, Finish(status="completed"), 2.0)
+            finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
+        finish(database, run_id)
+    answer = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
+    assert (answer.status_code, answer.mimetype) == (200, "application/vnd.apache.parquet")
+    found = read_parquet(answer.data)
+    assert found.schema.names == EXPECTED[0]
+    assert [str(kind) for kind in found.schema.types] == [
+        "int32", "string", "int64", "int64", "double", "int64", "double", "int64",
+    ]  # fmt: skip
+    as_text = [["" if value is None else str(value) for value in row.values()] for row in found.to_pylist()]
+    assert as_text == EXPECTED[1:]
+    assert rows("".join(csv_lines(database, run_id))) == EXPECTED
+
+
+def test_a_long_run_comes_in_pieces(sqlite_database, monkeypatch):
+    monkeypatch.setattr("memagent_server.store.export.GROUP_ROWS", 100)
+    with sqlite_database.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+        for seq in range(30):
+            chunk = Chunk(stream="host", columns={"step": list(range(20 * seq, 20 * seq + 20))})
+            add_batch(session, "r", Batch(seq=seq, chunks=[chunk]), 1.0)
+    pieces = list(export(sqlite_database, "r", "parquet"))
+    assert len(pieces) >= 600 / 120
+    assert read_parquet(b"".join(pieces))["step"].to_pylist() == list(range(600))
+    assert pyarrow.parquet.ParquetFile(io.BytesIO(b"".join(pieces))).num_row_groups == 6
+
+
+def test_without_pyarrow_it_says_what_to_install(client, run_id, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    answer = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
+    assert answer.status_code == 501
+    assert "pip install 'memagent[parquet]'" in answer.json["detail"]
 
 
 def test_samples_that_were_let_go_of_are_left_out(database, run_id):
@@ -70,14 +117,39 @@ def test_samples_that_were_let_go_of_are_left_out(database, run_id):
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED[:1]
 
 
-def test_the_command_writes_a_file_or_says_why_not(database, run_id, monkeypatch, capsys, tmp_path):
+def test_the_command_writes_a_file_or_says_why_not(database, run_id, monkeypatch, capfdbinary, tmp_path):
     monkeypatch.setenv("MEMAGENT_DATABASE_URL", database.url)
     monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
     path = tmp_path / "r.csv"
     assert main(["export", run_id, "-o", str(path)]) == 0
     assert rows(path.read_text()) == EXPECTED
     assert main(["export", run_id]) == 0
-    assert rows(capsys.readouterr().out) == EXPECTED
+    assert rows(capfdbinary.readouterr().out.decode()) == EXPECTED
+    assert main(["export", run_id, "-o", str(tmp_path / "r.parquet")]) == 0
+    assert pyarrow.parquet.read_table(tmp_path / "r.parquet").schema.names == EXPECTED[0]
     assert main(["export", "none"]) == 1
     assert main(["export", run_id, "-o", str(tmp_path / "no" / "r.csv")]) == 1
-    assert capsys.readouterr().err.count("\n") == 2
+    assert capfdbinary.readouterr().err.count(b"\n") == 2
+    assert sorted(each.name for each in tmp_path.glob("r.*")) == ["r.csv", "r.parquet"]
+
+
+def test_the_command_asks_a_server_if_there_is_one(live_server, monkeypatch, capsys, tmp_path):
+    columns = {"step": [1, 2], "allocated_bytes": [3, None]}
+    for path, body in (
+        ("runs", {"run_id": "far"}),
+        ("runs/far/batches", {"seq": 0, "chunks": [{"stream": "host", "columns": columns}]}),
+    ):
+        assert live_server.post(f"/api/v1/{path}", body).status < 300
+    monkeypatch.setenv("MEMAGENT_SERVER", live_server.url)
+    for name in ("far.csv", "far.parquet"):
+        assert main(["export", "far", "-o", str(tmp_path / name)]) == 0
+    assert rows((tmp_path / "far.csv").read_text())[1:] == [
+        ["0", "host", "0", "1", "", "3"],
+        ["0", "host", "0", "2", "", ""],
+    ]
+    assert pyarrow.parquet.read_table(tmp_path / "far.parquet")["step"].to_pylist() == [1, 2]
+    assert main(["export", "none", "-o", str(tmp_path / "none")]) == 1
+    assert "answered 404" in capsys.readouterr().err
+    monkeypatch.setenv("MEMAGENT_SERVER", "http://127.0.0.1:9")
+    assert main(["export", "far"]) == 1
+    assert "connection was refused" in capsys.readouterr().err

@@ -89,6 +89,8 @@ def read_summaries(session: Session, stream: StreamKey, before_seq: int, columns
     Of buckets of the rollups where there are very many; of parts of chunks where there are few: the past must not look shorter than
     it was.
     """
+    if before_seq <= 0:
+        return
     units = -(-before_seq // UNIT_ROWS)
     parts = MOST_SUMMARIES // max(1, units)
     if parts < 2:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from memagent_server.store.buckets import EMPTY, Buckets, chain, halved, pack_buckets, unpack_buckets
@@ -32,13 +32,26 @@ class Head(NamedTuple):
     buckets: int
 
 
+_OF_STREAM = (Rollup.stream_id == bindparam("stream_id"), Rollup.run_id == bindparam("run_id"))
+_HEADS = (
+    select(Rollup.level, Rollup.block, Rollup.first_step, Rollup.last_step, Rollup.buckets)
+    .where(*_OF_STREAM)
+    .order_by(Rollup.level, Rollup.block)
+)
+_BLOCKS = (
+    select(Rollup.block, Rollup.packed)
+    .where(*_OF_STREAM, Rollup.level == bindparam("level"))
+    .where(Rollup.block >= bindparam("first"), Rollup.block <= bindparam("last"))
+    .order_by(Rollup.block)
+)
+
+
 class Levels:
     """The rollups of one stream, read as they are needed. `extend` changes them in memory, `save` writes what was changed."""
 
     def __init__(self, session: Session, run_id: str, stream_id: int, only: Collection[str] | None = None) -> None:
         self._session, self._run_id, self._stream_id, self._only = session, run_id, stream_id, only
-        query = select(Rollup.level, Rollup.block, Rollup.first_step, Rollup.last_step, Rollup.buckets)
-        rows = session.execute(query.where(*self._key()).order_by(Rollup.level, Rollup.block))
+        rows = session.execute(_HEADS, {"run_id": run_id, "stream_id": stream_id})
         self._heads: list[list[Head]] = []
         for row in rows:
             if row.level == len(self._heads):
@@ -72,9 +85,10 @@ class Levels:
 
     def each_block(self, level: int) -> Iterator[Buckets]:
         """The blocks of a level, one in memory at a time."""
-        query = select(Rollup.packed).where(*self._key(), Rollup.level == level).order_by(Rollup.block)
-        for packed in self._session.scalars(query.execution_options(yield_per=1)):
-            yield unpack_buckets(packed, self._only)
+        for head in self._heads[level] if level <= self.coarsest else ():
+            asked = {"level": level, "first": head.block, "last": head.block}
+            rows = self._session.execute(_BLOCKS, {**asked, "run_id": self._run_id, "stream_id": self._stream_id})
+            yield from (unpack_buckets(packed, self._only) for _, packed in rows)
 
     def spans(self, level: int, first_step: int | None, last_step: int | None) -> list[tuple[int, int]]:
         """Where the buckets of a level are that may hold steps of a window: (first, end) of stretches of whole blocks."""
@@ -126,15 +140,11 @@ class Levels:
         missing = [block for block in blocks if (level, block) not in self._blocks]
         if not missing:
             return
-        query = select(Rollup.block, Rollup.packed).where(
-            *self._key(), Rollup.level == level, Rollup.block >= missing[0], Rollup.block <= missing[-1]
-        )
-        for block, packed in self._session.execute(query):
+        asked = {"level": level, "first": missing[0], "last": missing[-1]}
+        rows = self._session.execute(_BLOCKS, {**asked, "run_id": self._run_id, "stream_id": self._stream_id})
+        for block, packed in rows:
             if (level, block) not in self._blocks:
                 self._blocks[level, block] = unpack_buckets(packed, self._only)
-
-    def _key(self) -> tuple[ColumnElement[bool], ...]:
-        return Rollup.run_id == self._run_id, Rollup.stream_id == self._stream_id
 
 
 def _head(level: int, block: int, part: Buckets) -> Head:

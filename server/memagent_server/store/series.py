@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import ScalarSelect, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.fields import SCALARS_STREAM
@@ -39,6 +39,10 @@ class Window:
     last: int | None
     points: int
     wanted: frozenset[str]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.first is None and self.last is None
 
     def holds(self, found: Buckets) -> NDArray[np.bool_]:
         """Which buckets are inside with all their steps."""
@@ -84,31 +88,62 @@ def series(
     stream = _find_stream(session, run_id, rank, device, attempt)
     if stream is None:
         return _answer(run_id, rank, device, attempt, EMPTY, [name for name in fields if name != "*"])
-    names = _names(stream, fields)
+    names = _names(session, stream, fields)
     window = Window(first, last, points, frozenset({"step", "time_s", *names}))
     return _answer(run_id, rank, stream.device, stream.attempt, _picture(session, stream, window), names)
 
 
-def _find_stream(session: Session, run_id: str, rank: int, device: str | None, attempt: int | None) -> Stream | None:
-    query = select(Stream).where(Stream.run_id == run_id, Stream.rank == rank)
-    query = query.where(Stream.kind != SCALARS_STREAM) if device is None else query.where(Stream.device == device)
-    if attempt is None:
-        newest = (
-            select(Rank.attempt).where(Rank.run_id == run_id, Rank.rank == rank).order_by(Rank.attempt.desc()).limit(1)
-        )
-        query = query.where(Stream.attempt == newest.scalar_subquery())
-    else:
-        query = query.where(Stream.attempt == attempt)
-    return session.scalar(query.order_by(Stream.id).limit(1))
+class Drawn(NamedTuple):
+    """What a chart asks of its stream."""
+
+    id: int
+    run_id: str
+    device: str
+    attempt: int
+    rolled_seq: int
 
 
-def _names(stream: Stream, fields: Sequence[str]) -> list[str]:
-    if "*" in fields:
-        return [name for name in stream.latest if name not in ("step", "time_s")]
-    return list(dict.fromkeys(fields))
+_newest: ScalarSelect[int] = (
+    select(func.max(Rank.attempt))
+    .where(Rank.run_id == bindparam("run_id"), Rank.rank == bindparam("rank"))
+    .scalar_subquery()
+)
+_STREAM = (
+    select(Stream.id, Stream.run_id, Stream.device, Stream.attempt, Stream.rolled_seq)
+    .where(Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"))
+    .order_by(Stream.id)
+    .limit(1)
+)
+_BY_DEVICE = {
+    True: _STREAM.where(Stream.device == bindparam("device")),
+    False: _STREAM.where(Stream.kind != SCALARS_STREAM),
+}
+_STREAMS = {
+    (has_device, has_attempt): query.where(Stream.attempt == (bindparam("attempt") if has_attempt else _newest))
+    for has_device, query in _BY_DEVICE.items()
+    for has_attempt in (True, False)
+}
+"""By what is asked for. Statements that are built once: for a chart of two milliseconds that is one less."""
+_FRESH = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
+    Chunk.stream_id == bindparam("stream_id"), Chunk.run_id == bindparam("run_id"), Chunk.seq > bindparam("after_seq")
+)
 
 
-def _picture(session: Session, stream: Stream, window: Window) -> Buckets:
+def _find_stream(session: Session, run_id: str, rank: int, device: str | None, attempt: int | None) -> Drawn | None:
+    query = _STREAMS[device is not None, attempt is not None]
+    asked = {"run_id": run_id, "rank": rank, "device": device, "attempt": attempt}
+    found = session.execute(query, asked).first()
+    return None if found is None else Drawn._make(found)
+
+
+def _names(session: Session, stream: Drawn, fields: Sequence[str]) -> list[str]:
+    if "*" not in fields:
+        return list(dict.fromkeys(fields))
+    latest = session.scalar(select(Stream.latest).where(Stream.id == stream.id)) or {}
+    return [name for name in latest if name not in ("step", "time_s")]
+
+
+def _picture(session: Session, stream: Drawn, window: Window) -> Buckets:
     levels = Levels(session, stream.run_id, stream.id, window.wanted)
     fresh = _fresh(session, stream, window)
     level, inside, sticking_out = _choose(levels, window, max(window.points // 2, window.points - len(fresh) - 2))
@@ -127,6 +162,9 @@ def _choose(levels: Levels, window: Window, most: int) -> tuple[int, Buckets, li
     level = levels.coarsest
     if level < 0:
         return level, EMPTY, []
+    if window.is_whole:
+        level = next((finer for finer in range(level) if levels.count(finer) <= most), level)
+        return level, levels.read(level), []
     while True:
         inside, sticking_out = _inside(levels, level, window)
         count = len(inside) + len(sticking_out)
@@ -152,22 +190,21 @@ def _units(levels: Levels, level: int, bucket: int, window: Window) -> Buckets:
     return found.pick(window.touches(found))
 
 
-def _fresh(session: Session, stream: Stream, window: Window) -> Buckets:
+def _fresh(session: Session, stream: Drawn, window: Window) -> Buckets:
     """The chunks in the window that are not rolled up yet."""
-    query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
-        Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > stream.rolled_seq
-    )
+    query = _FRESH
     if window.first is not None:
         query = query.where(Chunk.last_step >= window.first)
     if window.last is not None:
         query = query.where(Chunk.first_step <= window.last)
+    key = {"stream_id": stream.id, "run_id": stream.run_id, "after_seq": stream.rolled_seq}
     return gather(
         (seq, rows, {name: of for name, of in unpack_stats(stats).items() if name in window.wanted})
-        for seq, rows, stats in session.execute(query)
+        for seq, rows, stats in session.execute(query, key)
     )
 
 
-def _pieces(session: Session, stream: Stream, units: Buckets, window: Window, size: int | None) -> Buckets:
+def _pieces(session: Session, stream: Drawn, units: Buckets, window: Window, size: int | None) -> Buckets:
     """The units, each decoded and cut into parts of `size` samples; without a size, only those that stick out of the window are."""
     is_wanted = np.ones(len(units), np.bool_) if size is not None else ~window.holds(units)
     parts, decoded = [], []
@@ -179,7 +216,7 @@ def _pieces(session: Session, stream: Stream, units: Buckets, window: Window, si
 
 
 def _decoded(
-    session: Session, stream: Stream, seqs: Collection[int], window: Window
+    session: Session, stream: Drawn, seqs: Collection[int], window: Window
 ) -> Iterator[tuple[int, dict[str, tuple[Array, NDArray[np.bool_] | None]]]]:
     if not seqs:
         return

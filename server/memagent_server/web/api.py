@@ -130,7 +130,6 @@ def get_series(run_id: str) -> Response:
     """
     asked = query.read(queries.SeriesQuery)
     with current().database.read() as session:
-        _known_run(session, run_id)
         found = series(
             session,
             run_id,
@@ -142,6 +141,8 @@ def get_series(run_id: str) -> Response:
             last=asked.last,
             points=asked.points,
         )
+        if not found["samples"]:
+            _known_run(session, run_id)
     return json_answer(found)
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import benchmarks.server
 from benchmarks.figures import Figure, table
 from benchmarks.machine import describe
-from benchmarks.server import cycle, fleet, in_process, over_http, reads, scrape
+from benchmarks.server import cycle, disk, fleet, in_process, over_http, reads, scrape
 
 
 class Group(Protocol):
@@ -32,6 +32,7 @@ GROUPS: dict[str, Group] = {
     "fleet": fleet,
     "reads": reads,
     "scrape": scrape,
+    "disk": disk,
 }
 
 

@@ -1,7 +1,7 @@
 """What is let go of with time: samples after some days, rollups after many, and where somebody asks for it whole runs.
 
 1. Samples go `retention_days` after their run ended; in a run that goes on, that long after they came in. Its rollups are made first, so
-   that charts go on, in coarser points.
+   that charts go on, in coarser points. With them go the rows of batches that are known to be there by their rank's next one.
 2. Rollups go `rollup_days` after their run ended. The run's record, with all that people filter by, stays for good.
 3. `Run.keeps` says what is left, so that nobody looks at a run again that has nothing to give.
 4. A run that has ended is looked at again under its lock: one that was resumed meanwhile keeps all it has.
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, delete, func, literal_column, select, tuple_
 from sqlalchemy.orm import Session
 
 from memagent_server.store.bulk import BULKS, Bulk, of_run
 from memagent_server.store.compaction import finish
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Chunk, Rollup, Run, Stream
+from memagent_server.store.models import Batch, Chunk, Rank, Rollup, Run, Stream
 from memagent_server.store.runs import delete_run, lock_run
 
 CHUNKS_AT_ONCE = 500
@@ -57,11 +57,11 @@ def find_old(
         wanted = [("run", _ended(limits.samples_before))]
     else:
         wanted = [
-            ("samples", (*_ended(limits.samples_before), Run.keeps == "samples")),
+            ("samples", (*_ended(limits.samples_before), *_keeps("samples"))),
             ("samples", (Run.status == "running", Run.created_at < limits.samples_before)),
         ]
         if limits.rollups_before is not None:
-            wanted.append(("rollups", (*_ended(limits.rollups_before), Run.keeps == "rollups")))
+            wanted.append(("rollups", (*_ended(limits.rollups_before), *_keeps("rollups"))))
     for what, filters in wanted:
         query = select(Run.id, Run.project, Run.name, Run.status).where(*filters).order_by(Run.finished_at, Run.id)
         if project is not None:
@@ -94,20 +94,33 @@ def drop_samples(database: Database, run_id: str, before: float) -> int:
         if run is None or not (is_running or _has_ended(run, before)):
             return 0
     finish(database, run_id)
-    past = (Chunk.received_at < before,) if is_running else ()
 
-    def delete_some(session: Session) -> int:
+    def still(session: Session) -> Run | None:
         run = _locked(session, run_id)
-        if run is None or (run.status == "running") is not is_running or not (is_running or _has_ended(run, before)):
+        is_same = run is not None and (run.status == "running" if is_running else _has_ended(run, before))
+        return run if is_same else None
+
+    def drop_chunks(session: Session) -> int:
+        run = still(session)
+        if run is None:
             return 0
-        keys = _rolled_up(session, run_id, *past)
+        keys = _rolled_up(session, run_id, *((Chunk.received_at < before,) if is_running else ()))
         if keys:
             session.execute(delete(Chunk).where(Chunk.run_id == run_id, tuple_(Chunk.stream_id, Chunk.seq).in_(keys)))
         elif not is_running and not _left(session, Chunk, run_id):
             run.keeps = "rollups"
         return len(keys)
 
-    return _until_done(database, delete_some)
+    def forget_batches(session: Session) -> int:
+        keys = _taken(session, run_id, before) if still(session) is not None else []
+        if keys:
+            key = tuple_(Batch.rank, Batch.attempt, Batch.seq)
+            session.execute(delete(Batch).where(Batch.run_id == run_id, key.in_(keys)))
+        return len(keys)
+
+    chunks = _until_done(database, drop_chunks)
+    _until_done(database, forget_batches)
+    return chunks
 
 
 def drop_rollups(database: Database, run_id: str, before: float) -> bool:
@@ -143,6 +156,11 @@ def _ended(before: float) -> tuple[ColumnElement[bool], ...]:
     return Run.finished_at < before, Run.status != "running"
 
 
+def _keeps(what: str) -> tuple[ColumnElement[bool], ...]:
+    """What a run keeps; said so that SQLite sees that its partial index holds the answer."""
+    return Run.keeps == what, Run.keeps != literal_column("'record'")
+
+
 def _has_ended(run: Run, before: float) -> bool:
     return run.status != "running" and run.finished_at is not None and run.finished_at < before
 
@@ -176,6 +194,16 @@ def _rolled_up(session: Session, run_id: str, *filters: ColumnElement[bool]) -> 
         .where(Chunk.run_id == run_id, Stream.run_id == run_id, Chunk.seq <= Stream.rolled_seq, *filters)
     )
     return [(stream_id, seq) for stream_id, seq in session.execute(query.limit(CHUNKS_AT_ONCE))]
+
+
+def _taken(session: Session, run_id: str, before: float) -> Sequence[tuple[int, int, int]]:
+    """Batches whose rows are not needed: all that a rank sends up to its next one is known to be there."""
+    query = (
+        select(Batch.rank, Batch.attempt, Batch.seq)
+        .join(Rank, (Rank.run_id == Batch.run_id) & (Rank.rank == Batch.rank) & (Rank.attempt == Batch.attempt))
+        .where(Batch.run_id == run_id, Batch.seq < Rank.next_seq, Batch.received_at < before)
+    )
+    return [(rank, attempt, seq) for rank, attempt, seq in session.execute(query.limit(CHUNKS_AT_ONCE))]
 
 
 def _left(session: Session, bulk: Bulk, run_id: str) -> bool:

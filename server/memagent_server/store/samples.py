@@ -81,6 +81,8 @@ def take_batch(
     found = batch_rows.find(connection, key)
     if found.digest is not None:
         return _repeat(found, key, digest)
+    if found.status is not None and batch.seq < found.next_seq:  # its row was let go of: see `retention`
+        return Accepted(sum(chunk.rows for chunk in chunks), found.next_seq, is_repeat=True)
     devices = {chunk.stream: None for chunk in chunks}  # in order, each once
     if not _knows(found, devices, live=live):
         found = _enter(connection, key, devices, now, live=live)

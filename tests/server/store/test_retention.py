@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, func, insert, select, update
+from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, event, func, insert, select, update
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
@@ -13,6 +13,7 @@ from memagent_server.store import compaction, cutting, retention
 from memagent_server.store.compaction import finish
 from memagent_server.store.history import read_chunks, read_summaries
 from memagent_server.store.models import Base, Run, Stream
+from memagent_server.store.models import Batch as StoredBatch
 from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.retention import Limits, drop_rollups, drop_run, drop_samples, find_old
 from memagent_server.store.runs import finish_run, get_run, start_run
@@ -103,6 +104,8 @@ def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(databa
 def test_a_run_whose_samples_are_gone_may_go_on(database, record):
     record()
     drop_samples(database, "r", ENDED_AT + 1)
+    with database.write() as session:
+        assert session.scalar(select(func.count()).select_from(StoredBatch)) == 0
     record("r", finished=False)  # delivered again: nothing is doubled
     with database.write() as session:
         columns = {"step": [60, 61], "allocated_bytes": [1, 2]}
@@ -244,3 +247,21 @@ def _value(column) -> object:
         if isinstance(column.type, kind):
             return value
     return 1 if column.type.python_type is int else "x"
+
+
+def test_what_is_old_is_found_by_an_index(sqlite_database):
+    asked = []
+
+    def note(connection, cursor, statement, parameters, *_):
+        if statement.startswith("SELECT"):
+            asked.append((statement, parameters))
+
+    event.listen(sqlite_database.engine, "before_cursor_execute", note)
+    with sqlite_database.read() as session:
+        find_old(session, Limits(1.0, 1.0), sizes=False)
+    event.remove(sqlite_database.engine, "before_cursor_execute", note)
+    with sqlite_database.engine.connect() as connection:
+        for statement, parameters in asked:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            assert "USING INDEX ix_runs_" in plan[0].detail, plan
+    assert len(asked) == 3

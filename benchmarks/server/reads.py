@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -147,7 +149,7 @@ def _fill_list(database: Database, runs: int) -> None:
     rows = (
         {
             "id": f"run-{number}", "project": f"project-{number % PROJECTS}", "name": f"name-{number}", "user": "somebody",
-            "host": "host", "status": STATUSES[number % 7 % 4], "created_at": 1e9 + number, "last_seen_at": 1e9 + number,
+            "host": "host", "is_archived": False, "peak_ratio": 0.5, "status": STATUSES[number % 7 % 4], "created_at": 1e9 + number, "last_seen_at": 1e9 + number,
             "finished_at": 1.5e9 + number, "config": {}, "tags": [], "environment": {},
         }
         for number in range(runs)
@@ -202,9 +204,8 @@ def _chart(run_id: str, first: int | None = None, width: int = 0) -> str:
 
 
 def _cursor(number: int) -> str:
-    import base64
-
-    return base64.urlsafe_b64encode(f"{1e9 + number!r} run-{number}".encode()).decode().rstrip("=")
+    """Of the page that ends with that run: see `run_list`."""
+    return base64.urlsafe_b64encode(json.dumps([1e9 + number, f"run-{number}"]).encode()).decode().rstrip("=")
 
 
 def _times(ask: Callable[[str], bytes], path: str, requests: int) -> list[float]:

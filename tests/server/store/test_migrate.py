@@ -11,16 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
+from memagent.wire.columns import pack, unpack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart, SnapshotMessage
 from memagent_server.store import migrate
+from memagent_server.store.chunks import pack_stats, stats_of
+from memagent_server.store.compaction import finish
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
-from memagent_server.store.models import Alert, Base, Incident, Notification, Stream
+from memagent_server.store.models import Alert, Base, Incident, Notification, Stream, WatchMark
+from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import RunQuery, list_runs, start_run
 from memagent_server.store.samples import add_batch, read_samples
+from memagent_server.store.series import series
 from memagent_server.store.snapshots import add_snapshot, list_snapshots, viewer_of
 from memagent_server.store.tokens import create_token, list_tokens
 
@@ -251,3 +256,69 @@ def test_an_upgrade_that_is_interrupted_leaves_nothing_behind(empty, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         migrate.upgrade(empty)
     assert inspect(empty.engine).get_table_names() == []
+
+
+def _old_chunks(database):
+    """What 0008 has: two chunks with samples, one whose samples were let go of, and a watch that has seen the first two."""
+    with database.engine.begin() as connection:
+        connection.execute(text(
+            "INSERT INTO runs (id, project, name, status, attempt, world_size, step, created_at, last_seen_at, config, tags, environment) "
+            "VALUES ('r', 'p', 'n', 'completed', 0, 1, 0, 1.0, 1.0, '{}', '[]', '{}')"
+        ))  # fmt: skip
+        connection.execute(text(
+            "INSERT INTO streams (id, run_id, rank, attempt, is_current, device, kind, name, samples, chunks, latest) "
+            "VALUES (7, 'r', 0, 0, :yes, 'D', 'cuda', 'D', 60, 3, '{}')"
+        ), {"yes": True})  # fmt: skip
+        for seq, rows in enumerate((10, 20, 30)):
+            steps = list(range(100 * seq, 100 * seq + rows))
+            columns = {"step": steps, "allocated_bytes": [5 * step for step in steps]}
+            connection.execute(text(
+                "INSERT INTO chunks (stream_id, seq, first_step, last_step, rows, received_at, stats, packed) "
+                "VALUES (7, :seq, :first, :last, :rows, 3.0, :stats, :packed)"
+            ), {
+                "seq": seq, "first": steps[0], "last": steps[-1], "rows": rows, "stats": pack_stats(stats_of(columns)),
+                "packed": b"" if seq == 0 else pack(columns),
+            })  # fmt: skip
+        connection.execute(text("INSERT INTO watches (stream_id, seq, states) VALUES (7, 1, '{}')"))
+
+
+def test_chunks_are_numbered_by_their_samples_and_back(empty):
+    """0009; what was compacted and rolled up meanwhile comes back as chunks that the version before can read."""
+    migrate.upgrade(empty, "0008")
+    _old_chunks(empty)
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        kept = session.execute(select(StoredChunk.run_id, StoredChunk.seq, StoredChunk.rows).order_by(StoredChunk.seq))
+        assert kept.all() == [("r", 9, 10), ("r", 29, 20), ("r", 59, 30)]
+        assert session.scalar(select(WatchMark.seq)) == 29
+        [(first, _), (second, _)] = [(seq, columns) for seq, columns in read_samples(session, 7)]
+        assert (first, second) == (29, 59)
+    finish(empty, "r")
+    with empty.read() as session:
+        assert session.scalars(select(StoredChunk.rows)).all() == [50]
+        chart = series(session, "r", fields=["allocated_bytes"], attempt=0, points=2000)
+        assert (chart["samples"], chart["step"][0]) == (60, 9)  # of the first ten there is the summary
+    migrate.downgrade(empty, "0008")
+    with empty.engine.connect() as connection:
+        rows = connection.execute(text("SELECT seq, first_step, rows, packed FROM chunks ORDER BY seq")).all()
+        assert [(row.seq, row.first_step, row.rows) for row in rows] == [(0, 0, 10), (1, 100, 50)]
+        assert rows[0].packed == b""
+        assert unpack(bytes(rows[1].packed))["step"] == [*range(100, 120), *range(200, 230)]
+        assert connection.execute(text("SELECT seq FROM watches")).scalar() == 0
+        assert connection.execute(text("SELECT chunks FROM streams")).scalar() == 2
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        assert [seq for seq, _ in read_samples(session, 7)] == [59]
+
+
+@pytest.mark.postgres
+def test_samples_are_partitioned_by_run_on_postgresql(postgres_url):
+    database = Database(postgres_url)
+    with database.engine.connect() as connection:
+        for table in ("chunks", "rollups"):
+            count = text("SELECT count(*) FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)")
+            assert connection.execute(count, {"table": table}).scalar() == 16
+        plan = "EXPLAIN SELECT packed FROM chunks WHERE stream_id = 1 AND run_id = 'r' AND seq > 5"
+        asked = "\n".join(row[0] for row in connection.execute(text(plan)))
+    database.close()
+    assert asked.count("Index Scan") + asked.count("Bitmap Heap Scan") == 1  # one partition

@@ -52,6 +52,7 @@ def upgrade() -> None:
         postgresql_where=sa.text("NOT is_compacted"),
     )
     op.add_column("runs", sa.Column("keeps", sa.String(20), server_default="samples", nullable=False))
+    op.create_index("ix_runs_archived_project_status", "runs", ["is_archived", "project", "status", "created_at", "id"])
     op.create_index(
         "ix_runs_keeps", "runs", ["keeps", "finished_at"], sqlite_where=_KEEPS_MORE, postgresql_where=_KEEPS_MORE
     )
@@ -59,6 +60,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_runs_keeps", "runs")
+    op.drop_index("ix_runs_archived_project_status", "runs")
     op.drop_column("runs", "keeps")
     op.drop_index("ix_streams_uncompacted", "streams")
     for name in ("is_compacted", "rolled_seq", "compacted_seq"):

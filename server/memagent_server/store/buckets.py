@@ -98,6 +98,13 @@ def cut(
     return Buckets(seq - rows + stops, stops - starts, stats)
 
 
+def stats_of_columns(columns: Mapping[str, tuple[Array, NDArray[np.bool_] | None]]) -> Stats:
+    """Minimum, maximum and last of a chunk's columns."""
+    rows = len(next(iter(columns.values()))[0])
+    (_, _, stats) = next(cut(rows - 1, columns, 0, rows, rows).each())
+    return stats
+
+
 def chain(parts: Sequence[Buckets]) -> Buckets:
     """One behind the other."""
     parts = [part for part in parts if len(part)]

@@ -22,13 +22,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from memagent.errors import WireError
-from memagent_server.store.buckets import gather
-from memagent_server.store.chunks import pack_stats, stats_of, unpack_stats
+from memagent_server.store.buckets import gather, stats_of_columns
+from memagent_server.store.chunks import pack_stats, unpack_stats
 from memagent_server.store.cutting import UNIT_ROWS, Piece, cut
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Chunk, Run, Stream
-from memagent_server.store.packing import kinds_of, seal, unseal
+from memagent_server.store.packing import seal, unseal_arrays
 from memagent_server.store.rollups import Levels
 from memagent_server.store.runs import lock_run
 
@@ -204,14 +204,15 @@ def _source(due: Due, seq: int, rows: int, received_at: float, packed: bytes) ->
     piece = Piece(rows=rows, seq=seq, received_at=received_at)
     if packed:
         try:
-            piece.columns, piece.kinds = unseal(packed), kinds_of(packed)
+            piece.parts.append((unseal_arrays(packed), 0, rows))
         except WireError as error:
             log.error("chunk %d of stream %d stays as it is: %s", seq, due.stream_id, error)
     return piece
 
 
 def _row(due: Due, piece: Piece) -> dict[str, Any]:
-    stats = stats_of(piece.columns)
+    columns = piece.columns()
+    stats = stats_of_columns(columns)
     return {
         "run_id": due.run_id,
         "stream_id": due.stream_id,
@@ -221,7 +222,7 @@ def _row(due: Due, piece: Piece) -> dict[str, Any]:
         "rows": piece.rows,
         "received_at": piece.received_at,
         "stats": pack_stats(stats),
-        "packed": seal(piece.columns, piece.kinds),
+        "packed": seal(columns),
     }
 
 

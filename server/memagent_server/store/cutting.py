@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from memagent.wire.columns import MAX_COLUMNS, Value
-from memagent.wire.fields import Kind
+import numpy as np
+
+from memagent.wire.columns import MAX_COLUMNS
+from memagent_server.store.packing import Column, Columns, Mask
 
 UNIT_ROWS = 512
 
 
 @dataclass
 class Piece:
-    """Consecutive samples; `seq` is the place of the last one. Without `columns` it is a chunk that stays as it is."""
+    """Consecutive samples; `seq` is the place of the last one. Without `parts` it is a chunk that stays as it is."""
 
-    kinds: dict[str, Kind] = field(default_factory=dict)
-    columns: dict[str, list[Value]] = field(default_factory=dict)
+    parts: list[tuple[Columns, int, int]] = field(default_factory=list)
+    """Columns of a chunk, and from which to before which row they are meant."""
     rows: int = 0
     seq: int = -1
     received_at: float = 0.0
@@ -25,13 +27,32 @@ class Piece:
 
     @property
     def stays(self) -> bool:
-        return not self.columns
+        return not self.parts
+
+    def columns(self) -> Columns:
+        """All parts in one."""
+        names = dict.fromkeys(name for columns, _, _ in self.parts for name in columns)
+        return {name: self._column(name) for name in names}
 
     def rest(self, after_seq: int) -> Piece:
-        """The part behind a place within it."""
+        """What stands behind a place within it; it has one part."""
+        ((columns, _, end),) = self.parts
         rows = self.seq - after_seq
-        columns = {name: values[-rows:] for name, values in self.columns.items()}
-        return Piece(self.kinds, columns, rows, self.seq, self.received_at)
+        return Piece([(columns, end - rows, end)], rows, self.seq, self.received_at)
+
+    def _column(self, name: str) -> Column:
+        kind = next(columns[name][0].dtype for columns, _, _ in self.parts if name in columns)
+        values, masks = [], []
+        for columns, begin, end in self.parts:
+            known = columns.get(name)
+            values.append(np.zeros(end - begin, kind) if known is None else known[0][begin:end])
+            masks.append(None if known is not None and known[1] is None else _mask(known, begin, end))
+        if all(mask is None for mask in masks):
+            return np.concatenate(values), None
+        whole = [
+            np.ones(len(part), np.bool_) if mask is None else mask for part, mask in zip(values, masks, strict=True)
+        ]
+        return np.concatenate(values), np.concatenate(whole)
 
 
 def cut(sources: Iterable[Piece]) -> list[Piece]:
@@ -59,16 +80,25 @@ def cut(sources: Iterable[Piece]) -> list[Piece]:
 
 def _goes_on(piece: Piece, source: Piece, begin: int) -> bool:
     """Whether these samples may stand behind those that are there."""
-    is_one_kind = all(piece.kinds.get(name, kind) == kind for name, kind in source.kinds.items())
-    goes_back = (piece.columns["step"][-1] or 0) > (source.columns["step"][begin] or 0)
-    return is_one_kind and not goes_back and len({*piece.kinds, *source.kinds}) <= MAX_COLUMNS
+    last, _, end = piece.parts[-1]
+    columns = source.parts[0][0]
+    if last["step"][0][end - 1] > columns["step"][0][begin]:
+        return False
+    if columns.keys() == last.keys():
+        return all(columns[name][0].dtype == last[name][0].dtype for name in columns)
+    known = {name: of[0].dtype for each, _, _ in piece.parts for name, of in each.items()}
+    is_one_kind = all(known.get(name, of[0].dtype) == of[0].dtype for name, of in columns.items())
+    return is_one_kind and len({*known, *columns}) <= MAX_COLUMNS
 
 
 def _add(piece: Piece, source: Piece, begin: int, take: int) -> None:
-    for name in {**source.columns, **piece.columns}:
-        values = piece.columns.setdefault(name, [None] * piece.rows)
-        values.extend(source.columns[name][begin : begin + take] if name in source.columns else [None] * take)
-    piece.kinds.update(source.kinds)
+    piece.parts.append((source.parts[0][0], begin, begin + take))
     piece.rows += take
     piece.seq = source.seq - source.rows + begin + take
     piece.received_at = source.received_at
+
+
+def _mask(known: Column | None, begin: int, end: int) -> Mask:
+    if known is None or known[1] is None:
+        return np.zeros(end - begin, np.bool_)
+    return known[1][begin:end]

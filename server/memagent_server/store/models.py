@@ -84,6 +84,7 @@ class Run(Base):
         Index("ix_runs_archived_created", "is_archived", "created_at", "id"),
         Index("ix_runs_archived_project", "is_archived", "project", "created_at", "id"),
         Index("ix_runs_archived_status", "is_archived", "status", "created_at", "id"),
+        Index("ix_runs_archived_project_status", "is_archived", "project", "status", "created_at", "id"),
         Index("ix_runs_status_created", "status", "created_at", "id"),
         Index("ix_runs_archived_name", "is_archived", "name", "id"),
         Index("ix_runs_archived_peak", "is_archived", "peak_ratio", "id"),

@@ -7,15 +7,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import zlib
+from collections.abc import Container, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from memagent.errors import WireError
-from memagent.wire.columns import MAX_INT, MAX_RAW_BYTES, Value, pack, read_header, unpack
+from memagent.wire.columns import MAGIC, MAX_INT, MAX_RAW_BYTES, ChunkHeader, Value, read_header, unpack
+from memagent.wire.columns import Column as HeaderColumn
 from memagent.wire.fields import Kind
 from memagent_server.store.arrays import read_arrays
 
@@ -26,17 +29,50 @@ _MOST_BYTES = 2 * MAX_RAW_BYTES
 _TIME, _STEP, _DERIVED = "time_s", "step_s", "time_s@step_s"
 _EPOCH_S = float(2**30)
 """What the first time is measured from, so that its difference fits."""
+_KINDS: dict[str, Kind] = {"i": "int", "f": "float"}
+_encode_header = msgspec.msgpack.Encoder().encode
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+Column = tuple[Array, Mask | None]
+"""Values as int64 or float64, and which of them are there; None where all are."""
+Columns = dict[str, Column]
 
 
-def seal(columns: Mapping[str, Sequence[Value]], kinds: Mapping[str, Kind]) -> bytes:
+def seal(columns: Columns) -> bytes:
     """Pack columns of equal length for keeping."""
     derived = _derived(columns)
     if derived is not None:
-        columns = {_DERIVED if name == _TIME else name: values for name, values in columns.items()}
-        columns[_DERIVED], kinds = derived, {**kinds, _DERIVED: "int"}
-    chunk = pack(columns, codec="none", kind_of=kinds.__getitem__)
+        columns = {_DERIVED if name == _TIME else name: of for name, of in columns.items()}
+        columns[_DERIVED] = derived, None
+    raw = b"".join(part for of in columns.values() for part in _parts(*of))
+    steps, _ = columns["step"]
+    header = ChunkHeader(
+        rows=len(steps),
+        columns=[HeaderColumn(name, _KINDS[of[0].dtype.kind], of[1] is not None) for name, of in columns.items()],
+        codec="none",
+        raw_bytes=len(raw),
+        crc32=zlib.crc32(raw),
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+    )
+    head = _encode_header(header)
+    chunk = b"".join((MAGIC, len(head).to_bytes(4, "little"), head, raw))
     packed: bytes = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False).compress(chunk)
     return packed
+
+
+def _parts(values: Array, present: Mask | None) -> Iterator[bytes]:
+    """A column as `wire.columns` lays it out."""
+    if present is not None:
+        yield np.packbits(present, bitorder="little").tobytes()
+        # a missing value repeats the one before, which costs nothing after the difference is taken
+        newest = np.maximum.accumulate(np.where(present, np.arange(len(values)), -1))
+        values = np.where(newest >= 0, values[newest], 0)
+    before = np.concatenate(([0], values[:-1].view(np.int64)))
+    bits = values.view(np.int64)
+    moved = bits ^ before if values.dtype.kind == "f" else bits - before
+    yield moved.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
 def unseal(packed: bytes, *, only: Container[str] | None = None) -> dict[str, list[Value]]:
@@ -46,12 +82,10 @@ def unseal(packed: bytes, *, only: Container[str] | None = None) -> dict[str, li
     return {name: _listed(*column) for name, column in unseal_arrays(packed, only).items()}
 
 
-def unseal_arrays(
-    packed: bytes, only: Container[str] | None = None
-) -> dict[str, tuple[NDArray[Any], NDArray[np.bool_] | None]]:
-    """{column: values, and which are there, None where all are} of a stored chunk. Raises WireError."""
+def unseal_arrays(packed: bytes, only: Container[str] | None = None) -> Columns:
+    """The columns as arrays. Raises WireError."""
     arrays = read_arrays(_opened(packed))
-    found: dict[str, tuple[NDArray[Any], NDArray[np.bool_] | None]] = {}
+    found: Columns = {}
     for block in (arrays.ints, arrays.floats):
         for index, name in enumerate(block.names):
             present = None if block.present is None or block.present[index].all() else block.present[index]
@@ -78,36 +112,36 @@ def _opened(packed: bytes) -> bytes:
     return chunk
 
 
-def _derived(columns: Mapping[str, Sequence[Value]]) -> list[Value] | None:
-    times, steps = columns.get(_TIME), columns.get(_STEP)
-    if times is None or steps is None or _DERIVED in columns or None in times:
+def _derived(columns: Columns) -> Array | None:
+    if _TIME not in columns or _STEP not in columns or _DERIVED in columns:
         return None
-    taken = np.array(times, np.float64)
-    lengths = np.array([0.0 if step is None else step for step in steps], np.float64)
-    if not (np.isfinite(taken).all() and np.isfinite(lengths).all()):
+    (times, are_there), lengths = columns[_TIME], _lengths(*columns[_STEP])
+    if are_there is not None or times.dtype.kind != "f" or lengths.dtype.kind != "f":
         return None
-    moved = taken.view(np.int64) - _expected(taken[0], lengths).view(np.int64)
-    return moved.tolist() if np.abs(moved).max() < MAX_INT else None
+    if not (np.isfinite(times).all() and np.isfinite(lengths).all()):
+        return None
+    moved: Array = times.view(np.int64) - _expected(times[0], lengths).view(np.int64)
+    return moved if np.abs(moved).max() < MAX_INT else None
 
 
-def _times(moved: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+def _times(moved: Array, lengths: Array) -> Array:
     first = (np.array([_EPOCH_S]).view(np.int64) + moved[:1]).view(np.float64)[0]
-    times: NDArray[Any] = (_expected(first, lengths).view(np.int64) + moved).view(np.float64)
+    times: Array = (_expected(first, lengths).view(np.int64) + moved).view(np.float64)
     return times
 
 
-def _expected(first: float, lengths: NDArray[Any]) -> NDArray[Any]:
+def _expected(first: float, lengths: Array) -> Array:
     """What the times would be; of the first the epoch. `accumulate` adds one after the other, the same everywhere."""
     expected = np.add.accumulate(np.concatenate(([first], lengths[1:])))
     expected[0] = _EPOCH_S
     return expected
 
 
-def _lengths(values: NDArray[Any], present: NDArray[np.bool_] | None) -> NDArray[Any]:
+def _lengths(values: Array, present: Mask | None) -> Array:
     return values if present is None else np.where(present, values, 0.0)
 
 
-def _listed(values: NDArray[Any], present: NDArray[np.bool_] | None) -> list[Value]:
+def _listed(values: Array, present: Mask | None) -> list[Value]:
     found: list[Value] = values.tolist()
     if present is None:
         return found

@@ -46,7 +46,8 @@ def attach(
     predict: estimate what the run needs, once the first inputs are seen. preflight: try before the first step what no series shows
     coming, and say what will be needed: True for a checkpoint and the optimizer's state, a batch for an evaluation as well, or
     {"eval_batch": ..., "checkpoint": ...}, either of which may be a callable (docs/preflight.md). on_risk: called with a `Risk` on
-    the training thread at the next step boundary when the run is expected to run out of memory.
+    the training thread at the next step boundary when the run is expected to run out of memory. mirror: "wandb", "mlflow" or
+    "tensorboard", a run or writer of theirs, or several: where memory, forecasts and warnings are shown too (docs/integrations.md).
 
     Settings not given come from MEMAGENT_ variables (docs/settings.md). Without a server the run is recorded to a local file.
     Raises SettingError for arguments that make no sense; once it has returned, nothing of memagent raises into the script.
@@ -56,8 +57,6 @@ def attach(
     settings = Settings.from_environ(
         server=server, token=token, project=project, name=name, run_id=run_id, every=every, limit_bytes=limit_bytes
     )
-    if mirror is not None:
-        raise SettingError("mirror= is not available in this version: leave it out")
     options = make_options(
         config=config,
         tags=tags,
@@ -66,6 +65,7 @@ def attach(
         predict=predict,
         preflight=preflight,
         on_risk=on_risk,
+        mirror=mirror,
     )
     models, optimizers = _modules(model), _optimizers(optimizer)
     if settings.disabled:
@@ -84,12 +84,14 @@ def make_options(**options: Any) -> Options:
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:
         raise SettingError(f"there is no option {', '.join(unknown)}: see memagent.attach")
+    from memagent.mirror import requested as mirrored
     from memagent.preflight import requested
 
     checked = {
         "total_steps": _steps(options.get("total_steps")),
         "tags": _tags(options.get("tags")),
         "preflight": requested(options.get("preflight")),
+        "mirror": None if options.get("mirror") is None else mirrored(options["mirror"]),
     }
     return Options(**{**options, **checked})
 

@@ -27,7 +27,8 @@ _WORTH_TELLING = 0.05
 
 
 class Foresight:
-    """One rank's. `add_event` takes what is for the server; `prediction` gives the estimator's newest answer."""
+    """One rank's. `add_event` takes what is for the server; `prediction` gives the estimator's newest answer; `show_risk` gets each
+    risk at once, on any thread."""
 
     def __init__(
         self,
@@ -40,7 +41,9 @@ class Foresight:
         add_event: Callable[[Event], None],
         prediction: Callable[[], Estimate | None],
         on_suspicion: Callable[[Forecast], None] = lambda _: None,
+        show_risk: Callable[[Risk], None] = lambda _: None,
     ) -> None:
+        self._show_risk = show_risk
         self._sampler, self._guard, self._on_risk = sampler, guard, on_risk
         self._add_event, self._prediction = add_event, prediction
         self._is_first, self._sweep = rank == 0, Sweep()
@@ -123,6 +126,7 @@ class Foresight:
 
     def note_risk(self, risk: Risk) -> None:
         self._risks.append(risk)
+        self._show_risk(risk)
 
     def note_prediction(self, prediction: Estimate) -> None:
         """The server has it too: predictions travel by themselves."""

@@ -7,7 +7,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from memagent.identity import identify
+from memagent.errors import SettingError
+from memagent.guard import tell
+from memagent.identity import Identity, identify
+from memagent.mirror import Tracker, open_trackers, requested
 from memagent.run import Options, Run
 from memagent.settings import Settings
 
@@ -25,18 +28,30 @@ def newest_run() -> Run | None:
 def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: Options) -> Run:
     """A run of this process; one that `memagent run` began gives way to the script's own `attach` and keeps its id."""
     global _newest, _derived_ids  # noqa: PLW0603 - one process trains one run at a time
-    run_id = settings.run_id
-    for other in list(_runs):
-        if other.is_automatic and other.status == "running":
-            run_id = run_id or other.id
-            other.retire()
+    automatic = [other for other in _runs if other.is_automatic and other.status == "running"]
+    run_id = settings.run_id or next((other.id for other in automatic), None)
     identity = identify(run_id, ordinal=_derived_ids)
+    trackers = _find_trackers(settings, options, identity)
+    for other in automatic:
+        other.retire()
     _derived_ids += run_id is None
-    run = Run(settings, identity, models, optimizers, options)
+    run = Run(settings, identity, models, optimizers, options, trackers)
     run.announce()
     _runs.add(run)
     _newest = run
     return run
+
+
+def _find_trackers(settings: Settings, options: Options, identity: Identity) -> list[Tracker]:
+    """Raises SettingError where there is no run to mirror to; one that nobody attached by hand is recorded without."""
+    try:
+        wanted = requested(settings.mirror) if options.mirror is None else options.mirror
+        return open_trackers(wanted, run_id=identity.run_id, rank=identity.rank)
+    except SettingError as error:
+        if not options.automatic:
+            raise
+        tell(f"{error}; the run is recorded without a mirror")
+        return []
 
 
 def _abandon_all() -> None:

@@ -35,6 +35,7 @@ from memagent.html import card
 from memagent.identity import Identity
 from memagent.inquiry import HELD_BY_SOMEBODY, Inquiry
 from memagent.lastwords import LastWords
+from memagent.mirror import Mirror, Tracker
 from memagent.prediction import Predictor
 from memagent.preflight import Preflight, Request, checked
 from memagent.probe.discover import discover
@@ -63,6 +64,8 @@ class Options:
     predict: bool = True
     preflight: Request | None = None
     on_risk: Callable[[Risk], None] | None = None
+    mirror: tuple[Any, ...] | None = None
+    """As `memagent.mirror.requested` gives it; None: what the settings say."""
     automatic: bool = False
     """Begun by `memagent run`; gives way to the script's own attach."""
 
@@ -81,7 +84,13 @@ class Run:
     """One rank of one launch. Made by `memagent.attach`; also a context manager that finishes with the right status."""
 
     def __init__(
-        self, settings: Settings, identity: Identity, models: Sequence[Any], optimizers: Sequence[Any], options: Options
+        self,
+        settings: Settings,
+        identity: Identity,
+        models: Sequence[Any],
+        optimizers: Sequence[Any],
+        options: Options,
+        trackers: Sequence[Tracker] = (),
     ) -> None:
         self.settings, self.identity, self.options = settings, identity, options
         self.status: str = "running"
@@ -99,6 +108,14 @@ class Run:
             add_event=self._add_event,
             prediction=lambda: self.prediction,
             on_suspicion=self._suspect,
+            show_risk=self._show_risk,
+        )
+        self._mirror = Mirror(
+            trackers,
+            [probe.device for probe in self._probes],
+            identity.rank,
+            risks=self._foresight.outlook.risks,
+            predicted_bytes=lambda: self.prediction.peak_allocated_bytes if self.prediction else None,
         )
         stem = self._file_path().with_name(self._file_path().name.removesuffix(SUFFIX))
         self._inquiry = Inquiry(identity, self._sampler, self.guard, self._send_snapshot, stem)
@@ -294,6 +311,7 @@ class Run:
                     words = self._last_words.say(error, self._inquiry.suspects, self._inquiry.search)
                     self._collector.add_event(words)
                     self._last_words.report(words, self.prediction, self._inquiry.roots)
+                    self._mirror.warn(f"out of memory\n{describe_error(error)}", step=self.step, is_critical=True)
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 
@@ -364,6 +382,7 @@ class Run:
 
     def _observe(self, stream: str, columns: dict[str, list[Value]]) -> None:
         self._foresight.outlook.observe(stream, columns)
+        self._mirror.observe(stream, columns)
         self._inquiry.observe(stream, columns)
 
     def _note_end_of(self, phase: str) -> None:
@@ -384,6 +403,9 @@ class Run:
         if forecast.cause in HELD_BY_SOMEBODY:
             why = f"forecast at step {forecast.step:,}: {forecast.cause}"
             self._inquiry.suspect(why, host=forecast.cause == "host_memory", is_forecast=True)
+
+    def _show_risk(self, risk: Risk) -> None:
+        self._mirror.note_risk(risk)
 
     def _refresh(self) -> None:
         for probe in self._probes:
@@ -457,6 +479,7 @@ class Run:
         with self.guard.at("probe refresh"):
             self._refresh()
         self._collector.close()
+        self._mirror.close()
         if finish is not None:
             self._sender.put(parcel(self.id, finish))
         self._sender.close(FINISH_DEADLINE_S)

@@ -31,6 +31,7 @@ class Settings:
     directory: Path = Path("memagent-runs")
     every: int = 1
     limit_bytes: int | None = None
+    mirror: str | None = None
     disabled: bool = False
     raise_errors: bool = False
 
@@ -59,6 +60,7 @@ class Settings:
             directory=_directory(given.get("MEMAGENT_DIR")) or default_directory(environ),
             every=_every(every if every is not None else given.get("MEMAGENT_EVERY", 1)),
             limit_bytes=None if limit is None else parse_bytes(limit),
+            mirror=given.get("MEMAGENT_MIRROR") or None,
             disabled=_flag("MEMAGENT_DISABLED", given),
             raise_errors=_flag("MEMAGENT_RAISE", given),
         )

@@ -264,7 +264,8 @@ def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recor
         ({"optimizer": torch.optim.SGD}, "optimizer is a type"),
         ({"limit_bytes": "plenty"}, "24GiB"),
         ({"server": "localhost"}, "http"),
-        ({"mirror": "wandb"}, "not available"),
+        ({"mirror": "aim"}, "mirror is 'aim': give wandb, mlflow, tensorboard"),
+        ({"mirror": ["tensorboard", 5]}, "mirror is a int"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_hooked(training, arguments, words):

@@ -18,6 +18,7 @@ from memagent.errors import MemagentError
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import status_of
 from memagent.launch import newest_run
+from memagent.mirror import requested
 from memagent.run import Run
 from memagent.settings import Settings
 from memagent.units import format_bytes, parse_bytes
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     budget = parse_bytes(arguments.fail_over) if arguments.fail_over else None
     settings = Settings.from_environ(server=arguments.server, project=arguments.project, name=arguments.name)
+    requested(settings.mirror)  # said before the script begins, not after its first forward
     if not arguments.module and not Path(arguments.target).is_file():
         raise MemagentError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
     launched = arguments.module and through_launcher(arguments.target, arguments.arguments, _own_options(arguments))

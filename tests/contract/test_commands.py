@@ -1,0 +1,63 @@
+"""What docs tell people to type exists: every `memagent` command in them has its verb and its options."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import VERBS, main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LAUNCHERS = ("run",)
+"""What follows their script is the script's own."""
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Words of each command, from code spans and from blocks that a shell would read."""
+    text = page.read_text()
+    spans = re.findall(r"(?<!`)`(memagent [^`\n]+)`", text)
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.split("#")[0] for block in blocks for line in block.splitlines()]
+    return [
+        words
+        for line in [*spans, *lines]
+        if (words := line[line.index("memagent ") :].split() if re.search(r"(^|[ ;|])memagent [a-z]", line) else [])
+    ]
+
+
+def before_the_script(words: list[str]) -> list[str]:
+    return words[: next((n for n, word in enumerate(words) if re.fullmatch(r"-m|\w+\.py", word)), len(words))]
+
+
+@cache
+def help_of(*words: str) -> str:
+    """What `--help` says, of a verb or of one of its actions."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+        main([*words, "--help"])
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_the_docs_exists(page):
+    for _, verb, *words in commands(page):
+        if not verb.isalpha() or verb.isupper():
+            continue
+        assert verb in VERBS, f"memagent {verb}"
+        rest = before_the_script(words) if verb in LAUNCHERS else words
+        told = help_of(verb)
+        if (
+            verb not in LAUNCHERS
+            and rest
+            and re.fullmatch(r"[a-z]+", rest[0])
+            and re.search(rf"[{{|, ]{rest[0]}[}}|,\s]", told)
+        ):
+            told += help_of(verb, rest[0])
+        for option in (word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("--")):
+            assert re.search(rf"{re.escape(option)}\b", told), f"memagent {verb} {' '.join(rest)}: {option}"

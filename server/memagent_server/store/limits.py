@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import event, false, select
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy.orm import LoaderCriteriaOption, ORMExecuteState, Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.store.models import Alert, Base, DeviceContext, RuleSetting, Run, Stream
@@ -44,6 +44,19 @@ def _limit(state: ORMExecuteState) -> None:
         state.statement = state.statement.options(*(reading if state.is_select else changing))
 
 
+class _Limit(LoaderCriteriaOption):
+    """A criterion that holds for an alias that is joined, too: SQLAlchemy (2.0 and 2.1) turns it to the alias in WHERE, but not in ON."""
+
+    _traverse_internals = (
+        LoaderCriteriaOption._traverse_internals
+    )  # what tells it apart in the cache of statements, as its parent
+
+    def _resolve_where_criteria(self, ext_info: Any) -> ColumnElement[bool]:
+        criterion = super()._resolve_where_criteria(ext_info)
+        turned: ColumnElement[bool] = ext_info._adapter.traverse(criterion) if ext_info.is_aliased_class else criterion
+        return turned
+
+
 @lru_cache(maxsize=256)
 def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
     """Loader options for statements that read, and for those that change."""
@@ -53,8 +66,8 @@ def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
         if model in SHARED:
             continue
         seen = (*projects, EVERY_PROJECT) if model is RuleSetting else projects
-        reading.append(with_loader_criteria(model, belongs(model, seen), include_aliases=True))
-        changing.append(with_loader_criteria(model, belongs(model, projects), include_aliases=True))
+        reading.append(_Limit(model, belongs(model, seen), include_aliases=True))
+        changing.append(_Limit(model, belongs(model, projects), include_aliases=True))
     return reading, changing
 
 

@@ -54,7 +54,7 @@ _WORDS = {
     422: "A field or parameter is missing, unknown, of the wrong type or out of range; `field` names it.",
     429: "Too much, or too many wrong tokens from this address: try again after `Retry-After` seconds.",
     500: "Something went wrong inside; the server's log says what, under the `request_id`.",
-    501: "The server lacks a package that this needs; `detail` says which.",
+    501: "The server lacks an optional package that this needs; the detail names it.",
     502: "The channel did not take it.",
     503: "The database is busy or away: try again after `Retry-After` seconds.",
 }

@@ -51,6 +51,7 @@ class Health(TypedDict):
 
 class Ready(TypedDict):
     status: Literal["ready"]
+    workers: Annotated[int, Meta(description="How many workers are at work.")]
 
 
 JsonObject = dict[str, Any]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
 from flask import Flask, current_app, request
 
 from memagent.wire.codec import JSON
@@ -20,6 +19,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 API = "/api/"
 _MARK = "memagent_operation"
+_ANYTHING = "*/*"
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,20 @@ def check_request() -> None:
     found = operation_of(view)
     if found is None or not request.path.startswith(API):
         return
-    known = [field.encode_name for field in msgspec.structs.fields(found.query)]
+    if request.query_string:
+        _check_parameters(found.query.__struct_encode_fields__)
+    accept = request.environ.get("HTTP_ACCEPT", _ANYTHING)
+    if accept != _ANYTHING and not any(request.accept_mimetypes[kind] > 0 for kind in found.media):
+        raise Problem(
+            406, f"this answers with {' or '.join(found.media)}: name it in the header Accept, or leave that out"
+        )
+
+
+def _check_parameters(known: tuple[str, ...]) -> None:
     for name in request.args:
         if name not in known:
             raise Problem(422, f"{name!r} is no parameter of this; {_listed(known)}", field=name)
-    given = list(found.media)
-    if "Accept" in request.headers and not any(request.accept_mimetypes[kind] > 0 for kind in given):
-        raise Problem(406, f"this answers with {' or '.join(given)}: name it in the header Accept, or leave that out")
 
 
-def _listed(known: list[str]) -> str:
+def _listed(known: tuple[str, ...]) -> str:
     return f"there are {', '.join(known)}" if known else "it has none"

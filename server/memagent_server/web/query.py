@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, Union, get_args
 
 import msgspec
 from flask import request
 from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo
 
 from memagent_server.problems import Problem
 from memagent_server.shapes.queries import Query
@@ -28,16 +29,24 @@ def read(kind: type[Q]) -> Q:
     An empty text or list is one that was not given; an empty number or choice makes no sense.
     """
     found: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        name, type_ = field.encode_name, _schema(field.type).get("type")
-        given = _joined(name) if type_ == "array" else text(name)
-        if given is None and name in request.args and type_ not in ("array", "string"):
-            given = ""
+    for field, type_ in _fields(kind):
+        name = field.encode_name
+        given = None
+        if name in request.args:
+            given = _joined(name) if type_ == "array" else text(name)
+            if given is None and type_ not in ("array", "string"):
+                given = ""
         if given is not None:
             found[field.name] = _value(name, given, field.type)
         elif field.default is NODEFAULT:
             raise Problem(422, f"{name} is needed: {_wanted(field.type)}", field=name)
     return kind(**found)
+
+
+@cache
+def _fields(kind: type[Query]) -> list[tuple[FieldInfo, str | None]]:
+    """The parameters, and what JSON would call their types."""
+    return [(field, _schema(field.type).get("type")) for field in msgspec.structs.fields(kind)]
 
 
 def _value(name: str, given: str, kind: Any) -> Any:

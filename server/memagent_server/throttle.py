@@ -8,10 +8,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import math
-import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -29,15 +27,18 @@ _LOGIN = ("POST", "/login")
 
 
 class Throttle:
-    """Failures by address, and tokens that were right. `clock` is monotonic, in seconds."""
+    """Failures by address, and tokens that were right. `clock` is monotonic, in seconds. What is asked for each request takes no lock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock, self._key = clock, threading.Lock(), secrets.token_bytes(16)
+        self._clock, self._lock = clock, threading.Lock()
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._right: OrderedDict[int, None] = OrderedDict()
+        """Python's keyed hashes of them: a token that happens to have the same is listened to, no more."""
 
     def wait_s(self, address: str) -> float:
         """Seconds until this address is heard again; 0 where it is."""
+        if not self._failures:
+            return 0.0
         with self._lock:
             failures = self._failures.get(_network(address))
             if failures is None or len(failures) < MOST:
@@ -48,19 +49,20 @@ class Throttle:
         with self._lock:
             failures = self._failures.setdefault(_network(address), deque(maxlen=MOST))
             failures.append(self._clock())
-            _forget_oldest(self._failures, _network(address))
+            self._failures.move_to_end(_network(address))
+            while len(self._failures) > _KEPT:
+                self._failures.popitem(last=False)
 
     def note_right(self, token: str) -> None:
+        if hash(token) in self._right:
+            return
         with self._lock:
-            self._right[self._digest(token)] = None
-            _forget_oldest(self._right, self._digest(token))
+            self._right[hash(token)] = None
+            while len(self._right) > _KEPT:
+                self._right.popitem(last=False)
 
     def was_right(self, token: str) -> bool:
-        with self._lock:
-            return self._digest(token) in self._right
-
-    def _digest(self, token: str) -> bytes:
-        return hashlib.blake2b(token.encode(), key=self._key, digest_size=16).digest()
+        return hash(token) in self._right
 
 
 def install(app: Flask) -> None:
@@ -107,9 +109,3 @@ def _network(address: str) -> str:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((found, 64), strict=False))
     return str(found)
-
-
-def _forget_oldest(kept: OrderedDict[str, deque[float]] | OrderedDict[bytes, None], newest: str | bytes) -> None:
-    kept.move_to_end(newest)  # type: ignore[arg-type]
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)

@@ -151,7 +151,11 @@ class Database:
 
 
 def _create(url: str) -> Engine:
-    options: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
+    options: dict[str, Any] = {
+        "json_serializer": _to_json,
+        "json_deserializer": msgspec.json.decode,
+        "hide_parameters": True,  # errors are logged, and what people wrote does not belong there
+    }
     try:
         if url.startswith("sqlite"):
             engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **options)

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from sqlalchemy import text
 
 SECRET = "s3cr3t-0f-th3-s3rv3r"
 ENVIRON = {
@@ -71,6 +72,19 @@ def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
     shown = [answer.body.decode() for answer in answers if SECRET in answer.body.decode()]
     assert shown == []
     assert SECRET not in str([answer.headers for answer in answers]), "a session's cookie holds no token"
+
+
+def test_an_error_of_the_database_logs_the_statement_and_not_what_it_was_to_store(
+    sqlite_client, sqlite_database, caplog
+):
+    with sqlite_database.engine.begin() as connection:
+        connection.execute(
+            text("CREATE TRIGGER no BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'the trigger'); END")
+        )
+    run = {"run_id": "r", "name": SECRET, "config": {"url": f"https://ana:{SECRET}@far.example"}, "tags": [SECRET]}
+    assert sqlite_client.post("/api/v1/runs", json=run).status_code == 503
+    assert "the trigger" in caplog.text and "INSERT INTO runs" in caplog.text
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize("arguments", [("serve", "--listen", "127.0.0.1:0"), ("db", "current"), ("token", "list")])

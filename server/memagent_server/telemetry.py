@@ -45,7 +45,10 @@ REQUEST_SECONDS = Figure(
 )  # fmt: skip
 BATCH_SAMPLES = Figure("memagent_batch_samples", "Samples of a batch that was stored.", buckets=_SAMPLES)
 BATCH_BYTES = Figure("memagent_batch_bytes", "Size of a batch as it was sent.", buckets=_BYTES)
-FIGURES = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES)
+BATCH_STORE_SECONDS = Figure(
+    "memagent_batch_store_seconds", "Time from a checked batch to its commit, with the wait for its turn.", buckets=_SECONDS
+)  # fmt: skip
+FIGURES = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS)
 
 
 class Telemetry:
@@ -58,6 +61,7 @@ class Telemetry:
         self.request_seconds = self._histogram(REQUEST_SECONDS)
         self.batch_samples = self._histogram(BATCH_SAMPLES)
         self.batch_bytes = self._histogram(BATCH_BYTES)
+        self.batch_store_seconds = self._histogram(BATCH_STORE_SECONDS)
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         """By method, route and status: to ask prometheus-client each time takes longer than to count."""
 
@@ -71,9 +75,10 @@ class Telemetry:
         count.inc()
         seconds.observe(duration_s)
 
-    def note_batch(self, samples: int, sent_bytes: int | None) -> None:
+    def note_batch(self, samples: int, sent_bytes: int | None, store_s: float) -> None:
         self.batch_samples.observe(samples)
         self.batch_bytes.observe(sent_bytes or 0)
+        self.batch_store_seconds.observe(store_s)
 
     def _counter(self, figure: Figure) -> Counter:
         return Counter(figure.name, figure.help, figure.labels, registry=self.registry)

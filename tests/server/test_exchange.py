@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
 from memagent_server.logs import FIELDS
+from memagent_server.metrics import exposition
 
 
 @pytest.fixture
@@ -67,4 +69,19 @@ def test_requests_and_batches_are_counted_by_route_and_not_by_run(sqlite_client)
     assert f'memagent_http_requests_total{{method="POST",route="{route}",status="200"}} 2.0' in found
     assert f'memagent_http_request_seconds_count{{route="{route}"}} 2.0' in found
     assert 'memagent_http_requests_total{method="GET",route="none",status="404"} 1.0' in found
-    assert "memagent_batch_samples_sum 6.0" in found and "memagent_batch_bytes_count 2.0" in found
+    assert "memagent_batch_samples_sum 6.0" in found and "memagent_batch_store_seconds_count 2.0" in found
+
+
+def test_the_counts_are_there_when_a_thread_makes_the_exposition(sqlite_client, monkeypatch):
+    """Beyond so many streams no request waits for a scrape: the thread that makes it serves no request, and has no app of its own."""
+    monkeypatch.setattr(exposition, "LIVE_STREAMS", -1)
+    monkeypatch.setattr(exposition, "REFRESH_S", 0.0)
+    sqlite_client.get("/metrics")
+    sqlite_client.get("/api/v1/runs")
+    wanted, until = (
+        'memagent_http_requests_total{method="GET",route="/api/v1/runs",status="200"} 1.0',
+        time.monotonic() + 10,
+    )
+    while wanted not in sqlite_client.get("/metrics").text:
+        assert time.monotonic() < until, "nobody makes it anew"
+        time.sleep(0.02)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from flask import Blueprint, Response, request
 from sqlalchemy import Connection
 
@@ -84,8 +86,9 @@ def post_batch(run_id: str) -> Response:
         commands = _commands(connection, run_id, batch, risk) if live else []
         return BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands)
 
+    began = time.perf_counter()
     reply = context.database.together(take)
-    telemetry.current().note_batch(reply.accepted, request.content_length)
+    telemetry.current().note_batch(reply.accepted, request.content_length, time.perf_counter() - began)
     return json_answer(reply)
 
 

@@ -22,7 +22,8 @@ _OTHER_NAMES = ("escaping=dots", "escaping=values")
 
 @blueprint.record
 def _install(state: BlueprintSetupState) -> None:
-    state.app.extensions[_EXTENSION] = _of(state.app.extensions[EXTENSION])
+    counted: telemetry.Telemetry = state.app.extensions[telemetry.EXTENSION]
+    state.app.extensions[_EXTENSION] = _of(state.app.extensions[EXTENSION], counted)
 
 
 @blueprint.get("/metrics")
@@ -38,16 +39,16 @@ def get_metrics() -> Response:
     return response
 
 
-def _of(context: Context) -> Exposition:
+def _of(context: Context, counted: telemetry.Telemetry) -> Exposition:
     most = context.settings.metrics_streams
-    return Exposition(context.database, context.clock, time.monotonic, most, lambda: telemetry.current().collector())
+    return Exposition(context.database, context.clock, time.monotonic, most, counted.collector)
 
 
 def _exposition() -> Exposition:
     """The one of this process; for a token that is limited to projects one of its own, which nobody else is shown."""
     context = current()
     shared: Exposition = current_app.extensions[_EXTENSION]
-    return _of(context) if context.database.is_limited else shared
+    return _of(context, telemetry.current()) if context.database.is_limited else shared
 
 
 def _written(scraped: Scraped, accept: str, *, compressed: bool) -> tuple[bytes, str]:

@@ -285,10 +285,13 @@ class Evaluator:
 
     def _close(self, run_id: str, followed: Collection[int], now: float) -> None:
         """Read to the end what is not followed any more, and end the alerts of what is over."""
-        mine = [key for key, watch in self._watches.items() if watch.run_id == run_id and key not in followed]
         with self._database.read() as session:
             run = get_run(session, run_id)
             streams = heads_of_run(session, run_id) if run is not None else []
+        is_over = run is None or run.status != "running"  # it may have ended since this turn began to follow it
+        mine = [
+            key for key, watch in self._watches.items() if watch.run_id == run_id and (is_over or key not in followed)
+        ]
         unread = [stream for stream in streams if stream.id in mine and self._has_moved(stream)]
         if run is not None and unread:
             self._follow(unread, {run_id: Running(run.project, run.total_steps)}, now)

@@ -204,6 +204,25 @@ def test_a_new_launch_ends_what_was_open_of_the_older_one(bench, status, state):
         assert get_run(session, "r").status == "running"
 
 
+def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypatch):
+    bench.start()
+    bench.feed(0, 500, leak, seq=0)
+    bench.worker.evaluate()
+    looks = bench.worker._evaluator._look_at_runs
+
+    def die_meanwhile(*arguments):
+        looks(*arguments)
+        bench.feed(500, 1450, leak, seq=1)
+        bench.finish("oom", 1450)
+
+    bench.now += 10  # so that it looks at whole runs, after it has followed them
+    monkeypatch.setattr(bench.worker._evaluator, "_look_at_runs", die_meanwhile)
+    bench.worker.evaluate()
+    monkeypatch.undo()
+    bench.worker.evaluate()
+    assert [(item["rule"], item["state"]) for item in bench.incidents()] == [("oom_forecast", "oom")]
+
+
 def test_absence_of_data_resolves_nothing(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)

@@ -117,6 +117,6 @@ def test_a_refusal_for_good_is_on_the_record(start_server, tmp_path):
         load.wait_for(2)
         batch = {"seq": len(load.record.made) + 20, "chunks": []}  # somebody else took a number of this rank
         assert server.post("/api/v1/runs/r/batches", batch).status == 200
-        load.wait_for(25)
-        assert any("409" in message for message in load.record.wrong)
+        load.wait_until_told(" answered 409 ")
+        assert any(" answered 409 " in message for message in load.record.wrong)
         assert not load.drain(0.1)

@@ -79,6 +79,10 @@ def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(server, te
         page.emulate_media(color_scheme="dark")
         until(lambda: pixels(page, "curve-allocated") > 150)
         assert pixels(page, "grid") > 500
+        page.emulate_media(media="print")  # in light, and back to dark afterwards
+        until(lambda: pixels(page, "curve-allocated") > 150)
+        page.emulate_media(media="screen")
+        until(lambda: pixels(page, "curve-allocated") > 150)
     for name in ("curve-allocated", "curve-peak", "curve-reserved", "curve-device", "curve-limit", "curve-predicted"):
         assert pixels(page, name) > 150, name
     for number in (1, 2, 3):

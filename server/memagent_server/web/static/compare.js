@@ -1,6 +1,6 @@
 // The compare page's chart: one curve a run, aligned by step, by time since the run's first sample, or by tokens where a scalar counts
 // them. The address holds curve and alignment (?curve=, ?by=). Zooming asks the server for each run's part of the window anew.
-import { axis, entry, isMove, property, selection, size } from "./plot.js";
+import { axis, entry, isMove, property, selection, size, whenColoursChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, compact, count, elapsed, short, tick } from "./text.js";
 
 const place = document.getElementById("compare-chart");
@@ -264,7 +264,7 @@ document.addEventListener("memagent:refreshed", () => {
   runs = fresh;
   load();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+whenColoursChange(() => {
   colours = readColours();
   if (chart) draw();
 });

@@ -1,6 +1,6 @@
 // The ranks of a run as a heat map: a row a rank, a column a stretch of steps, the colour is the share of the limit. It shows the window
 // that the memory chart shows (run.js tells of it by "memagent:window"). The same figures go into a table.
-import { property } from "./plot.js";
+import { property, whenColoursChange } from "./plot.js";
 import { bytes, count } from "./text.js";
 
 const place = document.getElementById("heat");
@@ -164,6 +164,6 @@ document.addEventListener("memagent:window", (event) => {
   load();
 });
 document.addEventListener("memagent:refreshed", () => performance.now() - asked > REFRESH_S * 1000 && load());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => grid && draw());
+whenColoursChange(() => grid && draw());
 new ResizeObserver(() => grid && draw()).observe(place);
 load();

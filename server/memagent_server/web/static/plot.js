@@ -4,6 +4,11 @@ export function property(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+// Light becomes dark in the evening, and either is printed in light.
+export function whenColoursChange(redraw) {
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", redraw);
+}
+
 // `colours` is asked anew at each drawing: people change between light and dark.
 export function axis(colours, more) {
   return {

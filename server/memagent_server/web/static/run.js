@@ -2,7 +2,7 @@
 // Every curve is drawn as the band between the minimum and maximum of its buckets, so that no spike disappears; zooming asks the
 // server for the window anew, down to single steps. What is drawn besides the series comes in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
-import { axis, entry, isMove, newest, property, selection, size } from "./plot.js";
+import { axis, entry, isMove, newest, property, selection, size, whenColoursChange } from "./plot.js";
 import { savePicture } from "./picture.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
 
@@ -450,7 +450,7 @@ ranksButton?.addEventListener("click", () => {
 });
 pngButton.addEventListener("click", () => savePicture(place.querySelector("canvas"), pngButton.dataset, legendWords(), { ink: colours.ink, surface: colours.surface }));
 lastButton.addEventListener("click", () => setZoom(facts.last_step - LAST_STEPS, facts.last_step));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+whenColoursChange(() => {
   colours = readColours();
   redraw();
 });

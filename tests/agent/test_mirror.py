@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -259,11 +260,21 @@ def wandb_run(tmp_path, monkeypatch) -> Iterator[Any]:
     run.finish()
 
 
-def wandb_records(folder: Path) -> Iterator[Any]:
-    """What an offline run left: a LevelDB log of protobuf records, in blocks of 32 KiB."""
+def wandb_records(folder: Path) -> list[Any]:
+    """What an offline run left; W&B's own process may still be writing it when `finish` returns."""
+    (path,) = folder.glob("wandb/offline-*/*.wandb")
+    for _ in range(300):
+        records = list(read_wandb(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"{path} was never finished")
+
+
+def read_wandb(path: Path) -> Iterator[Any]:
+    """A LevelDB log of protobuf records, in blocks of 32 KiB."""
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = folder.glob("wandb/offline-*/*.wandb")
     data, at, whole = path.read_bytes(), 7, b""
     while at + 7 <= len(data):
         if (rest := 2**15 - at % 2**15) < 7:

@@ -9,11 +9,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError
 from memagent.estimator.configs import from_config
 from memagent.estimator.devices import GPUS, context_of
@@ -109,14 +110,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answer(subject: Subject, arguments: argparse.Namespace) -> int:
     ink = Ink(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-    with _Progress() as tell:
+    with Progress() as progress:
         if arguments.sweep is not None:
-            return _swept(subject, arguments, ink, tell)
+            return _swept(subject, arguments, ink, progress)
         if arguments.max_batch:
-            return _largest(subject, arguments, ink, tell)
-        tell("tracing" if subject.is_traced else "")
+            return _largest(subject, arguments, ink, progress)
+        progress.tell("tracing" if subject.is_traced else "")
         found = subject.advised() if arguments.advice or not subject.is_traced else subject.estimate()
-        tell("")
+        progress.tell("")
         _print(found, arguments, ink)
         if subject.is_traced and found.fits is False and not arguments.advice and not arguments.json:
             print(ink.dim("--advice tries what would make it fit."))
@@ -323,10 +324,15 @@ _SWEEP = "batch=1,2,4,8,16"
 """Where --sweep is given alone; the sequence is then that of the model, or --seq's."""
 
 
-def _swept(subject: Subject, arguments: argparse.Namespace, ink: Ink, tell: Callable[[str], None]) -> int:
+def _swept(subject: Subject, arguments: argparse.Namespace, ink: Ink, progress: Progress) -> int:
     asked = _sweep(arguments.sweep or [_SWEEP])
-    cells = list(grid(subject, batches=asked.get("batch", ()), sequences=asked.get("seq", ()), tell=tell))
-    tell("")
+    batches, sequences = asked.get("batch", ()), asked.get("seq", ())
+
+    def advance(done: int, total: int) -> None:
+        progress.advance(done, total, f"{done + 1} of {total} estimates")
+
+    cells = list(grid(subject, batches=batches, sequences=sequences, advance=advance))
+    progress.tell("")
     if arguments.json:
         rows = [{"batch": cell.batch, "sequence": cell.sequence, **cell.estimate.to_dict()} for cell in cells]
         print(json.dumps(rows, indent=2))
@@ -349,9 +355,9 @@ def _sweep(parts: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def _largest(subject: Subject, arguments: argparse.Namespace, ink: Ink, tell: Callable[[str], None]) -> int:
-    answer = largest(subject, tell=tell)
-    tell("")
+def _largest(subject: Subject, arguments: argparse.Namespace, ink: Ink, progress: Progress) -> int:
+    answer = largest(subject, tell=progress.tell)
+    progress.tell("")
     limit = format_bytes(subject.limit_bytes)
     if arguments.json:
         estimate = answer.estimate.to_dict() if answer.estimate else None
@@ -383,18 +389,3 @@ def _title(arguments: argparse.Namespace, batch: int) -> str:
     else:
         of_size = f"batch {batch}" + (f" x {arguments.seq:,} tokens" if arguments.seq else "")
     return f"{name}, {of_size}" + (f", on {arguments.gpu}" if arguments.gpu else "")
-
-
-class _Progress:
-    """One line on stderr that is written over, where that is a terminal."""
-
-    def __enter__(self) -> Callable[[str], None]:
-        return self._tell
-
-    def __exit__(self, *_: object) -> None:
-        self._tell("")
-
-    def _tell(self, text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\033[K{text}")
-            sys.stderr.flush()

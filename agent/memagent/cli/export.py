@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from memagent.cli.progress import Progress
 from memagent.delivery.download import download
 from memagent.errors import MemagentError, SettingError
 from memagent.settings import Settings
 from memagent.units import format_bytes
 
 _FORMATS = ("csv", "parquet")
-_PROGRESS_BYTES = 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,14 +77,10 @@ def _write(pieces: Iterator[bytes], path: Path | None) -> None:
 
 
 def _shown(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The pieces, with what has been written on the terminal where there is one."""
-    written = told = 0
-    is_shown = sys.stderr.isatty()
-    for piece in pieces:
-        yield piece
-        written += len(piece)
-        if is_shown and written - told >= _PROGRESS_BYTES:
-            told = written
-            print(f"\r\x1b[K{name}: {format_bytes(written)}", end="", file=sys.stderr, flush=True)
-    if told:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    """The pieces, while progress says how much has been written; how much it will be is not known before it is read."""
+    written = 0
+    with Progress() as progress:
+        for piece in pieces:
+            yield piece
+            written += len(piece)
+            progress.tell(f"{name}: {format_bytes(written)}")

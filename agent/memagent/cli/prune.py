@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import asdict
 
+from memagent.cli.progress import Progress
 from memagent.errors import SettingError
 from memagent.units import format_bytes, parse_age
 from memagent_server.settings import Settings
@@ -57,17 +57,11 @@ def _limits(arguments: argparse.Namespace, settings: Settings, now: float) -> Li
 def _prune(database: Database, found: list[Old], limits: Limits) -> list[Old]:
     """Those that went; a run that was resumed meanwhile stays."""
     gone = []
-    for number, old in enumerate(found, 1):
-        _progress(f"{number} of {len(found)} runs")
-        if let_go(database, old, limits):
-            gone.append(old)
-    _progress("")
+    with Progress() as progress:
+        for old in progress.over(found, len(found), "runs"):
+            if let_go(database, old, limits):
+                gone.append(old)
     return gone
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _tell(found: list[Old], arguments: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from memagent.cli.progress import Progress
 from memagent.delivery.http import HttpTransport
 from memagent.delivery.upload import SYNCED, Upload, find_files, upload
 from memagent.errors import SettingError
@@ -52,10 +53,21 @@ def _upload_all(found: list[Upload], settings: Settings, *, dry_run: bool, keep:
     if dry_run or settings.server is None:
         return [upload(one, None) for one in found]
     transport = HttpTransport(settings.server, settings.token, replayed=True)
+    total = sum(one.path.stat().st_size for one in found if one.path.exists())
+    done = 0
     try:
-        for one in found:
-            if upload(one, transport, keep=keep).outcome == "waiting":
-                break
+        with Progress() as progress:
+            for number, one in enumerate(found, 1):
+                what = f"file {number} of {len(found)}"
+
+                def advance(size_bytes: int, what: str = what) -> None:
+                    nonlocal done
+                    done += size_bytes
+                    progress.advance(done, total, what)
+
+                advance(0)
+                if upload(one, transport, keep=keep, advance=advance).outcome == "waiting":
+                    break
     finally:
         transport.close()
     return found

@@ -58,8 +58,15 @@ def find_files(paths: Iterable[Path]) -> list[Upload]:
     return sorted(uploads, key=lambda upload: (upload.run_id or "", upload.attempt or 0, upload.rank or 0))
 
 
-def upload(found: Upload, transport: Transport | None, *, keep: bool = False) -> Upload:
-    """Deliver a file of `find_files`, or with no transport only count what is in it. Errors end up in `outcome` and `notes`."""
+def upload(
+    found: Upload,
+    transport: Transport | None,
+    *,
+    keep: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Upload:
+    """Deliver a file of `find_files`, or with no transport only count what is in it. Errors end up in `outcome` and `notes`. `advance`
+    hears the bytes of each parcel that is done."""
     if found.outcome == "unreadable":
         return found
     try:
@@ -68,7 +75,7 @@ def upload(found: Upload, transport: Transport | None, *, keep: bool = False) ->
                 found.outcome = "in_use"
                 found.notes.append(refusal)
             else:
-                _deliver_all(found, transport, keep=keep)
+                _deliver_all(found, transport, advance, keep=keep)
     except FileNotFoundError:
         found.outcome = "uploaded"
         found.notes.append("another sync was faster")
@@ -108,11 +115,12 @@ def _locked(path: Path) -> Iterator[str | None]:
         os.close(fd)
 
 
-def _deliver_all(found: Upload, transport: Transport | None, *, keep: bool) -> None:
+def _deliver_all(found: Upload, transport: Transport | None, advance: Callable[[int], None], *, keep: bool) -> None:
     courier = _Courier(found, transport)
     try:
         for kind, body in read_frames(found.path):
             courier.take(kind, body)
+            advance(len(body))
     except RejectedError:  # of the start: without it the server takes nothing else
         found.outcome = "refused"
         return

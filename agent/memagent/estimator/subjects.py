@@ -146,11 +146,12 @@ def grid(
     *,
     batches: Iterable[int] = (),
     sequences: Iterable[int] = (),
-    tell: Callable[[str], None] = _say_nothing,
+    advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Iterator[Cell]:
-    """An estimate for each sequence and batch, in the order given; the subject's own where none are."""
+    """An estimate for each sequence and batch, in the order given; the subject's own where none are. `advance` hears before each how many
+    are done, of how many."""
     columns, rows = tuple(batches) or (subject.batch,), tuple(sequences) or (subject.sequence,)
     for row, sequence in enumerate(rows):
         for column, batch in enumerate(columns):
-            tell(f"{row * len(columns) + column + 1} of {len(rows) * len(columns)}")
+            advance(row * len(columns) + column, len(rows) * len(columns))
             yield Cell(batch, sequence, subject.ask(batch, sequence))

@@ -26,6 +26,8 @@ PAGES = {
     "estimate-wrong": "/estimate?model=gpt2-xl&batch=x",
     "settings": "/settings",
     "channels": "/settings/channels",
+    "tokens": "/settings/tokens",
+    "retention": "/settings/retention?older_than=1",
     "not-found": "/runs/nobody",
 }
 CHARTS = {"run": "#memory-chart[data-drawn]", "compare": "#compare-chart[data-drawn]"}

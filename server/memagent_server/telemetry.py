@@ -1,7 +1,7 @@
 """What the server counts of itself. Every process counts for itself; a scrape sums them up.
 
 `memagent serve` gives its processes a common folder (PROMETHEUS_MULTIPROC_DIR): prometheus-client then keeps the counts in files there,
-and whichever process answers a scrape adds up everybody's, those of processes that died included. docs/adr/0009 says why.
+and whichever process answers a scrape adds up everybody's, those of processes that died included. docs/adr/0010 says why.
 Without the folder there is one process, which counts in memory.
 """
 

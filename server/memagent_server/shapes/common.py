@@ -51,7 +51,7 @@ class Health(TypedDict):
 
 class Ready(TypedDict):
     status: Literal["ready"]
-    workers: Annotated[int, Meta(description="How many workers are at work.")]
+    workers: Annotated[int, Meta(ge=0, description="How many spoke within the last minute.")]
 
 
 JsonObject = dict[str, Any]

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -21,11 +21,11 @@ from memagent.forecast import Forecast
 from memagent_server.alerts.ledger import Ledger
 from memagent_server.alerts.share import LostShare, Share
 from memagent_server.alerts.state import gravest
-from memagent_server.alerts.watch import Change, Watch, standing
+from memagent_server.alerts.watch import Change, Watch, remembered, standing
 from memagent_server.store.alerts import find_open
 from memagent_server.store.engine import Database
 from memagent_server.store.forecasts import add_forecasts
-from memagent_server.store.marks import Mark, get_marks, put_marks
+from memagent_server.store.marks import Mark, get_marks, put_marks, put_recollections
 from memagent_server.store.runs import lock_runs
 from memagent_server.store.unread import Head
 
@@ -75,6 +75,24 @@ class Scribe:
                 for stream_id, change in changes:
                     enter(session, ledger, run_id, stream_id, change)
                 ledger.settle()
+
+    def remember(self, watches: Mapping[int, Watch]) -> None:
+        """Keep what forecasters know, with marks as far, so that who takes over need not read the past again."""
+        run_ids = {watch.run_id for watch in watches.values()}
+        with self._database.write() as session:
+            self._share.confirm(session, run_ids)
+            alive = lock_runs(session, run_ids)
+            marks = get_marks(session, watches)
+            kept = {
+                stream_id: watch
+                for stream_id, watch in watches.items()
+                if watch.run_id in alive and (stream_id not in marks or marks[stream_id].seq == watch.mark)
+            }
+            put_marks(session, [Mark(stream_id, watch.read_seq, watch.kept()) for stream_id, watch in kept.items()])
+            states = [(stream_id, watch.read_seq, remembered(watch)) for stream_id, watch in kept.items()]
+            put_recollections(session, states)
+        for watch in kept.values():
+            watch.set_mark(watch.read_seq)
 
     def _write_runs(self, by_run: Sequence[list[Decided]], now: float) -> set[int]:
         try:

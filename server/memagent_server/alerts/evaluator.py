@@ -7,12 +7,15 @@
 4. Rules about whole runs (one rank against the others, a run that stands still) are asked every few seconds, new samples or not.
 5. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
 6. A run that cannot be evaluated is tried again after ever more turns, and stops no other.
+7. Every few hundred samples what a forecaster knows is kept, so that a worker that takes over need not read all of the past.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from heapq import nlargest
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -28,12 +31,12 @@ from memagent_server.alerts.ledger import Ledger
 from memagent_server.alerts.policy import Policies, read_policies
 from memagent_server.alerts.runwide import RunWatch, alive_ranks, decide, looks_at
 from memagent_server.alerts.share import Everything, LostShare, Share
-from memagent_server.alerts.watch import Watch, begin_watch, read_new
+from memagent_server.alerts.watch import Watch, begin_watch, read_new, resume
 from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.engine import Database
 from memagent_server.store.history import StoredChunk
 from memagent_server.store.incidents import woken
-from memagent_server.store.marks import get_marks
+from memagent_server.store.marks import forget_ended, get_marks, get_recollections
 from memagent_server.store.models import Incident
 from memagent_server.store.packing import unseal
 from memagent_server.store.runs import get_run, lock_run, lock_runs
@@ -55,6 +58,10 @@ log = logging.getLogger(__name__)
 LOOK_AT_RUNS_S = 5.0
 STREAMS_AT_ONCE = 256
 """Streams that are read together; all of a run's are, so that its ranks make one message."""
+REMEMBER_EVERY, REMEMBERED_AT_ONCE = 500, 64
+"""Samples of a stream after which its forecaster's state is kept anew, and streams whose states are kept in one turn."""
+TIDY_EVERY_S, TIDYING = 3_600.0, "recollections"
+"""How often one worker lets go of what nobody will take up, and the key that says which one."""
 MOST_TURNS_PASSED = 256
 """Turns after which a run that could not be evaluated is tried again, at most."""
 
@@ -76,7 +83,7 @@ class Evaluator:
         self._failures: dict[str, tuple[int, int]] = {}
         """Of runs that could not be evaluated: how often, and the turn to try again at."""
         self._turn = 0
-        self._looked_at = float("-inf")
+        self._looked_at = self._tidied_at = float("-inf")
 
     def turn(self, now: float) -> bool:
         """Evaluate everything that is new; returns whether there was anything."""
@@ -96,6 +103,11 @@ class Evaluator:
         for run_id in self._to_close(followed, now):
             busy = self._try(run_id, self._close, run_id, followed, now) or busy
         self._forget(runs)
+        self.remember(REMEMBERED_AT_ONCE)
+        if not 0.0 <= now - self._tidied_at < TIDY_EVERY_S and self._share.holds(TIDYING):
+            self._tidied_at = now
+            with self._database.write() as session:
+                forget_ended(session)
         return busy
 
     def _try(self, run_id: str, work: Callable[..., object], *arguments: object) -> bool:
@@ -175,12 +187,20 @@ class Evaluator:
         ]
         self._drop(stream.id for stream in fresh)
         marks = get_marks(session, [stream.id for stream in fresh]) if fresh else {}
+        recollections = get_recollections(session, marks) if marks else {}
         failed = set()
         for stream in fresh:
             limit = stream.limit_bytes or latest.get(stream.id, {}).get("limit_bytes")
             if not limit:
                 self._blind[stream.id] = stream
                 continue
+            if stream.id in recollections:
+                resumed = self._guarded(
+                    stream, resume, stream, int(limit), marks[stream.id], *recollections[stream.id], beside=stream.id in self._beside
+                )  # fmt: skip
+                if resumed is not None:
+                    self._watches[stream.id] = resumed
+                    continue
             hints = self._hints(stream, runs)
             begun = self._guarded(
                 stream, begin_watch, session, stream, int(limit), hints, marks.get(stream.id), beside=stream.id in self._beside
@@ -233,6 +253,23 @@ class Evaluator:
                 del kept[run_id]
         for stream_id in [stream_id for stream_id, stream in self._blind.items() if stream.run_id not in runs]:
             del self._blind[stream_id]
+
+    # -- what another worker would need ----------------------------------------------------------------------------------
+
+    def remember(self, most: int) -> int:
+        """Keep what the watches know that have read most since it was last kept; returns of how many."""
+        grown = [
+            (watch.read_seq - watch.remembered_seq, stream_id)
+            for stream_id, watch in self._watches.items()
+            if watch.read_seq - watch.remembered_seq >= REMEMBER_EVERY and self._share.holds(watch.run_id)
+        ]
+        chosen = {stream_id: self._watches[stream_id] for _, stream_id in nlargest(most, grown)}
+        if chosen:
+            with suppress(LostShare):  # the next turn knows what is left
+                self._scribe.remember(chosen)
+        for watch in chosen.values():
+            watch.remembered_seq = watch.read_seq
+        return len(chosen)
 
     # -- rules about whole runs --------------------------------------------------------------------------------------
 

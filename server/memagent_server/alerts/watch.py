@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
 from sqlalchemy.orm import Session
 
-from memagent.forecast import Forecast, Forecaster, Hints, feed, later, watched
+from memagent.forecast import Forecast, Forecaster, Hints, feed, later, memory, watched
 from memagent.forecast.feed import READINGS
 from memagent_server.alerts.facts import CALM, Facts, Finding
 from memagent_server.alerts.policy import Policy, Wanted
@@ -95,6 +96,8 @@ class Watch:
     pace: Pace = field(default_factory=Pace)
     newest: Forecast | None = None
     told: Forecast | None = None
+    remembered_seq: int = -1
+    """The last sample that the kept recollection has seen."""
 
     def is_of(self, stream: Head) -> bool:
         """SQLite gives the ids of deleted rows to new ones, and people the ids of deleted runs."""
@@ -140,6 +143,24 @@ def standing(kept: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         for rule, facts in kept.items()
         if facts["state"] in ("pending", "firing")
     }
+
+
+def remembered(watch: Watch) -> bytes:
+    """All that a watch knows but for its mark: for `resume`."""
+    return msgspec.msgpack.encode((asdict(watch.pace), memory.remember(watch.forecaster)))
+
+
+def resume(stream: Head, limit_bytes: int, mark: Mark, seq: int, state: bytes, *, beside: bool) -> Watch | None:
+    """A watch that goes on where another worker's stopped; None where its past must be read again."""
+    pace, packed = msgspec.msgpack.decode(state)
+    forecaster = memory.recall(packed)
+    if forecaster is None or forecaster.limit_bytes != limit_bytes:
+        return None
+    watch = Watch(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at, pace=Pace(**pace))
+    watch.read_seq = watch.remembered_seq = seq
+    watch.newest = forecaster.newest
+    watch.adopt(mark.seq, mark.states)
+    return watch
 
 
 def begin_watch(

@@ -493,13 +493,15 @@ class WatchMark(Base):
 
 
 class Recollection(Base):
-    """What a stream's forecaster knows of its past, so that another worker need not read all of it again. `state` is
-    `memagent.forecast.memory`'s; one that a newer or older version wrote is worth nothing."""
+    """What a stream's watch knows of its past, so that another worker need not read all of it again: see `alerts.watch.remembered`.
+
+    A state that another version of the forecaster wrote is worth nothing, and is not believed.
+    """
 
     __tablename__ = "recollections"
     stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int]
-    """The last chunk that it has seen."""
+    """The last sample that it has seen, counted like `Chunk.seq`."""
     state: Mapped[bytes] = mapped_column(LargeBinary)
 
 

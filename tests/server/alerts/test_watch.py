@@ -11,15 +11,16 @@ import textwrap
 import pytest
 from sqlalchemy import func, select
 
-from memagent.forecast import Hints
+from memagent.forecast import Hints, memory
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
+from memagent_server.alerts import evaluator
 from memagent_server.alerts.watch import Pace, begin_watch
 from memagent_server.store.compaction import finish
 from memagent_server.store.cutting import UNIT_ROWS
 from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk, read_chunks
 from memagent_server.store.marks import get_marks
-from memagent_server.store.models import Notification, WatchMark
+from memagent_server.store.models import Notification, Recollection, WatchMark
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.unread import heads_of_running
@@ -157,6 +158,42 @@ def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
     bench.worker.evaluate()
     watch = watch_of(bench)
     assert watch.states["oom_forecast"].state == "firing" and watch.mark == 1199
+
+
+@pytest.mark.parametrize("same_code", [True, False])
+def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(bench, monkeypatch, same_code):
+    bench.start()
+    bench.feed(0, 600, leak, seq=0)
+    bench.worker.evaluate()
+    stayed, bench.worker = bench.worker, bench.new_worker()
+    if not same_code:
+        monkeypatch.setattr(memory, "_digest", lambda: b"another version!")
+    read = []
+    monkeypatch.setattr(
+        evaluator, "begin_watch", lambda *given, **named: read.append(1) or begin_watch(*given, **named)
+    )
+    bench.feed(600, 700, leak, seq=1)
+    bench.worker.evaluate()
+    assert bool(read) is not same_code
+    stayed.evaluate()
+    (fresh,), (old,) = (worker._evaluator._watches.values() for worker in (bench.worker, stayed))
+    assert fresh.newest == old.newest and fresh.read_seq == old.read_seq and fresh.pace == old.pace
+    bench.feed(700, 1200, leak, seq=2)
+    bench.worker.evaluate()
+    assert bench.alerts()[0]["state"] == "firing" and bench.told() == ["firing"]
+
+
+def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
+    bench.start()
+    bench.feed(0, 600, leak, seq=0)
+    bench.worker.evaluate()
+    with bench.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Recollection)) == 1
+    bench.finish("completed", 600)
+    bench.now += evaluator.TIDY_EVERY_S
+    bench.worker.evaluate()
+    with bench.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Recollection)) == 0
 
 
 def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):

@@ -1,0 +1,49 @@
+"""A forecaster that was remembered goes on as if it had never stopped, on every recorded and made trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.forecast import made, recorded
+from memagent.forecast import Forecaster, later, memory
+from memagent.forecast.feed import feed
+
+
+def forecasts(trace, *, stops: bool) -> list:
+    """What is told of a trace; with `stops` by a forecaster that is remembered and recalled again and again."""
+    forecaster = Forecaster(trace.limit_bytes, gc_probe=later, **trace.options)
+    rows, told = len(trace.columns["step"]), []
+    parts = 7 if stops else 1
+    for part in range(parts):
+        first, last = rows * part // parts, rows * (part + 1) // parts
+        told += feed(forecaster, {name: values[first:last] for name, values in trace.columns.items()})
+        if stops:
+            forecaster = memory.recall(memory.remember(forecaster))
+    return told
+
+
+@pytest.mark.parametrize("which", ["recorded", "made"])
+def test_it_goes_on_as_if_it_had_never_stopped(which):
+    traces = list(recorded.traces())[:12] if which == "recorded" else list(made.traces(1, 7))
+    assert len(traces) > 8
+    for trace in traces:
+        assert forecasts(trace, stops=True) == forecasts(trace, stops=False), trace.family
+
+
+def test_a_state_is_small():
+    trace = max(recorded.traces(), key=lambda trace: len(trace.columns["step"]))
+    forecaster = Forecaster(trace.limit_bytes)
+    list(feed(forecaster, trace.columns))
+    assert len(memory.remember(forecaster)) < 10_000
+
+
+def test_what_other_code_wrote_is_refused(monkeypatch):
+    state = memory.remember(Forecaster(2**30))
+    assert memory.recall(state).limit_bytes == 2**30
+    monkeypatch.setattr(memory, "_digest", lambda: b"another version!")
+    assert memory.recall(state) is None
+
+
+def test_a_probe_of_the_callers_own_cannot_be_kept():
+    with pytest.raises(TypeError, match="cannot be remembered"):
+        memory.remember(Forecaster(2**30, gc_probe=lambda: None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -23,6 +24,7 @@ from memagent_server.compare import autopsy, components
 from memagent_server.context import current
 from memagent_server.problems import Problem
 from memagent_server.store.alerts import list_incidents
+from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import describe_forecast, forecasts_of
 from memagent_server.store.models import RUN_STATUSES, Forecast, Incident, Run, Stream
 from memagent_server.store.predictions import prediction_for
@@ -43,7 +45,8 @@ SORT_NAMES: dict[Sort, str] = {
     "-peak_ratio": "Fullest first",
     "name": "By name",
 }
-EXPORT_FORMATS = ("csv", "parquet")
+EXPORT_FORMATS = tuple(form for form in FORMATS if form != "parquet" or find_spec("pyarrow") is not None)
+"""What this server can write: pyarrow is an extra of its own."""
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
 """A run that has ended changes no more, save for the notifications about it."""

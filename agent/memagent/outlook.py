@@ -95,7 +95,7 @@ class Outlook:
     def risks(self) -> list[Risk]:
         """The newest forecast of each device."""
         return [
-            _risk(self._rank, lookout.device, lookout.newest) for lookout in self._lookouts.values() if lookout.newest
+            risk_of(self._rank, lookout.device, lookout.newest) for lookout in self._lookouts.values() if lookout.newest
         ]
 
     def _consider(self, lookout: Lookout, forecast: Forecast, now: float) -> None:
@@ -110,7 +110,7 @@ class Outlook:
         is_worse = LEVELS.index(level) > LEVELS.index(lookout.told_level)
         if is_recent and not is_worse:
             return
-        risk = _risk(self._rank, lookout.device, forecast)
+        risk = risk_of(self._rank, lookout.device, forecast)
         lookout.told_at, lookout.is_calm = now, False
         prediction = self._prediction() if lookout.device.id == self._trained else None
         tell(warning_text(risk, lookout.device.name, prediction))
@@ -163,7 +163,8 @@ def _no_room_for_state(used: int, limit: int) -> Forecast:
     )  # fmt: skip
 
 
-def _risk(rank: int, device: Device, forecast: Forecast) -> Risk:
+def risk_of(rank: int, device: Device, forecast: Forecast) -> Risk:
+    """A forecast for `device`, as it travels."""
     return Risk(
         level=forecast.level,
         rank=rank,

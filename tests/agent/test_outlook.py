@@ -75,7 +75,7 @@ def test_a_notice_is_told_to_nobody(told):
 
 
 def test_the_words_say_when_how_full_why_and_what_it_was_predicted_to_be():
-    text = warning_text(outlook._risk(0, GPU, FORECAST), "A100", PREDICTION)
+    text = warning_text(outlook.risk_of(0, GPU, FORECAST), "A100", PREDICTION)
     first, cause, change, predicted, saving = text.splitlines()
     assert first == (
         "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): 30.00 GiB of 40.00 GiB used, 24.0 MiB more a step."

@@ -21,6 +21,7 @@ VERBS = {
     "estimate": "say what a training step will need, before it runs",
     "sync": "upload runs that were recorded without a server, or while it was away",
     "runs": "list runs: the server's, or those recorded here",
+    "replay": "say what the forecaster would have warned of in a recorded run",
     "doctor": "explain what is wrong in this environment",
     "demo": "train for real, leak for real, and be warned before it dies",
     "serve": "start the server: API, pages, metrics and the worker",

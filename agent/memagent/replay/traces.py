@@ -1,0 +1,141 @@
+"""Reading traces: a run file of the agent, the CSV of `memagent export`, or JSON columns written by hand.
+
+Raises SettingError for a file that is none of these, and names what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from memagent.delivery.file import SUFFIX, read_frames
+from memagent.errors import SettingError, WireError
+from memagent.forecast import Hints
+from memagent.replay.trace import Piece, Trace
+from memagent.wire.codec import decode
+from memagent.wire.columns import Value, unpack
+from memagent.wire.fields import SCALARS_STREAM, kind_of
+from memagent.wire.messages import Batch, Device, DeviceKind, Finish, PredictionMessage, RunStart
+
+_HINTS = ("hints", "preflight")
+
+
+def read_trace(
+    path: Path, *, rank: int | None = None, limit_bytes: int | None = None, total_steps: int | None = None
+) -> Trace:
+    """The trace in `path`, by its suffix. limit_bytes: of the device trained on, in place of the recorded one; total_steps: likewise."""
+    try:
+        trace = _read(path, rank)
+    except FileNotFoundError as error:
+        raise SettingError(f"there is no {path}") from error
+    except (OSError, WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+        wanted = f"a run file ({SUFFIX}), the CSV of `memagent export`, or JSON with limit_bytes and columns"
+        raise SettingError(f"{path} cannot be replayed ({type(error).__name__}: {error}): give {wanted}") from error
+    trace = _with(trace, limit_bytes, total_steps)
+    if not any(device.limit_bytes for device in trace.devices):
+        raise SettingError("nothing says which limit this run had: give --limit, as in --limit 24GiB")
+    return trace
+
+
+def _read(path: Path, rank: int | None) -> Trace:
+    if path.suffix == ".csv":
+        return _read_csv(path, rank)
+    return _read_json(path) if path.suffix == ".json" else _read_run_file(path)
+
+
+def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Trace:
+    devices, pieces = list(trace.devices), trace.pieces
+    if limit_bytes is not None and devices:
+        devices[0] = structs.replace(devices[0], limit_bytes=limit_bytes)
+    if total_steps is not None:
+        pieces = [replace(piece, hints=replace(piece.hints, total_steps=total_steps)) for piece in pieces]
+    return replace(trace, devices=devices, pieces=pieces)
+
+
+# -- a run file -----------------------------------------------------------------------------------------------------------
+
+
+def _read_run_file(path: Path) -> Trace:
+    frames = list(read_frames(path))
+    if not frames:
+        raise WireError("it holds no run")
+    start = decode(frames[0][1], RunStart)
+    hints, pieces, status, oom_step = Hints(total_steps=start.total_steps), list[Piece](), None, None
+    for kind, body in frames[1:]:
+        if kind == "prediction":
+            said = decode(body, PredictionMessage)
+            hints = hints.told({"predicted_peak_bytes": {said.device: said.peak_allocated_bytes}})
+        elif kind == "finish":
+            status = decode(body, Finish).status
+        elif kind == "batch":
+            batch = decode(body, Batch)
+            for event in batch.events:
+                hints = hints.told(event.data) if event.kind in _HINTS else hints
+                oom_step = event.step if event.kind == "oom" else oom_step
+            pieces += _pieces(batch, hints)
+    return Trace(start.run_id, start.rank, start.devices, pieces, status, oom_step)
+
+
+def _pieces(batch: Batch, hints: Hints) -> Iterator[Piece]:
+    for chunk in batch.chunks:
+        if chunk.stream != SCALARS_STREAM:
+            columns = unpack(chunk.packed) if chunk.packed is not None else chunk.columns or {}
+            yield Piece(chunk.stream, columns, hints)
+
+
+# -- CSV and JSON ---------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path, rank: int | None) -> Trace:
+    """One rank, by default the first one there, in its newest attempt."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] != SCALARS_STREAM]
+    ranks = sorted({int(row["rank"]) for row in rows})
+    chosen = ranks[0] if rank is None and ranks else rank
+    rows = [row for row in rows if int(row["rank"]) == chosen]
+    if not rows:
+        raise ValueError(f"it has no samples of rank {chosen}; there are {ranks}")
+    newest = max(int(row["attempt"]) for row in rows)
+    rows = [row for row in rows if int(row["attempt"]) == newest]
+    names = dict.fromkeys(row["device"] for row in rows)
+    streams = {name: _columns([row for row in rows if row["device"] == name]) for name in names}
+    ordered = sorted(streams, key=lambda name: name == "host")  # a host beside a GPU is not what the model trains on
+    return _trace(path.stem, chosen or 0, {name: streams[name] for name in ordered})
+
+
+def _columns(rows: Sequence[Mapping[str, str]]) -> dict[str, list[Value]]:
+    names = [name for name in rows[0] if name not in ("rank", "device", "attempt") and any(row[name] for row in rows)]
+    return {name: [_value(name, row[name]) for row in rows] for name in names}
+
+
+def _value(name: str, text: str) -> Value:
+    if text == "":
+        return None
+    return int(text) if kind_of(name) == "int" else float(text)
+
+
+def _read_json(path: Path) -> Trace:
+    """`{"limit_bytes": ..., "total_steps": ..., "columns": {"step": [...], "allocated_bytes": [...]}}`; only columns must be there."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    columns: dict[str, list[Value]] = found["columns"]
+    if len({len(column) for column in columns.values()}) != 1:
+        raise ValueError("its columns must all have as many rows")
+    if not all(value is None or isinstance(value, int | float) for column in columns.values() for value in column):
+        raise ValueError("its columns must hold numbers, or null")
+    columns.setdefault("step", list(range(1, len(next(iter(columns.values()))) + 1)))
+    trace = _trace(path.stem, 0, {str(found.get("device", "cuda0")): columns})
+    return _with(trace, found.get("limit_bytes"), found.get("total_steps"))
+
+
+def _trace(run_id: str, rank: int, streams: Mapping[str, Mapping[str, Sequence[Value]]]) -> Trace:
+    devices = []
+    for name, columns in streams.items():
+        limits = [int(limit) for limit in columns.get("limit_bytes", ()) if limit]
+        kind: DeviceKind = "host" if name == "host" else "cuda"
+        devices.append(Device(id=name, kind=kind, name=name, limit_bytes=limits[-1] if limits else None))
+    return Trace(run_id, rank, devices, [Piece(name, columns, Hints()) for name, columns in streams.items()])

@@ -58,8 +58,8 @@ SERVER_SETTINGS = (
     "MEMAGENT_QUOTA_REQUESTS",
     "MEMAGENT_QUOTA_BYTES",
 )
-INTERNAL_SETTINGS = ("MEMAGENT_RAISE",)
-"""For memagent's own tests: errors inside the agent are raised and not swallowed."""
+INTERNAL_SETTINGS = ("MEMAGENT_RAISE", "MEMAGENT_LIVE")
+"""For memagent's own tests, where errors inside the agent are raised and not swallowed; and for its own processes."""
 
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 

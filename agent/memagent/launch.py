@@ -10,6 +10,7 @@ from typing import Any
 from memagent.errors import SettingError
 from memagent.guard import tell
 from memagent.identity import Identity, identify
+from memagent.livefeed import feed_live
 from memagent.mirror import Tracker, open_trackers, requested
 from memagent.run import Options, Run
 from memagent.settings import Settings
@@ -37,6 +38,8 @@ def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[An
     _derived_ids += run_id is None
     run = Run(settings, identity, models, optimizers, options, trackers)
     run.announce()
+    if settings.live is not None:
+        feed_live(settings.live, run, options.total_steps)
     _runs.add(run)
     _newest = run
     return run

@@ -34,6 +34,7 @@ class Settings:
     mirror: str | None = None
     disabled: bool = False
     raise_errors: bool = False
+    live: str | None = None
 
     @classmethod
     def from_environ(
@@ -63,6 +64,7 @@ class Settings:
             mirror=given.get("MEMAGENT_MIRROR") or None,
             disabled=_flag("MEMAGENT_DISABLED", given),
             raise_errors=_flag("MEMAGENT_RAISE", given),
+            live=given.get("MEMAGENT_LIVE") or None,
         )
 
 

@@ -18,6 +18,7 @@ from memagent.errors import MemagentError
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import status_of
 from memagent.launch import newest_run
+from memagent.live import run_beside
 from memagent.mirror import requested
 from memagent.run import Run
 from memagent.settings import Settings
@@ -28,13 +29,14 @@ OVER_BUDGET = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "memagent run [--report FILE] [--fail-over SIZE] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.usage = "memagent run [--report FILE] [--fail-over SIZE] [--live] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write what happened as JSON (one file a rank: .rankN is added)"
     )
     parser.add_argument(
         "--fail-over", metavar="SIZE", help=f"exit with {OVER_BUDGET} when the peak was over SIZE, as in 20GiB"
     )
+    parser.add_argument("--live", action="store_true", help="show the run on the terminal's last lines")
     parser.add_argument("--project", help="project of the run")
     parser.add_argument("--name", help="name of the run")
     parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER, else a local file")
@@ -49,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     requested(settings.mirror)  # said before the script begins, not after its first forward
     if not arguments.module and not Path(arguments.target).is_file():
         raise MemagentError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
+    if arguments.live:
+        return run_beside(_without_live(arguments))
     launched = arguments.module and through_launcher(arguments.target, arguments.arguments, _own_options(arguments))
     if launched:  # the script runs in processes of the launcher's
         return _run_target(arguments.target, launched, None, is_module=True)
@@ -60,6 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         auto.remove()
     return _conclude(newest_run(), status, arguments.report, budget)
+
+
+def _without_live(arguments: argparse.Namespace) -> list[str]:
+    """The same command for a process of its own."""
+    target = ["-m", arguments.target] if arguments.module else [arguments.target]
+    return [sys.executable, "-m", "memagent", "run", *_own_options(arguments), *target, *arguments.arguments]
 
 
 def _own_options(arguments: argparse.Namespace) -> list[str]:

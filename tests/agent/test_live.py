@@ -1,0 +1,188 @@
+"""`memagent run --live` in a real terminal (a pty), and what it draws."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from memagent.live.picture import HEIGHT, lines, plain
+from memagent.live.state import Seen
+
+GIB = 2**30
+SCRIPT = """
+import os, sys, time, torch
+model = torch.nn.Linear(32, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(25):
+    model(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+    print("line", step, flush=True)
+    sys.stderr.write(f"\\rbar {step}")
+    time.sleep(0.1)
+print(sys.argv[1:], os.get_terminal_size(2), flush=True)
+sys.exit(3)
+"""
+DRAWN = re.compile(r"(?:\n{4}\x1b\[4A)?\x1b7.*?\x1b8", re.DOTALL)
+
+
+def message(rank: int = 0, steps: int = 10, peak: int = 6 * GIB, **forecast: object) -> dict:
+    device = {"name": "a GPU", "peak_allocated_bytes": peak, "limit_bytes": 8 * GIB}
+    said = {"level": "ok", "used_bytes": 4 * GIB, **forecast}
+    about = {"run_id": "r", "rank": rank, "status": "running", "steps": steps, "total_steps": 100}
+    return {**about, "peaks": {"GPU-1": device}, "forecast": said}
+
+
+def test_it_has_the_pace_and_what_is_left():
+    seen = Seen()
+    seen.take(message(steps=10), 0.0)
+    seen.take(message(steps=10), 1.0)
+    seen.take(message(steps=30), 2.0)
+    shown = seen.shown()
+    assert shown is not None and shown.pace == 10.0
+    assert plain(shown) == (
+        "step 30 of 100; 10 steps/s; 7 s left; "
+        "4.00 GiB of 8.00 GiB (50%), peak 6.00 GiB, headroom 2.00 GiB on a GPU; forecast: ok"
+    )
+
+
+def test_it_shows_the_rank_that_is_nearest_to_its_limit():
+    seen = Seen()
+    assert seen.shown() is None
+    for rank, peak in ((0, 2 * GIB), (1, 7 * GIB), (2, 3 * GIB)):
+        seen.take(message(rank, peak=peak), 0.0)
+    shown = seen.shown()
+    assert shown is not None and (shown.rank, shown.ranks) == (1, 3)
+    assert "headroom 1.00 GiB on a GPU, rank 1 of 3" in plain(shown)
+
+
+@pytest.mark.parametrize("columns", [30, 80, 200])
+def test_every_line_fits_and_the_forecast_says_when_and_why(columns):
+    needs_rich()
+    seen = Seen()
+    seen.take(message(level="critical", eta_step=50.0, eta_s=8.0, oom_probability=0.9, cause="leak"), 0.0)
+    shown = seen.shown()
+    assert shown is not None
+    drawn = lines(shown, columns, in_colour=False)
+    assert len(drawn) == HEIGHT and all(len(line) <= columns for line in drawn)
+    assert "forecast: critical: out of memory in about 40 steps (8 s), 90% likely; cause: leak".startswith(
+        drawn[3].rstrip().removesuffix("…")
+    )
+
+
+SENDER = """
+import json, os, signal, socket, sys, time
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    for step in range(4):
+        sender.sendto(MESSAGE % step, os.environ["MEMAGENT_LIVE"])
+        sender.sendto(b"[]", os.environ["MEMAGENT_LIVE"])
+        print("line", step, flush=True)
+        time.sleep(0.3)
+END
+"""
+
+
+def beside(folder: Path, end: str = "") -> list[str]:
+    """A process that is told of a run by a script without torch."""
+    content = json.dumps(message()).replace('"steps": 10', '"steps": %d').encode()
+    script = folder / "sender.py"
+    script.write_text(SENDER.replace("MESSAGE", repr(content)).replace("END", end))
+    call = f"from memagent.live import run_beside; raise SystemExit(run_beside([{sys.executable!r}, {str(script)!r}]))"
+    return [sys.executable, "-c", call]
+
+
+class Terminal:
+    """A command with stdin, stdout and stderr on a pty."""
+
+    def __init__(self, command: list[str], rows: int = 24) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 100, 0, 0))
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+
+    def read(self) -> str:
+        """All that was written, until everybody is gone."""
+        told, until = b"", time.monotonic() + 90
+        while time.monotonic() < until and select.select([self._ours], [], [], 60)[0]:
+            try:
+                told += os.read(self._ours, 65536)
+            except OSError:
+                break
+        os.close(self._ours)
+        self.process.wait(10)
+        return told.decode().replace("\r\n", "\n")
+
+
+def needs_rich() -> None:
+    if find_spec("rich") is None:
+        reason = "rich is not installed: pip install 'memagent[live]'"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def test_the_view_is_drawn_beside_the_scripts_output_which_stays_as_it_was(tmp_path):
+    needs_rich()
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    terminal = Terminal([sys.executable, "-m", "memagent", "run", "--live", str(script), "an argument"])
+    told = terminal.read()
+    assert terminal.process.returncode == 3
+    assert "\x1b[1;20r" in told and told.rindex("\x1b[r") > told.rindex("\x1b[1;20r")
+    drawn = "".join(DRAWN.findall(told))
+    assert re.search(r"step \d+ · ", drawn) and "headroom" in drawn and "forecast" in drawn
+    rest = DRAWN.sub("", told)
+    own = (
+        "".join(f"line {step}\n\rbar {step}" for step in range(25))
+        + "['an argument'] os.terminal_size(columns=100, lines=24)\n"
+    )
+    assert rest[rest.index("line 0") :] == own
+
+
+def test_a_killed_script_leaves_the_terminal_as_it_was(tmp_path):
+    needs_rich()
+    terminal = Terminal(beside(tmp_path, end="os.kill(os.getpid(), signal.SIGKILL)"))
+    told = terminal.read()
+    assert terminal.process.returncode == 137
+    assert told.rindex("\x1b[r") > told.rindex("\x1b[1;20r")
+
+
+def test_a_signal_is_handed_on_to_the_script(tmp_path):
+    needs_rich()
+    end = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); os.kill(os.getppid(), signal.SIGTERM); time.sleep(30)"
+    terminal = Terminal(beside(tmp_path, end=end))
+    terminal.read()
+    assert terminal.process.returncode == 5
+
+
+def test_a_terminal_that_is_too_small_gets_no_view(tmp_path):
+    needs_rich()
+    terminal = Terminal(beside(tmp_path), rows=8)
+    assert terminal.read() == "".join(f"line {step}\n" for step in range(4))
+
+
+def test_without_a_terminal_there_are_plain_lines(tmp_path):
+    done = subprocess.run(beside(tmp_path), capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stdout) == (0, "".join(f"line {step}\n" for step in range(4)))
+    assert re.fullmatch(r"memagent: step \d of 100; .*headroom 2.00 GiB on a GPU; forecast: ok\n", done.stderr)
+
+
+def test_it_says_what_to_install(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr("memagent.live.beside.find_spec", lambda _: None)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["run", "--live", str(tmp_path / "train.py")]) == 1
+    assert "pip install 'memagent[live]'" in capsys.readouterr().err

@@ -61,3 +61,9 @@ def test_every_command_in_the_docs_exists(page):
             told += help_of(verb, rest[0])
         for option in (word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("--")):
             assert re.search(rf"{re.escape(option)}\b", told), f"memagent {verb} {' '.join(rest)}: {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_snippet_in_the_docs_is_python(page):
+    for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        compile(snippet, page.name, "exec")

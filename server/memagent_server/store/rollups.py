@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from memagent_server.store.buckets import EMPTY, Buckets, chain, halved, pack_buckets, unpack_buckets
 from memagent_server.store.models import Rollup
+from memagent_server.store.prepared import PreparedQuestion
 from memagent_server.store.upsert import upsert
 
 BLOCK = 512
@@ -33,13 +34,12 @@ class Head(NamedTuple):
 
 
 _OF_STREAM = (Rollup.stream_id == bindparam("stream_id"), Rollup.run_id == bindparam("run_id"))
-_HEADS = (
-    select(Rollup.level, Rollup.block, Rollup.first_step, Rollup.last_step, Rollup.buckets)
-    .where(*_OF_STREAM)
-    .order_by(Rollup.level, Rollup.block)
+_BLOCK: tuple[Any, ...] = (Rollup.block, Rollup.packed)
+_HEADS = PreparedQuestion(
+    select(*(getattr(Rollup, name) for name in Head._fields)).where(*_OF_STREAM).order_by(Rollup.level, Rollup.block)
 )
-_BLOCKS = (
-    select(Rollup.block, Rollup.packed)
+_BLOCKS = PreparedQuestion(
+    select(*_BLOCK)
     .where(*_OF_STREAM, Rollup.level == bindparam("level"))
     .where(Rollup.block >= bindparam("first"), Rollup.block <= bindparam("last"))
     .order_by(Rollup.block)
@@ -47,16 +47,20 @@ _BLOCKS = (
 
 
 class Levels:
-    """The rollups of one stream, read as they are needed. `extend` changes them in memory, `save` writes what was changed."""
+    """The rollups of one stream, read as they are needed. `extend` changes them in memory, `save` writes what was changed.
+
+    Its questions look at no limits of the session: ask only for a stream that was found by it.
+    """
 
     def __init__(self, session: Session, run_id: str, stream_id: int, only: Collection[str] | None = None) -> None:
         self._session, self._run_id, self._stream_id, self._only = session, run_id, stream_id, only
-        rows = session.execute(_HEADS, {"run_id": run_id, "stream_id": stream_id})
+        rows = _HEADS.rows(session.connection(), {"run_id": run_id, "stream_id": stream_id})
         self._heads: list[list[Head]] = []
         for row in rows:
-            if row.level == len(self._heads):
+            head = Head(*row)
+            if head.level == len(self._heads):
                 self._heads.append([])
-            self._heads[row.level].append(Head(*row))
+            self._heads[head.level].append(head)
         self._blocks: dict[tuple[int, int], Buckets] = {}
         self._changed: set[tuple[int, int]] = set()
 
@@ -86,9 +90,7 @@ class Levels:
     def each_block(self, level: int) -> Iterator[Buckets]:
         """The blocks of a level, one in memory at a time."""
         for head in self._heads[level] if level <= self.coarsest else ():
-            asked = {"level": level, "first": head.block, "last": head.block}
-            rows = self._session.execute(_BLOCKS, {**asked, "run_id": self._run_id, "stream_id": self._stream_id})
-            yield from (unpack_buckets(packed, self._only) for _, packed in rows)
+            yield from (unpack_buckets(packed, self._only) for _, packed in self._rows(level, head.block, head.block))
 
     def spans(self, level: int, first_step: int | None, last_step: int | None) -> list[tuple[int, int]]:
         """Where the buckets of a level are that may hold steps of a window: (first, end) of stretches of whole blocks."""
@@ -140,11 +142,13 @@ class Levels:
         missing = [block for block in blocks if (level, block) not in self._blocks]
         if not missing:
             return
-        asked = {"level": level, "first": missing[0], "last": missing[-1]}
-        rows = self._session.execute(_BLOCKS, {**asked, "run_id": self._run_id, "stream_id": self._stream_id})
-        for block, packed in rows:
+        for block, packed in self._rows(level, missing[0], missing[-1]):
             if (level, block) not in self._blocks:
                 self._blocks[level, block] = unpack_buckets(packed, self._only)
+
+    def _rows(self, level: int, first: int, last: int) -> list[list[Any]]:
+        asked = {"level": level, "first": first, "last": last, "run_id": self._run_id, "stream_id": self._stream_id}
+        return _BLOCKS.rows(self._session.connection(), asked)
 
 
 def _head(level: int, block: int, part: Buckets) -> Head:

@@ -100,6 +100,7 @@ class Drawn(NamedTuple):
     run_id: str
     device: str
     attempt: int
+    samples: int
     rolled_seq: int
 
 
@@ -109,7 +110,7 @@ _newest: ScalarSelect[int] = (
     .scalar_subquery()
 )
 _STREAM = (
-    select(Stream.id, Stream.run_id, Stream.device, Stream.attempt, Stream.rolled_seq)
+    select(Stream.id, Stream.run_id, Stream.device, Stream.attempt, Stream.samples, Stream.rolled_seq)
     .where(Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"))
     .order_by(Stream.id)
     .limit(1)
@@ -192,6 +193,8 @@ def _units(levels: Levels, level: int, bucket: int, window: Window) -> Buckets:
 
 def _fresh(session: Session, stream: Drawn, window: Window) -> Buckets:
     """The chunks in the window that are not rolled up yet."""
+    if stream.rolled_seq == stream.samples - 1:
+        return EMPTY
     query = _FRESH
     if window.first is not None:
         query = query.where(Chunk.last_step >= window.first)
@@ -206,6 +209,8 @@ def _fresh(session: Session, stream: Drawn, window: Window) -> Buckets:
 
 def _pieces(session: Session, stream: Drawn, units: Buckets, window: Window, size: int | None) -> Buckets:
     """The units, each decoded and cut into parts of `size` samples; without a size, only those that stick out of the window are."""
+    if not len(units):
+        return EMPTY
     is_wanted = np.ones(len(units), np.bool_) if size is not None else ~window.holds(units)
     parts, decoded = [], []
     for seq, columns in _decoded(session, stream, units.seqs[is_wanted].tolist(), window):

@@ -40,7 +40,7 @@ def columns_of(steps):
 def send(database):
     """send(first, end, seq=0): steps in flushes of 16, ten in a batch; returns the next seq."""
 
-    def send(first, end, *, seq=0, database=database):
+    def send(first, end, *, seq=0):
         with database.write() as session:
             start_run(session, RunStart(run_id="r"), 1.0)
             for begin in range(first, end, 10 * FLUSH):
@@ -266,15 +266,16 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("writes", [0, 2, 4, 7])
-def test_4_a_worker_that_is_killed_at_any_write_leaves_every_sample_once(sqlite_database, send, writes):
-    send(0, 1000, database=sqlite_database)
-    before = all_samples(sqlite_database)
-    end(sqlite_database)
-    command = [sys.executable, "-c", KILLED, sqlite_database.url, str(writes)]
+def test_4_a_worker_that_is_killed_at_any_write_leaves_every_sample_once(database, send, writes):
+    send(0, 1000)
+    before = all_samples(database)
+    end(database)
+    command = [sys.executable, "-c", KILLED, database.url, str(writes)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert all_samples(sqlite_database) == before
-    finish(sqlite_database, "r")
-    assert all_samples(sqlite_database) == before
-    assert chunk_rows(sqlite_database) == [512, 488]
+    assert all_samples(database) == before
+    finish(database, "r")
+    assert all_samples(database) == before
+    assert chunk_rows(database) == [512, 488]

@@ -113,15 +113,6 @@ def test_disabled_runs_the_script_alone(memagent_run):
     assert process.returncode == 0 and report is None
 
 
-def test_a_script_that_is_not_there_is_one_clear_line(tmp_path):
-    command = [sys.executable, "-m", "memagent", "run", "nowhere.py"]
-    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (
-        process.returncode == 1
-        and process.stderr == "memagent: there is no script nowhere.py; for a module write -m nowhere.py\n"
-    )
-
-
 def test_under_torchrun_all_ranks_join_one_run(tmp_path, clean_settings):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "memagent",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
-from memagent.errors import SettingError
+from memagent.errors import MemagentError, SettingError
 from memagent_server.grafana.push import export, push, target
 from memagent_server.settings import Settings
 
@@ -21,11 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pushing.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     exporting = verbs.add_parser("export", help="write the dashboards as JSON files")
     exporting.add_argument("directory", type=Path)
+    for one in (pushing, exporting):
+        one.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "export":
-        lines = [f"wrote {path}" for path in export(arguments.directory)]
+        lines = [f"wrote {path}" for path in _export(arguments.directory)]
     else:
         settings = Settings.from_environ()
         url, token = arguments.url or settings.grafana_url, arguments.token or settings.grafana_token
@@ -34,5 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
                 "say which Grafana: --url and --token, or MEMAGENT_GRAFANA_URL and MEMAGENT_GRAFANA_TOKEN"
             )
         lines = push(target(settings, url, token, arguments.prometheus), dry_run=arguments.dry_run)
-    print("\n".join(lines))
+    print(json.dumps({"done": lines}) if arguments.json else "\n".join(lines))
     return 0
+
+
+def _export(directory: Path) -> list[Path]:
+    try:
+        return export(directory)
+    except OSError as error:
+        raise MemagentError(f"the dashboards cannot be written to {directory}: {error.strerror}") from error

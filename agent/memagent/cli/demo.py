@@ -13,7 +13,7 @@ import time
 
 from memagent.demo import stage, story
 from memagent.demo.receiver import SlackReceiver
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, SettingError
 from memagent.units import format_bytes, parse_bytes
 
 SETTLE_S = 20.0
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     limit_bytes = parse_bytes(arguments.limit)
     if arguments.steps < 1:
-        raise MemagentError(f"--steps is {arguments.steps}: give 1 or more")
+        raise SettingError(f"--steps is {arguments.steps}: give 1 or more")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that server and trainings end with the demo
     on_gpu = stage.has_gpu()
     if not on_gpu and not sys.platform.startswith("linux"):

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from memagent.autoattach import AutoAttach
 from memagent.cli.launchers import through_launcher
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, SettingError
 from memagent.guard import Guard, tell
 from memagent.hooks.exit import status_of
 from memagent.launch import newest_run
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ(server=arguments.server, project=arguments.project, name=arguments.name)
     requested(settings.mirror)  # said before the script begins, not after its first forward
     if not arguments.module and not Path(arguments.target).is_file():
-        raise MemagentError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
+        raise SettingError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
     if arguments.live:
         return run_beside(_without_live(arguments))
     launched = arguments.module and through_launcher(arguments.target, arguments.arguments, _own_options(arguments))

@@ -1,0 +1,55 @@
+"""Whatever is wrong with a command is one line that says what to do, and the exit status tells bad usage from failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.cli import VERBS, main, parser_of
+
+QUIET = ("run", "serve", "export", "completion")
+"""Verbs that print no data, or print it as what it is: a script's output, a log, CSV, a shell script."""
+ACTIONS = {"token": ("create x", "list"), "notify": ("list", "test all"), "dashboards": ("push", "export .")}
+NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        ("run nowhere.py", 2, "there is no script nowhere.py"),
+        ("run --fail-over plenty train.py", 2, "24GiB"),
+        ("demo --steps 0", 2, "--steps is 0"),
+        ("demo --limit plenty", 2, "24GiB"),
+        ("replay nowhere.memagent", 2, "there is no nowhere.memagent"),
+        ("replay --total-steps 0 nowhere.memagent", 2, "--total-steps is 0"),
+        ("estimate --model nobody", 2, "model 'nobody' is not known"),
+        ("sync", 2, "MEMAGENT_SERVER"),
+        ("sync --server http://127.0.0.1:1 nowhere", 2, "there is no nowhere"),
+        ("runs --limit 0", 2, "--limit is 0"),
+        ("runs --server http://127.0.0.1:1", 1, "memagent serve"),
+        ("prune --runs", 2, "--older-than 90d"),
+        ("export nobody", 1, "there is no run 'nobody'"),
+        ("token revoke nobody", 1, "memagent token list"),
+        ("token create x --expires 5", 2, "12h, 30d or 8w"),
+        ("notify test all", 1, "docs/notifications.md"),
+        ("dashboards push", 2, "MEMAGENT_GRAFANA_URL"),
+        ("dashboards export /proc/nowhere", 1, "cannot be written to /proc/nowhere"),
+        ("serve --listen here", 2, "127.0.0.1:8420"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(command, status, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEMAGENT_DATABASE_URL", f"sqlite:///{tmp_path / 'memagent.db'}")
+    monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
+    monkeypatch.setenv("MEMAGENT_LISTEN", "127.0.0.1:8420")  # `serve` sets it: back with it afterwards
+    assert main(command.split()) == status
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith("memagent: ") and words in line
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - set(QUIET)))
+def test_what_is_printed_can_be_had_as_json(verb):
+    for action in ACTIONS.get(verb, ("",)):
+        line = f"{action} {NEEDED.get(verb, '')} --json"
+        assert parser_of(verb).parse_args(line.split()).json

@@ -13,7 +13,7 @@ from typing import Protocol
 import benchmarks.server
 from benchmarks.figures import Figure, table
 from benchmarks.machine import describe
-from benchmarks.server import cycle, disk, fleet, in_process, over_http, reads, scrape
+from benchmarks.server import cycle, disk, fleet, in_process, over_http, paced, peers, reads, scrape
 
 
 class Group(Protocol):
@@ -28,6 +28,8 @@ class Group(Protocol):
 GROUPS: dict[str, Group] = {
     "in_process": in_process,
     "over_http": over_http,
+    "paced": paced,
+    "peers": peers,
     "cycle": cycle,
     "fleet": fleet,
     "reads": reads,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from urllib.parse import urlsplit
@@ -43,7 +43,7 @@ class Answers:
 
 
 def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answers:
-    """Let the clients send all they have, and gather the answers."""
+    """Let the clients send all they have, and gather the answers. Raises OSError where a connection broke."""
     context = multiprocessing.get_context("spawn")
     ends, workers = [], []
     for number in range(min(processes, len(clients))):
@@ -54,40 +54,40 @@ def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answ
         ends.append(ours)
         workers.append(worker)
     for end in ends:
-        end.recv()  # connected
+        end.recv()  # ready
     began = time.perf_counter()
     for end in ends:
         end.send("go")
     found = [end.recv() for end in ends]
     answers = Answers(time.perf_counter() - began)
-    for seconds, refused in found:
-        answers.seconds += seconds
-        answers.refused += refused
     for worker in workers:
         worker.join()
+    for one in found:
+        if isinstance(one, OSError):
+            raise one
+        answers.seconds += one[0]
+        answers.refused += one[1]
     return answers
 
 
 def _work(url: str, clients: Sequence[Client], end: Connection) -> None:
     parts = urlsplit(url)
-    address = (parts.hostname or "", parts.port or 80)
-    sockets = [socket.create_connection(address, timeout=_TIMEOUT_S) for _ in clients]
     requests = [[_request(client, body, parts.netloc) for body in client.bodies] for client in clients]
-    found: list[tuple[list[float], int]] = []
-    threads = [
-        threading.Thread(target=lambda *of: found.append(_send(*of)), args=each)
-        for each in zip(clients, requests, sockets, strict=True)
-    ]
     end.send("ready")
     end.recv()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(clients)) as pool:
+        address = (parts.hostname or "", parts.port or 80)
+        work = [pool.submit(_send, *of, address) for of in zip(clients, requests, strict=True)]
+        try:
+            found = [one.result() for one in work]
+        except OSError as error:
+            end.send(error)
+            return
     end.send(([one for seconds, _ in found for one in seconds], sum(refused for _, refused in found)))
 
 
-def _send(client: Client, requests: Sequence[bytes], connection: socket.socket) -> tuple[list[float], int]:
+def _send(client: Client, requests: Sequence[bytes], address: tuple[str, int]) -> tuple[list[float], int]:
+    connection = socket.create_connection(address, timeout=_TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     seconds: list[float] = []
     refused = 0

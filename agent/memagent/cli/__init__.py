@@ -26,7 +26,7 @@ VERBS = {
     "demo": "train for real, leak for real, and be warned before it dies",
     "serve": "start the server: API, pages, metrics and the worker",
     "db": "upgrade the database, or show its version",
-    "export": "write all samples of a run as CSV",
+    "export": "write all samples of a run as CSV or Parquet",
     "prune": "let go of the samples of old runs, or of the runs",
     "notify": "list the channels that are set up, or send one a test message",
     "token": "create, list and revoke access tokens",

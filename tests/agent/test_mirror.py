@@ -164,6 +164,26 @@ def test_a_setting_asks_for_it_and_the_argument_beats_it(training, recorder, mon
     assert recorder.points[-1].step == 5
 
 
+def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missing(
+    training, recording, monkeypatch, capsys
+):
+    from memagent.launch import start_run
+    from memagent.run import Options
+    from memagent.settings import Settings
+
+    def missing(run_id: str) -> None:
+        raise SettingError("there is no active run")
+
+    monkeypatch.setattr("memagent.mirror.trackers.find_spec", lambda _: SimpleNamespace())
+    monkeypatch.setattr("memagent.mirror.wandb.find", missing)
+    monkeypatch.setenv("MEMAGENT_MIRROR", "wandb")
+    model, optimizer, step = training
+    with start_run(Settings.from_environ(), [model], [optimizer], Options(automatic=True, predict=False)):
+        step()
+    assert "memagent: there is no active run; the run is recorded without a mirror\n" in capsys.readouterr().err
+    assert recording().columns()["step"] == [0, 1]
+
+
 def test_a_run_that_ends_without_memory_says_so(training, recorder):
     import torch
 

@@ -84,6 +84,13 @@ def test_all_of_it_arrives_and_the_file_is_removed(make_file, far_end):
     assert far_end.asked == ["start", "batch", "batch", "batch", "finish"] and not path.exists() and done.notes == []
 
 
+def test_it_says_how_far_it_has_come(make_file, far_end):
+    path = make_file()
+    size_bytes, sizes = path.stat().st_size, list[int]()
+    upload_one(path, far_end, advance=sizes.append)
+    assert len(sizes) == 5 and min(sizes) > 0 and 0.8 * size_bytes < sum(sizes) <= size_bytes
+
+
 def test_a_run_that_never_said_how_it_ended_gets_no_end(make_file, far_end):
     done = upload_one(make_file(finish=None, drafts=2), far_end)
     assert done.status is None and far_end.finishes == [] and done.samples == 8

@@ -173,12 +173,6 @@ def test_a_sweep_alone_is_over_usual_batches(estimate):
     assert [(row["batch"], row["sequence"]) for row in json.loads(out)] == [(size, 512) for size in (1, 2, 4, 8, 16)]
 
 
-def test_progress_is_shown_where_somebody_watches(estimate, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    _, _, err = estimate("--model", "gpt2", "--sweep", "batch=1,2,4")
-    assert "2 of 3" in err and err.endswith("\r\033[K")
-
-
 def test_a_config_of_hugging_face_is_read_without_its_hub(estimate, config):
     by_config = json.loads(estimate("--model", config(CONFIG), "--method", "formula", "--json")[1])
     by_name = json.loads(estimate("--model", "gpt2", "--json")[1])

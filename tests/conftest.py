@@ -190,3 +190,8 @@ def _opened(url: str) -> Iterator[Any]:
     database = Database(url)
     yield database
     database.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first: one that begins last is waited for by every other worker."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

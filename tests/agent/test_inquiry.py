@@ -69,7 +69,7 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     trainer.train(5)
     run._suspect(Forecast(step=5, level="notice", cause=cause))
     trainer.train(25)
-    assert leaking(run.report()["suspects"][:1]) == EXPECTED
+    assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
     run.finish()
     [snapshot] = recording().snapshots
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
@@ -137,7 +137,7 @@ def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched,
     run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
     assert not run._inquiry._finder.budget.allows(1.0)
     trainer.train(25)
-    assert leaking(run.report()["suspects"][:1]) == EXPECTED
+    assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
 
 
 def test_only_one_look_goes_beyond_the_budget(watched, recording):

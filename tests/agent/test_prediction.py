@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 import torch
 
@@ -139,7 +139,13 @@ def test_where_memory_is_short_the_prediction_says_what_would_save_some(recordin
     assert [item.saving_bytes for item in trace.advice] == sorted(changes.values(), reverse=True)
 
 
+def children() -> set[int]:
+    """Processes of ours, ended ones that nobody waited for among them; other tests of this worker may have left some."""
+    return {child.pid for child in psutil.Process().children()}
+
+
 def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch):
+    before = children()
     monkeypatch.setattr(prediction, "ADVICE_TIMEOUT_S", 0.01)
     monkeypatch.setattr(prediction, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -151,17 +157,16 @@ def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch)
     wait_until(lambda: not any(thread.name == "memagent-predict" for thread in threading.enumerate()))
     run.finish()
     assert [found.method for found in recording().predictions] == ["formula", "trace"]
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before
 
 
 def test_a_run_that_ends_first_leaves_no_process_behind(training):
     model, optimizer, step = training
+    before = children()
     run = memagent.attach(model, optimizer)
     step()
     run.finish()
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before
 
 
 def test_predict_false_traces_nothing(training, recording):

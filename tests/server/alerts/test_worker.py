@@ -36,7 +36,7 @@ def test_a_leak_fires_once_and_tells_every_channel(bench):
     assert 800 < alert["first_step"] < 1300 and alert["data"]["cause"] == "leak"
     assert {item["channel"] for item in alert["notifications"]} == {"slack_webhook", "webhook"}
     with bench.database.read() as session:
-        risk = latest_risk(session, "r", 0)
+        risk = latest_risk(session.connection(), "r", 0)
         history = forecasts_of(session, "r")
     assert risk.level in ("warning", "critical") and abs(risk.eta_step - 1500) < 60
     assert history["history"][0]["level"] == "ok" and history["forecasts"][0]["level"] == risk.level

@@ -48,7 +48,7 @@ def palettes():
         dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
         for block in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)
     ]
-    light, dark = blocks
+    light, dark, *_ = blocks  # print, the third, takes those of light
     return {"light": light, "dark": {**light, **dark}}
 
 

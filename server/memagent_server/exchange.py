@@ -10,15 +10,19 @@ import logging
 import re
 import secrets
 import time
+from contextlib import suppress
 from typing import Any
 
 from flask import Flask, Response, g, request
+from werkzeug.exceptions import HTTPException
 
 from memagent_server import telemetry
 from memagent_server.logs import FIELDS, REQUEST_ID
 
 HEADER = "X-Request-ID"
 _BEGAN = "memagent_began_at"
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+_SHORT_BYTES = 65_536
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _EVERY_FEW_SECONDS = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs/<run_id>/batches")
 """Routes whose successes are logged at DEBUG: a line for each would drown the rest, and they are counted anyway."""
@@ -46,6 +50,7 @@ def _begin() -> None:
 
 def _end(response: Response) -> Response:
     duration_s = time.perf_counter() - g.get(_BEGAN, time.perf_counter())
+    _take_rest()
     response.headers.setdefault(HEADER, request_id() or "")
     method = request.method if request.method in _METHODS else "other"
     route = request.url_rule.rule if request.url_rule is not None else "none"
@@ -54,6 +59,13 @@ def _end(response: Response) -> Response:
     if _log.isEnabledFor(level):
         _log.log(level, "%s %s", request.method, request.path, extra={FIELDS: _facts(response, duration_s)})
     return response
+
+
+def _take_rest() -> None:
+    """A short body that nobody has read: one that came after the answer would cost the client its connection, and its next request."""
+    if request.method in _WITH_BODY and 0 < (request.content_length or 0) <= _SHORT_BYTES:
+        with suppress(HTTPException, OSError):  # it broke off, or is too long for its route: then the connection may go
+            request.stream.read()
 
 
 def _is_routine(route: str, status: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -283,3 +284,18 @@ def test_tokens_are_created_listed_and_revoked(memagent):
     assert memagent("token", "revoke", "ci").stdout == "revoked 1 token\n"
     assert memagent("token", "revoke", "ci").returncode == 1
     assert "revoked" in memagent("token", "list").stdout
+
+
+def test_a_body_that_nobody_reads_costs_the_client_no_connection(live_server):
+    host, port = live_server.url.removeprefix("http://").split(":")
+    head = "POST /api/v1/channels/none/test HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n"
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.connect()
+    for _ in range(2):
+        connection.sock.sendall(head.encode())
+        time.sleep(0.3)  # a client sends head and body apart, and the network may hold up either
+        connection.sock.sendall(b"{}")
+        answer = http.client.HTTPResponse(connection.sock, method="POST")
+        answer.begin()
+        assert answer.status == 404 and answer.read()
+    connection.close()

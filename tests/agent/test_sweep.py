@@ -102,6 +102,7 @@ print(sweep.collections, risks)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.long
 def test_reference_cycles_that_grow_like_a_leak_page_nobody():
     """The first tooth of a saw: 4 MiB a step until somebody collects, in a run that would run out by it."""
     done = subprocess.run([sys.executable, "-c", SAW_TOOTH], capture_output=True, text=True, timeout=120, check=False)

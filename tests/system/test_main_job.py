@@ -80,6 +80,7 @@ def test_predicted_stands_beside_observed_with_the_residual(live_server, train):
     assert peak["residual_bytes"] == peak["observed_bytes"] - peak["predicted_bytes"]
 
 
+@pytest.mark.long  # tests/system/faults kills one in each run of the suite
 def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(start_server, train, tmp_path):
     data = tmp_path / "kept"
     server = start_server(data=data)

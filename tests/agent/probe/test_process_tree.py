@@ -207,7 +207,7 @@ def test_3_a_process_too_large_to_walk_counts_with_what_it_has_beyond_its_parent
 
 def test_4_pages_shared_by_forked_children_count_once():
     code = f"""
-import os, sys
+import os, sys, time
 from memagent.probe.process_tree import ProcfsTree
 held = bytearray(b"x") * {200 * MIB}
 ready, done = os.pipe(), os.pipe()
@@ -222,6 +222,11 @@ for _ in range(3):
     os.read(ready[0], 1)
 tree = ProcfsTree()
 tree.refresh()
+while any(member.shares is None for member in tree._members.values()):  # a refresh reads as many as it has time for
+    time.sleep(0.05)
+    tree.refresh()
+tree._own.read_at = tree._idle_until = float("-inf")
+tree.refresh()  # ours once more, with all of theirs known
 print(tree.beside_bytes, tree.pss_bytes)
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

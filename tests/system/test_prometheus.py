@@ -180,7 +180,7 @@ def test_no_panel_is_empty_and_an_alert_travels_to_slack(live_server, training, 
     wait_for(
         lambda: len(prometheus_up(prometheus)) == 1 and prometheus.query("rate(memagent_ingested_samples_total[1m])")
     )
-    wait_for(lambda: prometheus.query("memagent_oom_probability"))
+    wait_for(lambda: len(prometheus.query("memagent_oom_probability")) == 2)  # each run has a first forecast of its own
     assert {item["metric"]["run_id"] for item in prometheus.query("memagent_run_info")} == {"cpu-run", "gpu-run"}
     empty = [
         (run, name, title, expression)

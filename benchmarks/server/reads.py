@@ -69,6 +69,7 @@ def _charts(ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, r
         if number < max(3, requests // 10):
             rows.append(_timed(_of_wide_rows, wide, steps))
             ratios.append(one[-1] / rows[-1])
+            ask(whole)  # reading a million rows has emptied every cache, and charts are not asked for after that
     zoomed = [
         from_samples(f"{width:,} of them, zoomed", "ms", _times(ask, _chart("long", steps // 3 + 7, width), requests), scale=1e3)
         for width in (steps // 5, steps // 50, steps // 500)

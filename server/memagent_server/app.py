@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from flask import Flask
+from flask import Flask, Request
+from flask.sessions import NullSession, SessionInterface
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from memagent_server import auth, exchange, forms, ingest, metrics, operation, problems, quotas, throttle, web
@@ -23,6 +24,7 @@ def create_app(
     app = Flask("memagent_server", static_folder=None, template_folder=None)
     app.extensions[EXTENSION] = Context(settings, database or Database(settings.database_url), clock)
     app.secret_key = settings.secret_key
+    app.session_interface = _NoSessions()
     exchange.install(app)
     problems.install(app)
     throttle.install(app)
@@ -36,3 +38,10 @@ def create_app(
         hops = settings.trusted_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
     return app
+
+
+class _NoSessions(SessionInterface):
+    """Flask's own sessions are left alone: who is logged in is in the cookie of `auth`, and to look for another costs every request."""
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:
+        return self.make_null_session(app)

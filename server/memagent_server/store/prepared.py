@@ -1,15 +1,18 @@
 """Statements that SQLAlchemy compiles once and that are then run as the driver's own: a third of what `Connection.execute` costs.
 
-For those that run with each batch, and only for those. Types are SQLAlchemy's both ways, and so are the errors.
+For those that run with each batch, and only for those. Types are SQLAlchemy's both ways, and so are the errors. On SQLite they go to the
+driver past SQLAlchemy; elsewhere the way there and back is what costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Insert, Select, Update, bindparam, insert
+from sqlalchemy.exc import DBAPIError
 
 from memagent_server.store.models import Base
 
@@ -30,12 +33,17 @@ class PreparedChange:
         compiled = self._compiled.get(connection.dialect.name)
         if compiled is None:
             compiled = self._compiled[connection.dialect.name] = _compile(self._statement, connection.dialect)
+        if connection.dialect.name == "sqlite":
+            with _cursor(connection, compiled) as cursor:
+                for row in rows:
+                    cursor.execute(compiled.text, compiled.parameters(row))
+            return
         parameters = [compiled.parameters(row) for row in rows]
         connection.exec_driver_sql(compiled.text, parameters if len(rows) > 1 else parameters[0])
 
 
 class PreparedQuestion:
-    """A select whose parameters have names. It is the driver's own on SQLite; elsewhere the way there and back is what costs."""
+    """A select whose parameters have names."""
 
     def __init__(self, statement: Select[Any]) -> None:
         self._statement = statement
@@ -45,25 +53,17 @@ class PreparedQuestion:
         """All rows, as lists in the order of the columns."""
         dialect = connection.dialect
         if dialect.name != "sqlite":
-            return self._asked_as_usual(connection, parameters)
+            return [list(row) for row in connection.execute(self._statement, parameters)]
         if self._compiled is None:
             self._compiled = _compile(self._statement, dialect), _of_columns(self._statement, dialect)
         compiled, processors = self._compiled
-        cursor = connection.connection.cursor()
-        try:
+        with _cursor(connection, compiled) as cursor:
             cursor.execute(compiled.text, compiled.parameters(parameters))
             found = [list(row) for row in cursor.fetchall()]
-        except dialect.loaded_dbapi.Error:  # once more, and it is an error of SQLAlchemy
-            return self._asked_as_usual(connection, parameters)
-        finally:
-            cursor.close()
         for row in found:
             for index, processor in processors:
                 row[index] = processor(row[index])
         return found
-
-    def _asked_as_usual(self, connection: Connection, parameters: Mapping[str, Any]) -> list[list[Any]]:
-        return [list(row) for row in connection.execute(self._statement, parameters)]
 
 
 def prepared_insert(model: type[Base], *columns: str) -> PreparedChange:
@@ -87,6 +87,21 @@ class _Compiled:
             row = {**self.constants, **row}
         values = [processors[name](row[name]) if name in processors else row[name] for name in self.names]
         return tuple(values) if self.is_positional else dict(zip(self.names, values, strict=True))
+
+
+@contextmanager
+def _cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
+    """One of the driver's own. Its errors become SQLAlchemy's, without the parameters: people's words do not belong into a log."""
+    cursor = connection.connection.cursor()
+    driver = connection.dialect.loaded_dbapi
+    try:
+        yield cursor
+    except driver.Error as error:
+        raise DBAPIError.instance(
+            compiled.text, None, error, driver.Error, hide_parameters=True, dialect=connection.dialect
+        ) from error
+    finally:
+        cursor.close()
 
 
 def _compile(statement: Insert | Update | Select[Any], dialect: Dialect) -> _Compiled:

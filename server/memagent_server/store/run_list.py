@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from sqlalchemy import String, cast, or_, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.store.models import Run, RunTag
@@ -22,6 +22,8 @@ MOST_PROJECTS = 200
 SORTS: tuple[Sort, ...] = get_args(Sort)
 
 _SEARCHED = (Run.name, Run.id, Run.project, Run.user, Run.host)
+_LEAVING_OUT = (defer(Run.config), defer(Run.environment), defer(Run.error))
+"""What a list shows of no run, and what may be long."""
 _KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
     "created_at": (Run.created_at, float),
     "name": (Run.name, str),
@@ -53,7 +55,7 @@ def list_runs(session: Session, query: RunQuery) -> RunPage:
     """One page of runs. Raises WireError for a cursor that no page in this order gave."""
     name = query.sort.removeprefix("-")
     column, kind = _KEYS[name]
-    statement = select(Run).where(*_filters(query)).limit(query.limit + 1)
+    statement = select(Run).options(*_LEAVING_OUT).where(*_filters(query)).limit(query.limit + 1)
     identifier: InstrumentedAttribute[str] = Run.id
     if query.tag is not None:
         statement = statement.join(RunTag, RunTag.run_id == Run.id).where(RunTag.tag == query.tag)

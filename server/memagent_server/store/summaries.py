@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import BindParameter, bindparam, func, select
+from sqlalchemy.orm import Session, load_only
 
 from memagent_server.store.events import list_events
 from memagent_server.store.models import Dropped, Forecast, Prediction, Run, Stream
@@ -19,6 +19,29 @@ _LEVELS = ("ok", "notice", "warning", "critical")
 _STREAM_FIELDS = (
     "rank", "attempt", "device", "kind", "name", "limit_bytes", "limit_source", "first_step", "last_step", "samples", "peak_bytes",
 )  # fmt: skip
+
+_RUN_IDS: BindParameter[Any] = bindparam("run_ids", expanding=True)
+# made once: to put one together takes as long as to ask it
+_NEWEST_PREDICTIONS = (
+    select(Prediction)
+    .options(load_only(Prediction.run_id, Prediction.rank, Prediction.device, Prediction.peak_allocated_bytes))
+    .where(
+        Prediction.id.in_(
+            select(func.max(Prediction.id))
+            .where(Prediction.run_id.in_(_RUN_IDS))
+            .group_by(Prediction.run_id, Prediction.rank, Prediction.device, Prediction.method)
+        )
+    )
+    .order_by(Prediction.id.desc())
+)
+_NEWEST_FORECASTS = select(Forecast).where(
+    Forecast.id.in_(
+        select(func.max(Forecast.id))
+        .join(Stream, Stream.id == Forecast.stream_id)
+        .where(Forecast.run_id.in_(_RUN_IDS), Stream.is_current)
+        .group_by(Forecast.stream_id)
+    )
+)
 
 
 def summarize(session: Session, runs: Sequence[Run], *, public_url: str = "") -> list[dict[str, Any]]:
@@ -113,15 +136,8 @@ def _stream(stream: Stream) -> dict[str, Any]:
 
 def _newest_predictions(session: Session, run_ids: Collection[str]) -> dict[str, list[Prediction]]:
     """Of each run the newest prediction of each rank, device and method, newest first."""
-    newest = (
-        select(func.max(Prediction.id))
-        .where(Prediction.run_id.in_(run_ids))
-        .group_by(Prediction.run_id, Prediction.rank, Prediction.device, Prediction.method)
-    )
     found: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in session.scalars(
-        select(Prediction).where(Prediction.id.in_(newest)).order_by(Prediction.id.desc())
-    ):
+    for prediction in session.scalars(_NEWEST_PREDICTIONS, {"run_ids": run_ids}):
         found[prediction.run_id].append(prediction)
     return found
 
@@ -136,14 +152,8 @@ def _predicted_peak(predictions: Sequence[Prediction], stream: Stream | None) ->
 
 def _newest_forecasts(session: Session, run_ids: Collection[str]) -> dict[str, list[Forecast]]:
     """Of each run the newest forecast of each current stream."""
-    newest = (
-        select(func.max(Forecast.id))
-        .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id.in_(run_ids), Stream.is_current)
-        .group_by(Forecast.stream_id)
-    )
     found: dict[str, list[Forecast]] = defaultdict(list)
-    for forecast in session.scalars(select(Forecast).where(Forecast.id.in_(newest))):
+    for forecast in session.scalars(_NEWEST_FORECASTS, {"run_ids": run_ids}):
         found[forecast.run_id].append(forecast)
     return found
 

@@ -36,7 +36,6 @@ CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 _HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -68,8 +67,8 @@ def install(app: App) -> None:
 
 def add_headers(response: Response) -> Response:
     """The same on every answer: an error or a JSON document is as good a place for an injection as a page."""
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
+    response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+    response.headers.extend(_HEADERS)
     if current().settings.is_https:
         response.headers.setdefault("Strict-Transport-Security", _A_YEAR_OF_TLS)
     if request.endpoint == "pages.static" and response.status_code in (200, 304):

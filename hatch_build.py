@@ -1,4 +1,4 @@
-"""Build hook: ships `migrations/` and `dashboards/` inside the wheel.
+"""Build hook: ships `migrations/`, `dashboards/` and `docs/` inside the wheel.
 
 They live at the top of the repository, where people look for them, and a server installed from a wheel needs them too.
 An editable install finds them in the checkout (see `memagent_server.resources`), so it skips this.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SHIPPED = ("migrations", "dashboards")
+SHIPPED = ("migrations", "dashboards", "docs")
 
 
 class ShipResources(BuildHookInterface):

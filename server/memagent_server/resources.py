@@ -1,4 +1,4 @@
-"""Where `migrations/` and `dashboards/` are: inside an installed wheel, or at the top of a checkout."""
+"""Where `migrations/`, `dashboards/` and `docs/` are: inside an installed wheel, or at the top of a checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """The folder `migrations` or `dashboards`. Raises FileNotFoundError where neither place has it."""
+    """The folder `migrations`, `dashboards` or `docs`. Raises FileNotFoundError where neither place has it."""
     for candidate in (_PACKAGE / "_resources" / name, _PACKAGE.parent.parent / name):
         if candidate.is_dir():
             return candidate

@@ -28,6 +28,9 @@ PAGES = {
     "channels": "/settings/channels",
     "tokens": "/settings/tokens",
     "retention": "/settings/retention?older_than=1",
+    "runbooks": "/runbooks#oom_forecast",
+    "manual": "/docs",
+    "manual-http": "/docs/http",
     "not-found": "/runs/nobody",
 }
 CHARTS = {"run": "#memory-chart[data-drawn]", "compare": "#compare-chart[data-drawn]"}

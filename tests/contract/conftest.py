@@ -80,7 +80,7 @@ def path_of(rule, of):
         argument = match[0].strip("<>").rpartition(":")[2]
         if options := re.search(r"any\(([^)]*)\)", match[0]):
             return options[1].split(",")[0].strip(" '")
-        return "webhook" if argument == "name" else str(getattr(of, argument))
+        return {"name": "webhook", "page": "metrics"}.get(argument) or str(getattr(of, argument))
 
     return re.sub(r"<[^>]+>", piece, rule.rule)
 

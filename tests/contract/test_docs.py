@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,9 @@ from memagent.cli import VERBS
 from memagent.environment import ALL_SETTINGS
 from memagent.wire import messages
 from memagent.wire.fields import FIELDS
+from memagent_server.alerts.rules import RULES
 from memagent_server.settings import CHANNEL_NAMES
+from memagent_server.web.markdown import anchor_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 MESSAGES = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
@@ -32,12 +35,16 @@ def test_every_verb_has_a_heading(verb):
     assert f"memagent {verb}" in headings("cli.md")
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_runbook(rule):
+    assert rule in headings("alerts.md")
+
+
 @pytest.mark.parametrize("channel", CHANNEL_NAMES)
 def test_every_channel_has_a_row_that_leads_to_its_heading(channel):
     anchor = re.search(rf"^\| \[{channel}\]\(#([^)]+)\)", (DOCS / "notifications.md").read_text(), re.MULTILINE)
     assert anchor is not None
-    anchors = [re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in headings("notifications.md")]
-    assert anchor[1] in anchors
+    assert anchor[1] in map(anchor_of, headings("notifications.md"))
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
@@ -54,11 +61,29 @@ def test_every_message_has_a_heading_and_every_field_a_row(message):
     )
 
 
-def test_no_page_links_to_nowhere():
-    missing = [
-        f"{page.name}: {target}"
-        for page in [*DOCS.glob("**/*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text())
-        if not (page.parent / target).exists()
-    ]
-    assert missing == []
+def test_no_link_leads_nowhere():
+    pages = [*DOCS.glob("**/*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+    nowhere = [f"{page.name}: {link}" for page in pages for link in links_of(page) if not leads_somewhere(page, link)]
+    assert nowhere == []
+
+
+def links_of(page: Path) -> list[str]:
+    """Links within the repository: files, and anchors of pages."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", prose)
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    file, _, anchor = link.partition("#")
+    target = page.parent / file if file else page
+    return target.exists() and (not anchor or anchor in anchors_of(target))
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)}
+
+
+def test_every_page_is_in_the_contents():
+    assert {f"{page.stem}.md" for page in DOCS.glob("*.md")} - {"index.md"} <= set(links_of(DOCS / "index.md"))

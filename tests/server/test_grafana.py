@@ -102,7 +102,9 @@ def test_a_push_makes_everything_and_a_second_changes_nothing(grafana):
     assert grafana.kept["datasources"]["memagent-prometheus"]["url"] == "http://prometheus:9090"
     assert grafana.kept["contacts"]["memagent-contact"]["settings"] == {"url": given["MEMAGENT_SLACK_WEBHOOK_URL"]}
     rules = grafana.kept["rules"]
-    assert rules["memagent-run-will-run-out-of-memory"]["notification_settings"] == {"receiver": "memagent"}
+    warning = rules["memagent-run-will-run-out-of-memory"]
+    assert warning["notification_settings"] == {"receiver": "memagent"}
+    assert warning["annotations"]["runbook_url"] == "https://mem.example.org/runbooks#oom_forecast"
     variables = {item["name"]: item for item in grafana.dashboards["memagent-fleet"]["templating"]["list"]}
     assert variables["memagent"]["query"] == given["MEMAGENT_PUBLIC_URL"]
     before = json.dumps([grafana.kept, grafana.dashboards])
@@ -153,7 +155,9 @@ def test_without_address_it_says_what_to_give():
     assert result.returncode == 2 and "MEMAGENT_GRAFANA_URL" in result.stderr
 
 
-def test_export_writes_the_files(tmp_path):
-    assert memagent("export", tmp_path / "out").returncode == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"fleet.json", "run.json", "server.json"}
-    assert json.loads((tmp_path / "out/run.json").read_text())["uid"] == "memagent-run"
+def test_export_writes_boards_and_rules_that_lead_to_the_server(tmp_path):
+    assert memagent("export", tmp_path / "out", MEMAGENT_PUBLIC_URL="https://mem.example.org").returncode == 0
+    texts = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert set(texts) == {"fleet.json", "run.json", "server.json", "rules.yml"}
+    assert json.loads(texts["run.json"])["uid"] == "memagent-run"
+    assert all("https://mem.example.org" in text and "localhost" not in text for text in texts.values())

@@ -193,7 +193,7 @@ def test_no_panel_is_empty_and_an_alert_travels_to_slack(live_server, training, 
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
     wait_for(lambda: slack.messages)
     told = json.dumps([message.payload for message in slack.messages])
-    assert "Run gpu-run (rank 0, GPU-1) will run out of memory" in told and "docs/alerts.md#oom_forecast" in told
+    assert "Run gpu-run (rank 0, GPU-1) will run out of memory" in told and "/runbooks#oom_forecast" in told
     assert "cpu-run" not in told
 
 

@@ -1,4 +1,4 @@
-"""Push dashboards, data source, contact point and alert rules to a Grafana (again changes nothing), or write the dashboards to a folder."""
+"""Push dashboards, data source, contact point and alert rules to a Grafana (again changes nothing), or write them to a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prometheus", metavar="URL", help="where Grafana reaches Prometheus (default: a data source that it has)"
     )
     pushing.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
-    exporting = verbs.add_parser("export", help="write the dashboards as JSON files")
+    exporting = verbs.add_parser("export", help="write the dashboards as JSON files, and the rules for Prometheus")
     exporting.add_argument("directory", type=Path)
     for one in (pushing, exporting):
         one.add_argument("--json", action="store_true", help="print JSON")
@@ -43,6 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(directory: Path) -> list[Path]:
     try:
-        return export(directory)
+        return export(directory, Settings.from_environ().public_url)
     except OSError as error:
         raise MemagentError(f"the dashboards cannot be written to {directory}: {error.strerror}") from error

@@ -17,6 +17,9 @@ DATASOURCE_UID, DATASOURCE_NAME = "memagent-prometheus", "memagent Prometheus"
 CONTACT_UID, CONTACT_NAME = "memagent-contact", "memagent"
 FILES = ("fleet.json", "run.json", "server.json")
 RULES_FILE = "provisioning/alerting/rules.json"
+PROMETHEUS_RULES_FILE = "prometheus/rules.yml"
+PLACEHOLDER_URL = "http://localhost:8420"
+"""Where links in `dashboards/` lead, to boards' runs and to runbooks, until somebody says where people find the server."""
 
 
 class GrafanaError(MemagentError):
@@ -41,27 +44,26 @@ def target(settings: Settings, url: str, token: str, prometheus_url: str | None)
     return Target(url, token, settings.public_url, prometheus_url, settings.slack_webhook_url, settings.email_to)
 
 
-def dashboards(memagent_url: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def dashboards(memagent_url: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(file name, dashboard) of each dashboard that comes with memagent; its links lead to `memagent_url`."""
-    folder = resource_dir("dashboards")
     for name in FILES:
-        content = json.loads((folder / name).read_text())
-        if memagent_url is not None:
-            for variable in content["templating"]["list"]:
-                if variable["name"] == "memagent":
-                    variable["query"] = memagent_url
-        yield name, content
+        yield name, json.loads(_linked(name, memagent_url))
 
 
-def export(to: Path) -> list[Path]:
-    """Write the dashboards into a folder; returns the files."""
+def export(to: Path, memagent_url: str) -> list[Path]:
+    """Write the dashboards, and the rules for Prometheus, into a folder; returns the files."""
     to.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, content in dashboards():
-        path = to / name
-        path.write_text(json.dumps(content, indent=2) + "\n")
+    for name in (*FILES, PROMETHEUS_RULES_FILE):
+        path = to / Path(name).name
+        path.write_text(_linked(name, memagent_url))
         written.append(path)
     return written
+
+
+def _linked(name: str, memagent_url: str) -> str:
+    """A file of `dashboards/` whose links lead to `memagent_url`."""
+    return (resource_dir("dashboards") / name).read_text().replace(PLACEHOLDER_URL, memagent_url)
 
 
 def push(to: Target, *, dry_run: bool = False) -> list[str]:
@@ -162,7 +164,7 @@ class _Push:
             yield "alert rules: none, for they need a Prometheus data source"
             return
         known = {rule["uid"] for rule in self._api.alertingprovisioning.get_alertrules_all()}
-        for group in json.loads((resource_dir("dashboards") / RULES_FILE).read_text())["groups"]:
+        for group in json.loads(_linked(RULES_FILE, self._to.memagent_url))["groups"]:
             for rule in group["rules"]:
                 body = self._rule(rule, group["name"], uid)
                 if not self._dry_run and rule["uid"] in known:

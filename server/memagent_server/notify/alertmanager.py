@@ -90,6 +90,7 @@ def _alert(story: Story, severity: str, ends_at: float) -> dict[str, Any]:
             "summary": headline(story),
             "description": "\n".join(details(story)),
             "text": plain_text(story),
+            **({"runbook_url": story.runbook_url} if story.runbook_url else {}),
         },
         "startsAt": _iso(min(story.opened_at, ends_at)),
         "endsAt": _iso(ends_at),

@@ -72,6 +72,8 @@ class Story:
     project: str
     run_url: str
     alert_url: str
+    runbook_url: str = ""
+    """What the rule means and what to do, on the server's own pages."""
     summary: str = ""
     host: str | None = None
     rank: int | None = None

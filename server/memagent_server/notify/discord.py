@@ -9,7 +9,7 @@ import msgspec
 
 from memagent_server.notify import http
 from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.words import advice, cut, details, headline, saving, where
+from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, saving, where
 from memagent_server.settings import Settings
 
 TITLE_LIMIT, DESCRIPTION_LIMIT, FOOTER_LIMIT = 256, 4096, 2048
@@ -55,7 +55,9 @@ def _lines(story: Story) -> list[str]:
         lines += [f"**Cause: {story.facts['cause']}.** {found.summary}", f"**What to change:** {found.change}"]
         lines += [f"```python\n{found.code}\n```"] if found.code else []
     lines += [_escape(saves)] if saves else []
-    return [*lines, f"[Snooze or acknowledge]({story.alert_url})"] if story.to_state == "firing" else lines
+    lines += [f"[Snooze or acknowledge]({story.alert_url})"] if story.to_state == "firing" else []
+    lines += [f"[What to do]({story.runbook_url})"] if needs_runbook(story) else []
+    return lines
 
 
 def _escape(text: str) -> str:

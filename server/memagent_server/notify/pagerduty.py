@@ -13,7 +13,7 @@ import msgspec
 
 from memagent_server.notify import http
 from memagent_server.notify.channel import Channel, Story
-from memagent_server.notify.words import advice, cut, details, headline, plain_text, where
+from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, plain_text, where
 from memagent_server.settings import Settings
 
 SUMMARY_LIMIT, DEDUP_LIMIT = 1024, 255
@@ -73,7 +73,7 @@ def _event(story: Story) -> dict[str, Any]:
     return {
         "client": "memagent",
         "client_url": story.run_url,
-        "links": [{"href": story.run_url, "text": "Open run"}, {"href": story.alert_url, "text": "Open alert"}],
+        "links": _links(story),
         "payload": {
             "summary": cut(headline(story), SUMMARY_LIMIT),
             "source": story.host or story.run_id,
@@ -85,6 +85,11 @@ def _event(story: Story) -> dict[str, Any]:
             "custom_details": custom,
         },
     }
+
+
+def _links(story: Story) -> list[dict[str, str]]:
+    links = [{"href": story.run_url, "text": "Open run"}, {"href": story.alert_url, "text": "Open alert"}]
+    return [*links, {"href": story.runbook_url, "text": "What to do"}] if needs_runbook(story) else links
 
 
 def _severity(story: Story) -> str:

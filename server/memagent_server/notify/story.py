@@ -67,6 +67,7 @@ def read_story(
         project=run.project,
         run_url=f"{public_url}/runs/{run.id}",
         alert_url=f"{public_url}/alerts#{topic_of(notification)}",
+        runbook_url=f"{public_url}/runbooks#{alert.rule}",
         summary=alert.summary,
         host=run.host,
         world_size=run.world_size,

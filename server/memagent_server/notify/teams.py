@@ -12,7 +12,7 @@ import msgspec
 
 from memagent_server.notify import http
 from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.words import advice, cut, details, headline, saving, where
+from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, saving, where
 from memagent_server.settings import Settings
 
 TEXT_LIMIT = 4000
@@ -52,6 +52,8 @@ def _card(story: Story) -> dict[str, Any]:
     actions = [{"type": "Action.OpenUrl", "title": "Open run", "url": story.run_url}]
     if story.to_state == "firing":
         actions.append({"type": "Action.OpenUrl", "title": "Snooze or acknowledge", "url": story.alert_url})
+    if needs_runbook(story):
+        actions.append({"type": "Action.OpenUrl", "title": "What to do", "url": story.runbook_url})
     return {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",

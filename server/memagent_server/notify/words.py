@@ -25,6 +25,7 @@ _HEADLINES = {
         "test": "Test: memagent reaches you here. Nothing is wrong",
     },
 }
+_TO_BE_LOOKED_AT = ("firing", "oom", "lost_contact")
 _STATE_WORDS = {"averted": "averted", "finished": "over", "oom": "died", "lost_contact": "fell silent", "test": "test"}
 
 
@@ -92,7 +93,14 @@ def plain_text(story: Story) -> str:
             f"What to change: {found.change}",
             *(f"    {line}" for line in found.code.splitlines()),
         ]
-    return "\n".join([*lines, *([saves] if saves else []), story.run_url])
+    lines += [saves] if saves else []
+    lines += [f"Runbook: {story.runbook_url}"] if needs_runbook(story) else []
+    return "\n".join([*lines, story.run_url])
+
+
+def needs_runbook(story: Story) -> bool:
+    """Whether there is anything left to do about it."""
+    return bool(story.runbook_url) and story.to_state in _TO_BE_LOOKED_AT
 
 
 def cut(text: str, limit: int) -> str:

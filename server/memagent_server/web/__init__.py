@@ -9,6 +9,7 @@ from memagent_server.web import (
     comparing,
     frame,
     login,
+    manual,
     notifications,
     organising,
     pages,
@@ -31,4 +32,5 @@ blueprints: tuple[Blueprint, ...] = (
     tokens.blueprint,
     retention.blueprint,
     login.blueprint,
+    manual.blueprint,
 )

@@ -23,7 +23,8 @@ FACTS = {
 STORY = Story(
     alert_id=1, transition_id=2, topic="alert-1", dedup_key="k3v9:2:test", rule="oom_forecast", severity="warning", from_state="pending",
     to_state="firing", reason="", at=2000.0, step=1000, first_step=1000, opened_at=2000.0, facts=FACTS, run_id="k3v9",
-    run_name="gpt-small", project="nlp", run_url="http://box/runs/k3v9", alert_url="http://box/alerts#alert-1", host="box", rank=1,
+    run_name="gpt-small", project="nlp", run_url="http://box/runs/k3v9", alert_url="http://box/alerts#alert-1",
+    runbook_url="http://box/runbooks#oom_forecast", host="box", rank=1,
     world_size=4, device_name="NVIDIA A100", predicted_peak_bytes=20 * GIB, observed_peak_bytes=30 * GIB,
 )  # fmt: skip
 

@@ -241,7 +241,9 @@ def test_it_sends_teams_an_adaptive_card(receiver, a_story):
     card = attachment["content"]
     assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
     assert "will run out of memory" in card["body"][0]["text"] and len(receiver.requests[0][2]) < 28_000
-    assert [action["url"] for action in card["actions"]] == ["http://box/runs/k3v9", "http://box/alerts#alert-1"]
+    assert [action["url"] for action in card["actions"]] == [
+        "http://box/runs/k3v9", "http://box/alerts#alert-1", "http://box/runbooks#oom_forecast",
+    ]  # fmt: skip
 
 
 def test_it_says_of_a_channel_that_is_gone_what_to_do(a_story):

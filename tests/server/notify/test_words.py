@@ -29,6 +29,15 @@ def test_it_tells_the_whole_story(a_story):
         assert words in told
 
 
+@pytest.mark.parametrize("state", ["firing", "oom", "lost_contact", "averted", "finished", "test"])
+def test_it_leads_to_the_runbook_while_there_is_anything_to_do(a_story, state):
+    story = a_story(to_state=state)
+    buttons = [button["url"] for button in blocks(story)[-1]["elements"]]
+    is_there = state in ("firing", "oom", "lost_contact")
+    assert ("Runbook: http://box/runbooks#oom_forecast" in plain_text(story)) == is_there
+    assert ("http://box/runbooks#oom_forecast" in buttons) == is_there
+
+
 @pytest.mark.parametrize("state", ["oom", "finished", "averted", "lost_contact"])
 def test_it_says_of_an_outcome_how_early_the_warning_was(a_story, state):
     told = plain_text(a_story(from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x"))

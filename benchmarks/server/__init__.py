@@ -4,7 +4,8 @@
    for both. Absolute figures are told as they were seen.
 2. Servers are real: `memagent serve` in processes of its own over a fresh database, and clients in processes of theirs.
 3. A group of rows is a module of this package with a `TITLE` and a `measure(quick)`, and its entry in `__main__.GROUPS`. One that fails
-   is a row that says so; a peer that is not installed, too.
+   is a row that says so, and the exit status is 1 then; a peer that is not installed is a row that says so, too.
+4. What servers log is shown only where something went wrong.
 
 No figure is a test: goals are printed beside the figures, and the exit status does not depend on them. See docs/performance.md.
 """

@@ -37,8 +37,11 @@ GROUPS: dict[str, Group] = {
     "disk": disk,
 }
 
+FAILED = "failed:"
 
-def main(arguments: Sequence[str] | None = None) -> None:
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table; 1 where a group could not be measured, else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.server", description=benchmarks.server.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -54,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = {title: [figure.to_dict() for figure in figures] for title, figures in sections.items()}
         text = json.dumps({"machine": machine, "quick": given.quick, "sections": rows}, indent=2)
         given.json.write_text(text + "\n")
+    return 1 if any(figure.note.startswith(FAILED) for figures in sections.values() for figure in figures) else 0
 
 
 def _measured(name: str, quick: bool) -> list[Figure]:
@@ -62,8 +66,8 @@ def _measured(name: str, quick: bool) -> list[Figure]:
     try:
         return GROUPS[name].measure(quick)
     except Exception as error:  # noqa: BLE001 - one group that fails must not hide the others
-        return [Figure(name, "", note=f"failed: {type(error).__name__}: {error}")]
+        return [Figure(name, "", note=f"{FAILED} {type(error).__name__}: {error}")]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,7 +18,7 @@ from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 
 TITLE = "a forecast cycle of 8,000 ranks, on one core"
-RANKS, RANKS_QUICK = 8_000, 160
+RANKS, RANKS_QUICK = 8_000, 80
 PAST_ROWS, FLUSH_ROWS = 60, 10
 CYCLES = 3
 GOAL_S = 10.0

@@ -17,6 +17,8 @@ import psutil
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 
+LOG_SHOWN_BYTES = 4_096
+
 
 @contextmanager
 def fresh_database() -> Iterator[Database]:
@@ -59,21 +61,29 @@ def running_server(
 
 @contextmanager
 def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
-    """A server that prints its address on a line of its own when it is ready; all its processes are gone afterwards."""
+    """A server that prints its address on a line of its own when it is ready; all its processes are gone afterwards.
+
+    Its log goes to a file, as it would in service; the end of it is shown where something goes wrong.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-    process = subprocess.Popen(
-        command, env={**inherited, "MEMAGENT_SECRET_KEY": "a secret for benchmarks only", **environ},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        line = next((line for line in process.stdout if "http://" in line), None)
-        if line is None:
-            raise RuntimeError(f"{Path(command[0]).name} ended with {process.wait()} before it was ready")
-        yield Server(line[line.index("http://") :].strip(), psutil.Process(process.pid))
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command, env={**inherited, "MEMAGENT_SECRET_KEY": "a secret for benchmarks only", **environ},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            line = next((line for line in process.stdout if "http://" in line), None)
+            if line is None:
+                raise RuntimeError(f"{Path(command[0]).name} ended with {process.wait()} before it was ready")
+            yield Server(line[line.index("http://") :].strip(), psutil.Process(process.pid))
+        except BaseException:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_SHOWN_BYTES))
+            print(log.read().decode(errors="replace"), end="", file=sys.stderr)
+            raise
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def _cpu_s(process: psutil.Process) -> float:

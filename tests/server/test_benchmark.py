@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from benchmarks.figures import Figure, table
 from benchmarks.server import __main__ as command
+from benchmarks.server.stage import fresh_database, running_server
 
 ROOT = Path(__file__).parents[2]
+IN_PROCESS = ("in_process", "cycle", "scrape", "disk")
 
 
 @pytest.mark.long
@@ -40,8 +43,21 @@ def test_a_group_that_fails_is_a_row_that_says_so(monkeypatch, capsys):
 
     group = command.GROUPS["in_process"]
     monkeypatch.setattr(group, "measure", fail)
-    command.main(["--only", "in_process"])
+    assert command.main(["--only", "in_process"]) == 1
     assert "failed: OSError: no room" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_it_measures_what_needs_no_server(name, capsys):
+    assert command.main(["--quick", "--only", name]) == 0, capsys.readouterr().out
+
+
+def test_what_a_server_logs_is_shown_only_where_something_goes_wrong(capfd):
+    with pytest.raises(AssertionError), fresh_database() as database, running_server(database.url) as server:
+        assert urllib3.request("GET", f"{server.url}/api/v1/runs").status == 200
+        assert capfd.readouterr().err == ""
+        raise AssertionError
+    assert 'message="GET /api/v1/runs"' in capfd.readouterr().err
 
 
 def test_a_goal_of_more_is_met_by_more():

@@ -59,7 +59,6 @@ bench: setup
 	$(BIN)/python -m benchmarks.forecast $(BENCH)
 	$(BIN)/python -m benchmarks.leaks $(BENCH)
 	$(BIN)/python -m benchmarks.server $(BENCH)
-	$(BIN)/python -m benchmarks.server $(BENCH)
 
 secrets: setup
 	$(BIN)/python scripts/make_secrets.py

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.live import SECRET_KEY, LiveServer
-from tests.postgres import PostgresCluster, find_programs
+from tests.postgres import PostgresCluster, find_programs, temporary_cluster
 
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
@@ -53,12 +53,9 @@ def postgres_programs() -> Path:
 @pytest.fixture(scope="session")
 def postgres_cluster(postgres_programs: Path) -> Iterator[PostgresCluster]:
     """A private PostgreSQL server that holds a migrated database to copy from."""
-    cluster = PostgresCluster(postgres_programs)
-    try:
+    with temporary_cluster(postgres_programs) as cluster:
         cluster.make_template()
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ class LiveServer:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
         own = {
             "XDG_DATA_HOME": str(data),
+            "TMPDIR": str(data),  # what a killed one leaves goes with the rest
             "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
         }

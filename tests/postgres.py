@@ -11,9 +11,10 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ class PostgresCluster:
 
     template = "memagent_template"
 
-    def __init__(self, programs: Path, folder: Path | None = None, *options: str) -> None:
+    def __init__(self, programs: Path, folder: Path, *options: str) -> None:
         self._programs, self._options, self.port = programs, options, FIRST_PORT
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="memagent-pg-"))
-        self.folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.folder.mkdir()
         self._data = self.folder / "data"
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")
@@ -118,12 +119,27 @@ class PostgresCluster:
         database.close()
 
     def _run(self, program: str, *arguments: str) -> None:
-        become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-        command = [*become, str(self._programs / program), *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = _as_postgres(self.folder, self._programs / program, *arguments)
         assert done.returncode == 0, f"{program} failed: {done.stderr}"
+
+
+@contextmanager
+def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
+    """One that is gone afterwards; those whose session was killed, which go on running, are ended first."""
+    from memagent_server import scratch
+
+    def end(folder: Path) -> None:
+        _as_postgres(
+            folder, programs / "pg_ctl", "-D", str(folder / "cluster" / "data"), "-m", "immediate", "-w", "stop"
+        )
+
+    with scratch.folder("memagent-pg-", end) as folder:
+        folder.chmod(0o755)  # PostgreSQL's account must get through
+        cluster = PostgresCluster(programs, folder / "cluster")
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 class _FreshDatabase:
@@ -137,6 +153,14 @@ class _FreshDatabase:
 
     def __exit__(self, *_: object) -> None:
         self._cluster.execute(f"DROP DATABASE {self._name} WITH (FORCE)")
+
+
+def _as_postgres(folder: Path, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    return subprocess.run(
+        [*become, str(program), *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        check=False,
+    )  # fmt: skip
 
 
 def find_programs() -> Path | None:

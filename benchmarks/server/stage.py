@@ -66,10 +66,14 @@ def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
     Its log goes to a file, as it would in service; the end of it is shown where something goes wrong.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-    with tempfile.TemporaryFile() as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="memagent-benchmark-", ignore_cleanup_errors=True) as folder,
+        Path(folder, "log").open("w+b") as log,
+    ):
+        environ = {"MEMAGENT_SECRET_KEY": "a secret for benchmarks only", "TMPDIR": folder, **environ}
         process = subprocess.Popen(
-            command, env={**inherited, "MEMAGENT_SECRET_KEY": "a secret for benchmarks only", **environ},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            command, env={**inherited, **environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            text=True, start_new_session=True,
         )  # fmt: skip
         try:
             assert process.stdout is not None

@@ -15,12 +15,10 @@ import errno
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +27,7 @@ import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server import logs, telemetry
+from memagent_server import logs, scratch, telemetry
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
@@ -192,22 +190,22 @@ class WorkerProcess:
 
 @contextlib.contextmanager
 def _folder_for_counts() -> Iterator[None]:
-    """Where the processes keep what they count, unless the environment names a folder; gone when the server ends."""
+    """Where the processes keep what they count, unless the environment names a folder; gone when the server ends.
+
+    The folder of a server that was killed is taken away by the next.
+    """
     if os.environ.get(telemetry.FOLDER):
         yield
         return
-    try:
-        folder = tempfile.mkdtemp(prefix="memagent-counts-")
-    except OSError as error:
-        _log.warning("no folder for counters: each process's own are shown (%s)", error)
-        yield
-        return
-    os.environ[telemetry.FOLDER] = folder
-    try:
-        yield
-    finally:
-        del os.environ[telemetry.FOLDER]
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            os.environ[telemetry.FOLDER] = str(stack.enter_context(scratch.folder("memagent-counts-")))
+        except OSError as error:
+            _log.warning("no folder for counters: each process's own are shown (%s)", error)
+        try:
+            yield
+        finally:
+            os.environ.pop(telemetry.FOLDER, None)
 
 
 def _run_granian(settings: Settings, workers: int) -> int:

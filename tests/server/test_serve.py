@@ -152,6 +152,15 @@ def test_when_only_the_parent_is_killed_the_children_leave_and_free_the_port(liv
         probe.bind(("127.0.0.1", port))
 
 
+def test_the_next_server_removes_the_folder_of_one_that_was_killed(live_server, start_server):
+    (left,) = live_server.data.glob("memagent-counts-*")
+    live_server.kill()
+    assert left.exists()
+    start_server("--role", "web")
+    (found,) = live_server.data.glob("memagent-counts-*")
+    assert found != left and list(found.glob("*.db")), "its own, which is in use"
+
+
 def test_a_worker_that_dies_is_started_again(live_server):
     wait_for(lambda: len(pids_of(live_server, WORKER)) == 1)
     (first,) = pids_of(live_server, WORKER)

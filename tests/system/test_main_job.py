@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -131,8 +132,9 @@ def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
 @pytest.mark.slow
 def test_the_demo_holds(tmp_path):
     process = subprocess.run(
-        [sys.executable, "-m", "memagent", "demo", "--json"], capture_output=True, text=True, timeout=280
-    )
+        [sys.executable, "-m", "memagent", "demo", "--json"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
     assert process.returncode == 0, process.stderr
     story = json.loads(process.stdout)
     assert story["healthy"]["status"] == "completed" and story["healthy"]["alerts"] == 0
@@ -141,6 +143,7 @@ def test_the_demo_holds(tmp_path):
     assert leaking["first_warning_step"] < leaking["oom_step"] and leaking["warned_seconds_before"] > 0
     assert "leaking" in leaking["slack_text"]
     assert re.search(r"Suspect: \S+train\.py:\d+ keeps .* held by outputs: list of", leaking["slack_text"])
+    assert Path(story["database"].removeprefix("sqlite:///")).is_relative_to(tmp_path), "it is there to be looked into"
     assert leaking["first_warning_step"] / 2 < leaking["checkpoint_step"] < leaking["oom_step"]
 
 

@@ -4,12 +4,17 @@ protocol, a healthy run that must raise no alert, and the same script with a lea
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import secrets
+import shutil
 import signal
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from memagent.demo import stage, story
 from memagent.demo.receiver import SlackReceiver
@@ -42,13 +47,26 @@ def run(arguments: argparse.Namespace) -> int:
     on_gpu = stage.has_gpu()
     if not on_gpu and not sys.platform.startswith("linux"):
         raise MemagentError("without a GPU the demo needs Linux: this system enforces no memory limit on a process")
-    with SlackReceiver() as slack:
-        server = stage.Server(stage.scratch_folder(), slack.url)
+    with SlackReceiver() as slack, _folder(is_kept=arguments.keep or arguments.json) as folder:
+        server = stage.Server(folder, slack.url)
         server.start()
         try:
             return _play(arguments, server, slack, limit_bytes, on_gpu)
         finally:
             server.stop()
+
+
+@contextlib.contextmanager
+def _folder(*, is_kept: bool) -> Iterator[Path]:
+    """For database, log and checkpoints. Gone afterwards, unless its name was told to somebody who may look into it."""
+    folder = Path(tempfile.mkdtemp(prefix="memagent-demo-"))
+    is_told = False
+    try:
+        yield folder
+        is_told = is_kept
+    finally:
+        if not is_told:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _play(

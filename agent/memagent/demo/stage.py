@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -170,10 +169,6 @@ def limited(command: list[str], limit_bytes: int) -> list[str]:
         "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)); os.execv(sys.argv[2], sys.argv[2:])"
     )
     return [sys.executable, "-c", code, str(limit_bytes), *command]
-
-
-def scratch_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="memagent-demo-"))
 
 
 def _free_port() -> int:

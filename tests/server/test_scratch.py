@@ -1,0 +1,82 @@
+"""Folders whose owner may be killed: the next one tidies up, and takes nothing from those that live."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+
+import pytest
+
+from memagent_server import scratch
+
+OWNER = """
+import sys
+from memagent_server import scratch
+with scratch.folder("memagent-test-") as folder:
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def owner(temporary):
+    """Another process with a folder of its own: (process, folder)."""
+    command = [sys.executable, "-c", OWNER]
+    environ = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process, temporary / process.stdout.readline().strip()
+
+
+def test_it_is_gone_when_its_owner_is_done(temporary):
+    with scratch.folder("memagent-test-") as folder:
+        (folder / "file").write_text("something")
+        assert folder.parent == temporary
+    assert not list(temporary.iterdir())
+
+
+def test_it_stays_while_its_owner_lives_and_goes_when_that_was_killed(temporary):
+    tidied = []
+    with owner(temporary) as (process, folder):
+        with scratch.folder("memagent-test-", tidied.append):
+            assert folder.exists() and not tidied
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with scratch.folder("memagent-another-"):
+            assert folder.exists()
+        with scratch.folder("memagent-test-", tidied.append):
+            assert not folder.exists() and tidied == [folder]
+
+
+@pytest.mark.parametrize("name", ["memagent-test-none", "memagent-test-link", "memagent-test-file"])
+def test_what_it_did_not_make_is_left_alone(temporary, name):
+    target = temporary / "target"
+    target.mkdir()
+    (target / scratch.OWNER).touch()
+    if name.endswith("none"):
+        (temporary / name).mkdir()
+    elif name.endswith("link"):
+        (temporary / name).symlink_to(target)
+    else:
+        (temporary / name).touch()
+    with scratch.folder("memagent-test-"):
+        assert (temporary / name).exists() and (target / scratch.OWNER).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to somebody else")
+def test_a_folder_of_somebody_else_is_left_alone(temporary):
+    folder = temporary / "memagent-test-theirs"
+    folder.mkdir()
+    (folder / scratch.OWNER).touch()
+    os.chown(folder, 65_534, 65_534)
+    with scratch.folder("memagent-test-"):
+        assert folder.exists()

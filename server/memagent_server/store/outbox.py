@@ -125,8 +125,10 @@ def end_refresh(session: Session, item: Notification, receipt: dict[str, Any]) -
     _change(session, item, (Notification.state == "sent",), leased_until=None, receipt=receipt)
 
 
-def send_again(session: Session, notification_id: int, now: float) -> bool:
-    """Have a dead or skipped notification sent again, with a fresh count of attempts; False where it is neither."""
+def send_again(session: Session, notification_id: int, now: float) -> bool | None:
+    """Have a dead or skipped notification sent again, with a fresh count of attempts; False where it is neither, None where it is not."""
+    if session.scalar(select(Notification.id).where(Notification.id == notification_id)) is None:
+        return None
     result = session.execute(
         update(Notification)
         .where(Notification.id == notification_id, Notification.state.in_(("dead", "skipped")))

@@ -96,8 +96,10 @@ def any_token(asked: Session | Connection) -> bool:
     return bool(_ANY.rows(_connection(asked), {}))
 
 
-def revoke_token(session: Session, token_id: int, now: float) -> bool:
-    """Revoke one; whether it was not revoked before."""
+def revoke_token(session: Session, token_id: int, now: float) -> bool | None:
+    """Revoke one; whether it was not revoked before, None for an unknown one."""
+    if session.scalar(select(Token.id).where(Token.id == token_id)) is None:
+        return None
     return _revoke(session, Token.id == token_id, now) == 1
 
 

@@ -42,7 +42,7 @@ def get_notifications() -> Response:
 @blueprint.post(f"{_V1}/notifications/<int:notification_id>/retry")
 @operation("notifications", "admin", shapes.SentAgain, problems=(409,))
 def post_retry(notification_id: int) -> Response:
-    """Have a notification sent again that was given up or skipped; 409 for any other."""
+    """Have a notification sent again that was given up or skipped; 409 for one that was not."""
     _retry(notification_id)
     return json_answer({"id": notification_id, "state": "waiting"})
 
@@ -100,7 +100,10 @@ def _described() -> list[dict[str, Any]]:
 def _retry(notification_id: int) -> None:
     context = current()
     with context.database.write() as session:
-        if notification_id > _FAR or not send_again(session, notification_id, context.clock()):
+        found = send_again(session, notification_id, context.clock()) if notification_id < _FAR else None
+        if found is None:
+            raise Problem(404, f"no notification {notification_id} is known; its run may have been deleted")
+        if not found:
             raise Problem(409, f"notification {notification_id} is neither dead nor skipped: there is nothing to retry")
 
 

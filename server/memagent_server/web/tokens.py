@@ -70,8 +70,11 @@ def _revoke(given: str) -> Response:
     if not given.isdecimal() or len(given) > 18:
         raise Problem(422, "revoke: write the id of a token", field="revoke")
     with context.database.write() as session:
-        if not revoke_token(session, int(given), context.clock()):
-            raise Problem(409, f"token {given} is not there, or was revoked before")
+        is_new = revoke_token(session, int(given), context.clock())
+        if is_new is None:
+            raise Problem(404, f"no token {given} is known")
+        if not is_new:
+            raise Problem(409, f"token {given} was revoked before")
     return _page(said=f"Token {given} is worthless from now on.")
 
 

@@ -60,7 +60,9 @@ def test_it_sends_a_dead_one_again(filled):
     (dead,) = filled.get("/api/v1/notifications?state=dead").get_json()["notifications"]
     assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").get_json() == {"id": dead["id"], "state": "waiting"}
     assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").status_code == 409
-    assert filled.post("/api/v1/notifications/99/retry").status_code == 409
+    for unknown in (99, 2**62, 2**70):
+        problem = filled.post(f"/api/v1/notifications/{unknown}/retry")
+        assert (problem.status_code, problem.mimetype) == (404, "application/problem+json")
     assert filled.get("/api/v1/notifications?state=dead").get_json()["notifications"] == []
 
 

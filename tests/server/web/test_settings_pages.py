@@ -70,6 +70,7 @@ def test_a_token_is_revoked_at_once(admin, kept):
     stranger = admin.application.test_client()
     assert stranger.get("/api/v1/runs", headers={"Authorization": f"Bearer {secret}"}).status_code == 401
     assert admin.post(PAGE, data={"revoke": str(kept()[-1].id)}).status_code == 409
+    assert admin.post(PAGE, data={"revoke": "99"}).status_code == 404
     assert admin.post(PAGE, data={"revoke": "x"}).status_code == 422
 
 

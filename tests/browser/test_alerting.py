@@ -35,15 +35,15 @@ def test_a_rule_is_changed_for_one_project_and_set_back(server, tell, stories, o
     tell(stories.leaking())
     page = open_page(f"{server.url}/settings")
     page.get_by_role("link", name="language").click()
-    page.get_by_label("high water: the peak's share of the limit").fill("0.9")
+    page.get_by_label("high water: the peak's share of the limit").fill("90")
     page.get_by_label("Tell people of high water").select_option("warning")
     page.get_by_label("stalled", exact=True).uncheck()
     page.get_by_role("button", name="Save").click()
     page.wait_for_url(f"{server.url}/settings?project=language")
-    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "0.9"
+    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "90"
     assert not page.get_by_label("stalled", exact=True).is_checked()
     page.get_by_role("link", name="Every project").click()
-    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "0.97"
+    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "97"
     page.get_by_role("link", name="language").click()
     page.get_by_role("button", name="Back to those of every project").click()
     page.wait_for_url(f"{server.url}/settings?project=language")
@@ -53,7 +53,7 @@ def test_a_rule_is_changed_for_one_project_and_set_back(server, tell, stories, o
 def test_a_threshold_out_of_bounds_is_not_sent(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(f"{server.url}/settings")
-    page.get_by_label("leak: grown by this share of the limit so far").fill("7")
+    page.get_by_label("leak: grown by this share of the limit so far").fill("700")
     page.get_by_role("button", name="Save").click()
     assert page.get_by_label("leak: grown by this share of the limit so far").evaluate("it => !it.validity.valid")
 

@@ -18,7 +18,7 @@ from memagent_server.notify import (
 from memagent_server.notify.channel import Channel, DeliveryFailedError, Story
 from memagent_server.settings import Settings
 
-__all__ = ["CHANNELS", "Channel", "DeliveryFailedError", "Story", "channels"]
+__all__ = ["CHANNELS", "NEEDS", "Channel", "DeliveryFailedError", "Story", "channels"]
 
 CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "slack_bot": slack_bot.from_settings,
@@ -32,6 +32,19 @@ CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "grafana": grafana.from_settings,
 }
 """By name; each gives the channel that the settings describe, or None where they describe none."""
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "slack_bot": ("MEMAGENT_SLACK_BOT_TOKEN", "MEMAGENT_SLACK_CHANNEL"),
+    "slack_webhook": ("MEMAGENT_SLACK_WEBHOOK_URL",),
+    "webhook": ("MEMAGENT_WEBHOOK_URL",),
+    "email": ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_FROM", "MEMAGENT_EMAIL_TO"),
+    "pagerduty": ("MEMAGENT_PAGERDUTY_ROUTING_KEY",),
+    "alertmanager": ("MEMAGENT_ALERTMANAGER_URL",),
+    "discord": ("MEMAGENT_DISCORD_WEBHOOK_URL",),
+    "teams": ("MEMAGENT_TEAMS_WEBHOOK_URL",),
+    "grafana": ("MEMAGENT_GRAFANA_URL", "MEMAGENT_GRAFANA_TOKEN"),
+}
+"""The settings without which there is no such channel: what to say to somebody who wants one."""
 
 
 def channels(settings: Settings) -> dict[str, Channel]:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from memagent_server import auth
 from memagent_server.alerts.policy import Wanted, read_policy, wanted
-from memagent_server.alerts.rules import RULES, TELLS, Rule
+from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
 from memagent_server.answers import json_answer, only, page_answer
 from memagent_server.context import current
 from memagent_server.ingest.body import read_message
@@ -195,7 +195,7 @@ def show_settings() -> Response:
         shared = shared_facts(session)
     return answer_page(
         "settings.html", **shared, project=project, projects=projects, every=EVERY_PROJECT, rules=list(policy.values()), tells=TELLS,
-        shown=shown_number,
+        shown=shown_number, unit_of=shown_unit,
     )  # fmt: skip
 
 
@@ -212,10 +212,20 @@ def save_settings() -> Response:
     return _go("/settings" if project == EVERY_PROJECT else f"/settings?project={quote(project, safe='')}")
 
 
-def shown_number(unit: str, value: float) -> str:
-    """A threshold as the settings page has it: bytes in MiB, whole numbers without a point."""
-    number = value / MIB if unit == "bytes" else value
-    return f"{number:g}"
+def shown_number(item: Threshold, value: float) -> str:
+    """A threshold as the settings page has it: bytes in MiB, shares in per cent, whole numbers without a point."""
+    return f"{value * _shown_as(item)[1]:g}"
+
+
+def shown_unit(item: Threshold) -> str:
+    return _shown_as(item)[0]
+
+
+def _shown_as(item: Threshold) -> tuple[str, float]:
+    """The unit that people read a threshold in, and how many of it a 1 is. A ratio of at most 1 is a share."""
+    if item.unit == "ratio":
+        return ("%", 100) if item.most <= 1 else ("×", 1)
+    return {"bytes": ("MiB", 1 / MIB), "s": ("s", 1)}[item.unit]
 
 
 def _from_form(rule: Rule) -> RuleWish:
@@ -224,7 +234,7 @@ def _from_form(rule: Rule) -> RuleWish:
         text = request.form.get(f"{rule.name}.{item.name}", "").strip()
         if text:
             try:
-                thresholds[item.name] = float(text) * (MIB if item.unit == "bytes" else 1)
+                thresholds[item.name] = float(text) / _shown_as(item)[1]
             except ValueError as error:
                 raise Problem(422, f"{rule.name}.{item.name}: {text!r} is no number", field=item.name) from error
     is_on = request.form.get(f"{rule.name}.is_on") == "on"

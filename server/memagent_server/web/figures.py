@@ -173,7 +173,14 @@ def event_details(event: Facts) -> list[tuple[str, str]]:
         return [("", str(data["verdict"]).removeprefix("preflight: "))]
     if event["kind"] == "oom":
         data = {key: value for key, value in data.items() if not isinstance(value, Mapping | list) and key != "error"}
-    return pairs(data)
+    return [_said_shortly(key, value) for key, value in data.items()] if event["kind"] == "oom" else pairs(data)
+
+
+def _said_shortly(key: str, value: Any) -> tuple[str, str]:
+    """`asked` and `8.0 MiB` of asked_bytes: nobody reads a death to the byte."""
+    if key.endswith("_bytes"):
+        return name_of(key.removesuffix("_bytes")), format_bytes(value)
+    return name_of(key), plain(value)
 
 
 def pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from memagent_server.answers import json_answer, only, page_answer
 from memagent_server.context import current
-from memagent_server.notify import CHANNELS, channels
+from memagent_server.notify import CHANNELS, NEEDS, channels
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.trial import send_test
 from memagent_server.operation import operation
@@ -84,7 +84,7 @@ def _page(said: dict[str, Any] | None) -> Response:
     with current().database.read() as session:
         dead = list_notifications(session, state="dead", limit=ON_A_PAGE)["notifications"]
         shared = shared_facts(session)
-    return answer_page("channels.html", **shared, channels=_described(), dead=dead, said=said)
+    return answer_page("channels.html", **shared, channels=_shown(), dead=dead, said=said)
 
 
 def _described() -> list[dict[str, Any]]:
@@ -95,6 +95,12 @@ def _described() -> list[dict[str, Any]]:
         {"channel": name, "is_set_up": name in found, "least_severity": least.get(name, SEVERITIES[0])}
         for name in CHANNELS
     ]
+
+
+def _shown() -> list[dict[str, Any]]:
+    """What the page lists: those that are set up first, the others with the settings that they need."""
+    rows = [{**item, "needs": NEEDS[item["channel"]]} for item in _described()]
+    return sorted(rows, key=lambda item: not item["is_set_up"])
 
 
 def _retry(notification_id: int) -> None:

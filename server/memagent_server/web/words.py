@@ -222,9 +222,12 @@ def to_seconds(at: str) -> float:
     return datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
+_SPELT = {"oom": "OOM", "pagerduty": "PagerDuty"}
+
+
 def name_of(identifier: str) -> str:
-    """`optimizer state` of `optimizer_state`."""
-    return identifier.replace("_", " ")
+    """`optimizer state` of `optimizer_state`, `OOM forecast` of `oom_forecast`."""
+    return " ".join(_SPELT.get(word, word) for word in identifier.split("_"))
 
 
 def _outlook(run: Facts, forecast: Facts | None) -> Headline:

@@ -187,7 +187,7 @@ def test_the_settings_page_saves_what_was_changed_and_nothing_else(client):
     fields = {
         **form_of(page),
         "project": "nlp",
-        "high_water.used_ratio": "0.9",
+        "high_water.used_ratio": "90",
         "prediction_mismatch.over_bytes": "1024",
     }
     del fields["stalled.is_on"]

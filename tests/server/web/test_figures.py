@@ -178,6 +178,22 @@ def test_settings_are_flattened_and_bounded():
     assert len(figures.pairs({str(number): number for number in range(1000)})) == figures.MOST_PAIRS
 
 
+def test_a_death_is_told_in_short_without_its_lists_and_bytes():
+    data = {
+        "phase": "backward",
+        "asked_bytes": 2 * GIB,
+        "free_bytes": None,
+        "error": "x",
+        "devices": {},
+        "largest_tensors": [],
+    }
+    assert figures.event_details({"kind": "oom", "data": data}) == [
+        ("phase", "backward"),
+        ("asked", "2.00 GiB"),
+        ("free", "–"),
+    ]
+
+
 def a_change(step, to_state):
     return {"step": step, "from_state": "pending", "to_state": to_state}
 

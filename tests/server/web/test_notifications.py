@@ -9,6 +9,7 @@ import pytest
 
 from memagent.wire.messages import RunStart
 from memagent_server.app import create_app
+from memagent_server.notify import NEEDS, channels
 from memagent_server.notify.channel import Channel, DeliveryFailedError
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.store.alerts import add_transition, open_alert
@@ -128,3 +129,20 @@ def test_the_page_shows_what_was_given_up_and_sends_it_again(filled):
     assert "sent again" in page and "it was told never" not in page
     assert filled.post("/settings/channels", data={"retry": "x"}).status_code == 422
     assert filled.post("/settings/channels", data={"retry": "1"}).status_code == 409
+
+
+def test_the_page_lists_what_is_set_up_first_and_says_what_the_others_need(with_webhook):
+    page = with_webhook.get("/settings/channels", headers={"Accept": "text/html"}).text
+    assert page.index(">webhook</th>") < page.index(">slack bot</th>")
+    assert "needs <code>MEMAGENT_TEAMS_WEBHOOK_URL</code>" in page
+    assert "MEMAGENT_WEBHOOK_URL" not in page
+
+
+def test_each_channel_is_set_up_by_the_settings_that_it_needs(make_settings):
+    values = {"MEMAGENT_SMTP_URL": "smtp://mail.example.org", "MEMAGENT_EMAIL_TO": ("a@example.org",)}
+    for name, needs in NEEDS.items():
+        wanted = {need.removeprefix("MEMAGENT_").lower(): values.get(need, "https://example.org/x") for need in needs}
+        assert list(channels(make_settings("sqlite:///x.db", **wanted))) == [name]
+        for missing in wanted:
+            without = {need: value for need, value in wanted.items() if need != missing}
+            assert channels(make_settings("sqlite:///x.db", **without)) == {}

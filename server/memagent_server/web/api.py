@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 import memagent
 from memagent_server import openapi
-from memagent_server.answers import json_answer, only, page_answer
+from memagent_server.answers import chart_answer, json_answer, only, page_answer
 from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
 from memagent_server.context import current
@@ -143,7 +143,7 @@ def get_series(run_id: str) -> Response:
         )
         if not found["samples"]:
             _known_run(session, run_id)
-    return json_answer(found)
+    return chart_answer(found)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/forecast")

@@ -1,16 +1,13 @@
-"""What every page is wrapped in: security headers, static files with their caching, words for templates, error pages.
+"""What every page is wrapped in: security headers, words for templates, error pages.
 
 Nothing on a page is inline, neither script nor style, so the policy forbids both: text that slipped through escaping could not run.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
-from flask import Response, render_template, request, url_for
+from flask import Response, render_template
 from flask.sansio.app import App
 from markupsafe import Markup
 
@@ -19,9 +16,7 @@ from memagent_server.context import current
 from memagent_server.exchange import request_id
 from memagent_server.forms import FIELD, form_token
 from memagent_server.problems import ERROR_PAGE
-from memagent_server.web import figures, words
-
-STATIC = Path(__file__).parent / "static"
+from memagent_server.web import assets, figures, words
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -44,7 +39,6 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 _A_YEAR_OF_TLS = "max-age=31536000"
-_FOREVER = "public, max-age=31536000, immutable"
 
 
 def install(app: App) -> None:
@@ -59,7 +53,7 @@ def install(app: App) -> None:
         pairs=figures.pairs,
     )
     app.jinja_env.globals.update(
-        asset=asset, words=words, figures=figures, request_id=request_id, form_field=form_field
+        asset=assets.address, words=words, figures=figures, request_id=request_id, form_field=form_field
     )
     app.extensions[ERROR_PAGE] = error_page
     app.after_request(add_headers)
@@ -71,16 +65,8 @@ def add_headers(response: Response) -> Response:
     response.headers.extend(_HEADERS)
     if current().settings.is_https:
         response.headers.setdefault("Strict-Transport-Security", _A_YEAR_OF_TLS)
-    if request.endpoint == "pages.static" and response.status_code in (200, 304):
-        response.headers["Cache-Control"] = _FOREVER if "v" in request.args else "no-cache"
     response.headers.setdefault("Cache-Control", "private, no-cache")
     return response
-
-
-def asset(name: str) -> str:
-    """Address of a static file that changes with its content, so that browsers may keep it forever."""
-    path = STATIC / name
-    return url_for("pages.static", filename=name, v=_digest(path, path.stat().st_mtime_ns))
 
 
 def form_field() -> Markup:
@@ -92,8 +78,3 @@ def error_page(status: int, title: str, detail: str) -> str:
     """A page for people. It asks the database nothing, for that may be what failed."""
     facts: dict[str, Any] = {"status": status, "title": title, "detail": detail}
     return render_template("error.html", **facts)
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, _mtime_ns: int) -> str:
-    return blake2b(path.read_bytes(), digest_size=6).hexdigest()

@@ -32,11 +32,11 @@ from memagent_server.store.run_list import SORTS, Sort, list_projects
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
-from memagent_server.web import balance, figures, query, words
+from memagent_server.web import assets, balance, figures, query, words
 from memagent_server.web.flame import flame
 from memagent_server.web.words import Facts
 
-blueprint = Blueprint("pages", __name__, template_folder="templates", static_folder="static", static_url_path="/static")
+blueprint = Blueprint("pages", __name__, template_folder="templates")
 
 RUNS_ON_A_PAGE = 50
 SORT_NAMES: dict[Sort, str] = {
@@ -50,6 +50,12 @@ EXPORT_FORMATS = tuple(form for form in FORMATS if form != "parquet" or find_spe
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
 """A run that has ended changes no more, save for the notifications about it."""
+
+
+@blueprint.get("/static/<path:filename>", endpoint="static")
+@blueprint.get("/static/at-<digest>/<path:filename>", endpoint="static")
+def send_static(filename: str, digest: str | None = None) -> Response:
+    return assets.send(filename, digest)
 
 
 @blueprint.get("/")

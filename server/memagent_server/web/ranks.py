@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from memagent_server.answers import json_answer
+from memagent_server.answers import chart_answer
 from memagent_server.context import current
 from memagent_server.operation import operation
 from memagent_server.shapes.queries import RanksQuery
@@ -26,4 +26,4 @@ def get_ranks(run_id: str) -> Response:
         if get_run(session, run_id) is None:
             raise UnknownRunError(run_id)
         found = rank_grid(session, run_id, field=asked.field, first=asked.first, last=asked.last, columns=asked.points)
-    return json_answer(found)
+    return chart_answer(found)

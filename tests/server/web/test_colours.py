@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memagent_server.web import frame
+from memagent_server.web import assets
 
 TONES = ("ok", "notice", "warning", "critical", "busy", "plain")
 TEXT = [
@@ -43,7 +43,7 @@ GRAPHICS = [
 
 def palettes():
     """{"light": {name: "#rrggbb"}, "dark": ...}: what dark does not redefine stays as it is in light."""
-    sheet = (frame.STATIC / "memagent.css").read_text()
+    sheet = (assets.FOLDER / "memagent.css").read_text()
     blocks = [
         dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
         for block in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)

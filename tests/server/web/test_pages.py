@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 
 import pytest
 
 from memagent.units import GIB
 from memagent_server.store.models import Alert, Forecast, Incident, Stream, Transition
-from memagent_server.web import frame
+from memagent_server.web import assets
 
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -257,23 +258,50 @@ def test_every_answer_forbids_inline_script_and_style(client):
 
 
 def test_no_template_has_inline_script_or_style():
-    for template in (frame.STATIC.parent / "templates").rglob("*.html"):
+    for template in (assets.FOLDER.parent / "templates").rglob("*.html"):
         source = template.read_text()
         assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?://|\|\s*safe\b", source), template
 
 
 def test_static_files_are_kept_forever_under_an_address_of_their_content(client):
-    address = re.search(r'href="(/static/memagent\.css\?v=\w+)"', page(client, "/"))[1]
-    found = client.get(address, buffered=True)
+    address = re.search(r'href="(/static/at-\w+/)memagent\.css"', page(client, "/"))[1]
+    found = client.get(f"{address}memagent.css", buffered=True)
     assert (found.status_code, found.mimetype) == (200, "text/css")
     assert "immutable" in found.headers["Cache-Control"]
-    assert client.get("/static/memagent.css", buffered=True).headers["Cache-Control"] == "no-cache"
-    assert "immutable" not in client.get("/static/nothing.css?v=1").headers.get("Cache-Control", "")
-    assert client.get("/static/../pages.py").status_code == 404
+    assert client.get(f"{address}vendor/uplot/uPlot.iife.min.js", buffered=True).mimetype == "text/javascript"
+    for other in ("/static/memagent.css", "/static/at-0/memagent.css"):  # the second is that of another version
+        assert client.get(other, buffered=True).headers["Cache-Control"] == "no-cache"
+    for nothing in (f"{address}nothing.css", f"{address}../pages.py", f"{address}..%2fpages.py", "/static/../pages.py"):
+        answer = client.get(nothing)
+        assert answer.status_code == 404 and "immutable" not in answer.headers.get("Cache-Control", "")
+
+
+def test_texts_are_packed_for_those_who_take_it(client):
+    plain = client.get("/static/run.js", buffered=True)
+    packed = client.get("/static/run.js", headers={"Accept-Encoding": "br, gzip"}, buffered=True)
+    assert (plain.headers.get("Content-Encoding"), packed.headers["Content-Encoding"]) == (None, "gzip")
+    assert gzip.decompress(packed.data) == plain.data
+    assert int(packed.headers["Content-Length"]) == len(packed.data) < len(plain.data) / 2
+    assert "Accept-Encoding" in plain.headers["Vary"]
+    again = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}
+    assert (client.get("/static/run.js", headers=again).status_code) == 304
+
+
+def test_a_long_series_is_packed_for_those_who_take_it_and_a_page_is_not(client):
+    start(client)
+    sample(client, **{name: [GIB] * 400 for name in ("allocated_bytes", "peak_allocated_bytes", "reserved_bytes")})
+    path = "/api/v1/runs/r/series?fields=allocated_bytes,peak_allocated_bytes,reserved_bytes"
+    plain, packed = client.get(path), client.get(path, headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.data) == plain.data
+    assert "Accept-Encoding" in plain.headers["Vary"]
+    assert client.get(path, headers={"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}).data == b""
+    # what a page says of others beside its form's secret must not be told by its length
+    assert "Content-Encoding" not in client.get("/runs/r", headers={**HTML, "Accept-Encoding": "gzip"}).headers
 
 
 def test_the_vendored_chart_comes_with_version_and_licence():
-    folder = frame.STATIC / "vendor" / "uplot"
+    folder = assets.FOLDER / "vendor" / "uplot"
     version = re.search(r"uPlot (\S+),", (folder / "VERSION").read_text())[1]
     assert f"(v{version})" in (folder / "uPlot.iife.min.js").read_text()[:200]
     assert "MIT License" in (folder / "LICENSE").read_text()

@@ -73,6 +73,11 @@ def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
+def usable_cores() -> int:
+    """Not those that `taskset` or a container keeps from this process: more threads than cores wait for each other."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=800)
@@ -84,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # leave a core to the server beside it
+    torch.set_num_threads(max(1, usable_cores() - 1))  # leave a core to the server beside it
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and options.gpu_limit_bytes:
         total = torch.cuda.get_device_properties(0).total_memory

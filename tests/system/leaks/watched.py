@@ -14,6 +14,7 @@ import sys
 import traceback
 
 import torch
+import torch._dynamo
 import torch.utils.data
 from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -18,6 +18,7 @@ from memagent_server.settings import CHANNEL_NAMES
 from memagent_server.web.markdown import anchor_of
 
 DOCS = Path(__file__).parents[2] / "docs"
+AGENT = DOCS.parent / "agent"
 MESSAGES = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
 
 
@@ -36,8 +37,19 @@ def test_every_verb_has_a_heading(verb):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_has_a_runbook(rule):
-    assert rule in headings("alerts.md")
+def test_every_rule_has_a_runbook_with_its_thresholds(rule):
+    section = (DOCS / "alerts.md").read_text().partition(f"\n## {rule}\n")[2].partition("\n## ")[0]
+    assert "**What to do:**" in section
+    for item in RULES[rule].thresholds:
+        value = {"s": f"{item.default:g} s", "bytes": f"{item.default // 2**20:g} MiB"}.get(
+            item.unit, f"{item.default:g}"
+        )
+        assert f"`{item.name}` ({value})" in section
+
+
+def test_every_reason_for_a_dropped_sample_is_explained():
+    said = re.findall(r"_drops\[\"(\w+)\"\]", "".join(path.read_text() for path in AGENT.rglob("*.py")))
+    assert said and set(said) <= set(re.findall(r"`(\w+)`", (DOCS / "alerts.md").read_text()))
 
 
 @pytest.mark.parametrize("channel", CHANNEL_NAMES)

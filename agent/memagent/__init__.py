@@ -14,19 +14,23 @@ from memagent.attach import attach
 from memagent.errors import MemagentError, SettingError
 
 if TYPE_CHECKING:
+    from memagent import forecast, leaks
     from memagent.estimator.asking import estimate
     from memagent.run import Run
     from memagent.wire.messages import Risk
 
 __version__ = "0.1.0"
-__all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach", "estimate"]
+__all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach", "estimate", "forecast", "leaks"]
 
 _LAZY = {"estimate": "memagent.estimator.asking", "Run": "memagent.run", "Risk": "memagent.wire.messages"}
+_LAZY_MODULES = ("forecast", "leaks")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'memagent' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LAZY[name]), name)
+    if name in _LAZY_MODULES:
+        return import_module(f"memagent.{name}")
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'memagent' has no attribute {name!r}")

@@ -1,4 +1,6 @@
-"""What docs tell people to type exists: every `memagent` command in them has its verb and its options."""
+"""What docs tell people to type exists: every `memagent` command in them, forms with placeholders too, has its verb and its options.
+
+Those that can be typed as they stand are run by tests/system/test_docs.py."""
 
 from __future__ import annotations
 
@@ -11,22 +13,18 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import VERBS, main
+from tests.snippets import PAGES, blocks, spans
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LAUNCHERS = ("run",)
 """What follows their script is the script's own."""
 
 
 def commands(page: Path) -> list[list[str]]:
     """Words of each command, from code spans and from blocks that a shell would read."""
-    text = page.read_text()
-    spans = re.findall(r"(?<!`)`(memagent [^`\n]+)`", text)
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.split("#")[0] for block in blocks for line in block.splitlines()]
+    lines = [line.split("#")[0] for block in blocks(page, "sh", "console") for line in block.text.splitlines()]
     return [
         words
-        for line in [*spans, *lines]
+        for line in [*spans(page), *lines]
         if (words := line[line.index("memagent ") :].split() if re.search(r"(^|[ ;|])memagent [a-z]", line) else [])
     ]
 
@@ -61,9 +59,3 @@ def test_every_command_in_the_docs_exists(page):
             told += help_of(verb, rest[0])
         for option in (word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("--")):
             assert re.search(rf"{re.escape(option)}\b", told), f"memagent {verb} {' '.join(rest)}: {option}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_snippet_in_the_docs_is_python(page):
-    for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-        compile(snippet, page.name, "exec")

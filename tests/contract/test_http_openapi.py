@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -90,6 +91,32 @@ def test_every_route_of_the_document_has_a_heading_in_the_reference(document):
         for method in operations
     }
     assert routes == headings
+
+
+def examples():
+    """(heading, the shape that the words before name or None, JSON) of each example in the reference."""
+    found = []
+    for section in re.split(r"^(?=##)", HTTP_MD.read_text(), flags=re.MULTILINE):
+        for before, text in re.findall(r"(?s)(.*?)^```json\n(.*?)^```$", section, re.MULTILINE):
+            named = re.search(r"`(\w+)`:\s*$", before)
+            found.append((section.partition("\n")[0].lstrip("# "), named[1] if named else None, text))
+    return found
+
+
+@pytest.mark.parametrize(("heading", "shape", "text"), [pytest.param(*one, id=one[1] or one[0]) for one in examples()])
+def test_the_examples_of_the_reference_are_whole_and_right(document, heading, shape, text):
+    whole = strict(document)
+    name = shape or ("Problem" if heading == "Errors" else None)
+    if name is None:
+        method, path = heading.split()
+        described = {re.sub(r"{\w+}", "{}", path): what for path, what in whole["paths"].items()}
+        answers = described[re.sub(r"{\w+}", "{}", path)][method.lower()]["responses"]
+        schema = next(
+            answers[status]["content"]["application/json"]["schema"] for status in ("200", "201") if status in answers
+        )
+    else:
+        schema = {"$ref": f"#/components/schemas/{name}"}
+    Draft202012Validator({**schema, "components": whole["components"]}).validate(json.loads(text))
 
 
 def test_every_answer_is_what_the_document_says(sqlite_app, document, fill, token_of, routes, ask):

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs/quickstart.md"
+from tests.snippets import ROOT, blocks
+
+PAGE = ROOT / "docs/quickstart.md"
 ADDRESS = "http://127.0.0.1:8420"
 
 
 def test_every_command_of_the_page_works(start_server, tmp_path):
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    (script,) = (text for kind, text in blocks if kind == "python")
-    (tmp_path / "train.py").write_text(script)
+    (script,) = blocks(PAGE, "python")
+    (tmp_path / "train.py").write_text(script.text)
     environ = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "MEMAGENT_DIR": str(tmp_path / "runs"),
     }
     server = None
-    for command in (text for kind, text in blocks if kind == "sh"):
+    for command in (block.text for block in blocks(PAGE, "sh")):
         if command == "memagent serve\n":
             server = start_server()
         elif not command.startswith("pip install"):

@@ -1,0 +1,218 @@
+"""Plays the Python snippets of the docs: `python -m tests.system.stage PAGE.md LINE,LINE ...` runs the blocks at these lines, page by page.
+
+Each page has a function here that sets the stage: what the page takes for granted, model and loader and all. It is a generator: every
+`yield` hands over names for the next snippet, and gets back all names once that has run, to look at what it did. Names live on
+from snippet to snippet, as they do for who reads the page. Each page is a fork of one process that has torch, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import io
+import os
+import sys
+import time
+import traceback
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from tests.snippets import PAGES, blocks, looks_like, output_after
+
+Stage = Generator[dict[str, Any], Any, None]
+PAGE_OF = {page.name: page for page in PAGES}
+
+LEAKING = """
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.history = []
+
+    def step(self, model, batch):
+        output = model(batch)
+        output.sum().backward()
+        self.history.append(output)
+
+
+def train_step(model, batch, trainer=Trainer()):
+    trainer.step(model, batch)
+"""
+
+
+def readme() -> Stage:
+    import torch
+
+    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Linear(64, 64)
+        return model, torch.optim.AdamW(model.parameters())
+
+    def train_step(model: Any, optimizer: Any, batch: Any) -> None:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    names = yield {"build": build, "train_step": train_step, "loader": [torch.randn(8, 64) for _ in range(5)]}
+    assert names["run"].step == 5
+    names["run"].finish()
+
+
+def allocator() -> Stage:
+    names = yield {}
+    assert names["allocator"].peak_allocated == 300 * 2**20 <= names["allocator"].reserved
+
+
+def estimator() -> Stage:
+    yield {}
+
+
+def forecast() -> Stage:
+    import torch
+
+    import memagent
+
+    names = yield {"memagent": memagent, "limit_bytes": 2**30, "step": 1, "now": 1.0, "after": 2**20, "peak": 2**21}
+    assert names["forecast"].level == "ok"
+    model = torch.nn.Linear(8, 8)
+    names = yield {"torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    names["save"](None)
+    assert torch.load("last.pt")["step"] == 0
+    names["run"].finish()
+
+
+def integrations() -> Stage:
+    import lightning
+    import torch
+    import transformers
+    from accelerate import Accelerator
+
+    model = torch.nn.Linear(4, 4)
+    model.forward = lambda x, labels=None: {"loss": torch.nn.functional.linear(x, model.weight).sum()}
+    data = [{"x": torch.ones(4)}] * 8
+    arguments = transformers.TrainingArguments("out", max_steps=3, report_to=[], disable_tqdm=True, use_cpu=True)
+    names = yield {"Trainer": transformers.Trainer, "model": model, "arguments": arguments, "data": data}
+    names["trainer"].train()
+    names = yield {"Accelerator": Accelerator}
+    assert names["accelerator"].get_tracker("memagent")
+    names["accelerator"].end_training()
+    names = yield {"Trainer": lightning.Trainer}
+    assert names["MemagentCallback"].__module__.endswith("lightning")
+    yield from _mirrors()
+
+
+def _mirrors() -> Stage:
+    import torch
+    import wandb
+    from torch.utils.tensorboard import SummaryWriter
+
+    import memagent
+
+    model = torch.nn.Linear(4, 4)
+    with wandb.init(mode="offline", dir=".") as wandb_run:
+        names = yield {
+            "memagent": memagent, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "wandb_run": wandb_run, "writer": SummaryWriter("tensorboard"),
+        }  # fmt: skip
+        names["run"].finish()
+
+
+def leaks() -> Stage:
+    import torch
+
+    Path("train.py").write_text(LEAKING)
+    sys.path.insert(0, str(Path.cwd()))
+    import train  # the file that was written just now
+
+    batches = (torch.randn(16, 8) for _ in range(1000))
+    names = yield {"train_step": train.train_step, "model": torch.nn.Linear(8, 8), "batches": batches}
+    assert [suspect.kind for suspect in names["diagnosis"].suspects] == ["list"]
+    snapshot: dict[str, Any] = {"segments": [], "device_traces": []}
+    yield {"first_snapshot": snapshot, "last_snapshot": snapshot}
+
+
+def notifications() -> Stage:
+    names = yield {}
+    at, body = str(int(time.time())), b'{"rule": "leak"}'
+    digest = hmac.new(b"secret", f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    headers = {"X-Memagent-Timestamp": at, "X-Memagent-Signature": f"v1={digest}"}
+    assert names["is_genuine"](headers, body, "secret")
+    assert not names["is_genuine"](headers, body + b" ", "secret")
+    assert not names["is_genuine"]({**headers, "X-Memagent-Timestamp": "1"}, body, "secret")
+
+
+def preflight() -> Stage:
+    import torch
+
+    import memagent
+
+    model = torch.nn.Linear(512, 512)
+    loader = [torch.randn(8, 512)]
+    names = yield {
+        "memagent": memagent, "model": model, "optimizer": torch.optim.AdamW(model.parameters()), "eval_loader": loader,
+    }  # fmt: skip
+    names["run"].finish()
+
+
+def trace() -> Stage:
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.head = torch.nn.Embedding(100, 32), torch.nn.Linear(32, 100)
+
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            logits = self.head(self.tokens(input_ids))
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    names = yield {"model": Model()}
+    summary = names["trace"].summary()
+    assert summary.peak_bytes > 0 and set(summary.phase_peak_bytes) >= {"forward", "backward", "optimizer"}
+
+
+STAGES = {
+    "README.md": readme, "allocator.md": allocator, "estimator.md": estimator, "forecast.md": forecast, "integrations.md": integrations,
+    "leaks.md": leaks, "notifications.md": notifications, "preflight.md": preflight, "trace.md": trace,
+}  # fmt: skip
+
+
+def play(name: str, lines: list[int]) -> None:
+    """Run the page's blocks at these lines. Raises what they raise, or AssertionError where the page shows something else."""
+    page, names = PAGE_OF[name], {"__name__": "__main__"}
+    stage = STAGES[name]()
+    for block in (block for block in blocks(page) if block.line in lines):
+        names |= stage.send(names if block.line != lines[0] else None)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
+        shown = output_after(block, page)
+        assert shown is None or looks_like(shown, printed.getvalue()), f"{block.place}:\n{shown}\n{printed.getvalue()}"
+    with contextlib.suppress(StopIteration):
+        raise AssertionError(f"the stage of {name} waits for another snippet: {stage.send(names)}")
+
+
+def main() -> int:
+    """What went wrong with a page is in a file `error` in its folder, which is named after it."""
+    import torch  # noqa: F401 - once for all
+
+    for name, lines in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        folder = Path(name).absolute()
+        folder.mkdir()
+        if os.fork() == 0:
+            os.chdir(folder)
+            try:
+                play(name, [int(line) for line in lines.split(",")])
+            except BaseException:
+                (folder / "error").write_text(traceback.format_exc())
+            finally:
+                os._exit(0)
+        if os.wait()[1]:
+            (folder / "error").write_text("the process was killed")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,283 @@
+"""The docs are run: Python snippets, shell commands and sessions, in order, as who reads them would; and what they show is what comes.
+
+What cannot run here stands in one table with its reason. An entry that matches nothing any more fails, and so does a block that is
+neither run nor in the table. docs/quickstart.md is followed by test_quickstart.py; the JSON of docs/http.md is held against the server's
+own description by tests/contract/test_http_openapi.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.snippets import PAGES, ROOT, Block, blocks, commands, spans
+from tests.system.stage import STAGES
+
+pytestmark = pytest.mark.xdist_group("docs")  # the pages are played once
+
+CANNOT_RUN = {
+    "README.md": {
+        "pip install memagent ": "asks the index; scripts/setup.py installs the same extras for make test",
+        "make demo ": "tests/system/test_main_job.py runs the demo, and make test is this",
+    },
+    "allocator.md": {
+        "torch.cuda.memory._record_memory_history(": "needs a CUDA device; tests/gpu/test_allocator_history.py"
+    },
+    "deployment.md": {
+        "python3 -m venv /opt/memagent": "needs root and systemd; tests/contract/test_systemd.py",
+        "python3 -c 'import sqlite3": "tests/server/store/test_backup.py runs it while samples arrive",
+        "pg_dump --format=custom": "tests/server/store/test_backup.py runs it while samples arrive",
+    },
+    "quickstart.md": {"": "tests/system/test_quickstart.py follows the whole page"},
+}
+"""{page: {how the block begins: why it is not run here}}"""
+
+NEEDS_MORE = {
+    "docker compose *": "needs Docker; tests/contract/test_compose.py",
+    "journalctl *": "needs systemd",
+    "pip *": "asks the index",
+    "make *": "tests/system/test_docs.py asks make for each target, and starts none",
+    "python -m benchmarks.*": "minutes; tests/system/test_docs.py asks for their help, make test-long runs them with --quick",
+    "python dashboards/build.py": "writes into the checkout; tests/contract/test_dashboards.py",
+    "memagent serve *": "stays; tests/server/test_serve.py",
+    "memagent run --live": "needs a terminal; tests/agent/test_live.py",
+    "memagent run -m torch.distributed.run *": "tests/agent/test_cli_run.py",
+    "torchrun *": "tests/agent/test_cli_run.py",
+    "memagent estimate script.py:make": "tests/agent/test_cli_estimate.py",
+    "memagent notify test slack_webhook": "needs a channel; tests/server/notify/test_cli.py",
+    "memagent dashboards push": "needs a Grafana; tests/server/test_grafana.py",
+    "memagent run --report": "names an option",
+    "memagent estimate --model": "names an option",
+    "memagent run file 1": "is no command: a run's file begins so",
+}
+"""{a command in the prose: why it is not run here}"""
+
+NOT_RUN = {
+    "": "what something prints, or a picture in words; beside a snippet or a session it is compared",
+    "text": "the same",
+    "json": "tests/contract/test_http_openapi.py",
+    "nginx": "needs nginx and a certificate",
+    "sql": "needs a cluster of Citus",
+}
+"""{kind of block: why it is not run here}"""
+RUN = ("console", "python", "sh")
+
+PROGRAMS = ("memagent ", "python -m ", "python dashboards", "make ", "docker ", "pip ", "torchrun ", "journalctl ")
+LONG_PAGES = ("integrations.md",)
+LONG_COMMANDS = ("memagent completion *", "memagent run *")  # what test_cli_completion.py and test_cli_run.py know best
+READY_WITHIN_S = 60.0
+
+
+def why_not(block: Block) -> str | None:
+    found = (why for begin, why in CANNOT_RUN.get(block.page, {}).items() if block.text.startswith(begin))
+    return next(found, None)
+
+
+def to_run(*kinds: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page, *kinds) if why_not(block) is None]
+
+
+def prose_commands() -> list[str]:
+    """Each command of the prose that could be typed as it stands: more than the name of a verb, and no placeholder in it."""
+    found = {span for page in PAGES for span in spans(page) if span.startswith(PROGRAMS)}
+    return sorted(text for text in found if not is_form(text) and not re.fullmatch(r"memagent [a-z]+", text))
+
+
+def is_form(text: str) -> bool:
+    return bool(re.search(r"\b[A-Z_]{1,}\b|\[|\|[a-z]", text))
+
+
+def is_long(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.long,) if any(fnmatch(name, pattern) for pattern in LONG_COMMANDS) else ()
+
+
+def is_runnable(text: str) -> bool:
+    return not any(fnmatch(text, pattern) for pattern in NEEDS_MORE)
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """A home and a folder for runs of its own, and the programs of this environment."""
+    home = tmp_path / "home"
+    for folder in (".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"):
+        (home / folder).mkdir(parents=True)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MEMAGENT_", "XDG_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**inherited, "PATH": path, "HOME": str(home), "MEMAGENT_DIR": str(tmp_path / "runs"), "PYTHONPATH": search}
+
+
+@pytest.fixture
+def shell(environ, tmp_path):
+    """shell(command, **environ): what it prints on stdout. The quick start's train.py lies in its folder."""
+    (script,) = blocks(ROOT / "docs/quickstart.md", "python")
+    (tmp_path / "train.py").write_text(script.text)
+
+    def shell(command: str, **more: str) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", command], cwd=tmp_path, env={**environ, **more}, capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return shell
+
+
+@pytest.fixture
+def played(environ, tmp_path):
+    """played(page): what went wrong with its snippets; "" if nothing did. The pages of STAGES that are not long are played together."""
+
+    def played(*pages: str) -> dict[str, str]:
+        lines = {page: ",".join(str(block.line) for block in to_run("python") if block.page == page) for page in pages}
+        asked = [word for item in lines.items() for word in item]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.system.stage", *asked],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return {path.parent.name: path.read_text() for path in tmp_path.glob("*/error")}
+
+    return played
+
+
+def test_the_snippets_run_and_print_what_the_pages_show(played):
+    assert played(*(page for page in STAGES if page not in LONG_PAGES)) == {}
+
+
+@pytest.mark.long
+def test_the_snippets_for_frameworks_and_trackers_run(played):
+    assert played(*LONG_PAGES) == {}
+
+
+def test_every_page_with_snippets_has_a_stage():
+    assert {block.page for block in to_run("python")} == set(STAGES)
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in to_run("console") if block.page != "integrations.md"], ids=lambda block: block.place
+)
+def test_a_session_prints_what_the_page_shows(shell, block):
+    for command, shown in commands(block):
+        assert shell(command).strip() == shown.strip(), command
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "command",
+    [command for block in to_run("console") if block.page == "integrations.md" for command, _ in commands(block)],
+)
+def test_a_launcher_watches_each_rank(shell, environ, command):
+    assert "--nproc-per-node 8" in command or "--num_processes 8" in command
+    shell(re.sub(r"(nproc-per-node|num_processes) 8", r"\1 2", command))
+    ranks = 1 if "accelerate" in command else 2  # accelerate starts one where there are no GPUs, whatever it is told
+    assert len(list(Path(environ["MEMAGENT_DIR"]).glob("*-rank?-*.memagent"))) >= ranks
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=block.place, marks=[pytest.mark.long] if "gunicorn" in block.text else [])
+        for block in to_run("sh")
+    ],
+)
+def test_what_serves_is_ready_and_goes_when_told(block, environ, shell, start_server, tmp_path):
+    """Each command that stays runs beside the others over one database, and a worker is heard of."""
+    server = start_server("--role", "web", data=tmp_path / "data")
+    given = {"MEMAGENT_DATABASE_URL": server.database_url, "MEMAGENT_SECRET_KEY": "a secret key for tests only"}
+    url = server.url
+    text = re.sub(r"^((?:memagent serve|gunicorn) .*)$", r"\1 &", block.text, flags=re.MULTILINE)
+    if "127.0.0.1:8420" in text:
+        url = f"http://{free_address()}"
+        text = text.replace("127.0.0.1:8420", url.removeprefix("http://"))
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            ["bash", "-ec", f"{text}\nwait"], cwd=tmp_path, env={**environ, **given}, start_new_session=True, stdout=out, stderr=out
+        )  # fmt: skip
+    try:
+        wait_for(lambda: workers_at(url), log.read_text)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+    assert "Traceback" not in log.read_text()
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def workers_at(url: str) -> int:
+    try:
+        answer = urllib3.request("GET", f"{url}/readyz", timeout=5, retries=False)
+    except urllib3.exceptions.HTTPError:
+        return 0
+    return answer.json().get("workers", 0) if answer.status == 200 else 0
+
+
+def wait_for(condition, told) -> None:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(text, marks=is_long(text)) for text in prose_commands() if is_runnable(text)]
+)
+def test_a_command_of_the_prose_runs(shell, page_server, environ, command):
+    shell(command, MEMAGENT_SERVER=page_server.url, MEMAGENT_DATABASE_URL=page_server.database_url)
+
+
+def test_every_target_of_make_is_there():
+    targets = {
+        text.split()[1] for page in PAGES for text in [*spans(page), *lines_of(page)] if re.match(r"make [a-z-]+", text)
+    }
+    assert targets
+    done = subprocess.run(["make", "--dry-run", "--silent", *sorted(targets)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [text for text in prose_commands() if fnmatch(text, "python -m benchmarks.*")])
+def test_a_benchmark_takes_what_the_docs_give_it(shell, command):
+    options = set(re.findall(r"--[a-z-]+", command))
+    assert options <= set(re.findall(r"--[a-z-]+", shell(f"{command} --help")))
+
+
+def lines_of(page: Path) -> list[str]:
+    return [line for block in blocks(page, "sh") for line in block.text.splitlines()]
+
+
+def test_the_tables_name_only_what_is_there():
+    found = [block for page in PAGES for block in blocks(page)]
+    for page, begins in CANNOT_RUN.items():
+        for begin in begins:
+            assert any(block.page == page and block.text.startswith(begin) for block in found), (page, begin)
+    for pattern in NEEDS_MORE:
+        assert any(fnmatch(text, pattern) for text in prose_commands()), pattern
+    for reason in [
+        *NOT_RUN.values(),
+        *NEEDS_MORE.values(),
+        *(why for begins in CANNOT_RUN.values() for why in begins.values()),
+    ]:
+        assert all((ROOT / path).exists() for path in re.findall(r"[\w/]+\.py", reason)), reason
+    assert set(LONG_PAGES) <= set(STAGES)
+
+
+def test_every_block_is_run_or_says_why_not():
+    assert {block.kind for page in PAGES for block in blocks(page)} == {*RUN, *NOT_RUN}

@@ -15,6 +15,7 @@ from memagent.wire import messages
 from memagent.wire.fields import FIELDS
 from memagent_server.alerts.rules import RULES
 from memagent_server.settings import CHANNEL_NAMES
+from memagent_server.store.models import RUN_STATUSES
 from memagent_server.web.markdown import anchor_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -95,6 +96,19 @@ def leads_somewhere(page: Path, link: str) -> bool:
 def anchors_of(page: Path) -> set[str]:
     outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_every_page_has_one_title_and_no_two_sections_of_one_name(page):
+    outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^# .+$", outside_code, flags=re.MULTILINE) == [outside_code.partition("\n")[0]]
+    anchors = [anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)]
+    assert len(anchors) == len(set(anchors))
+
+
+def test_the_ends_of_a_run_are_all_explained():
+    said = re.search(r"an end: (.*)\.$", (DOCS / "concepts.md").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", said[1])) == set(RUN_STATUSES) - {"running"}
 
 
 def test_every_page_is_in_the_contents():

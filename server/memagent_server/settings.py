@@ -22,6 +22,8 @@ CHANNEL_NAMES = (
 )  # fmt: skip
 SEVERITIES = ("note", "warning", "critical")
 """From harmless to worst."""
+SHORTEST_TOKEN = 16
+"""Characters: a token of the hexadecimal digits alone then has 64 bits, too many to try them all."""
 LOG_FORMATS = ("logfmt", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -104,7 +106,7 @@ class Settings:
             host=host,
             port=port,
             public_url=_url("MEMAGENT_PUBLIC_URL", given) or f"http://{_bracketed(shown_host)}:{port}",
-            admin_token=given.get("MEMAGENT_ADMIN_TOKEN"),
+            admin_token=_token("MEMAGENT_ADMIN_TOKEN", given),
             retention_days=_days("MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")),
             rollup_days=_days("MEMAGENT_ROLLUP_DAYS", given.get("MEMAGENT_ROLLUP_DAYS", "365")),
             metrics_streams=_count("MEMAGENT_METRICS_STREAMS", given.get("MEMAGENT_METRICS_STREAMS", "2000")),
@@ -193,6 +195,17 @@ def _check_companions(given: Mapping[str, str]) -> None:
     ):
         if given.get(name) and not given.get(needed):
             raise SettingError(f"{name} needs {needed}: {what}")
+
+
+def _token(name: str, given: Mapping[str, str]) -> str | None:
+    """A token that somebody made. Raises SettingError, which does not show it."""
+    value = given.get(name)
+    if value is not None and len(value) < SHORTEST_TOKEN:
+        raise SettingError(
+            f"{name} has {len(value)} characters and could be guessed: {SHORTEST_TOKEN} are the least; "
+            "`openssl rand -hex 24` makes a good one"
+        )
+    return value
 
 
 def _url(name: str, given: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from flask import Response
 
+from memagent.errors import SettingError
 from memagent_server import auth
 from memagent_server.app import create_app
+from memagent_server.settings import Settings
 from memagent_server.store.tokens import list_tokens, revoke_tokens
 
 NOW = 1_000_000.0
@@ -212,6 +214,21 @@ def test_a_cookie_of_the_admin_token_ends_with_it(make_settings, sqlite_database
         client = create_app(used, sqlite_database).test_client()
         log_in(client, "old", old)
         assert client.get("/api/v1/runs").status_code == status
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_an_admin_token_that_could_be_guessed_is_refused(tmp_path, by_file):
+    def settings(token):
+        given = {"MEMAGENT_ADMIN_TOKEN": token}
+        if by_file:
+            (tmp_path / "token").write_text(f"{token}\n")
+            given = {"MEMAGENT_ADMIN_TOKEN_FILE": str(tmp_path / "token")}
+        return Settings.from_environ({"XDG_DATA_HOME": str(tmp_path), **given})
+
+    with pytest.raises(SettingError, match=r"MEMAGENT_ADMIN_TOKEN has 15 characters.*openssl rand") as caught:
+        settings("fifteen-letters")
+    assert "fifteen" not in str(caught.value)
+    assert settings("sixteen--letters").admin_token == "sixteen--letters"
 
 
 def test_a_browser_without_a_token_is_sent_to_the_login_page(sqlite_client, token_of):

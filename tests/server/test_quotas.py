@@ -20,6 +20,8 @@ from memagent_server.quotas import BURST_S, Bucket, Quotas
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
 
+ADMIN = "the admin's token, for tests only"
+
 
 def test_a_bucket_gives_what_is_in_it_and_fills_with_time():
     bucket = Bucket.full(2.0, now=0.0)
@@ -93,7 +95,8 @@ def test_quotas_are_rates_above_zero():
 
 def test_an_agent_waits_as_it_is_told_and_loses_nothing(start_server, make_settings, tmp_path, capsys):
     """Ten requests at once, then one a second: the last ones have to wait."""
-    server = start_server("--role", "web", environ={"MEMAGENT_QUOTA_REQUESTS": "1", "MEMAGENT_ADMIN_TOKEN": "admin"})
+    environ = {"MEMAGENT_QUOTA_REQUESTS": "1", "MEMAGENT_ADMIN_TOKEN": ADMIN}
+    server = start_server("--role", "web", environ=environ)
     database = Database(server.database_url)
     with database.write() as session:
         token, _ = issue_token(session, make_settings(database.url), name="ci", scope="ingest", now=1.0)
@@ -112,5 +115,5 @@ def test_an_agent_waits_as_it_is_told_and_loses_nothing(start_server, make_setti
     assert [reply.next_seq for reply in replies] == list(range(1, 12))
     assert not drops, dict(drops)
     assert "has used up its requests" in capsys.readouterr().err, "it was never told to wait"
-    run = server.get("/api/v1/runs/r", authorization="Bearer admin").json
+    run = server.get("/api/v1/runs/r", authorization=f"Bearer {ADMIN}").json
     assert [stream["samples"] for stream in run["streams"]] == [11]

@@ -9,6 +9,7 @@ programs are missing, the tests that need it are skipped and say so; under CI th
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,13 @@ from tests.postgres import PostgresCluster, find_programs, temporary_cluster
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # before torch is imported: as many tests run at once as there are processors
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_looked_for_among_new_objects_only() -> None:
+    """A full collection takes a second where all tests and all frameworks are loaded, and hundreds of tests make one or more."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

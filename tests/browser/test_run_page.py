@@ -363,3 +363,33 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, 
     outermost = blocks.first.bounding_box()["width"]
     assert outermost > 900 and blocks.nth(2).bounding_box()["width"] < outermost
     assert page.locator("#flame title", has_text="attention (model.py:90): 9.00 GiB (33 %)").count() == 1
+
+
+def test_components_are_stacked_over_steps_once_somebody_comes_near(server, tell, stories, open_page, until):
+    tell(stories.leaking())
+    page, asked = open_page(), []
+    page.on("request", lambda request: "activations_bytes" in request.url and asked.append(request.url))
+    page.goto(f"{server.url}/runs/k3v9leak")
+    drawn(page)
+    assert asked == []
+    place = page.locator("#stack-chart")
+    place.scroll_into_view_if_needed()
+    page.wait_for_selector("#stack-chart[data-drawn]")
+    assert place.get_attribute("data-drawn") == "parameters,gradients,optimizer_state,buffers,other,activations"
+    legend = page.locator("#stack-legend").inner_text()
+    assert "optimizer state\n2.64 GiB" in legend
+    assert "other tensors\n25.5" in legend  # 880 steps that leaked 30 MiB each
+
+    plot = place.locator(".u-over").bounding_box()
+    page.mouse.move(plot["x"] + 0.1 * plot["width"], plot["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 20, steps=4)
+    page.mouse.up()
+    until(lambda: window(page)[2] < 500)  # all charts show what was chosen in one
+    until(lambda: len(asked) == 2)
+    first, last, _ = window(page)
+    assert f"from={first}&to={last}" in asked[1]
+    page.get_by_role("button", name="Clock").click()
+    until(lambda: len(asked) == 3)
+    place.locator(".u-over").dblclick()
+    until(lambda: window(page)[2] == 1181)

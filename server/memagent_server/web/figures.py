@@ -14,6 +14,8 @@ from memagent_server.web.words import Facts, amount_of, name_of, signed_bytes
 MOST_MARKERS = 60
 MOST_PAIRS = 300
 MOST_PHASES = 4
+STACKED = ("parameters", "gradients", "optimizer_state", "buffers", "context", "activations")
+"""From the bottom to the top: what a run has from its start lies below what each step makes anew."""
 _DRAWN = ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high", "growth_bytes_per_step")
 _QUIET_EVENTS = ("phase", "attach", "finish", "hints")
 """Events that happen in every run, or all the time: the chart would drown in them."""
@@ -136,6 +138,13 @@ def rare_phases(stream: Facts) -> list[str]:
     """Phases that are no part of every step (eval, checkpoint, the user's own): the chart marks the steps that had them."""
     seen = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
     return sorted(seen, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MOST_PHASES]
+
+
+def stacked_parts(stream: Facts) -> list[str]:
+    """Components whose course a chart can stack up to the peak; none where the agent read neither."""
+    latest = stream["latest"]
+    found = [name for name in STACKED if latest.get(f"{name}_bytes") is not None]
+    return found if latest.get("peak_allocated_bytes") is not None else []
 
 
 def drawn_forecast(status: str, newest: Facts | None, first_warning: Facts | None) -> dict[str, Any] | None:

@@ -178,6 +178,12 @@ def test_settings_are_flattened_and_bounded():
     assert len(figures.pairs({str(number): number for number in range(1000)})) == figures.MOST_PAIRS
 
 
+def test_components_are_stacked_where_the_agent_read_them():
+    latest = {"peak_allocated_bytes": 9, "activations_bytes": 5, "parameters_bytes": 4, "gradients_bytes": None}
+    assert figures.stacked_parts({"latest": latest}) == ["parameters", "activations"]
+    assert figures.stacked_parts({"latest": {"parameters_bytes": 4}}) == []
+
+
 def test_a_death_is_told_in_short_without_its_lists_and_bytes():
     data = {
         "phase": "backward",

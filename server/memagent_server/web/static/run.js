@@ -241,6 +241,8 @@ function draw() {
   scaleButton.setAttribute("aria-pressed", String(isToLimit()));
   tell(null);
   drawScalars();
+  place.shown = { range: xRange(), isByClock, zoom, last: shown.step.at(-1) };
+  document.dispatchEvent(new CustomEvent("memagent:shown"));
 }
 
 function build(columns, kind) {
@@ -435,6 +437,7 @@ scaleButton.addEventListener("click", () => {
   scaleButton.setAttribute("aria-pressed", String(toLimit));
   chart.setData(chart.data);
 });
+document.addEventListener("memagent:zoom", ({ detail }) => (detail ? setZoom(...detail) : zoom && setZoom(null)));
 resetButton.addEventListener("click", () => setZoom(null));
 for (const button of axisButtons) {
   button.addEventListener("click", () => {

@@ -175,3 +175,39 @@ def test_no_list_scrolls_sideways(server, tell, stories, open_page, width):
     for path in ("/", "/?project=language", "/alerts"):
         page.goto(server.url + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_runs_in_danger_stand_first_until_somebody_snoozes_them(server, tell, stories, open_page, until):
+    tell(stories.failed())
+    page = open_page(server.url)
+    danger = page.locator("#danger")
+    assert not danger.is_visible()
+    tell(stories.leaking())
+    until(danger.is_visible)
+    assert "Runs out of memory in about 420 steps" in danger.inner_text()
+    page.goto(f"{server.url}/?status=failed")  # who asks for something gets that
+    assert not danger.is_visible()
+    page.goto(server.url)
+    danger.get_by_role("link", name="gpt2-medium").click()
+    page.get_by_role("button", name="Snooze 1 h").click()
+    page.goto(server.url)
+    assert not danger.is_visible()
+
+
+def test_headings_sort_the_list_and_say_how(server, tell, stories, open_page):
+    for story in (stories.lost(), stories.failed(), stories.leaking()):
+        tell(story)
+    page = open_page(server.url)
+    heading = page.get_by_role("columnheader", name="Peak memory")
+    assert heading.get_attribute("aria-sort") is None
+    heading.get_by_role("link").click()
+    page.wait_for_url(re.compile("sort=-peak_ratio"))
+    fullest_first = names(page)
+    assert fullest_first[0] == "gpt2-medium, longer context"
+    assert heading.get_attribute("aria-sort") == "descending"
+    heading.get_by_role("link").click()
+    page.wait_for_url(re.compile("sort=peak_ratio"))
+    assert (names(page), heading.get_attribute("aria-sort")) == (fullest_first[::-1], "ascending")
+    page.get_by_role("columnheader", name="Run").get_by_role("link").click()
+    page.wait_for_url(re.compile("sort=name"))
+    assert names(page) == sorted(names(page))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Feedback, Incident, Run, Stream
@@ -55,6 +55,21 @@ def change_incident(incident: Incident, *, state: str, severity: str, now: float
     if state not in ("ok", "pending") and incident.fired_at is None:
         incident.fired_at = now
     incident.closed_at = None if state in OPEN_ALERT_STATES else now
+
+
+def endangered_runs(session: Session, now: float, limit: int) -> list[Run]:
+    """Runs that go on and have an incident that people were told of, the newest incident first; not those that somebody snoozed."""
+    newest = (
+        select(Incident.run_id, func.max(Incident.id).label("id"))
+        .where(
+            Incident.state == "firing", Incident.severity != "note",
+            or_(Incident.snoozed_until.is_(None), Incident.snoozed_until <= now),
+        )
+        .group_by(Incident.run_id)
+        .subquery()
+    )  # fmt: skip
+    query = select(Run).join(newest, newest.c.run_id == Run.id).order_by(newest.c.id.desc()).limit(limit)
+    return list(session.scalars(query.where(Run.status == "running", Run.is_archived.is_(False))))
 
 
 def incident_of(session: Session, alert_id: int) -> Incident | None:

@@ -26,6 +26,7 @@ from memagent_server.problems import Problem
 from memagent_server.store.alerts import list_incidents
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import describe_forecast, forecasts_of
+from memagent_server.store.incidents import endangered_runs
 from memagent_server.store.models import RUN_STATUSES, Forecast, Incident, Run, Stream
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.run_list import SORTS, Sort, list_projects
@@ -39,11 +40,14 @@ from memagent_server.web.words import Facts
 blueprint = Blueprint("pages", __name__, template_folder="templates")
 
 RUNS_ON_A_PAGE = 50
+MOST_ENDANGERED = 6
 SORT_NAMES: dict[Sort, str] = {
     "-created_at": "Newest first",
     "created_at": "Oldest first",
     "-peak_ratio": "Fullest first",
+    "peak_ratio": "Emptiest first",
     "name": "By name",
+    "-name": "By name, backwards",
 }
 EXPORT_FORMATS = tuple(form for form in FORMATS if form != "parquet" or find_spec("pyarrow") is not None)
 """What this server can write: pyarrow is an extra of its own."""
@@ -67,6 +71,9 @@ def show_runs() -> Response:
         runs = summarize(session, page.runs)
         projects = list_projects(session, is_archived=wanted.is_archived)
         shared = shared_facts(session)
+        is_filtered = wanted != RunQuery(limit=RUNS_ON_A_PAGE, sort=wanted.sort)
+        endangered = [] if is_filtered else endangered_runs(session, shared["now"], MOST_ENDANGERED)
+        in_danger = summarize(session, endangered)
         needs_token = not runs and not auth.is_open(session, context.settings)
     return answer_page(
         "runs.html",
@@ -77,7 +84,8 @@ def show_runs() -> Response:
         projects=projects,
         statuses=RUN_STATUSES,
         sorts=SORT_NAMES,
-        is_filtered=wanted != RunQuery(limit=RUNS_ON_A_PAGE, sort=wanted.sort),
+        is_filtered=is_filtered,
+        in_danger=in_danger,
         next_cursor=page.next_cursor,
         needs_token=needs_token,
         refresh_s=REFRESH_S,

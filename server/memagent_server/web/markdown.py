@@ -44,7 +44,7 @@ def render(text: str, leads: Leads) -> Document:
         if token.children is not None:
             token.children = list(_linked(token.children, leads))
     html = markdown.renderer.render(list(_dressed(tokens[3:] if has_title else tokens)), markdown.options, {})
-    return Document(headings[0].text if has_title else "", Markup(html), headings[has_title:])  # noqa: S704  # nosec B704 - raw HTML is off
+    return Document(headings[0].text if has_title else "", Markup(html), headings[has_title:])  # noqa: S704  # raw HTML is off  # nosec B704
 
 
 def anchor_of(heading: str) -> str:
@@ -97,4 +97,4 @@ def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _html(template: str, *values: object) -> Token:
-    return Token("html_block", "", 0, content=str(Markup(template).format(*values)))  # noqa: S704  # nosec B704 - `format` escapes
+    return Token("html_block", "", 0, content=str(Markup(template).format(*values)))  # noqa: S704  # `format` escapes  # nosec B704

@@ -20,6 +20,7 @@ import pytest
 
 from tests.live import SECRET_KEY, LiveServer
 from tests.postgres import PostgresCluster, find_programs, temporary_cluster
+from tests.warm import WarmPython
 
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
@@ -187,6 +188,14 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
     server = LiveServer.start(tmp_path_factory.mktemp("pages"), "127.0.0.1:0", ("--role", "web"), {})
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Runs scripts in processes that have torch imported already: warm_python.run("-c", CODE)."""
+    python = WarmPython()
+    yield python
+    python.close()
 
 
 def _opened(url: str) -> Iterator[Any]:

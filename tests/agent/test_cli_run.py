@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.warm import WarmPython
 
 SCRIPT = """
 import sys
@@ -25,24 +26,26 @@ print("args", sys.argv, __name__)
 
 
 @pytest.fixture
-def memagent_run(tmp_path: Path):
-    """Write a script, run it under `memagent run`, return (process, report or None)."""
+def memagent_run(warm_python: WarmPython, tmp_path: Path):
+    """Write a script, run it under `memagent run`, return (process, report or None). A `cold` Python has not imported torch."""
 
-    def run(script: str, *options: str, arguments: tuple[str, ...] = (), environ: dict[str, str] | None = None):
+    def run(script: str, *options: str, arguments: tuple[str, ...] = (), is_cold: bool = False, **environ: str):
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
         report = tmp_path / "out" / "report.json"
-        command = [sys.executable, "-m", "memagent", "run", "--report", str(report), *options, str(path), *arguments]
-        process = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, **(environ or {})}, timeout=120
-        )
+        command = ["-m", "memagent", "run", "--report", str(report), *options, str(path), *arguments]
+        process = cold(command) if is_cold else warm_python.run(*command, environ=environ)
         return process, json.loads(report.read_text()) if report.exists() else None
 
     return run
 
 
+def cold(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=120)
+
+
 def test_an_unchanged_script_is_recorded_and_reported(memagent_run):
-    process, report = memagent_run(SCRIPT, arguments=("--lr", "3"))
+    process, report = memagent_run(SCRIPT, arguments=("--lr", "3"), is_cold=True)
     assert process.returncode == 0, process.stderr
     assert "train.py', '--lr', '3'] __main__" in process.stdout
     assert (report["status"], report["steps"], report["samples"], report["dropped_samples"]) == (
@@ -79,7 +82,7 @@ def test_a_script_that_attaches_by_itself_takes_over(memagent_run):
 
 
 def test_a_failing_script_fails_as_under_python(memagent_run):
-    process, report = memagent_run(SCRIPT + "\nraise ValueError('no luck')\n")
+    process, report = memagent_run(SCRIPT + "\nraise ValueError('no luck')\n", is_cold=True)
     assert process.returncode == 1 and report["status"] == "failed"
     assert process.stderr.rstrip().endswith("ValueError: no luck")
     assert "runpy" not in process.stderr and "cli/run.py" not in process.stderr
@@ -109,7 +112,7 @@ def test_a_memory_budget_fails_the_script_that_exceeds_it(memagent_run):
 
 
 def test_disabled_runs_the_script_alone(memagent_run):
-    process, report = memagent_run(SCRIPT, environ={"MEMAGENT_DISABLED": "1"})
+    process, report = memagent_run(SCRIPT, MEMAGENT_DISABLED="1")
     assert process.returncode == 0 and report is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -182,11 +181,9 @@ while True:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(tmp_path, recording):
+def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(warm_python, tmp_path, recording):
     path = tmp_path / "checkpoint.pt"
-    done = subprocess.run(
-        [sys.executable, "-c", LEAKING, str(path)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = warm_python.run("-c", LEAKING, str(path))
     assert done.returncode == 1 and done.stdout.startswith("saved at "), done.stderr
     checkpoint, finish = torch.load(path), recording().finish
     assert finish.status == "oom" and 20 < checkpoint["step"] < finish.step

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -25,24 +26,20 @@ def step():
 """
 
 
-def run_script(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", STEPS + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environ},
-    )
+@pytest.fixture
+def run_script(warm_python) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """run_script(code, NAME="setting"): a real process that attaches and goes on with the code."""
+    return lambda code, **environ: warm_python.run("-c", STEPS + textwrap.dedent(code), environ=environ)
 
 
-def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(recording):
+def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(run_script, recording):
     process = run_script("for _ in range(50): step()\nprint('trained')", MEMAGENT_SERVER="http://127.0.0.1:9")
     assert process.returncode == 0 and process.stdout == "trained\n"
     assert "cannot be reached" in process.stderr and "51 samples wait in" in process.stderr
     assert recording().columns()["step"] == list(range(51)) and recording().finish.status == "completed"
 
 
-def test_a_server_that_never_answers_does_not_hold_the_script():
+def test_a_server_that_never_answers_does_not_hold_the_script(run_script):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         process = run_script(
             "for _ in range(50): step()\nprint('trained')",
@@ -51,12 +48,12 @@ def test_a_server_that_never_answers_does_not_hold_the_script():
         assert process.returncode == 0 and process.stdout == "trained\n"
 
 
-def test_an_exit_without_finish_still_ends_the_run(recording):
+def test_an_exit_without_finish_still_ends_the_run(run_script, recording):
     assert run_script("for _ in range(5): step()").returncode == 0
     assert recording().finish.status == "completed" and recording().columns()["step"] == list(range(6))
 
 
-def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_failed(recording):
+def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_failed(run_script, recording):
     process = run_script("step()\nraise KeyError('mine')")
     assert process.returncode == 1 and process.stderr.rstrip().endswith("KeyError: 'mine'")
     assert recording().finish.status == "failed" and recording().finish.error == "KeyError: 'mine'"
@@ -73,14 +70,14 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
         ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\nsignal.raise_signal(15)", "failed", "SystemExit: 1"),
     ],
 )
-def test_a_script_that_calls_exit_ends_its_run_as_it_says(recording, ending, status, error):
+def test_a_script_that_calls_exit_ends_its_run_as_it_says(run_script, recording, ending, status, error):
     process = run_script("import sys, signal\nstep()\n" + ending)
     assert (process.returncode == 0) == (status == "completed"), process.stderr
     assert (recording().finish.status, recording().finish.error) == (status, error)
     assert [event.kind for event in recording().events] == ["oom"] * (status == "oom")
 
 
-def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(recording):
+def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(run_script, recording):
     code = """
         import threading
         def train():
@@ -95,7 +92,7 @@ def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(recording):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_the_last_words_of_an_out_of_memory_leave_the_process(recording):
+def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, recording):
     process = run_script(
         """
         import resource
@@ -118,7 +115,7 @@ def test_the_last_words_of_an_out_of_memory_leave_the_process(recording):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_gets_a_note(recording):
+def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_gets_a_note(run_script, recording):
     process = run_script(
         """
         import resource
@@ -168,7 +165,7 @@ def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(tra
     assert found.finish.status == "completed"
 
 
-def test_a_kill_loses_at_most_the_last_moments(recording):
+def test_a_kill_loses_at_most_the_last_moments(run_script, recording):
     process = run_script(
         "import time, os, signal\nfor _ in range(100): step()\ntime.sleep(2.5)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -177,7 +174,7 @@ def test_a_kill_loses_at_most_the_last_moments(recording):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_sends_nothing_and_the_parent_goes_on(recording):
+def test_a_forked_child_sends_nothing_and_the_parent_goes_on(run_script, recording):
     process = run_script(
         """
         import os
@@ -195,7 +192,7 @@ def test_a_forked_child_sends_nothing_and_the_parent_goes_on(recording):
     assert recording().columns()["step"] == [0, 1, 2] and "child" not in recording().columns("scalars")
 
 
-def test_data_loader_workers_leave_the_run_alone(recording):
+def test_data_loader_workers_leave_the_run_alone(run_script, recording):
     process = run_script(
         """
         from torch.utils.data import DataLoader

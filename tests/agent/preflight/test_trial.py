@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -13,6 +14,7 @@ import torch
 import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.preflight import Request, try_out
+from memagent.preflight.peak import PeakWatch
 from memagent.preflight.work import sharded
 from memagent.probe.host import HostProbe
 
@@ -25,7 +27,7 @@ class Net(torch.nn.Module):
     def __init__(self, width: int = 2**16) -> None:
         super().__init__()
         self.norm, self.drop, self.head = torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.Linear(8, 4)
-        self.width = width
+        self.width, self.while_held = width, lambda: None
         self.register_buffer("forwards", torch.zeros(()))
         self.register_buffer("last", torch.zeros(1))
 
@@ -33,13 +35,35 @@ class Net(torch.nn.Module):
         self.forwards += 1
         self.last = x[:1, 0].detach()
         self.seen = (mask is not None, targets is not None, self.training, torch.is_grad_enabled())
-        return self.head(self.drop(self.norm(x))) * torch.ones(len(x), self.width).sum(1, keepdim=True)
+        wide = torch.ones(len(x), self.width)
+        self.while_held()
+        return self.head(self.drop(self.norm(x))) * wide.sum(1, keepdim=True)
 
 
 @pytest.fixture
-def net():
+def until_seen(monkeypatch):
+    """Waits until who watches over a trial has looked: on a busy machine memory may come and go between two looks."""
+    looks, look = 0, PeakWatch._look
+
+    def counted(watch):
+        nonlocal looks
+        look(watch)
+        looks += 1
+
+    def wait():
+        enough = looks + 2  # the next one may have read already
+        while looks < enough and any(thread.name == "memagent-preflight" for thread in threading.enumerate()):
+            time.sleep(0.001)
+
+    monkeypatch.setattr(PeakWatch, "_look", counted)
+    return wait
+
+
+@pytest.fixture
+def net(until_seen):
     torch.manual_seed(0)
     model = Net()
+    model.while_held = until_seen
     return model, torch.optim.AdamW(model.parameters())
 
 
@@ -175,11 +199,12 @@ def test_a_step_counts_as_the_estimator_sees_it(net):
     assert not need.step_is_least and 290 * MIB < need.step_bytes <= 300 * MIB
 
 
-def test_a_checkpoint_of_the_scripts_own_is_measured(net):
+def test_a_checkpoint_of_the_scripts_own_is_measured(net, until_seen):
     model, optimizer = net
 
     def save():
         copies = [torch.ones(32 * MIB) for _ in range(2)]  # as a state_dict on the host
+        until_seen()
         del copies
 
     found = tried(model, optimizer, checkpoint=save)
@@ -262,9 +287,7 @@ def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(clean_settings):
-    import subprocess
-
+def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(warm_python, clean_settings):
     script = """
 import resource, torch, memagent
 torch.set_num_threads(1)
@@ -277,6 +300,6 @@ for _ in range(3):
 found = run.preflight(eval_batch=torch.randn(8, 64))
 print("trained", found.fits, found.needs[0].eval_bytes < 2**20)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run("-c", script)
     assert done.stdout == "trained True True\n", done.stderr
     assert "this will not fit: eval needs at least 1.5" in done.stderr

@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The torch that is installed where there is none: the one place that names it. Any torch >= 2.4 works.
 TORCH := torch==2.13.0
+# The tests start hundreds of Pythons: what the first compiles the others read, also where images forbid it (half a second each).
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-long test-fast lint audit format bench secrets clean
 

@@ -19,13 +19,14 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 TORCH = ("torch", "torch.utils.data", "torch._dynamo")
 """The last one is what the first optimizer of a process imports."""
+PATIENCE_S = 120.0
 
 
 class WarmPython:
@@ -38,21 +39,35 @@ class WarmPython:
         theirs.close()
 
     def run(
-        self, *command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+        self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = PATIENCE_S
     ) -> subprocess.CompletedProcess[str]:
-        return self.start(*command, cwd=cwd, environ=environ).ended()
+        """Run `-c CODE`, `-m MODULE` or a script, with its arguments, to its end."""
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            with open(os.devnull) as nothing:
+                process = self._start(command, cwd, env, (nothing, output, errors))
+            status = process.wait(timeout)
+            said = [(stream.seek(0), stream.read())[1] for stream in (output, errors)]
+        return subprocess.CompletedProcess(list(command), status, *said)
 
-    def start(self, *command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> WarmProcess:
-        """Begin `-c CODE`, `-m MODULE` or a script, with its arguments; `environ` is beside this process's own."""
-        output, errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 - `ended` closes them
+    def start(self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> WarmProcess:
+        """Begin it, with pipes to `stdin` and from `stdout`, which has its stderr too."""
+        (asks, stdin), (stdout, says) = os.pipe(), os.pipe()
+        with open(asks) as taken, open(says, "w") as given:
+            process = self._start(command, cwd, env, (taken, given, given))
+        process.stdin, process.stdout = open(stdin, "w"), open(stdout)  # noqa: SIM115 - `communicate` closes them
+        return process
+
+    def _start(
+        self, command: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, streams: Sequence[IO[str]]
+    ) -> WarmProcess:
         news, tell = os.pipe()
         with tempfile.TemporaryFile("w+") as asked, open(tell, "w"):
-            json.dump(
-                {"command": command, "cwd": str(cwd or Path.cwd()), "environ": {**os.environ, **(environ or {})}}, asked
-            )
+            json.dump({"command": command, "cwd": str(cwd or Path.cwd()), "environ": dict(env or os.environ)}, asked)
             asked.flush()
-            socket.send_fds(self._control, [b"."], [asked.fileno(), output.fileno(), errors.fileno(), tell])
-        return WarmProcess(command, output, errors, os.fdopen(news))
+            files = [asked.fileno(), *(stream.fileno() for stream in streams), tell]
+            socket.send_fds(self._control, [b"."], files)
+        told = os.fdopen(news)
+        return WarmProcess(int(told.readline()), told)
 
     def close(self) -> None:
         self._control.close()
@@ -61,32 +76,49 @@ class WarmPython:
 
 @dataclass
 class WarmProcess:
-    """A command that runs."""
+    """A command that runs, as much of subprocess.Popen as the tests need."""
 
-    command: tuple[str, ...]
-    output: IO[str]
-    errors: IO[str]
-    news: IO[str]
-    """Its number, and when it has ended its exit status."""
+    pid: int
+    told: IO[str]
+    """Where its exit status comes."""
+    stdin: IO[str] | None = None
+    stdout: IO[str] | None = None
+    returncode: int | None = None
 
-    def ended(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-        """Wait for its end. Raises subprocess.TimeoutExpired, after its end by a SIGKILL."""
-        with self.output, self.errors, self.news:
-            pid = int(self.news.readline())
-            if is_late := not select.select([self.news], [], [], timeout)[0]:
-                os.kill(pid, signal.SIGKILL)
-            status = int(self.news.readline())
-            said = [(stream.seek(0), stream.read())[1] for stream in (self.output, self.errors)]
-        if is_late:
-            raise subprocess.TimeoutExpired(list(self.command), timeout, *said)
-        return subprocess.CompletedProcess(list(self.command), status, *said)
+    def wait(self, timeout: float = PATIENCE_S) -> int:
+        """The exit status, negative for a signal. Raises TimeoutError, and kills it, where it takes longer."""
+        if self.returncode is None:
+            is_late = not select.select([self.told], [], [], timeout)[0]
+            if is_late:
+                os.kill(self.pid, signal.SIGKILL)
+            self.returncode = int(self.told.readline())
+            self.told.close()
+            if is_late:
+                raise TimeoutError(f"{self.pid} took more than {timeout} s")
+        return self.returncode
+
+    def communicate(self) -> tuple[str, None]:
+        """What it has yet to say, to its end."""
+        assert self.stdin is not None and self.stdout is not None
+        said = "" if self.stdout.closed else self.stdout.read()
+        self.stdin.close()
+        self.stdout.close()
+        self.wait()
+        return said, None
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Take commands until the other end is closed. Returns, in a process of its own each time, the command and its streams."""
     waiting = set()
     while True:
-        came, streams, _, _ = socket.recv_fds(control, 1, 4)
+        came, streams, _, _ = socket.recv_fds(control, 1, 5)
         if not came:
             sys.exit()
         waiting = {pid for pid in waiting if os.waitpid(pid, os.WNOHANG)[0] == 0}
@@ -100,6 +132,8 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
                 os.lseek(asked, 0, os.SEEK_SET)
                 with open(asked) as request:
                     return json.load(request), own
+            for stream in (asked, *own):
+                os.close(stream)
             tell_of(child, tell)
         for stream in streams:
             os.close(stream)
@@ -115,7 +149,7 @@ def tell_of(child: int, tell: int) -> NoReturn:
 
 def become(request: dict[str, Any], streams: list[int]) -> None:
     """Run the command in this process, as Python would."""
-    for number, stream in enumerate(streams, 1):
+    for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(request["cwd"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -34,7 +35,7 @@ def memagent_run(warm_python: WarmPython, tmp_path: Path):
         path.write_text(textwrap.dedent(script))
         report = tmp_path / "out" / "report.json"
         command = ["-m", "memagent", "run", "--report", str(report), *options, str(path), *arguments]
-        process = cold(command) if is_cold else warm_python.run(*command, environ=environ)
+        process = cold(command) if is_cold else warm_python.run(*command, env={**os.environ, **environ})
         return process, json.loads(report.read_text()) if report.exists() else None
 
     return run

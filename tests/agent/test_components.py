@@ -436,12 +436,12 @@ DISTRIBUTED = """
 def test_shards_count_what_this_rank_holds(warm_python, tmp_path):
     """Two gloo ranks: half of each matrix under FSDP, all of it under DDP."""
     command = ["-c", textwrap.dedent(DISTRIBUTED)]
-    starting = [warm_python.start(*command, str(rank), str(tmp_path / "store")) for rank in range(2)]
-    ranks = [rank.ended() for rank in starting]
-    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+    ranks = [warm_python.start(*command, str(rank), str(tmp_path / "store")) for rank in range(2)]
+    outputs = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
     whole = 2 * 64 * 64 * 4
-    for rank in ranks:
-        lines = dict(line.split(" ", 1) for line in rank.stdout.splitlines() if line[:4] in ("fsdp", "ddp ", "buck"))
+    for out, _ in outputs:
+        lines = dict(line.split(" ", 1) for line in out.splitlines() if line[:4] in ("fsdp", "ddp ", "buck"))
         assert lines["fsdp2"] == str((whole // 2,) * 3)
         assert lines["ddp"] == lines["buckets"] == str((whole,) * 3)
         assert lines["fsdp1"] == str((whole // 2,) * 3)

@@ -29,7 +29,7 @@ def step():
 @pytest.fixture
 def run_script(warm_python) -> Callable[..., subprocess.CompletedProcess[str]]:
     """run_script(code, NAME="setting"): a real process that attaches and goes on with the code."""
-    return lambda code, **environ: warm_python.run("-c", STEPS + textwrap.dedent(code), environ=environ)
+    return lambda code, **environ: warm_python.run("-c", STEPS + textwrap.dedent(code), env={**os.environ, **environ})
 
 
 def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(run_script, recording):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import WarmProcess
+
 TRAINING = """
 import sys, time
 import torch, memagent
@@ -35,18 +37,13 @@ with memagent.attach(model, optimizer, config={"leak": leak}, total_steps=steps)
 
 
 @pytest.fixture
-def train(tmp_path):
-    def start(url: str, run_id: str, steps: int, *, leak: int = 0, limit: int = 0, environ=None) -> subprocess.Popen:
+def train(warm_python, tmp_path):
+    def start(url: str, run_id: str, steps: int, *, leak: int = 0, limit: int = 0, environ=None) -> WarmProcess:
         script = tmp_path / f"{run_id}.py"
         limiting = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))\n" if limit else ""
         script.write_text(limiting + textwrap.dedent(TRAINING))
-        return subprocess.Popen(
-            [sys.executable, str(script), str(steps), str(leak)],
-            env={**os.environ, "MEMAGENT_SERVER": url, "MEMAGENT_RUN_ID": run_id, **(environ or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        settings = {"MEMAGENT_SERVER": url, "MEMAGENT_RUN_ID": run_id}
+        return warm_python.start(str(script), str(steps), str(leak), env={**os.environ, **settings, **(environ or {})})
 
     return start
 
@@ -60,7 +57,7 @@ def all_steps(server, run_id: str, **query: str) -> list[int]:
 
 def test_a_training_is_stored_whole(live_server, train):
     process = train(live_server.url, "whole", 300)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate()
     assert process.returncode == 0, output
     run = live_server.get("/api/v1/runs/whole").json
     assert (run["status"], run["step"], run["dropped_samples"]) == ("completed", 300, {})
@@ -71,7 +68,7 @@ def test_a_training_is_stored_whole(live_server, train):
 
 
 def test_predicted_stands_beside_observed_with_the_residual(live_server, train):
-    train(live_server.url, "compared", 50).communicate(timeout=120)
+    train(live_server.url, "compared", 50).communicate()
     answer = live_server.get("/api/v1/runs/compared/components").json
     found = {item["component"]: item for item in answer["components"]}
     assert found["parameters"]["predicted_bytes"] == found["parameters"]["observed_bytes"] > 0
@@ -95,7 +92,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(start_ser
     server.kill()
     time.sleep(2)
     server = start_server(data=data, listen=listen)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "training goes on" in output and "delivery works again" in output
     assert all_steps(server, "survivor") == list(range(1201))
@@ -111,7 +108,7 @@ def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
     with SlackReceiver() as slack:
         server = start_server(environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url, "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1"})
         process = train(server.url, "doomed", 50_000, leak=2**20, limit=3 * 2**29)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate()
         died_at = time.time()
         assert process.returncode == 1 and "allocate" in output
         wait_for(lambda: server.get("/api/v1/runs/doomed").json["status"] == "oom")

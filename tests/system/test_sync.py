@@ -28,6 +28,7 @@ from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run, Stream
 from memagent_server.store.samples import read_samples
+from tests.warm import WarmProcess
 
 AWAY = "http://127.0.0.1:9"
 """The port `discard`: nobody listens there."""
@@ -57,17 +58,14 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def train(folder):
+def train(warm_python, folder):
     """Start a training process: train(code, **settings)."""
     processes = []
 
-    def start(code: str, **settings: str) -> subprocess.Popen[str]:
+    def start(code: str, **settings: str) -> WarmProcess:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
         environ |= {"MEMAGENT_DIR": str(folder), "MEMAGENT_RUN_ID": "r", **settings}
-        command = [sys.executable, "-c", TRAINING + textwrap.dedent(code)]
-        process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        process = warm_python.start("-c", TRAINING + textwrap.dedent(code), env=environ)
         processes.append(process)
         return process
 

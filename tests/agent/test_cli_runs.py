@@ -53,15 +53,17 @@ def test_a_run_that_is_still_written_is_running(training, capsys):
 def test_the_table_is_plain_text_without_control_sequences(two_runs, capsys):
     assert main(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("RUN") and len(lines) == 3
-    assert "3 of 3" in lines[2] and "?[31mred (first)" in lines[2]
+    assert lines[0].startswith("ID") and len(lines) == 3
+    assert "3 of 3" in lines[2] and lines[2].split()[:2] == ["first", "?[31mred"]
     assert "\033" not in "".join(lines)
 
 
 def test_the_table_fits_the_terminal():
-    row = ("a name that is rather long for a narrow terminal", "oom", "12", "1.00 GiB / 2.00 GiB", "ok", "8 s ago")
+    name = "a name that is rather long for a narrow terminal"
+    row = ("k3v9leak", name, "oom", "12", "1.00 / 2.00 GiB", "ok", "8 s ago")
     lines = table([row], 80)
-    assert max(map(len, lines)) <= 80 and "…" in lines[1]
+    assert max(map(len, lines)) <= 80 and "…" in lines[1] and lines[1].startswith("k3v9leak  a name")
+    assert name in table([row], None)[1]
     assert lines[0].index("STATUS") == lines[1].index("oom")
     assert "\033[31moom" in table([row], 200, in_colour=True)[1]
 

@@ -78,6 +78,8 @@ def test_every_line_fits_and_the_forecast_says_when_and_why(columns):
     assert shown is not None
     drawn = lines(shown, columns, in_colour=False)
     assert len(drawn) == HEIGHT and all(len(line) <= columns for line in drawn)
+    if columns >= 80:
+        assert drawn[0].startswith("memagent · r · a GPU ") and drawn[2].rstrip().endswith("headroom 2.00 GiB")
     assert "forecast: critical: out of memory in about 40 steps (8 s), 90% likely; cause: leak".startswith(
         drawn[3].rstrip().removesuffix("…")
     )

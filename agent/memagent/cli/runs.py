@@ -21,7 +21,9 @@ from memagent.units import format_bytes, format_duration
 
 STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
 _MOST = 200
-_HEAD = ("RUN", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
+_HEAD = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
+_NAME = 1
+"""The column that gives way on a narrow terminal: an id is to be copied, and the figures are to be read."""
 _NARROWEST = 12
 _COLOURS = {"oom": "31", "failed": "31", "lost_contact": "33", "running": "32", "warning": "33", "critical": "31"}
 
@@ -50,11 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
     elif found:
         in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         rows = [_row(one, time.time()) for one in found]
-        for line in table(rows, shutil.get_terminal_size().columns, in_colour=in_colour):
+        for line in table(rows, _columns(), in_colour=in_colour):
             print(line)
     else:
         print(f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}")
     return 0
+
+
+def _columns() -> int | None:
+    """Of the terminal, or as COLUMNS says; None for a pipe, whose reader wants whole names."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
 
 
 def _ask(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
@@ -70,13 +77,20 @@ def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
     forecast, total = run["forecast"] or {}, run["total_steps"]
     name, step = run["name"], run["step"] or 0
     return (
-        _printable(f"{name} ({run['id']})" if name and name != run["id"] else run["id"]),
+        _printable(run["id"]),
+        _printable(name) if name and name != run["id"] else "–",
         run["status"],
         f"{step:,} of {total:,}" if total else f"{step:,}",
-        f"{format_bytes(run['peak_bytes'])} / {format_bytes(run['limit_bytes'])}",
+        _of(format_bytes(run["peak_bytes"]), format_bytes(run["limit_bytes"])),
         _forecast(forecast),
         _ago(run["started_at"], now),
     )
+
+
+def _of(peak: str, limit: str) -> str:
+    """`3.10 / 8.00 GiB`: the unit once where both have the same."""
+    number, _, unit = peak.partition(" ")
+    return f"{number if unit and limit.endswith(f' {unit}') else peak} / {limit}"
 
 
 def _printable(text: str) -> str:
@@ -100,17 +114,18 @@ def _ago(started_at: str | float | None, now: float) -> str:
     return f"{format_duration(max(0.0, now - started_at))} ago"
 
 
-def table(rows: Sequence[tuple[str, ...]], columns: int, *, in_colour: bool = False) -> list[str]:
-    """Lines of text in `columns` of a terminal; the first column gives way where they are too few."""
+def table(rows: Sequence[tuple[str, ...]], columns: int | None, *, in_colour: bool = False) -> list[str]:
+    """Lines of text in `columns` of a terminal; names give way where they are too few. None is room for all."""
     widths = [max(map(len, cells)) for cells in zip(_HEAD, *rows, strict=True)]
-    rest = sum(widths[1:]) + 2 * (len(widths) - 1)
-    widths[0] = max(_NARROWEST, min(widths[0], columns - rest))
+    if columns is not None:
+        rest = sum(widths) - widths[_NAME] + 2 * (len(widths) - 1)
+        widths[_NAME] = min(widths[_NAME], max(_NARROWEST, columns - rest))
     return [_line(cells, widths, in_colour=in_colour) for cells in (_HEAD, *rows)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, in_colour: bool) -> str:
-    first = cells[0] if len(cells[0]) <= widths[0] else f"{cells[0][: widths[0] - 1]}…"
-    padded = [text.ljust(width) for text, width in zip((first, *cells[1:]), widths, strict=True)]
+    cut = [text if len(text) <= width else f"{text[: width - 1]}…" for text, width in zip(cells, widths, strict=True)]
+    padded = [text.ljust(width) for text, width in zip(cut, widths, strict=True)]
     if in_colour:
         padded = [_coloured(text) for text in padded]
     return "  ".join(padded).rstrip()

@@ -14,7 +14,7 @@ _STYLES = {"ok": "green", "notice": "cyan", "warning": "yellow", "critical": "bo
 
 def plain(shown: Shown) -> str:
     """One line."""
-    return "; ".join([*_progress(shown), _memory(shown), _forecast(shown)])
+    return "; ".join([*_progress(shown), f"{_memory(shown)} on {_whose(shown)}", _forecast(shown)])
 
 
 def lines(shown: Shown, columns: int, *, in_colour: bool) -> list[str]:
@@ -29,12 +29,13 @@ def lines(shown: Shown, columns: int, *, in_colour: bool) -> list[str]:
         file=io.StringIO(), force_terminal=True, width=columns, color_system="standard" if in_colour else None
     )
     style = _STYLES.get(str(shown.forecast.get("level", "ok")), "")
+    memory = _memory(shown)
     bar = Table.grid(padding=(0, 1))
-    bar.add_column(width=min(30, columns // 3))
+    bar.add_column(width=max(8, min(30, columns - len(memory) - 2)))
     bar.add_column(no_wrap=True, overflow="ellipsis")
-    bar.add_row(ProgressBar(total=1.0, completed=shown.share, complete_style=style), Text(_memory(shown)))
+    bar.add_row(ProgressBar(total=1.0, completed=shown.share, complete_style=style), Text(memory))
     content: list[Any] = [
-        Rule(f"memagent · {shown.run_id}", align="left", style="dim"),
+        Rule(f"memagent · {shown.run_id} · {_whose(shown)}", align="left", style="dim"),
         Text(" · ".join(_progress(shown)), no_wrap=True, overflow="ellipsis"),
         bar,
         Text(_forecast(shown), style=style, no_wrap=True, overflow="ellipsis"),
@@ -52,13 +53,16 @@ def _progress(shown: Shown) -> list[str]:
     return [step, pace, *left]
 
 
+def _whose(shown: Shown) -> str:
+    return shown.device if shown.ranks == 1 else f"{shown.device}, rank {shown.rank} of {shown.ranks}"
+
+
 def _memory(shown: Shown) -> str:
-    whose = shown.device if shown.ranks == 1 else f"{shown.device}, rank {shown.rank} of {shown.ranks}"
     if not shown.limit_bytes:
-        return f"{format_bytes(shown.used_bytes)} used, peak {format_bytes(shown.peak_bytes)} on {whose}"
+        return f"{format_bytes(shown.used_bytes)} used, peak {format_bytes(shown.peak_bytes)}"
     headroom = max(0, shown.limit_bytes - shown.peak_bytes)
     used = f"{format_bytes(shown.used_bytes)} of {format_bytes(shown.limit_bytes)} ({shown.share:.0%})"
-    return f"{used}, peak {format_bytes(shown.peak_bytes)}, headroom {format_bytes(headroom)} on {whose}"
+    return f"{used}, peak {format_bytes(shown.peak_bytes)}, headroom {format_bytes(headroom)}"
 
 
 def _forecast(shown: Shown) -> str:

@@ -70,7 +70,7 @@ def test_the_table_fits_the_terminal():
 
 def test_nothing_recorded_is_said(capsys):
     assert main(["runs"]) == 0
-    assert "no such run in" in capsys.readouterr().out
+    assert "no such run in" in capsys.readouterr().err
     assert main(["runs", "--limit", "0"]) == 2
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -331,12 +332,24 @@ def test_people_are_told_what_happened(live_server, folder):
     for arguments in (["--dry-run"], ["--server", live_server.url], ["--server", live_server.url]):
         command = [sys.executable, "-m", "memagent", "sync", *arguments]
         done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
-        outputs.append((done.returncode, done.stdout.replace(str(folder), "RUNS")))
+        outputs.append((done.returncode, *(said.replace(str(folder), "RUNS") for said in (done.stdout, done.stderr))))
         if len(outputs) == 2:
             (folder / "notes.memagent").unlink()
-    bad = "RUNS/notes.memagent: cannot be read; kept as RUNS/notes.memagent\n  RUNS/notes.memagent is no run file of memagent\n"
+    bad = "RUNS/notes.memagent: cannot be read; kept as RUNS/notes.memagent\n"
+    why = "memagent: RUNS/notes.memagent: RUNS/notes.memagent is no run file of memagent\n"
     assert outputs == [
-        (1, bad + "run r, rank 0: 6 samples would be uploaded (failed)\n"),
-        (1, bad + "run r, rank 0: 6 samples uploaded (failed)\n"),
-        (0, "nothing waits to be uploaded in RUNS\n"),
+        (1, bad + "run r, rank 0: 6 samples would be uploaded (failed)\n", why),
+        (1, bad + "run r, rank 0: 6 samples uploaded (failed)\n", why),
+        (0, "", "memagent: nothing waits to be uploaded in RUNS\n"),
     ]
+
+
+def test_that_the_server_is_away_is_an_error_and_what_waits_is_told(folder):
+    write_run(folder, 3)
+    shutil.copy(folder / "r-rank0-1.memagent", folder / "s-rank0-1.memagent")
+    command = [sys.executable, "-m", "memagent", "sync", "--server", "http://127.0.0.1:1"]
+    done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.count("not uploaded yet, run this again") == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("memagent: run r, rank 0: ") and "http://127.0.0.1:1" in line

@@ -1,7 +1,8 @@
 """`memagent VERB`: one module a verb, imported only when it is called.
 
 A verb's module has a docstring, `add_arguments(parser)` and `run(arguments) -> int`, the exit status. Errors of memagent become one
-line on stderr and exit status 1, bad usage exits with 2, and nobody sees a traceback of ours.
+line on stderr and exit status 1, bad usage exits with 2, and nobody sees a traceback of ours. What was asked for goes to stdout; that
+there is none of it, or why it could not be done, goes to stderr (`say`).
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ def _load(name: str) -> Verb:
     return module
 
 
+def say(text: object) -> None:
+    """A line for whoever looks on, apart from what the verb prints."""
+    print(f"memagent: {text}", file=sys.stderr)
+
+
 def _complain(error: Exception, status: int) -> int:
-    print(f"memagent: {error}", file=sys.stderr)
+    say(error)
     return status

@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+from memagent.cli import say
 from memagent.errors import MemagentError
 from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import Channel, DeliveryFailedError
@@ -55,9 +56,11 @@ def _test(arguments: argparse.Namespace, settings: Settings, found: dict[str, Ch
     results = [_try(name, found[name], settings) for name in wanted]
     if arguments.json:
         print(json.dumps(results))
-    else:
-        for result in results:
-            print(f"{result['channel']}: {'taken, ' if result['ok'] else 'FAILED: '}{result['answer']}")
+    for result in results:
+        if not result["ok"]:
+            say(f"{result['channel']}: {result['answer']}")
+        elif not arguments.json:
+            print(f"{result['channel']}: taken, {result['answer']}")
     return 0 if all(result["ok"] for result in results) else 1
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlencode
 
+from memagent.cli import say
 from memagent.delivery.query import ask
 from memagent.delivery.recorded import recorded_runs
 from memagent.errors import DeliveryError, SettingError
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         for line in table(rows, _columns(), in_colour=in_colour):
             print(line)
     else:
-        print(f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}")
+        say(f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}")
     return 0
 
 

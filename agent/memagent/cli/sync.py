@@ -8,6 +8,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from memagent.cli import say
 from memagent.cli.progress import Progress
 from memagent.delivery.http import HttpTransport
 from memagent.delivery.upload import SYNCED, Upload, find_files, upload
@@ -41,10 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"server": settings.server, "files": [asdict(one) for one in uploads]}, indent=2, default=str))
     else:
-        _print(uploads, settings, dry_run=arguments.dry_run)
-    failures = [one for one in uploads if one.outcome in _FAILURES]
-    if arguments.dry_run:
-        failures = [one for one in failures if one.outcome == "unreadable"]
+        _print(uploads, dry_run=arguments.dry_run)
+    if not uploads:
+        say(f"nothing waits to be uploaded in {', '.join(map(str, arguments.paths)) or settings.directory}")
+    failures = [one for one in uploads if _is_failure(one, dry_run=arguments.dry_run)]
+    for one in failures:
+        _say_why(one)
     return 1 if failures else 0
 
 
@@ -73,13 +76,22 @@ def _upload_all(found: list[Upload], settings: Settings, *, dry_run: bool, keep:
     return found
 
 
-def _print(uploads: list[Upload], settings: Settings, *, dry_run: bool) -> None:
+def _is_failure(one: Upload, *, dry_run: bool) -> bool:
+    return one.outcome == "unreadable" if dry_run else one.outcome in _FAILURES
+
+
+def _print(uploads: list[Upload], *, dry_run: bool) -> None:
     for one in uploads:
         print(f"{_name(one)}: {_what(one, dry_run=dry_run)}")
-        for note in one.notes:
+        for note in [] if _is_failure(one, dry_run=dry_run) else one.notes:
             print(f"  {note}")
-    if not uploads:
-        print(f"nothing waits to be uploaded in {settings.directory}")
+
+
+def _say_why(one: Upload) -> None:
+    """Nothing of those that wait because the one before them did."""
+    first, *others = one.notes or [""]
+    if first:
+        say(f"{_name(one)}: {first}{f' (and {len(others)} more: see --json)' if others else ''}")
 
 
 def _name(one: Upload) -> str:

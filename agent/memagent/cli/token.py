@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+from memagent.cli import say
 from memagent.errors import MemagentError, SettingError
 from memagent.units import parse_age
 from memagent_server import auth
@@ -70,7 +71,7 @@ def _list(arguments: argparse.Namespace, _settings: Settings, database: Database
     for facts in found:
         print(_line(facts))
     if not found:
-        print("there is no token; `memagent token create NAME --scope ingest` makes one")
+        say("there is no token; `memagent token create NAME --scope ingest` makes one")
 
 
 def _line(facts: dict[str, Any]) -> str:

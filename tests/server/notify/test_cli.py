@@ -36,7 +36,7 @@ def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
 
 def test_it_says_what_to_do_about_a_failure_without_the_secret(notify, slack):
     done = notify("test", "slack_bot", SLACK_BOT_TOKEN="xoxb-wrong", SLACK_CHANNEL="C1", SLACK_API_URL=slack.url)
-    assert done.returncode == 1 and "check MEMAGENT_SLACK_BOT_TOKEN" in done.stdout
+    assert done.returncode == 1 and "check MEMAGENT_SLACK_BOT_TOKEN" in done.stderr
     assert "xoxb-wrong" not in done.stdout + done.stderr and "Traceback" not in done.stderr
 
 

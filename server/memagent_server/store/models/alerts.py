@@ -1,0 +1,176 @@
+"""From a forecast to the message that tells of it, and what people said then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from memagent_server.store.models.base import Base, Id
+
+ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact", "ok")
+"""`ok` is an alert that was pending and never confirmed."""
+OPEN_ALERT_STATES = ("pending", "firing")
+NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
+
+
+class Forecast(Base):
+    """What the forecaster said of a stream after `step`; a row whenever its answer changed materially."""
+
+    __tablename__ = "forecasts"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"))
+    at: Mapped[float]
+    step: Mapped[int]
+    level: Mapped[str] = mapped_column(String(20))
+    oom_probability: Mapped[float]
+    cause: Mapped[str | None] = mapped_column(String(40))
+    eta_step: Mapped[float | None]
+    eta_low: Mapped[float | None]
+    eta_high: Mapped[float | None]
+    eta_s: Mapped[float | None]
+    used_bytes: Mapped[int | None]
+    limit_bytes: Mapped[int | None]
+    growth_bytes_per_step: Mapped[float | None]
+    growing_since_step: Mapped[int | None]
+
+    __table_args__ = (Index("ix_forecasts_stream", "stream_id", "id"), Index("ix_forecasts_run", "run_id", "id"))
+
+
+class Incident(Base):
+    """What people are told of once: the alerts of a launch with one rule and one cause, however many ranks have them.
+
+    State and severity are the worst of its alerts'. What people said of it (seen, not now, false alarm) stands here.
+    """
+
+    __tablename__ = "incidents"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rule: Mapped[str] = mapped_column(String(40))
+    cause: Mapped[str | None] = mapped_column(String(40))
+    state: Mapped[str] = mapped_column(String(20))
+    severity: Mapped[str] = mapped_column(String(20))
+    opened_at: Mapped[float]
+    fired_at: Mapped[float | None]
+    """When it was confirmed; None while pending, and for what never was."""
+    updated_at: Mapped[float]
+    closed_at: Mapped[float | None]
+    acked_at: Mapped[float | None]
+    acked_by: Mapped[str | None] = mapped_column(String(200))
+    snoozed_until: Mapped[float | None]
+    false_alarm_at: Mapped[float | None]
+    note: Mapped[str | None] = mapped_column(Text)
+    """The newest words that somebody left with an acknowledgement, a snooze or a false alarm."""
+
+    __table_args__ = (Index("ix_incidents_run", "run_id", "id"), Index("ix_incidents_state", "state", "id"))
+
+
+class Alert(Base):
+    """One rule about one stream of a run, from pending to its end. `version` guards against two workers (`UPDATE ... WHERE`)."""
+
+    __tablename__ = "alerts"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    stream_id: Mapped[int | None] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"))
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    """None for alerts from before there were incidents."""
+    rule: Mapped[str] = mapped_column(String(40))
+    severity: Mapped[str] = mapped_column(String(20))
+    state: Mapped[str] = mapped_column(String(20))
+    version: Mapped[int] = mapped_column(default=0)
+    opened_at: Mapped[float]
+    updated_at: Mapped[float]
+    closed_at: Mapped[float | None]
+    first_step: Mapped[int]
+    step: Mapped[int]
+    summary: Mapped[str] = mapped_column(Text, default="")
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (
+        Index("ix_alerts_state", "state", "id"),
+        Index("ix_alerts_run", "run_id", "id"),
+        Index("ix_alerts_stream", "stream_id"),
+        Index("ix_alerts_incident", "incident_id"),
+    )
+
+
+class Transition(Base):
+    """Every change of an alert's state or severity, with the facts it was decided on."""
+
+    __tablename__ = "transitions"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
+    at: Mapped[float]
+    step: Mapped[int]
+    from_state: Mapped[str] = mapped_column(String(20))
+    to_state: Mapped[str] = mapped_column(String(20))
+    severity: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str] = mapped_column(Text, default="")
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (Index("ix_transitions_alert", "alert_id", "id"),)
+
+
+class Notification(Base):
+    """The outbox: one message to one channel about one transition. Leased, sent, then marked: at least once."""
+
+    __tablename__ = "notifications"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
+    transition_id: Mapped[int] = mapped_column(ForeignKey("transitions.id", ondelete="CASCADE"))
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    """What it is a chapter of: for each incident and channel, notifications go out in order."""
+    channel: Mapped[str] = mapped_column(String(40))
+    dedup_key: Mapped[str] = mapped_column(String(200), unique=True)
+    state: Mapped[str] = mapped_column(String(20))
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    created_at: Mapped[float]
+    next_attempt_at: Mapped[float]
+    leased_until: Mapped[float | None]
+    sent_at: Mapped[float | None]
+    last_error: Mapped[str | None] = mapped_column(Text)
+    receipt: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """What the channel answered and later messages need, such as Slack's ts."""
+
+    __table_args__ = (
+        Index("ix_notifications_due", "state", "next_attempt_at"),
+        Index("ix_notifications_alert", "alert_id", "id"),
+        Index("ix_notifications_transition", "transition_id"),
+        Index("ix_notifications_incident", "incident_id", "channel", "id"),
+    )
+
+
+class RuleSetting(Base):
+    """How a project wants a rule: on or off, from which severity on it tells people, and its thresholds. Project `*` is all others."""
+
+    __tablename__ = "rules"
+    project: Mapped[str] = mapped_column(String(200), primary_key=True)
+    rule: Mapped[str] = mapped_column(String(40), primary_key=True)
+    is_on: Mapped[bool]
+    tells: Mapped[str] = mapped_column(String(20))
+    """warning, critical or never"""
+    thresholds: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """{name: number}, those that differ from the rule's own only."""
+    updated_at: Mapped[float]
+    updated_by: Mapped[str | None] = mapped_column(String(200))
+
+
+class Feedback(Base):
+    """What somebody said of an incident. It outlives the run, for the forecaster is judged by it."""
+
+    __tablename__ = "feedback"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    kind: Mapped[str] = mapped_column(String(20))
+    """ack, snooze or false_alarm"""
+    by: Mapped[str | None] = mapped_column(String(200))
+    note: Mapped[str | None] = mapped_column(Text)
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id", ondelete="SET NULL"))
+    run_id: Mapped[str] = mapped_column(String(64))
+    project: Mapped[str] = mapped_column(String(200))
+    rule: Mapped[str] = mapped_column(String(40))
+    cause: Mapped[str | None] = mapped_column(String(40))
+
+    __table_args__ = (Index("ix_feedback_incident", "incident_id"), Index("ix_feedback_project", "project", "id"))

@@ -1,0 +1,174 @@
+"""What a run is, and what is told of it once: its ranks and tags, events, predictions and snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, false, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from memagent_server.store.models.base import Base, Id
+
+RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
+KEPT = ("samples", "rollups", "record")
+"""What a run still has, most to least: see `store/retention.py`."""
+
+_KEEPS_MORE = "keeps <> 'record'"
+_DIED = "status IN ('oom', 'lost_contact')"
+
+
+class Run(Base):
+    """One launch of a job, all ranks."""
+
+    __tablename__ = "runs"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project: Mapped[str] = mapped_column(String(200))
+    name: Mapped[str] = mapped_column(String(200))
+    user: Mapped[str | None] = mapped_column(String(200))
+    host: Mapped[str | None] = mapped_column(String(200))
+    status: Mapped[str] = mapped_column(String(20))
+    attempt: Mapped[int] = mapped_column(default=0)
+    """The newest attempt any rank has started. Ranks choose theirs apart from each other: see `Rank.is_current`."""
+    world_size: Mapped[int] = mapped_column(Integer, default=1)
+    total_steps: Mapped[int | None]
+    step: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    last_seen_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    config: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    tags: Mapped[list[Any]] = mapped_column(default=list)
+    """What the list shows and searches; `RunTag` holds the same to filter by."""
+    are_tags_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether people have changed the tags: a launch that resumes the run then leaves them alone."""
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    is_archived: Mapped[bool] = mapped_column(default=False, server_default=false())
+    peak_ratio: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """Highest share of a limit that any of its streams has reached; 0 where none is known."""
+    keeps: Mapped[str] = mapped_column(String(20), default="samples", server_default="samples")
+    """One of `KEPT`."""
+
+    __table_args__ = (
+        Index("ix_runs_archived_created", "is_archived", "created_at", "id"),
+        Index("ix_runs_archived_project", "is_archived", "project", "created_at", "id"),
+        Index("ix_runs_archived_status", "is_archived", "status", "created_at", "id"),
+        Index("ix_runs_archived_project_status", "is_archived", "project", "status", "created_at", "id"),
+        Index("ix_runs_status_created", "status", "created_at", "id"),
+        Index("ix_runs_archived_name", "is_archived", "name", "id"),
+        Index("ix_runs_archived_peak", "is_archived", "peak_ratio", "id"),
+        Index(
+            "ix_runs_keeps", "keeps", "finished_at", sqlite_where=text(_KEEPS_MORE), postgresql_where=text(_KEEPS_MORE)
+        ),
+        Index("ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)),
+    )
+
+
+class RunTag(Base):
+    """A tag of a run. `created_at` is the run's: a list by tag is read from the index in order."""
+
+    __tablename__ = "run_tags"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    tag: Mapped[str] = mapped_column(String(200), primary_key=True)
+    created_at: Mapped[float]
+
+    __table_args__ = (Index("ix_run_tags_tag", "tag", "created_at", "run_id"),)
+
+
+class Rank(Base):
+    """One rank in one attempt. Current are the ranks of the run's newest launch; their statuses make the run's."""
+
+    __tablename__ = "ranks"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    is_current: Mapped[bool]
+    status: Mapped[str] = mapped_column(String(20))
+    next_seq: Mapped[int] = mapped_column(default=0)
+    """The first batch that is not there yet."""
+    first_seen_at: Mapped[float]
+    last_seen_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    is_replayed: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its process had ended when it was uploaded (`memagent sync`): it is history, and nobody is alerted."""
+
+
+class Event(Base):
+    """Something that happened once in a run, told by its agent."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int]
+    step: Mapped[int]
+    at: Mapped[float]
+    kind: Mapped[str] = mapped_column(String(64))
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    __table_args__ = (Index("ix_events_run", "run_id", "id"),)
+
+
+class Prediction(Base):
+    """An estimator's answer for one rank and device; the newest of a method counts."""
+
+    __tablename__ = "predictions"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    device: Mapped[str] = mapped_column(String(200))
+    method: Mapped[str] = mapped_column(String(20))
+    created_at: Mapped[float]
+    peak_allocated_bytes: Mapped[int]
+    peak_reserved_bytes: Mapped[int | None]
+    peak_device_bytes: Mapped[int | None]
+    intervals: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """{level: [low, high]} in bytes: allocated, reserved, device."""
+    limit_bytes: Mapped[int | None]
+    components: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    phases: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    terms: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    assumptions: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    advice: Mapped[list[Any]] = mapped_column(default=list)
+
+    __table_args__ = (Index("ix_predictions_run", "run_id", "id"),)
+
+
+class DeviceContext(Base):
+    """What processes held on a GPU apart from tensors, as agents measured it. Unknown versions read `unknown`."""
+
+    __tablename__ = "device_contexts"
+    gpu: Mapped[str] = mapped_column(String(200), primary_key=True)
+    driver: Mapped[str] = mapped_column(String(100), primary_key=True)
+    torch: Mapped[str] = mapped_column(String(100), primary_key=True)
+    runs: Mapped[int]
+    newest_bytes: Mapped[int]
+    low_bytes: Mapped[int]
+    high_bytes: Mapped[int]
+    updated_at: Mapped[float]
+
+
+class Snapshot(Base):
+    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors}, `viewer` zlib of torch's own page: large,
+    and read one at a time."""
+
+    __tablename__ = "snapshots"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rank: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int]
+    seq: Mapped[int]
+    device: Mapped[str] = mapped_column(String(200))
+    step: Mapped[int]
+    at: Mapped[float]
+    method: Mapped[str] = mapped_column(String(20))
+    why: Mapped[str] = mapped_column(Text)
+    suspects: Mapped[list[Any]] = mapped_column(default=list)
+    notes: Mapped[list[Any]] = mapped_column(default=list)
+    has_stacks: Mapped[bool] = mapped_column(default=False)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    has_viewer: Mapped[bool] = mapped_column(default=False, server_default=false())
+    viewer: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+
+    __table_args__ = (UniqueConstraint("run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"),)

@@ -10,7 +10,8 @@ from memagent.errors import SettingError
 
 if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
     from memagent.disabled import DisabledRun
-    from memagent.run import Options, Run
+    from memagent.options import Options
+    from memagent.run import Run
     from memagent.wire.messages import Risk
 
 MOST_TAGS, LONGEST_TAG = 100, 200
@@ -79,7 +80,7 @@ def attach(
 
 def make_options(**options: Any) -> Options:
     """What `attach` takes beyond settings, checked. Raises SettingError for what makes no sense or is no option."""
-    from memagent.run import Options
+    from memagent.options import Options
 
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:

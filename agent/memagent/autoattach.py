@@ -24,7 +24,8 @@ from memagent.guard import Guard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
 from memagent.launch import newest_run, start_run
-from memagent.run import Options, Run
+from memagent.options import Options
+from memagent.run import Run
 from memagent.settings import Settings
 
 _MOST_LOOKS = 16

@@ -12,7 +12,8 @@ from memagent.guard import tell
 from memagent.identity import Identity, identify
 from memagent.livefeed import feed_live
 from memagent.mirror import Tracker, open_trackers, requested
-from memagent.run import Options, Run
+from memagent.options import Options
+from memagent.run import Run
 from memagent.settings import Settings
 
 _runs: weakref.WeakSet[Run] = weakref.WeakSet()

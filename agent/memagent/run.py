@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
 
@@ -21,9 +19,9 @@ from msgspec import structs
 from memagent.delivery.buffer import Drops
 from memagent.delivery.collector import Collector
 from memagent.delivery.file import SUFFIX, RunFile
-from memagent.delivery.http import HttpTransport
 from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
+from memagent.ending import Endings
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast
@@ -36,10 +34,12 @@ from memagent.identity import Identity
 from memagent.inquiry import HELD_BY_SOMEBODY, Inquiry
 from memagent.lastwords import LastWords
 from memagent.mirror import Mirror, Tracker
+from memagent.opening import file_path, first_message, transport_of
+from memagent.options import Options
 from memagent.prediction import Predictor
-from memagent.preflight import Preflight, Request, checked
+from memagent.preflight import Preflight, checked
 from memagent.probe.discover import discover
-from memagent.record import describe_process, host_name, plain_config, user_name
+from memagent.record import plain_config
 from memagent.report import build_report
 from memagent.sampler import Sampler
 from memagent.scalars import ScalarLog
@@ -47,37 +47,10 @@ from memagent.settings import Settings
 from memagent.watch import ModelWatch
 from memagent.wire.columns import Value
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, RunStart, SnapshotMessage
+from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, SnapshotMessage
 
 FINISH_DEADLINE_S = 1.5
 """What the server has not taken by then waits on the disk for `memagent sync`."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What `attach` was told beyond the settings; see there."""
-
-    config: Any = None
-    tags: Sequence[str] = ()
-    total_steps: int | None = None
-    phases: bool = True
-    predict: bool = True
-    preflight: Request | None = None
-    on_risk: Callable[[Risk], None] | None = None
-    mirror: tuple[Any, ...] | None = None
-    """As `memagent.mirror.requested` gives it; None: what the settings say."""
-    automatic: bool = False
-    """Begun by `memagent run`; gives way to the script's own attach."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What may have ended the run after `step`: if another step follows, it did not."""
-
-    step: int
-    status: FinalStatus
-    error: str
-    last_words: Event | None
 
 
 class Run:
@@ -117,14 +90,16 @@ class Run:
             risks=self._foresight.outlook.risks,
             predicted_bytes=lambda: self.prediction.peak_allocated_bytes if self.prediction else None,
         )
-        stem = self._file_path().with_name(self._file_path().name.removesuffix(SUFFIX))
+        path = file_path(settings, identity)
+        stem = path.with_name(path.name.removesuffix(SUFFIX))
         self._inquiry = Inquiry(identity, self._sampler, self.guard, self._send_snapshot, stem)
         self._told_too_large = False
         self._reply: BatchReply | None = None
         self._finishing = threading.Lock()
         self._config = plain_config(options.config)
-        self._file = RunFile(self._file_path(), self._start_parcel())
-        self._sender = Sender(self._file, self._make_transport(), self.drops, self.guard, self._note_reply)
+        devices = [probe.device for probe in self._probes]
+        self._file = RunFile(path, parcel(self.id, first_message(settings, identity, options, self._config, devices)))
+        self._sender = Sender(self._file, transport_of(settings), self.drops, self.guard, self._note_reply)
         self._predictor = Predictor(
             self._probes[0], self._probes[-1], self.guard, self._tell_prediction, traces=identity.rank == 0
         )
@@ -149,7 +124,9 @@ class Run:
             refresh=self._refresh,
         )
         self._last_words = LastWords(self._sampler, self._watch, self.guard, self._place())
-        self._ending: Ending | None = None
+        self._endings = Endings(
+            self._sampler, self._last_words, self._inquiry, self._mirror, self.guard, self._add_event, lambda: self.prediction
+        )  # fmt: skip
         self._trainer = 0
         self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit, on_warning=self._on_warning)
         self._watch.begin(models, optimizers)
@@ -304,14 +281,7 @@ class Run:
         status = status_of(error)
         try:
             if status == "oom" and self.status == "running":
-                with self.guard.at("the last look"):  # there may be no memory left for it
-                    self._inquiry.at_the_end()
-                with self.guard.at("last words"):
-                    self._last_words.last_peaks = list(self._inquiry.last_peaks)
-                    words = self._last_words.say(error, self._inquiry.suspects, self._inquiry.search)
-                    self._collector.add_event(words)
-                    self._last_words.report(words, self.prediction, self._inquiry.roots)
-                    self._mirror.warn(f"out of memory\n{describe_error(error)}", step=self.step, is_critical=True)
+                self._endings.note_death(error)
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 
@@ -353,15 +323,9 @@ class Run:
         self._inquiry.after_step()
 
     def _on_warning(self, error: BaseException, thread: int) -> None:
-        """`sys.exit` was called, or another thread died: of that one only an out-of-memory is ours, or if it was the one that trains."""
-        with self.guard.at("exit"):
-            status = status_of(error)
-            if self.status != "running" or status == "completed":
-                return
-            if isinstance(error, SystemExit) or status == "oom" or thread == self._trainer:
-                asked = self._inquiry
-                last_words = self._last_words.say(error, asked.suspects, asked.search) if status == "oom" else None
-                self._ending = Ending(self.step, status, describe_error(error), last_words)
+        if self.status == "running":
+            with self.guard.at("exit"):
+                self._endings.expect(error, is_of_trainer=thread == self._trainer)
 
     def _first_inputs(
         self, models: list[Any], optimizers: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -370,12 +334,7 @@ class Run:
             self._predictor.begin(models, optimizers, arguments, keywords)
 
     def _on_exit(self) -> None:
-        ending = self._ending
-        if ending is None or ending.step != self.step:
-            self.finish()
-            return
-        if ending.last_words is not None:
-            self._collector.add_event(ending.last_words)
+        ending = self._endings.at_exit()
         self.finish(ending.status, error=ending.error)
 
     # -- what happens on threads of ours --------------------------------------------------------------------------------------------
@@ -426,13 +385,6 @@ class Run:
 
     # -- making and ending -------------------------------------------------------------------------------------------------------
 
-    def _make_transport(self) -> HttpTransport | None:
-        return HttpTransport(self.settings.server, self.settings.token) if self.settings.server else None
-
-    def _file_path(self) -> Path:
-        name = f"{self.id}-rank{self.identity.rank}-{self.identity.attempt}{SUFFIX}"
-        return self.settings.directory / name
-
     def _place(self) -> str:
         return self.url or str(self._file.path)
 
@@ -446,28 +398,6 @@ class Run:
         if self.options.preflight is not None:
             with self.guard.at("preflight"):
                 self._foresight.try_out(self.options.preflight, *self._watch.watched())
-
-    def _start_parcel(self) -> Any:
-        settings, identity = self.settings, self.identity
-        return parcel(
-            identity.run_id,
-            RunStart(
-                run_id=identity.run_id,
-                project=settings.project,
-                name=settings.name,
-                user=user_name(),
-                host=host_name(),
-                rank=identity.rank,
-                world_size=identity.world_size,
-                attempt=identity.attempt,
-                started_at=time.time(),
-                total_steps=self.options.total_steps,
-                config=self._config,
-                tags=list(self.options.tags),
-                environment=describe_process(),
-                devices=[probe.device for probe in self._probes],
-            ),
-        )
 
     def _close(self, finish: Finish | None) -> None:
         self._watch.remove()

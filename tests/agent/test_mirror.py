@@ -168,7 +168,7 @@ def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missi
     training, recording, monkeypatch, capsys
 ):
     from memagent.launch import start_run
-    from memagent.run import Options
+    from memagent.options import Options
     from memagent.settings import Settings
 
     def missing(run_id: str) -> None:

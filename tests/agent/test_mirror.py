@@ -84,12 +84,14 @@ def test_it_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize(("name", "advice"), [("wandb", r"wandb\.init\(\)"), ("mlflow", r"mlflow\.start_run\(\)")])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_starts_no_run_of_its_own_and_says_how_to(training, name, advice):
+def test_it_starts_no_run_of_its_own_and_says_how_to(training, name, advice, tmp_path, monkeypatch):
     needed(name)
+    monkeypatch.chdir(tmp_path)
     model, optimizer, _ = training
     with pytest.raises(SettingError, match=advice):
         memagent.attach(model, optimizer, mirror=name)
     assert not model._forward_hooks and not optimizer._optimizer_step_post_hooks
+    assert not list(tmp_path.glob("*.db")), "nor a database where the script runs"
 
 
 def test_names_mean_nothing_on_other_ranks_than_0():

@@ -19,7 +19,8 @@ LONGEST_TAG = 5_000
 def find(_: str) -> MlflowTracker:
     import mlflow
 
-    return MlflowTracker(mlflow.MlflowClient(), _active())
+    run_id = _active()  # first: a client makes a database in the working directory
+    return MlflowTracker(mlflow.MlflowClient(), run_id)
 
 
 def is_its(given: Any) -> bool:

@@ -27,7 +27,7 @@ def create_app(
     app.session_interface = _NoSessions()
     exchange.install(app)
     problems.install(app)
-    throttle.install(app)
+    throttle.install(app, settings)
     auth.install(app)
     quotas.install(app, settings)
     forms.install(app)

@@ -4,13 +4,13 @@
 2. Each token has a bucket of each kind that fills at the quota's pace and is full after BURST_S. A request that finds too little in it is
    answered with 429 and the time until there is enough; an agent waits that long, and nothing of a run is lost.
 3. What is larger than a bucket is let through where that is full, and leaves a debt: else it would never be.
-4. Each web process counts for itself. Browsers, the admin token of the settings and servers without tokens are not counted.
+4. The web processes of a server count together (`tally`); servers beside each other count for themselves. Browsers, the admin token of
+   the settings and servers without tokens are not counted.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from flask import Flask, current_app, request
 from memagent_server import auth
 from memagent_server.problems import Problem
 from memagent_server.settings import Settings
+from memagent_server.tally import Tally, shared
 
 EXTENSION = "memagent_quotas"
 BURST_S = 10.0
@@ -50,35 +51,39 @@ class Bucket:
 
 
 class Quotas:
-    """The buckets of all tokens. `clock` is monotonic, in seconds."""
+    """The buckets of all tokens. `tally` has rows of the two numbers of a bucket; `clock` is monotonic, in seconds."""
 
     def __init__(
-        self, requests: float | None, size_bytes: float | None, clock: Callable[[], float] = time.monotonic
+        self,
+        requests: float | None,
+        size_bytes: float | None,
+        tally: Tally,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rates = {"requests": requests, "bytes": size_bytes}
-        self._clock, self._lock = clock, threading.Lock()
-        self._buckets: dict[tuple[int, str], Bucket] = {}
-
-    @property
-    def is_on(self) -> bool:
-        return any(rate is not None for rate in self._rates.values())
+        self._tally, self._clock = tally, clock
 
     def take(self, token_id: int, kind: str, cost: float) -> float:
         """Seconds that the token has to wait before it may have so much; 0 where it has it."""
         rate = self._rates[kind]
         if rate is None:
             return 0.0
-        with self._lock:
+        with self._tally.row(f"{kind} {token_id}") as row:
             now = self._clock()
-            bucket = self._buckets.setdefault((token_id, kind), Bucket.full(rate, now))
-            return bucket.take(cost, now)
+            level, at = row
+            bucket = Bucket(rate, level, at) if at else Bucket.full(rate, now)
+            wait_s = bucket.take(cost, now)
+            row[0], row[1] = bucket.level, bucket.at
+            return wait_s
 
 
 def install(app: Flask, settings: Settings) -> None:
     """To be installed after `auth`, which says whose request it is."""
-    app.extensions[EXTENSION] = Quotas(settings.quota_requests, settings.quota_bytes)
-    if app.extensions[EXTENSION].is_on:
-        app.before_request(_take)
+    if settings.quota_requests is None and settings.quota_bytes is None:
+        return
+    tally = shared("quotas", 2, settings.secret_key)
+    app.extensions[EXTENSION] = Quotas(settings.quota_requests, settings.quota_bytes, tally)
+    app.before_request(_take)
 
 
 def _take() -> None:

@@ -2,8 +2,8 @@
 
 1. An address that was refused MOST times within WITHIN_S seconds gets 429 for whatever token it shows next, right or wrong.
 2. A token that was right before is let through all the same: one broken script behind an office's address must not stop its agents.
-3. Each process counts for itself and forgets at its end: with four web processes a guesser has four times as many tries. That is plenty
-   against 256 random bits; it is there for an admin token that somebody made up.
+3. The web processes of a server count together (`tally`), and forget at its end. It is there for an admin token that somebody made up:
+   256 random bits need no such help.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import ipaddress
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from flask import Flask, Response, current_app, request
 
 from memagent_server.problems import Problem
+from memagent_server.settings import Settings
+from memagent_server.tally import Tally, shared
 
 EXTENSION = "memagent_throttle"
 MOST = 20
@@ -27,31 +29,28 @@ _LOGIN = ("POST", "/login")
 
 
 class Throttle:
-    """Failures by address, and tokens that were right. `clock` is monotonic, in seconds. What is asked for each request takes no lock."""
+    """Failures by address, and tokens that were right. `clock` is monotonic, in seconds. What is asked for each request takes no lock.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+    `failures` has rows of the times of an address's last MOST failures, oldest first; `right` a number other than 0 for a right token.
+    """
+
+    def __init__(self, failures: Tally, right: Tally, clock: Callable[[], float] = time.monotonic) -> None:
+        self._failures, self._shared_right, self._clock = failures, right, clock
+        self._lock = threading.Lock()
         self._right: OrderedDict[int, None] = OrderedDict()
-        """Python's keyed hashes of them: a token that happens to have the same is listened to, no more."""
+        """Python's keyed hashes of those that this process knows: a token that happens to have the same is listened to, no more."""
 
     def wait_s(self, address: str) -> float:
         """Seconds until this address is heard again; 0 where it is."""
-        if not self._failures:
-            return 0.0
-        with self._lock:
-            failures = self._failures.get(_network(address))
-            if failures is None or len(failures) < MOST:
-                return 0.0
-            return max(0.0, failures[0] + WITHIN_S - self._clock())
+        with self._failures.row(_network(address)) as times:
+            now, oldest = self._clock(), times[0]
+        return oldest + WITHIN_S - now if now - WITHIN_S < oldest <= now else 0.0
 
     def note_failure(self, address: str) -> None:
-        with self._lock:
-            failures = self._failures.setdefault(_network(address), deque(maxlen=MOST))
-            failures.append(self._clock())
-            self._failures.move_to_end(_network(address))
-            while len(self._failures) > _KEPT:
-                self._failures.popitem(last=False)
+        with self._failures.row(_network(address)) as times:
+            for place in range(MOST - 1):
+                times[place] = times[place + 1]
+            times[MOST - 1] = self._clock()
 
     def note_right(self, token: str) -> None:
         if hash(token) in self._right:
@@ -60,16 +59,28 @@ class Throttle:
             self._right[hash(token)] = None
             while len(self._right) > _KEPT:
                 self._right.popitem(last=False)
+        with self._shared_right.row(token) as row:
+            row[0] = 1.0
 
     def was_right(self, token: str) -> bool:
+        """Asked of this process alone it costs nothing: see `was_right_anywhere`."""
         return hash(token) in self._right
 
+    def was_right_anywhere(self, token: str) -> bool:
+        with self._shared_right.row(token) as row:
+            return row[0] != 0.0
 
-def install(app: Flask) -> None:
+
+def install(app: Flask, settings: Settings) -> None:
     """To be installed before `auth`, so that a guess is refused unread."""
-    app.extensions[EXTENSION] = Throttle()
+    app.extensions[EXTENSION] = Throttle(*tallies(settings.secret_key))
     app.before_request(_refuse_guesser)
     app.after_request(_note)
+
+
+def tallies(secret: str) -> tuple[Tally, Tally]:
+    """What a Throttle keeps its counts in."""
+    return shared("failures", MOST, secret), shared("right", 1, secret)
 
 
 def _refuse_guesser() -> None:
@@ -77,8 +88,10 @@ def _refuse_guesser() -> None:
     if token is None and (request.method, request.path) != _LOGIN:
         return
     throttle = _current()
+    if token is not None and throttle.was_right(token):
+        return
     wait_s = throttle.wait_s(request.remote_addr or "")
-    if wait_s and (token is None or not throttle.was_right(token)):
+    if wait_s and (token is None or not throttle.was_right_anywhere(token)):
         raise Problem(
             429,
             f"too many wrong tokens came from this address: wait {math.ceil(wait_s)} s",

@@ -19,6 +19,7 @@ from memagent_server.auth import issue_token
 from memagent_server.quotas import BURST_S, Bucket, Quotas
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
+from memagent_server.tally import Tally
 
 ADMIN = "the admin's token, for tests only"
 
@@ -47,8 +48,7 @@ def test_a_clock_that_stands_or_goes_back_gives_nothing_and_takes_nothing():
 
 
 def test_tokens_have_buckets_of_their_own():
-    now = [0.0]
-    quotas = Quotas(1.0, None, clock=lambda: now[0])
+    quotas = Quotas(1.0, None, Tally("quotas", 2, "secret"), clock=lambda: 100.0)
     assert [quotas.take(1, "requests", 1.0) for _ in range(11)][-1] == 1.0
     assert quotas.take(2, "requests", 1.0) == 0.0
     assert quotas.take(1, "bytes", 1e12) == 0.0, "no quota, no bound"

@@ -1,0 +1,125 @@
+"""Tables that processes share: a row is one key's, whoever asks for it, and what is left after a crash does no harm."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from memagent_server.auth import issue_token
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Database
+from memagent_server.tally import SETS, WAYS, Tally, shared
+from memagent_server.telemetry import FOLDER
+from memagent_server.throttle import MOST
+from tests.live import SECRET_KEY
+
+COUNT = """
+import sys
+from memagent_server.tally import Tally
+tally = Tally("test", 2, "secret", sys.argv[1])
+for _ in range(2_000):
+    with tally.row("key") as row:
+        row[0] += 1.0
+"""
+
+
+def read(tally, key):
+    with tally.row(key) as row:
+        return list(row)
+
+
+def add(tally, key):
+    with tally.row(key) as row:
+        row[0] += 1.0
+
+
+def test_processes_and_threads_lose_nothing_of_each_other(tmp_path):
+    tally = Tally("test", 2, "secret", str(tmp_path))
+    other = subprocess.Popen([sys.executable, "-c", COUNT, str(tmp_path)])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: add(tally, "key"), range(2_000)))
+    assert other.wait() == 0
+    assert read(tally, "key") == [4_000.0, 0.0]
+    assert read(Tally("test", 2, "secret", str(tmp_path)), "key") == [4_000.0, 0.0]
+
+
+def test_keys_have_rows_of_their_own_and_the_oldest_make_room():
+    tally = Tally("test", 1, "secret")
+    keys = [f"key {number}" for number in range(2 * SETS * WAYS)]
+    for key in keys:
+        add(tally, key)
+    assert read(tally, keys[-1]) == [1.0]
+    assert read(tally, keys[0]) == [0.0], "forgotten"
+
+
+def test_the_file_tells_no_key_and_another_secret_finds_nothing(tmp_path):
+    add(Tally("test", 1, "secret", str(tmp_path)), "mag_a-token")
+    (file,) = tmp_path.iterdir()
+    assert b"mag_a" not in file.read_bytes() and file.stat().st_mode & 0o077 == 0
+    assert read(Tally("test", 1, "another", str(tmp_path)), "mag_a-token") == [0.0]
+
+
+def test_without_a_place_for_the_file_a_process_counts_for_itself(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv(FOLDER, str(tmp_path / "gone"))
+    tally = shared("test", 1, "secret")
+    add(tally, "key")
+    assert read(tally, "key") == [1.0] and "counts for itself" in caplog.text
+
+
+@pytest.fixture
+def of_two_processes(start_server):
+    """A server with two web processes and a token, and a kept connection to each of the two: (token, one, other)."""
+    server = start_server("--role", "web", "--workers", "2", environ={"MEMAGENT_QUOTA_REQUESTS": "0.2"})
+    database = Database(server.database_url)
+    settings = Settings(database_url=server.database_url, secret_key=SECRET_KEY)
+    with database.write() as session:
+        token, _ = issue_token(session, settings, name="ci", scope="read", now=1.0)
+    database.close()
+    found: dict[int, http.client.HTTPConnection] = {}
+    kept = []
+    for _ in range(200):
+        kept.append(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30))
+        ask(kept[-1], "/healthz")
+        found.setdefault(process_of(server, kept[-1]), kept[-1])
+        if len(found) == 2:
+            break
+    yield token, *found.values()
+    for connection in kept:
+        connection.close()
+
+
+def ask(connection, path="/api/v1/runs", token=None):
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def process_of(server, connection):
+    """The web process that holds the other end of a connection."""
+    port = connection.sock.getsockname()[1]
+    for child in psutil.Process(server.process.pid).children(recursive=True):
+        if any(end.raddr and end.raddr.port == port for end in child.net_connections("tcp")):
+            return child.pid
+    raise AssertionError("nobody holds the connection")
+
+
+def test_a_token_has_its_quota_once_and_not_in_each_web_process(of_two_processes):
+    token, one, other = of_two_processes
+    while ask(one, token=token) == 200:
+        pass
+    assert ask(other, token=token) == 429
+
+
+def test_who_guesses_at_one_web_process_is_not_heard_by_the_other(of_two_processes):
+    token, one, other = of_two_processes
+    assert ask(one, token=token) == 200
+    assert {ask(one, token=f"guess {number}") for number in range(MOST)} == {401}
+    assert ask(other, token="guess") == 429
+    assert ask(other, token=token) == 200, "it was right, there as well"

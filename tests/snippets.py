@@ -47,10 +47,10 @@ def commands(block: Block) -> list[tuple[str, str]]:
 
 
 def output_after(block: Block, page: Path) -> str | None:
-    """What the page shows as the output of a block: a block without a name that follows at once."""
+    """What the page shows as the output of a block: text or JSON that follows at once."""
     after = page.read_text().splitlines()[block.line - 1 + block.text.count("\n") + 1 :]
     rest = "\n".join(after).lstrip("\n")
-    shown = re.match(r"```(?:text)?\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
+    shown = re.match(r"```(?:text|json)?\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
     return shown[1] if shown else None
 
 

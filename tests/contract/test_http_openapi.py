@@ -94,9 +94,11 @@ def test_every_route_of_the_document_has_a_heading_in_the_reference(document):
 
 
 def examples():
-    """(heading, the shape that the words before name or None, JSON) of each example in the reference."""
+    """(heading, the shape that the words before name or None, JSON) of each example; tests/system/test_docs.py runs the first."""
     found = []
     for section in re.split(r"^(?=##)", HTTP_MD.read_text(), flags=re.MULTILINE):
+        if section.startswith("## A run by hand"):
+            continue
         for before, text in re.findall(r"(?s)(.*?)^```json\n(.*?)^```$", section, re.MULTILINE):
             named = re.search(r"`(\w+)`:\s*$", before)
             found.append((section.partition("\n")[0].lstrip("# "), named[1] if named else None, text))

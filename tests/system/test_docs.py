@@ -7,8 +7,10 @@ own description by tests/contract/test_http_openapi.py.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,8 +22,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from tests.snippets import PAGES, ROOT, Block, blocks, commands, spans
-from tests.system.stage import STAGES
+from tests.snippets import PAGES, ROOT, Block, blocks, commands, output_after, spans
+from tests.system.stage import PAGE_OF, STAGES
 
 pytestmark = pytest.mark.xdist_group("docs")  # the pages are played once
 
@@ -95,6 +97,10 @@ def prose_commands() -> list[str]:
 
 def is_form(text: str) -> bool:
     return bool(re.search(r"\b[A-Z_]{1,}\b|\[|\|[a-z]", text))
+
+
+def serves(block: Block) -> bool:
+    return bool(re.search(r"^(memagent serve|gunicorn) ", block.text, re.MULTILINE))
 
 
 def is_long(name: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -186,14 +192,35 @@ def test_a_launcher_watches_each_rank(shell, environ, command):
     assert len(list(Path(environ["MEMAGENT_DIR"]).glob("*-rank?-*.memagent"))) >= ranks
 
 
+@pytest.mark.parametrize("block", [block for block in to_run("sh") if not serves(block)], ids=lambda block: block.place)
+def test_a_block_of_commands_prints_what_the_page_shows(shell, page_server, block):
+    """What a page shows after them is the last that comes."""
+    if shutil.which("curl") is None and not os.environ.get("CI"):
+        pytest.skip("curl is not installed")
+    printed = shell(block.text.replace("http://127.0.0.1:8420", page_server.url))
+    shown = output_after(block, PAGE_OF[block.page])
+    assert shown is None or documents(printed)[-1] == json.loads(shown)
+
+
+def documents(text: str) -> list[object]:
+    """All JSON documents that follow each other in a text."""
+    found, decoder = [], json.JSONDecoder()
+    while text := text.lstrip():
+        document, end = decoder.raw_decode(text)
+        found.append(document)
+        text = text[end:]
+    return found
+
+
 @pytest.mark.parametrize(
     "block",
     [
         pytest.param(block, id=block.place, marks=[pytest.mark.long] if "gunicorn" in block.text else [])
         for block in to_run("sh")
+        if serves(block)
     ],
 )
-def test_what_serves_is_ready_and_goes_when_told(block, environ, shell, start_server, tmp_path):
+def test_what_serves_is_ready_and_goes_when_told(block, environ, start_server, tmp_path):
     """Each command that stays runs beside the others over one database, and a worker is heard of."""
     server = start_server("--role", "web", data=tmp_path / "data")
     given = {"MEMAGENT_DATABASE_URL": server.database_url, "MEMAGENT_SECRET_KEY": "a secret key for tests only"}
@@ -239,7 +266,7 @@ def wait_for(condition, told) -> None:
 @pytest.mark.parametrize(
     "command", [pytest.param(text, marks=is_long(text)) for text in prose_commands() if is_runnable(text)]
 )
-def test_a_command_of_the_prose_runs(shell, page_server, environ, command):
+def test_a_command_of_the_prose_runs(shell, page_server, command):
     shell(command, MEMAGENT_SERVER=page_server.url, MEMAGENT_DATABASE_URL=page_server.database_url)
 
 

@@ -117,6 +117,7 @@ def test_disabled_runs_the_script_alone(memagent_run):
     assert process.returncode == 0 and report is None
 
 
+@pytest.mark.long  # under DDP it is in each run of the suite: integrations/test_distributed.py
 def test_under_torchrun_all_ranks_join_one_run(tmp_path, clean_settings):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "memagent",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,33 +18,26 @@ NEEDS = {
 }
 
 
-def run(*command):
-    process = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=120, env=os.environ)
-    assert process.returncode == 0, process.stderr
-
-
 @pytest.mark.parametrize("example", STEPS)
-def test_it_leaves_a_finished_run(recording, example):
+def test_it_leaves_a_finished_run(warm_python, recording, example):
     if example in NEEDS:
         pytest.importorskip(NEEDS[example])
-    run(str(EXAMPLES / f"{example}.py"))
+    process = warm_python.run(str(EXAMPLES / f"{example}.py"))
+    assert process.returncode == 0, process.stderr
     recorded = recording()
     assert (recorded.finish.status, recorded.finish.step) == ("completed", STEPS[example])
     assert recorded.start.project == "examples"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), ("fsdp2",)], ids=["DDP", "FSDP2"])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param((), id="DDP"), pytest.param(("fsdp2",), id="FSDP2", marks=pytest.mark.long)]
+)
 def test_the_distributed_one_leaves_a_finished_run_of_two_ranks(clean_settings, arguments):
-    run(
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(EXAMPLES / "distributed.py"),
-        *arguments,
-    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *launcher, str(EXAMPLES / "distributed.py"), *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
     names = sorted(path.name.split("-")[:2] for path in clean_settings.glob("*.memagent"))
     assert len({run_id for run_id, _ in names}) == 1 and [rank for _, rank in names] == ["rank0", "rank1"]
 

@@ -1,7 +1,7 @@
 """Fixtures for everybody: databases, the application, and a real server in a process of its own.
 
 `database`, `app` and `client` run each test on SQLite and on PostgreSQL; `sqlite_database`, `sqlite_app` and `sqlite_client` are for
-tests that have nothing to learn from a second database. Every test gets a fresh, migrated database of its own.
+tests that have nothing to learn from a second database. Every test gets a migrated database without anything of another test's.
 
 PostgreSQL is a private cluster in a temporary folder, started once a session (once a worker under pytest-xdist). Where its
 programs are missing, the tests that need it are skipped and say so; under CI that is a failure.
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.lent import Lender
 from tests.live import SECRET_KEY, LiveServer
 from tests.postgres import PostgresCluster, find_programs, temporary_cluster
 from tests.warm import WarmPython
@@ -80,10 +81,15 @@ def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
     return f"sqlite:///{path}"
 
 
+@pytest.fixture(scope="session")
+def postgres_lender(postgres_cluster: PostgresCluster) -> Lender:
+    return Lender(postgres_cluster)
+
+
 @pytest.fixture
-def postgres_url(postgres_cluster: PostgresCluster) -> Iterator[str]:
-    """A fresh PostgreSQL database with the current schema."""
-    with postgres_cluster.database(template=postgres_cluster.template) as url:
+def postgres_url(postgres_lender: Lender) -> Iterator[str]:
+    """A PostgreSQL database with the current schema, as good as new."""
+    with postgres_lender.lend() as url:
         yield url
 
 

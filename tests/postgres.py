@@ -53,15 +53,32 @@ class PostgresCluster:
     def url(self, name: str) -> str:
         return f"postgresql+psycopg://postgres@/{name}?host={self.folder}&port={self.port}"
 
-    def database(self, template: str = "template0") -> Any:
-        return _FreshDatabase(self, template)
+    @contextmanager
+    def database(self, template: str = "template0") -> Iterator[str]:
+        """The URL of a new database, gone afterwards."""
+        name = self.create(template)
+        yield self.url(name)
+        self.drop(name)
+
+    def create(self, template: str) -> str:
+        """A new database; returns its name."""
+        name = f"test_{uuid.uuid4().hex}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def drop(self, name: str) -> None:
+        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def connected(self, name: str) -> Any:
+        """A connection to a database, in no transaction, as a context manager."""
+        import psycopg
+
+        address = f"host={self.folder} port={self.port} user=postgres dbname={name}"
+        return psycopg.connect(address, autocommit=True)
 
     def execute(self, statement: str) -> list[Any]:
         """The rows of one statement, in no transaction."""
-        import psycopg
-
-        address = f"host={self.folder} port={self.port} user=postgres dbname=postgres"
-        with psycopg.connect(address, autocommit=True) as connection:
+        with self.connected("postgres") as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
@@ -140,19 +157,6 @@ def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
             yield cluster
         finally:
             cluster.stop()
-
-
-class _FreshDatabase:
-    def __init__(self, cluster: PostgresCluster, template: str) -> None:
-        self._cluster, self._template = cluster, template
-        self._name = f"test_{uuid.uuid4().hex}"
-
-    def __enter__(self) -> str:
-        self._cluster.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
-        return self._cluster.url(self._name)
-
-    def __exit__(self, *_: object) -> None:
-        self._cluster.execute(f"DROP DATABASE {self._name} WITH (FORCE)")
 
 
 def _as_postgres(folder: Path, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,8 @@ import psutil
 import pytest
 import urllib3
 
+from tests.warm import WarmPython
+
 
 def wait_for(condition, timeout_s=20.0):
     until = time.monotonic() + timeout_s
@@ -28,8 +30,16 @@ def wait_for(condition, timeout_s=20.0):
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def warm_server():
+    """Runs `memagent VERB` without importing what the server consists of each time: nothing here depends on when that happens."""
+    python = WarmPython("memagent_server.app", "memagent_server.serving", "memagent.cli")
+    yield python
+    python.close()
+
+
 @pytest.fixture
-def memagent(tmp_path):
+def memagent(warm_server, tmp_path):
     """Run `memagent VERB ...` over the database that `start_server` uses."""
 
     def memagent(*arguments, environ=None):
@@ -41,15 +51,7 @@ def memagent(tmp_path):
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-        command = [sys.executable, "-m", "memagent", *arguments]
-        return subprocess.run(
-            command,
-            env={**inherited, **own, **(environ or {})},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return warm_server.run("-m", "memagent", *arguments, env={**inherited, **own, **(environ or {})})
 
     return memagent
 
@@ -169,16 +171,17 @@ def test_a_worker_that_dies_is_started_again(live_server):
     assert "starting it again" in live_server.errors
 
 
-def test_a_web_process_that_dies_is_started_again(live_server):
-    (first,) = pids_of(live_server, WEB)
+def test_a_web_process_that_dies_is_started_again(start_server):
+    server = start_server("--role", "web")
+    (first,) = pids_of(server, WEB)
     os.kill(first, signal.SIGKILL)
 
     def answers():
         with contextlib.suppress(urllib3.exceptions.HTTPError):
-            return live_server.get("/healthz").status == 200
+            return server.get("/healthz").status == 200
 
-    wait_for(lambda: set(pids_of(live_server, WEB)) - {first} and answers())
-    assert "Unexpected exit from worker-1" in live_server.errors
+    wait_for(lambda: set(pids_of(server, WEB)) - {first} and answers())
+    assert "Unexpected exit from worker-1" in server.errors
 
 
 def test_a_role_serves_its_part_only(start_server):
@@ -225,8 +228,8 @@ def test_a_log_that_cannot_be_is_bad_usage(memagent, name, value):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"MEMAGENT_LOG_{name}" in done.stderr
 
 
-def test_a_port_that_is_taken_is_one_clear_line(live_server, memagent):
-    address = live_server.url.removeprefix("http://")
+def test_a_port_that_is_taken_is_one_clear_line(start_server, memagent):
+    address = start_server("--role", "web").url.removeprefix("http://")
     done = memagent("serve", "--listen", address)
     assert done.returncode == 1
     assert (
@@ -250,7 +253,7 @@ def test_without_tokens_it_refuses_to_listen_beyond_loopback(memagent):
 
 def test_with_a_token_it_listens_anywhere_and_asks_for_it(start_server, memagent):
     token = memagent("token", "create", "ana", "--scope", "read").stdout.strip()
-    server = start_server(listen="0.0.0.0:0")
+    server = start_server("--role", "web", listen="0.0.0.0:0")
     assert server.get("/api/v1/runs").status == 401
     assert server.get("/api/v1/runs", authorization=f"Bearer {token}").status == 200
 
@@ -295,8 +298,8 @@ def test_tokens_are_created_listed_and_revoked(memagent):
     assert "revoked" in memagent("token", "list").stdout
 
 
-def test_a_body_that_nobody_reads_costs_the_client_no_connection(live_server):
-    host, port = live_server.url.removeprefix("http://").split(":")
+def test_a_body_that_nobody_reads_costs_the_client_no_connection(start_server):
+    host, port = start_server("--role", "web").url.removeprefix("http://").split(":")
     head = "POST /api/v1/channels/none/test HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n"
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
     connection.connect()

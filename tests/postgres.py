@@ -24,11 +24,14 @@ PATIENCE_S = 30.0
 
 
 class PostgresCluster:
-    """A running PostgreSQL. `folder` is made, and must be one that the account `postgres` can reach."""
+    """A running PostgreSQL. `folder` is made, and must be one that the account `postgres` can reach.
+
+    With `primary` it is that one's standby, which replicates what is written there until it is promoted.
+    """
 
     template = "memagent_template"
 
-    def __init__(self, programs: Path, folder: Path, *options: str) -> None:
+    def __init__(self, programs: Path, folder: Path, *options: str, primary: PostgresCluster | None = None) -> None:
         self._programs, self._options, self.port = programs, options, FIRST_PORT
         self.folder = folder
         self.folder.mkdir()
@@ -36,9 +39,12 @@ class PostgresCluster:
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")
             os.chown(self.folder, account.pw_uid, account.pw_gid)
-        self._run(
-            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
-        )
+        if primary is None:
+            how = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+            self._run("initdb", "-D", str(self._data), *how, "--no-sync")
+        else:
+            there = f"host={primary.folder} port={primary.port} user=postgres"
+            self._run("pg_basebackup", "-D", str(self._data), "-d", there, "-R", "-c", "fast", "--no-sync")
         self.start()
 
     @property
@@ -106,6 +112,10 @@ class PostgresCluster:
     def kill(self) -> None:
         """SIGKILL to the postmaster: its other processes notice, and leave."""
         os.kill(self.pid, signal.SIGKILL)
+
+    def promote(self) -> None:
+        """Make a standby a primary of its own."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "promote")
 
     @property
     def pid(self) -> int:

@@ -155,10 +155,23 @@ def _database_url(given: str | None, environ: Mapping[str, str]) -> str:
         return f"sqlite:///{folder / 'memagent.db'}"
     scheme, separator, rest = given.partition("://")
     if scheme in ("postgres", "postgresql") and separator:
-        return f"postgresql+psycopg://{rest}"
-    if scheme in ("sqlite", "postgresql+psycopg") and separator:
+        return f"postgresql+psycopg://{_with_hosts_apart(rest)}"
+    if scheme == "postgresql+psycopg" and separator:
+        return f"{scheme}://{_with_hosts_apart(rest)}"
+    if scheme == "sqlite" and separator:
         return given
     raise SettingError("MEMAGENT_DATABASE_URL must begin with sqlite:/// or postgresql://")
+
+
+def _with_hosts_apart(rest: str) -> str:
+    """`user@one:5432,two:5432/name`, as libpq names several hosts, in SQLAlchemy's way: `user@/name?host=one:5432&host=two:5432`."""
+    authority, _, tail = rest.partition("/")
+    account, at, hosts = authority.rpartition("@")
+    if "," not in hosts:
+        return rest
+    path, _, query = tail.partition("?")
+    named = (f"host={host if re.search(r':[0-9]+$', host) else f'{host}:5432'}" for host in hosts.split(","))
+    return f"{account}{at}/{path}?{'&'.join([*named, *filter(None, [query])])}"
 
 
 def _kept_secret_key(folder: Path) -> str:

@@ -15,7 +15,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -41,6 +41,8 @@ _POSTGRESQL = {
 }
 """A PostgreSQL whose machine is gone says nothing at all: notice within seconds, where the system's defaults take two hours. What the
 address says itself counts more. https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS"""
+_OF_SEVERAL_HOSTS = {"target_session_attrs": "read-write"}
+"""Where several are named, one is the primary and the others stand by: see docs/scaling.md."""
 
 T = TypeVar("T")
 
@@ -163,16 +165,22 @@ def _create(url: str) -> Engine:
             event.listen(engine, "begin", _begin_sqlite)
         else:
             engine = create_engine(url, pool_pre_ping=True, connect_args=_unless_given(url), **options)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise SettingError(f"MEMAGENT_DATABASE_URL is no database's address: {error}") from error
     except ModuleNotFoundError as error:
         raise SettingError(f"this database needs the package {error.name}: pip install 'memagent[postgres]'") from error
     return engine
 
 
-def _unless_given(url: str) -> dict[str, int]:
-    given = make_url(url).query
-    return {name: value for name, value in _POSTGRESQL.items() if name not in given}
+def _unless_given(url: str) -> dict[str, Any]:
+    given = make_url(url)
+    wanted = {**_POSTGRESQL, **(_OF_SEVERAL_HOSTS if _names_several_hosts(given) else {})}
+    return {name: value for name, value in wanted.items() if name not in given.query}
+
+
+def _names_several_hosts(url: URL) -> bool:
+    host = url.query.get("host", url.host or "")
+    return "," in host if isinstance(host, str) else len(host) > 1
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

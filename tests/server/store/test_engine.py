@@ -1,0 +1,46 @@
+"""Addresses of databases: several hosts of which one can be written to, and those that are none."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import make_url, text
+
+from memagent.errors import SettingError
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Database
+
+
+def arguments_of(address):
+    """What the driver is handed for MEMAGENT_DATABASE_URL."""
+    settings = Settings.from_environ({"MEMAGENT_DATABASE_URL": address, "MEMAGENT_SECRET_KEY": "k"})
+    database = Database(settings.database_url)
+    _, found = database.engine.dialect.create_connect_args(database.engine.url)
+    database.close()
+    return found
+
+
+def test_several_hosts_are_named_as_libpq_names_them():
+    found = arguments_of("postgres://ana:p%40ss@one:5433,two.example/memagent?sslmode=require")
+    assert (found["host"], found["port"], found["dbname"]) == ("one,two.example", "5433,5432", "memagent")
+    assert (found["user"], found["password"], found["sslmode"]) == ("ana", "p@ss", "require")
+
+
+@pytest.mark.postgres
+def test_of_several_hosts_the_one_that_can_be_written_to_is_taken(postgres_url, postgres_cluster, tmp_path):
+    name = make_url(postgres_url).database
+    hosts = f"host={tmp_path},{postgres_cluster.folder}&port=5432,{postgres_cluster.port}"
+    writable = Database(f"postgresql+psycopg://postgres@/{name}?{hosts}")
+    read_only = Database(f"{writable.url}&options=-c%20default_transaction_read_only%3Don")
+    with writable.ask() as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+    with pytest.raises(Exception, match="session is read-only"), read_only.ask():
+        pass
+    for database in (writable, read_only):
+        database.close()
+
+
+@pytest.mark.parametrize("address", ["postgresql://u:secret-word@host:port/x", "postgresql://u:secret-word@one:1:2/x"])
+def test_an_address_that_is_none_is_bad_usage_and_stays_secret(address):
+    with pytest.raises(SettingError, match="MEMAGENT_DATABASE_URL") as caught:
+        arguments_of(address)
+    assert "secret-word" not in str(caught.value)

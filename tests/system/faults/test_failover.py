@@ -1,0 +1,79 @@
+"""The primary's machine dies under load and its standby takes over: with synchronous replication nothing acknowledged is lost.
+
+The worst moment is taken: the standby has lost touch with the primary before, and batches are committed there that it does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from benchmarks.reliability.check import check
+from benchmarks.reliability.load import Load, impatient
+from memagent_server import scratch
+from tests.postgres import PostgresCluster
+
+PATIENCE_S = 90.0
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+REPLICATED = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+
+
+@pytest.fixture
+def pair(postgres_programs):
+    """A primary that commits nothing which its standby does not have: (primary, standby)."""
+    with scratch.folder("memagent-pair-") as folder:
+        folder.chmod(0o755)  # PostgreSQL's account must get through
+        primary = PostgresCluster(postgres_programs, folder / "primary")
+        primary.execute("CREATE DATABASE memagent")
+        standby = PostgresCluster(postgres_programs, folder / "standby", primary=primary)
+        primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.execute("SELECT pg_reload_conf()")
+        try:
+            wait_for(lambda: primary.execute(REPLICATED) == [(1,)])
+            yield primary, standby
+        finally:
+            primary.stop()
+            standby.stop()
+
+
+def wait_for(condition):
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+
+
+def kill(cluster):
+    """All of its processes at once, as when the machine is gone."""
+    postmaster = psutil.Process(cluster.pid)
+    for process in [postmaster, *postmaster.children(recursive=True)]:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.postgres
+def test_what_was_acknowledged_before_a_fail_over_is_there_once_after_it(pair, start_server, tmp_path):
+    primary, standby = pair
+    hosts = f"host={primary.folder},{standby.folder}&port={primary.port},{standby.port}"
+    url = f"postgresql://postgres@/memagent?{hosts}"
+    server = start_server("--workers", "2", environ={"MEMAGENT_DATABASE_URL": url})
+    (tmp_path / "spool").mkdir()
+    with impatient(), Load(server.url, "run", tmp_path / "spool") as load:
+        load.wait_for(20)
+        for statement in ("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"):
+            standby.execute(statement)
+        wait_for(lambda: primary.execute(WAITING) != [(0,)])
+        kill(primary)
+        load.wait_until_told("503", PATIENCE_S)
+        standby.promote()
+        load.wait_for(20, PATIENCE_S)
+        assert load.drain(PATIENCE_S)
+    verdict = check(standby.url("memagent"), load.record)
+    assert verdict.is_right, verdict
+    assert verdict.acknowledged == verdict.sent == verdict.found > 0
+    assert load.record.wrong == [] and "Traceback" not in server.errors
+    wait_for(lambda: server.get("/readyz").json == {"status": "ready", "workers": 1})

@@ -23,6 +23,7 @@ from memagent_server.store.models import Alert, Rank, Run, Stream
 from memagent_server.store.streams import current_streams
 
 OF_LATE_S, ALL_EVERY_S = 86_400.0, 3_600.0
+_ENDED = {"completed": "completed", "failed": "failed", "oom": "died of out-of-memory", "lost_contact": "fell silent"}
 
 
 def end_alerts(session: Session, run: Run, policy: Policy, channels: Collection[str], now: float) -> None:
@@ -65,7 +66,7 @@ def _end_of_older(session: Session, stream: Stream) -> tuple[str, int, str]:
     step = stream.last_step or 0
     if rank is None or rank.status == "running":
         return "lost_contact", step, "a new launch of the run began, and this one never said how it ended"
-    return rank.status, step, f"this launch ended as {rank.status}" + (f": {rank.error}" if rank.error else "")
+    return rank.status, step, _in_words("this launch", rank.status, rank.error)
 
 
 def _tell_of_end(session: Session, ledger: Ledger, run: Run, policy: Policy) -> None:
@@ -98,4 +99,8 @@ def _was_warned(session: Session, run_id: str) -> bool:
 
 
 def _reason(run: Run) -> str:
-    return f"the run ended as {run.status}" + (f": {run.error}" if run.error else "")
+    return _in_words("the run", run.status, run.error)
+
+
+def _in_words(what: str, status: str, error: str | None) -> str:
+    return f"{what} {_ENDED.get(status, f'ended as {status}')}" + (f": {error}" if error else "")

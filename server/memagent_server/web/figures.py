@@ -14,7 +14,7 @@ from memagent_server.web.words import Facts, amount_of, name_of, signed_bytes
 MOST_MARKERS = 60
 MOST_PAIRS = 300
 MOST_PHASES = 4
-STACKED = ("parameters", "gradients", "optimizer_state", "buffers", "context", "activations")
+STACKED = ("parameters", "gradients", "optimizer_state", "buffers", "context", "other", "activations")
 """From the bottom to the top: what a run has from its start lies below what each step makes anew."""
 _DRAWN = ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high", "growth_bytes_per_step")
 _QUIET_EVENTS = ("phase", "attach", "finish", "hints")
@@ -141,10 +141,15 @@ def rare_phases(stream: Facts) -> list[str]:
 
 
 def stacked_parts(stream: Facts) -> list[str]:
-    """Components whose course a chart can stack up to the peak; none where the agent read neither."""
-    latest = stream["latest"]
-    found = [name for name in STACKED if latest.get(f"{name}_bytes") is not None]
-    return found if latest.get("peak_allocated_bytes") is not None else []
+    """Components whose course a chart stacks up to the peak, with what is left over as `other`; none where the agent read none.
+
+    A GPU's context lies beside the allocator, a host's is part of what the process holds.
+    """
+    latest, on_host = stream["latest"], stream["kind"] == "host"
+    if latest.get("peak_allocated_bytes") is None:
+        return []
+    known = [name for name in STACKED if latest.get(f"{name}_bytes") is not None and (on_host or name != "context")]
+    return [name for name in STACKED if name in known or name == "other"] if known else []
 
 
 def drawn_forecast(status: str, newest: Facts | None, first_warning: Facts | None) -> dict[str, Any] | None:

@@ -179,9 +179,22 @@ def test_settings_are_flattened_and_bounded():
 
 
 def test_components_are_stacked_where_the_agent_read_them():
-    latest = {"peak_allocated_bytes": 9, "activations_bytes": 5, "parameters_bytes": 4, "gradients_bytes": None}
-    assert figures.stacked_parts({"latest": latest}) == ["parameters", "activations"]
-    assert figures.stacked_parts({"latest": {"parameters_bytes": 4}}) == []
+    latest = {
+        "peak_allocated_bytes": 9,
+        "activations_bytes": 5,
+        "parameters_bytes": 4,
+        "context_bytes": 3,
+        "gradients_bytes": None,
+    }
+    assert figures.stacked_parts({"kind": "cuda", "latest": latest}) == ["parameters", "other", "activations"]
+    assert figures.stacked_parts({"kind": "host", "latest": latest}) == [
+        "parameters",
+        "context",
+        "other",
+        "activations",
+    ]
+    for nothing in ({"parameters_bytes": 4}, {"peak_allocated_bytes": 9}):
+        assert figures.stacked_parts({"kind": "cuda", "latest": nothing}) == []
 
 
 def test_a_death_is_told_in_short_without_its_lists_and_bytes():

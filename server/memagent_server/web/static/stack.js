@@ -10,7 +10,6 @@ const note = document.getElementById("stack-note");
 const legend = document.getElementById("stack-legend");
 const REFRESH_S = 10; // while a run goes on; the memory chart above is the one to watch
 const OTHER = "other";
-const ON_HOST = ["context"]; // a GPU's context lies beside the allocator, a host's is part of what a process holds
 
 let grid = null;
 let layers = []; // {name, values}, from the bottom to the top
@@ -22,6 +21,7 @@ let asking = null;
 
 const facts = () => JSON.parse(document.getElementById("chart-facts").dataset.facts);
 const shown = () => memory.shown; // {range, isByClock, zoom, last}, from run.js
+const isRead = (name) => name !== OTHER;
 const colourOf = (name) => property(`part-${name}`);
 
 // Data
@@ -38,7 +38,7 @@ async function load() {
     const { rank, device } = facts();
     const names = place.dataset.parts.split(",");
     const query = new URLSearchParams({ rank, device, points: Math.max(50, Math.min(500, Math.round(place.clientWidth / 2))) });
-    query.set("fields", ["peak_allocated_bytes", ...names.map((name) => `${name}_bytes`)].join(","));
+    query.set("fields", ["peak_allocated_bytes", ...names.filter(isRead).map((name) => `${name}_bytes`)].join(","));
     if (zoom) for (const [name, step] of [["from", zoom[0]], ["to", zoom[1]]]) query.set(name, step);
     const answer = await fetch(`${memory.dataset.seriesUrl}?${query}`, { signal: mine.signal, headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
@@ -55,11 +55,9 @@ async function load() {
 function stack(names) {
   const peaks = grid.series.peak_allocated_bytes.max;
   const of = (name) => grid.series[`${name}_bytes`][name === "activations" ? "max" : "last"];
-  const inside = names.filter((name) => facts().kind === "host" || !ON_HOST.includes(name));
-  const parts = inside.map((name) => ({ name, values: peaks.map((peak, row) => (peak === null ? null : (of(name)[row] ?? 0))) }));
+  const parts = names.filter(isRead).map((name) => ({ name, values: peaks.map((peak, row) => (peak === null ? null : (of(name)[row] ?? 0))) }));
   const rest = peaks.map((peak, row) => (peak === null ? null : Math.max(0, peak - parts.reduce((sum, { values }) => sum + values[row], 0))));
-  const top = parts.filter(({ name }) => name === "activations");
-  return [...parts.filter((part) => !top.includes(part)), { name: OTHER, values: rest }, ...top].filter(({ values }) => values.some((value) => value > 0));
+  return names.map((name) => parts.find((part) => part.name === name) ?? { name, values: rest });
 }
 
 function edges() {
@@ -76,14 +74,14 @@ function xs() {
 // Drawing
 
 function draw() {
-  note.hidden = grid.step.length > 0 && layers.length > 0;
+  note.hidden = grid.step.length > 0;
   note.textContent = "No samples in this window.";
   const kind = [shown().isByClock, ...layers.map(({ name }) => name)].join();
   if (chart?.memagentKind !== kind) {
     chart?.destroy();
-    chart = layers.length ? build(kind) : null;
+    chart = build(kind);
   }
-  chart?.setData([xs(), ...edges()]);
+  chart.setData([xs(), ...edges()]);
   tell(null);
   place.dataset.drawn = layers.map(({ name }) => name).join();
 }

@@ -76,7 +76,18 @@ def _facts(prediction: Prediction | None, stream: Stream | None) -> Facts:
         assumptions=assumptions,
         input_ratio=came / seen if seen and came else None,
         on_host=stream is not None and stream.kind == "host",
+        kept_bytes=_kept(stream),
     )
+
+
+def _kept(stream: Stream | None) -> int | None:
+    """What the newest step left that belongs to no component; None where the agent did not read what that takes."""
+    held = stream.latest.get("allocated_bytes") if stream is not None else None
+    if stream is None or held is None:
+        return None
+    names = ("parameters", "gradients", "optimizer_state", "buffers", *(("context",) if stream.kind == "host" else ()))
+    parts = [size for name in names if (size := stream.latest.get(f"{name}_bytes")) is not None]
+    return max(0, held - sum(parts)) if len(parts) == len(names) else None
 
 
 def _best(predictions: list[Prediction]) -> Prediction | None:

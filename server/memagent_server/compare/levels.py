@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from memagent.wire.fields import PHASES
-from memagent_server.compare.reasons import Facts, reason
+from memagent_server.compare.reasons import Facts, reason_of_phase
 from memagent_server.store.models import Prediction, Stream
 from memagent_server.store.streams import phase_of
 
 LEVELS = ("allocated", "reserved", "device")
-_SUBJECT = {"optimizer": "phase_optimizer"}
-"""What a reason is looked for under; a phase's peak is else a matter of activations."""
 
 
 def levels(prediction: Prediction | None, stream: Stream | None) -> list[dict[str, Any]]:
@@ -49,7 +47,7 @@ def phases(prediction: Prediction | None, stream: Stream | None, facts: Facts) -
         {
             "phase": phase,
             **figures(predicted.get(phase), observed.get(phase)),
-            "reason": reason(_SUBJECT.get(phase, "activations"), predicted.get(phase), observed.get(phase), facts),
+            "reason": reason_of_phase(phase, predicted.get(phase), observed.get(phase), facts),
         }
         for phase in dict.fromkeys((*PHASES, *sorted(observed)))
         if phase in predicted or phase in observed

@@ -3,6 +3,7 @@
 1. A difference is told from a tenth of the prediction and 256 MiB on; below that, and where one side is not known, there is none.
 2. The facts decide between the reasons that a component can have: what the estimator took for granted, the size of the inputs it was
    given and of those that came, the ratio of the two figures.
+3. A phase's peak holds all there is, so what a run keeps from step to step explains it before anything that the phase does.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ _TWICE = 1.8
 @dataclass(frozen=True)
 class Facts:
     """`assumptions` are the prediction's; `input_ratio` is the largest input that came over the one predicted with, if both are known;
-    `on_host`: the readings are of the process's memory, not of tensors."""
+    `on_host`: the readings are of the process's memory, not of tensors; `kept_bytes` is what the newest step left that belongs to no
+    component."""
 
     method: str
     assumptions: Mapping[str, Any]
     input_ratio: float | None = None
     on_host: bool = False
+    kept_bytes: int | None = None
 
 
 def reason(component: str, predicted: int | None, observed: int | None, facts: Facts) -> str | None:
@@ -42,6 +45,18 @@ def reason(component: str, predicted: int | None, observed: int | None, facts: F
     more, less = _MORE_OR_LESS.get(component, (None, None))
     return more if observed > predicted else less
 
+
+def reason_of_phase(phase: str, predicted: int | None, observed: int | None, facts: Facts) -> str | None:
+    """As `reason`, of the peak of a phase."""
+    found = reason(_SUBJECT.get(phase, "activations"), predicted, observed, facts)
+    if found is None or predicted is None or observed is None or facts.kept_bytes is None:
+        return found
+    return _KEPT if facts.kept_bytes > (observed - predicted) / 2 > 0 else found
+
+
+_SUBJECT = {"optimizer": "phase_optimizer"}
+"""What a reason is looked for under; a phase's peak is else a matter of activations."""
+_KEPT = "most of it is kept from step to step and belongs to no component, which a prediction does not foresee: a leak does that"
 
 _MORE_OR_LESS = {
     "phase_optimizer": (

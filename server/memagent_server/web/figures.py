@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memagent.units import format_bytes
@@ -97,7 +97,22 @@ def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
     )
     rows = [row for _, group in named for _, row in group]
     largest = max((row[key] or 0 for row in rows for key in ("predicted_bytes", "observed_bytes")), default=0)
-    return [(title, [_compared_row(name, row, largest) for name, row in group]) for title, group in named if group]
+    return [
+        (title, _said_once([_compared_row(name, row, largest) for name, row in group]))
+        for title, group in named
+        if group
+    ]
+
+
+def _said_once(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """A reason that was said for the row above is not said again in full."""
+    above = [None, *(row.note for row in rows)]
+    return [
+        replace(row, note="Likely the same.")
+        if row.note and row.note == before and row.note.startswith("Likely")
+        else row
+        for row, before in zip(rows, above, strict=False)
+    ]
 
 
 def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None) -> Facts | None:

@@ -100,3 +100,14 @@ def test_a_script_that_invents_a_phase_a_step_does_not_grow_its_stream(compare, 
                 add_batch(session, "r", Batch(seq=seq, chunks=[Chunk(stream="D", columns=columns)]), 4.0)
     with sqlite_database.read() as session:
         assert len(session.query(Stream).one().peaks) == 80
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("cuda", True), ("host", False)])
+def test_a_leak_explains_the_phases_and_a_hosts_interpreter_is_none(compare, kind, kept):
+    parts = {f"{name}_bytes": [0, 0] for name in ("parameters", "gradients", "optimizer_state", "buffers")}
+    readings = {
+        "step": [1, 2], "allocated_bytes": [GIB, 9 * GIB], "peak_allocated_bytes": [GIB, 9 * GIB], **parts,
+        "context_bytes": [8 * GIB, 8 * GIB], "phase_forward_peak_bytes": [GIB, 9 * GIB],
+    }  # fmt: skip
+    forward = next(row for row in compare(kind, readings)["phases"] if row["phase"] == "forward")
+    assert ("a leak does that" in forward["reason"]) == kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server.compare.reasons import LEAST_BYTES, Facts, reason
+from memagent_server.compare.reasons import LEAST_BYTES, Facts, reason, reason_of_phase
 
 GIB = 2**30
 TRACE = Facts(method="trace", assumptions={})
@@ -52,3 +52,18 @@ def test_2_the_facts_decide(component, predicted, observed, facts, words):
 
 def test_a_component_without_reasons_has_none():
     assert reason("fragmentation", GIB, 9 * GIB, TRACE) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "observed", "words"),
+    [
+        (None, 30, "outside of modules"),
+        (9, 30, "outside of modules"),
+        (11, 30, "a leak does that"),
+        (11, 5, "formula does not see"),
+    ],
+)
+def test_3_what_is_kept_from_step_to_step_explains_a_phase_first(kept, observed, words):
+    facts = Facts("formula", {}, kept_bytes=None if kept is None else kept * GIB)
+    assert words in reason_of_phase("forward", 10 * GIB, observed * GIB, facts)
+    assert reason_of_phase("forward", 10 * GIB, 10 * GIB, facts) is None

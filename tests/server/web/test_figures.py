@@ -178,6 +178,26 @@ def test_settings_are_flattened_and_bounded():
     assert len(figures.pairs({str(number): number for number in range(1000)})) == figures.MOST_PAIRS
 
 
+def test_a_reason_is_said_once_for_neighbours():
+    def phase(name, reason):
+        return {
+            "phase": name,
+            "predicted_bytes": GIB,
+            "observed_bytes": 3 * GIB,
+            "residual_bytes": 2 * GIB,
+            "reason": reason,
+        }
+
+    rows = [
+        phase("data", "a leak"),
+        phase("forward", "a leak"),
+        phase("backward", "a leak"),
+        phase("optimizer", "foreach"),
+    ]
+    ((_, said),) = figures.compared_groups({"components": [], "levels": [], "phases": rows})
+    assert [row.note for row in said] == ["Likely: a leak.", "Likely the same.", "Likely the same.", "Likely: foreach."]
+
+
 def test_components_are_stacked_where_the_agent_read_them():
     latest = {
         "peak_allocated_bytes": 9,

@@ -64,12 +64,17 @@ def wsgi_app() -> Flask:
     return create_app(settings)
 
 
-def serve(settings: Settings, *, workers: int, with_worker: bool, say: Callable[[str], None]) -> int:
-    """Serve until a signal says stop; returns the exit status. `say` is told the address once it answers.
+def serve(
+    settings: Settings, *, workers: int, with_worker: bool, say: Callable[[str], None], parent_pid: int | None = None
+) -> int:
+    """Serve until a signal says stop, or until the parent is gone where one is given; returns the exit status.
 
-    `settings` must be those that the environment gives, for children read them there. Raises ServeError.
+    `say` is told the address once it answers. `settings` must be those that the environment gives, for children read them there.
+    Raises ServeError.
     """
     logs.configure(settings)
+    if parent_pid is not None:
+        leave_with_parent(parent_pid)
     prepare(settings)
     check_port(settings)
     stopping = threading.Event()

@@ -154,6 +154,21 @@ def test_when_only_the_parent_is_killed_the_children_leave_and_free_the_port(liv
         probe.bind(("127.0.0.1", port))
 
 
+def test_a_server_that_belongs_to_somebody_leaves_with_them(tmp_path):
+    """As the demo's does: a demo that is killed must not leave one behind."""
+    code = (
+        "import os, subprocess, sys; "
+        "serve = [sys.executable, '-m', 'memagent', 'serve', '--role', 'web', '--listen', '127.0.0.1:0']; "
+        "subprocess.run([*serve, '--parent', str(os.getpid())])"
+    )
+    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True) as owner:
+        assert "listening on" in owner.stdout.readline()
+        family = psutil.Process(owner.pid).children(recursive=True)
+        owner.kill()
+        wait_for(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family))
+
+
 def test_the_next_server_removes_the_folder_of_one_that_was_killed(live_server, start_server):
     (left,) = live_server.data.glob("memagent-counts-*")
     live_server.kill()

@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         with_worker=arguments.role == "all",
         say=lambda line: print(line, flush=True),
+        parent_pid=arguments.parent,
     )
 
 

@@ -47,7 +47,7 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         log = (self.folder / "server.log").open("w")
         self.process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "memagent", "serve", "--listen", f"127.0.0.1:{port}"],
+            [sys.executable, "-m", "memagent", "serve", "--listen", f"127.0.0.1:{port}", "--parent", str(os.getpid())],
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,

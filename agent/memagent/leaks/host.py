@@ -13,7 +13,7 @@ from collections import Counter
 
 from memagent.leaks.deadline import Deadline
 from memagent.leaks.held import Held
-from memagent.leaks.scopes import is_script
+from memagent.leaks.scopes import is_own, is_script
 from memagent.leaks.suspect import Method, Suspect
 from memagent.leaks.window import Window
 
@@ -96,11 +96,26 @@ def growing_lines(first: Counter[Place], last: Counter[Place], steps: int) -> li
     ]
 
 
+def _is_ours(places: tuple[Place, ...]) -> bool:
+    """Whether memagent itself made it: what the script calls of ours, and what looks for the leak, is no leak of the script.
+
+    Generated code (a named tuple's constructor is one) is whose who calls it.
+    """
+    for file, _ in reversed(places):
+        if is_own(file):
+            return True
+        if is_script(file) and not file.startswith("<"):
+            return False
+    return False
+
+
 def _traced() -> Traced:
     sizes: Counter[tuple[Place, ...]] = Counter()
     blocks: Counter[tuple[Place, ...]] = Counter()
     for trace in tracemalloc.take_snapshot().traces:
         places = tuple((frame.filename, frame.lineno) for frame in trace.traceback)
+        if _is_ours(places):
+            continue
         sizes[places] += trace.size
         blocks[places] += 1
     return {places: (size, blocks[places]) for places, size in sizes.items()}

@@ -54,7 +54,11 @@ def _is_written_here(file: str) -> bool:
 
 
 def own_frame(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
+    return is_own(frame.f_code.co_filename)
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is memagent's; the demo's script is nobody's but the demo's."""
     return file.startswith(_OWN) and not _is_main(file)
 
 

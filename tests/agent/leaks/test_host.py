@@ -1,0 +1,39 @@
+"""Growth of Python objects outside torch."""
+
+from __future__ import annotations
+
+from memagent.leaks.deadline import Deadline
+from memagent.leaks.host import HostWindow
+from memagent.units import format_bytes
+
+OBJECTS = 3000
+
+
+def suspected(make):
+    """The lines of this file that a window suspects of 10 steps in which `make` made OBJECTS objects that stay."""
+    kept: list[object] = [None] * OBJECTS
+    window = HostWindow()
+    window.begin(0)
+    try:
+        window.middle(1)
+        for number in range(OBJECTS):
+            kept[number] = make(number)
+        return [
+            suspect.line
+            for suspect in window.end(11, Deadline.after(cpu_s=60.0, wall_s=60.0))
+            if suspect.file == __file__
+        ]
+    finally:
+        window.close()
+
+
+def keep_nine(number):
+    return [number] * 9
+
+
+def test_it_names_the_line_that_keeps_more():
+    assert suspected(keep_nine)[0] == keep_nine.__code__.co_firstlineno + 1
+
+
+def test_what_memagent_makes_is_no_leak_of_the_script():
+    assert suspected(lambda number: format_bytes(number * 2.0**30)) == []

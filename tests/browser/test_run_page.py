@@ -389,12 +389,12 @@ def test_components_are_stacked_over_steps_once_somebody_comes_near(server, tell
     page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 20, steps=4)
     page.mouse.up()
     until(lambda: window(page)[2] < 500)  # all charts show what was chosen in one
-    until(lambda: len(asked) == 2)
+    until(lambda: window(page) and len(asked) == 2)  # requests are heard of while the page is asked something
     first, last, _ = window(page)
     assert f"from={first}&to={last}" in asked[1]
     page.get_by_role("button", name="Clock").click()
     place.scroll_into_view_if_needed()  # the button stands where nobody is near
-    until(lambda: len(asked) == 3)
+    until(lambda: window(page) and len(asked) == 3)
 
     def is_whole_after_a_double_click():  # again, where it met the chart of the other axis that was just being taken away
         place.locator(".u-over").dblclick()

@@ -154,8 +154,8 @@ document.addEventListener("memagent:shown", load);
 whenColoursChange(() => chart?.redraw(true, true));
 new ResizeObserver(() => chart?.setSize(size(place))).observe(place);
 new IntersectionObserver(
-  ([seen]) => {
-    isNear = seen.isIntersecting;
+  (seen) => {
+    isNear = seen.at(-1).isIntersecting; // who scrolls fast comes and goes within one report
     load();
   },
   { rootMargin: "300px" },

@@ -54,14 +54,18 @@ def test_each_change_tells_each_channel_once(bench):
     assert len(alert["notifications"]) == 2 * len(told)
 
 
-@pytest.mark.parametrize(("status", "state"), [("oom", "oom"), ("completed", "finished"), ("failed", "finished")])
-def test_the_end_of_the_run_ends_its_alert(bench, status, state):
+@pytest.mark.parametrize(
+    ("status", "state", "words"),
+    [("oom", "oom", "died of out-of-memory"), ("completed", "finished", "completed"), ("failed", "finished", "failed")],
+)
+def test_the_end_of_the_run_ends_its_alert_and_is_told_in_words(bench, status, state, words):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
     bench.finish(status, 1200)
     bench.worker.evaluate()
     assert bench.path()[-1] == state and bench.alerts()[0]["closed_at"]
+    assert bench.alerts()[0]["transitions"][-1]["reason"].startswith(f"the run {words}")
 
 
 def test_a_run_that_dies_between_two_turns_is_still_evaluated_to_its_end(bench):

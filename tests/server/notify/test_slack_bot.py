@@ -68,10 +68,11 @@ def test_it_edits_in_place_as_the_eta_moves(slack, bot, a_story):
     assert "in about 100 steps" in root["text"] and slack.replies(root["ts"]) == [] and root["edits"] == 1
 
 
-def test_it_links_the_run_and_the_alert(slack, bot, a_story):
+def test_it_links_the_run_the_alert_and_the_runbook(slack, bot, a_story):
     bot.send(a_story())
     buttons = slack.roots[0]["blocks"][-1]["elements"]
-    assert [button["url"] for button in buttons] == ["http://box/runs/k3v9", "http://box/alerts#alert-1"]
+    addresses = ["http://box/runs/k3v9", "http://box/alerts#alert-1", "http://box/runbooks#oom_forecast"]
+    assert [button["url"] for button in buttons] == addresses
 
 
 def test_it_finds_what_a_killed_attempt_posted(slack, bot, a_story):

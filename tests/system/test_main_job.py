@@ -139,7 +139,9 @@ def test_the_demo_holds(tmp_path):
     assert leaking["status"] == "oom"
     assert leaking["first_warning_step"] < leaking["oom_step"] and leaking["warned_seconds_before"] > 0
     assert "leaking" in leaking["slack_text"]
-    assert re.search(r"Suspect: \S+train\.py:\d+ keeps .* held by outputs: list of", leaking["slack_text"]), process.stderr
+    assert re.search(r"Suspect: \S+train\.py:\d+ keeps .* held by outputs: list of", leaking["slack_text"]), (
+        process.stderr
+    )
     assert Path(story["database"].removeprefix("sqlite:///")).is_relative_to(tmp_path), "it is there to be looked into"
     assert leaking["first_warning_step"] / 2 < leaking["checkpoint_step"] < leaking["oom_step"]
 

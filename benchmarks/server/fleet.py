@@ -28,6 +28,8 @@ RANKS_QUICK, SECONDS_QUICK = 80, 6.0
 FLUSH_S = 5.0
 FLUSH_ROWS = int(FLUSH_S / STEP_S)
 UNIT_ROWS = 512
+PROCESSES = 3
+"""Of the web server."""
 IDLE_S, SETTLE_S = 4.0, 3.0
 GOAL_CORES = 1.0
 
@@ -45,7 +47,7 @@ def fleet(ranks: int, seconds: float) -> list[Figure]:
         _prepare(database, pasts, began_at)
         database.close()
         clients = [_client(first, pasts, seconds, began_at) for first in range(0, ranks, RANKS_A_RUN)]
-        with running_server(database.url, worker=True) as server:
+        with running_server(database.url, "--workers", str(PROCESSES), worker=True) as server:
             _wait_for_rest(server)
             idle = _by_role(server)
             time.sleep(IDLE_S)

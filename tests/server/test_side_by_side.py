@@ -66,6 +66,13 @@ def start_worker(database, receiver, tmp_path):
         process.wait()
 
 
+def set_clock(file, offset_s: str) -> None:
+    """At once: the worker reads the file at any moment, and one that is being written is empty."""
+    new = file.with_suffix(".new")
+    new.write_text(offset_s)
+    new.replace(file)
+
+
 def wait_until(condition, what: str) -> None:
     until = time.monotonic() + PATIENCE_S
     while not condition():
@@ -105,7 +112,7 @@ def test_one_of_two_workers_is_killed_and_every_alert_is_raised_once(database, r
         if seq == 2:
             killed.kill()
             killed.wait()
-        (tmp_path / "left").write_text("3600" if seq == 3 else "-3600" if seq == 4 else "0")
+        set_clock(tmp_path / "left", "3600" if seq == 3 else "-3600" if seq == 4 else "0")
         time.sleep(0.5)
     wait_until(lambda: {run_id for _, run_id, state in receiver.got if state == "firing"} == set(RUNS), "all are told")
     assert parts(database) == [SHARDS]

@@ -361,6 +361,7 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, 
     tell(stories.leaking())
     page = open_page(f"{server.url}/runs/k3v9leak")
     assert "train.py:88 in train_epoch" in page.locator("#suspects").inner_text()
+    assert "train.py:88 keeps" in page.locator("#head").inner_text(), "at three in the morning nobody scrolls"
     blocks = page.locator("#flame rect")
     assert blocks.count() >= 12
     outermost = blocks.first.bounding_box()["width"]

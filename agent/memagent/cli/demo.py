@@ -109,7 +109,7 @@ def _keep(server: stage.Server) -> None:
     try:
         while server.process.poll() is None:
             time.sleep(0.5)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # both end it as meant: the database that was named stays
         pass
 
 

@@ -183,7 +183,7 @@ FAULTS = (
     Fault("web process killed", kill_web, says="exit from worker-"),
     Fault("worker killed", kill_worker, says="the worker ended with status -9; starting it again"),
     Fault("web processes hang", stop_web, holds_s=(3.5, 8.0)),
-    Fault("PostgreSQL backend killed", kill_backend, POSTGRESQL, says="database"),
+    Fault("PostgreSQL backend killed", kill_backend, POSTGRESQL),  # it recovers at once: who asks meanwhile is chance
     Fault("PostgreSQL killed", kill_postgres, POSTGRESQL, says="database", felt=REFUSED),
     Fault("PostgreSQL restarted", restart_postgres, POSTGRESQL, says="database", felt=REFUSED),
     Fault("PostgreSQL at a fresh address", fail_over, POSTGRESQL, says="database", felt=REFUSED),

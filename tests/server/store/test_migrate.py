@@ -318,6 +318,9 @@ def test_samples_are_partitioned_by_run_on_postgresql(postgres_url):
         for table in ("chunks", "rollups"):
             count = text("SELECT count(*) FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)")
             assert connection.execute(count, {"table": table}).scalar() == 16
+        connection.execute(
+            text("SET enable_seqscan = off")
+        )  # an empty partition is read whole where nothing is known of it
         plan = "EXPLAIN SELECT packed FROM chunks WHERE stream_id = 1 AND run_id = 'r' AND seq > 5"
         asked = "\n".join(row[0] for row in connection.execute(text(plan)))
     database.close()

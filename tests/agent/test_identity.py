@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -143,7 +142,8 @@ def test_torchruns_workers_really_arrive_at_one_id(tmp_path):
         textwrap.dedent("""
         from memagent.identity import identify
         identity = identify()
-        print("ID", identity.run_id, identity.rank, identity.world_size, flush=True)
+        line = f"ID {identity.run_id} {identity.rank} {identity.world_size}\\n"
+        print(line, end="", flush=True)  # in one piece: two write to one pipe, and unbuffered a word at a time
         """)
     )
     shell = tmp_path / "worker.sh"
@@ -158,7 +158,7 @@ def test_torchruns_workers_really_arrive_at_one_id(tmp_path):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous]
         done = subprocess.run([*command, "--no-python", str(shell)], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        return sorted(list(found) for found in re.findall(r"ID (\S+) (\d) (\d)", done.stdout))  # two may share a line
+        return sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ID"))
 
     first, second = launch(), launch()
     assert [line[1:] for line in first] == [["0", "2"], ["1", "2"]]

@@ -100,7 +100,7 @@ def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, record
         kept = []
         while True:
             step()
-            kept.append(bytearray(b"x") * 2**24)
+            kept.append(b"x" * 2**24)
         """
     )
     assert process.returncode == 1 and "MemoryError" in process.stderr

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from memagent.errors import SettingError
 
 if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
-    from memagent.disabled import DisabledRun
-    from memagent.options import Options
+    from memagent.null_run import DisabledRun
+    from memagent.lifecycle.options import Options
     from memagent.run import Run
     from memagent.wire.messages import Risk
 
@@ -70,17 +70,17 @@ def attach(
     )
     models, optimizers = _modules(model), _optimizers(optimizer)
     if settings.disabled:
-        from memagent.disabled import DisabledRun
+        from memagent.null_run import DisabledRun
 
         return DisabledRun()
-    from memagent.launch import start_run
+    from memagent.lifecycle.registry import start_run
 
     return start_run(settings, models, optimizers, options)
 
 
 def make_options(**options: Any) -> Options:
     """What `attach` takes beyond settings, checked. Raises SettingError for what makes no sense or is no option."""
-    from memagent.options import Options
+    from memagent.lifecycle.options import Options
 
     unknown = sorted(set(options) - set(Options.__dataclass_fields__))
     if unknown:

@@ -9,7 +9,7 @@ MemagentError
     └── TraceError      ... or the step could not be run on fake tensors; names the op
 
 A message says what happened, to what, and what to do. Command-line verbs turn each of these into one line on stderr.
-Nothing of this tree ever reaches a training loop after `attach()` has returned: see `memagent.guard`.
+Nothing of this tree ever reaches a training loop after `attach()` has returned: see `memagent.diagnostics.error_guard`.
 """
 
 from __future__ import annotations

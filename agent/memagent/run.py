@@ -21,30 +21,30 @@ from memagent.delivery.collector import Collector
 from memagent.delivery.file import SUFFIX, RunFile
 from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
-from memagent.ending import Endings
+from memagent.lifecycle.exit_status import Endings
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast
-from memagent.foresight import Foresight
-from memagent.guard import Guard, tell
+from memagent.local_forecast.coordinator import Foresight
+from memagent.diagnostics.error_guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
 from memagent.hooks.step import Remove
-from memagent.html import card
-from memagent.identity import Identity
-from memagent.inquiry import HELD_BY_SOMEBODY, Inquiry
-from memagent.lastwords import LastWords
+from memagent.lifecycle.notebook import card
+from memagent.lifecycle.identity import Identity
+from memagent.leaks.monitor import HELD_BY_SOMEBODY, Inquiry
+from memagent.oom.recorder import LastWords
 from memagent.mirror import Mirror, Tracker
-from memagent.opening import file_path, first_message, transport_of
-from memagent.options import Options
-from memagent.prediction import Predictor
+from memagent.lifecycle.start import file_path, first_message, transport_of
+from memagent.lifecycle.options import Options
+from memagent.estimator.background import Predictor
 from memagent.preflight import Preflight, checked
 from memagent.probe.discover import discover
 from memagent.record import plain_config
-from memagent.report import build_report
-from memagent.sampler import Sampler
-from memagent.scalars import ScalarLog
+from memagent.lifecycle.run_report import build_report
+from memagent.sampling.sampler import Sampler
+from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
-from memagent.watch import ModelWatch
+from memagent.hooks.instrumentation import ModelWatch
 from memagent.wire.columns import Value
 from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, SnapshotMessage

@@ -20,7 +20,7 @@ from memagent.delivery.http import HttpTransport
 from memagent.delivery.parcel import Parcel, Transport, parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import DeliveryError, RejectedError
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, BatchReply, Finish, RunStart
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import memagent
-from memagent.disabled import DisabledRun
+from memagent.null_run import DisabledRun
 from memagent.errors import SettingError
 from memagent.run import Run
 
@@ -295,7 +295,7 @@ def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch
     from memagent.components import Components
 
     elsewhere = {"cuda:0": Components(1, 1, 1, 1), "cpu": Components(1, 1, 1, 1)}
-    monkeypatch.setattr("memagent.watch.by_device", lambda *_, **__: elsewhere)
+    monkeypatch.setattr("memagent.hooks.instrumentation.by_device", lambda *_, **__: elsewhere)
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()

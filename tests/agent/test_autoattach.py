@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import memagent
-from memagent.autoattach import AutoAttach, find_models
+from memagent.integrations.autoattach import AutoAttach, find_models
 from memagent.settings import Settings
 
 
@@ -116,7 +116,7 @@ def test_what_the_script_lets_go_of_is_not_kept(auto):
 
 
 def test_optimizers_for_throw_away_copies_are_not_looked_up_for_ever(auto, monkeypatch):
-    from memagent import autoattach
+    from memagent.integrations import autoattach
 
     looks = []
     find = autoattach.find_models

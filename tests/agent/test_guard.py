@@ -5,7 +5,7 @@ import logging
 import sys
 
 from memagent.errors import SettingError
-from memagent.guard import MOST_TOLD, Guard, tell
+from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell
 
 
 class OnlyWrites:

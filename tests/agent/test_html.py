@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import memagent
-from memagent.html import card
+from memagent.lifecycle.notebook import card
 
 GIB = 2**30
 REPORT = {

@@ -13,7 +13,7 @@ import torch
 import memagent
 from memagent.forecast import Forecast
 from memagent.leaks.history import HistoryWindow
-from memagent.paths import shown_path
+from memagent.diagnostics.display_paths import shown_path
 from memagent.wire.messages import BatchReply, Command
 
 

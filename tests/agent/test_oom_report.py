@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.oom_report import EXPANDABLE, oom_report, rate_text
+from memagent.oom.report import EXPANDABLE, oom_report, rate_text
 from memagent.units import GIB, MIB
 
 WORDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.paths import roots_of, shown, shown_frame, shown_path
+from memagent.diagnostics.display_paths import roots_of, shown, shown_frame, shown_path
 
 ROOTS = ("/home/ana/project/runs", "/home/ana/project")
 

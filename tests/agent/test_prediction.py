@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import memagent
-from memagent import prediction
+from memagent.estimator import background
 from memagent.estimator.trace.isolation import can_fork
 from tests.agent.estimator.trace.real import real_trace
 
@@ -146,8 +146,8 @@ def children() -> set[int]:
 
 def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch):
     before = children()
-    monkeypatch.setattr(prediction, "ADVICE_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(prediction, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
+    monkeypatch.setattr(background, "ADVICE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(background, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
     optimizer = torch.optim.AdamW(model.parameters())
     run = memagent.attach(model, optimizer, limit_bytes="1MiB")

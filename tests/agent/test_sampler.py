@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.delivery.buffer import Drops
-from memagent.sampler import MOST_MOMENTS, Sampler
+from memagent.sampling.sampler import MOST_MOMENTS, Sampler
 from memagent.wire.messages import Device
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from memagent import scalars
+from memagent.sampling import scalars
 from memagent.delivery.buffer import Drops, to_columns
 from memagent.errors import SettingError
-from memagent.scalars import ScalarLog
+from memagent.sampling.scalars import ScalarLog
 
 
 class Rows:

@@ -151,7 +151,7 @@ def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(tra
     observers = []
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr("memagent.hooks.oom._observed_cores", [])
+    monkeypatch.setattr("memagent.hooks.oom_observer._observed_cores", [])
     with memagent.attach(model, optimizer):
         step()
         observers[0](0, 2**31, 2**34, 2**20)

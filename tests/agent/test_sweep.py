@@ -10,8 +10,8 @@ import weakref
 import pytest
 import torch
 
-from memagent import sweep
-from memagent.sweep import Sweep
+from memagent.local_forecast import gc_request
+from memagent.local_forecast.gc_request import Sweep
 
 
 class Cycle:
@@ -29,8 +29,8 @@ def clock(monkeypatch):
         now["at"] += now["collecting"]
         return collect()
 
-    monkeypatch.setattr(sweep.time, "monotonic", lambda: now["at"])
-    monkeypatch.setattr(sweep.gc, "collect", timed)
+    monkeypatch.setattr(gc_request.time, "monotonic", lambda: now["at"])
+    monkeypatch.setattr(gc_request.gc, "collect", timed)
     return now
 
 
@@ -90,14 +90,14 @@ def step():
     model(torch.randn(4, 64)).sum().backward()
     optimizer.step()
 
-while run.step < 195 and not sweep.collections:
+while run.step < 195 and not gc_request.collections:
     step()
     Cycle()
     time.sleep(0.02)
 time.sleep(0.5)  # the collector shows the forecaster what is left
 step()
 run.finish()
-print(sweep.collections, risks)
+print(gc_request.collections, risks)
 """
 
 

@@ -12,7 +12,7 @@ from memagent.delivery.http import HttpTransport
 from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import SettingError
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app
 from memagent_server.auth import issue_token

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingError
-from memagent.outlook import risk_of, warning_text
+from memagent.local_forecast.forecast_monitor import risk_of, warning_text
 from memagent.replay import Said, Trace, read_trace, replay
 from memagent.units import format_bytes, parse_bytes
 

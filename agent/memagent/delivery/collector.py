@@ -14,7 +14,7 @@ from memagent.delivery.buffer import Drops, Row, SampleBuffer, to_columns
 from memagent.delivery.draft import Columns, pack_chunk
 from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import encode
 from memagent.wire.columns import Value
 from memagent.wire.messages import Batch, Chunk, Event

@@ -23,7 +23,7 @@ from memagent.delivery.http import UnknownRunError
 from memagent.delivery.parcel import Parcel, Transport
 from memagent.delivery.spool import Spool
 from memagent.errors import DeliveryError, RejectedError
-from memagent.guard import MOST_TOLD, Guard, tell
+from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell
 from memagent.wire.messages import BatchReply
 
 TIMEOUT_S = 15.0

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, backward_test, compiling_test
 

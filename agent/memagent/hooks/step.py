@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memagent.errors import SettingError
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.hooks import Hook
 from memagent.hooks.clock import Clock
 

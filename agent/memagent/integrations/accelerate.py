@@ -21,8 +21,8 @@ from accelerate import Accelerator, PartialState, tracking
 from accelerate.tracking import GeneralTracker
 
 from memagent.attach import make_options
-from memagent.autoattach import AutoAttach
-from memagent.disabled import DisabledRun
+from memagent.integrations.autoattach import AutoAttach
+from memagent.null_run import DisabledRun
 from memagent.hooks.step import unwrap
 from memagent.integrations.logged import numbers_in
 from memagent.settings import Settings

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lightning.pytorch import LightningModule, Trainer
 
-    from memagent.disabled import DisabledRun
+    from memagent.null_run import DisabledRun
     from memagent.run import Run
 
 

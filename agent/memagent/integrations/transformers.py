@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from memagent.disabled import DisabledRun
+    from memagent.null_run import DisabledRun
     from memagent.run import Run
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from memagent.errors import MemagentError
-from memagent.guard import tell
+from memagent.diagnostics.error_guard import tell
 from memagent.live.bottom import Bottom
 from memagent.live.picture import HEIGHT, lines, plain
 from memagent.live.state import Seen

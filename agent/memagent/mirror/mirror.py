@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.guard import tell
+from memagent.diagnostics.error_guard import tell
 from memagent.mirror.point import Point, Window
 from memagent.mirror.trackers import Tracker
-from memagent.outlook import warning_text
+from memagent.local_forecast.forecast_monitor import warning_text
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Risk
 

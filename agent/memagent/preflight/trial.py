@@ -11,7 +11,7 @@ from typing import Any
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import missing_gradients_bytes, missing_state_bytes, predict
 from memagent.hooks.exit import describe_error, status_of
-from memagent.hooks.oom import failure_in
+from memagent.hooks.oom_observer import failure_in
 from memagent.preflight.answer import Name, Need, Preflight, Trial
 from memagent.preflight.peak import PeakWatch
 from memagent.preflight.request import Request

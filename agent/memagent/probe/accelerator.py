@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from memagent.guard import tell
+from memagent.diagnostics.error_guard import tell
 from memagent.probe import Raw
 from memagent.probe.host_limits import physical_memory_bytes
 from memagent.wire.columns import Value

@@ -12,7 +12,7 @@ import os
 import threading
 from typing import Any, Protocol
 
-from memagent.guard import tell
+from memagent.diagnostics.error_guard import tell
 from memagent.probe.nvml_device import MissingError, NvmlDevice, NvmlReading, find_handle
 from memagent.wire.messages import Event
 

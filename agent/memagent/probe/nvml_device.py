@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memagent.guard import tell
+from memagent.diagnostics.error_guard import tell
 from memagent.wire.messages import Event
 
 _EVENTS_A_READING = 32

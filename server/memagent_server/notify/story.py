@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from memagent.paths import roots_of, shown_path
+from memagent.diagnostics.display_paths import roots_of, shown_path
 from memagent_server.compare import autopsy
 from memagent_server.notify.channel import Curve, Saving, Story, Suspect
 from memagent_server.settings import SEVERITIES

@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent.estimator.advice import advice_for_cause
-from memagent.paths import roots_of, shown, shown_frame
+from memagent.diagnostics.display_paths import roots_of, shown, shown_frame
 from memagent_server import auth
 from memagent_server.compare import autopsy, components
 from memagent_server.context import current

@@ -13,7 +13,7 @@ from memagent.delivery.collector import Collector
 from memagent.delivery.file import RunFile, read_frames
 from memagent.delivery.parcel import parcel
 from memagent.delivery.sender import Sender
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch, Event, RunStart

@@ -16,7 +16,7 @@ from memagent.delivery.file import RunFile, read_frames
 from memagent.delivery.http import HttpTransport
 from memagent.delivery.parcel import Parcel, parcel
 from memagent.delivery.sender import Sender
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from memagent.hooks.oom import AllocationFailure, failure_in, watch_failures
+from memagent.hooks.oom_observer import AllocationFailure, failure_in, watch_failures
 
 
 @pytest.fixture

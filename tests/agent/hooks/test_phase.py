@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.hooks.phase import input_size, tensor_shapes, watch_forward
 
 

@@ -93,7 +93,7 @@ def test_each_optimizer_step_is_one_step_with_its_phases(fit, recording):
 
 def test_forward_and_backward_are_told_from_the_optimizer_that_runs_them(fit, recording, monkeypatch):
     """They run inside `optimizer.step(closure)`; what is read says in which phase it was read."""
-    from memagent.sampler import Sampler
+    from memagent.sampling.sampler import Sampler
 
     entered = []
     enter, end = Sampler.enter, Sampler.end_step

@@ -46,7 +46,7 @@ def test_an_unchanged_script_is_counted(under_memagent):
 
 
 def test_the_base_model_is_found_through_its_adapters():
-    from memagent.autoattach import find_models
+    from memagent.integrations.autoattach import find_models
 
     space = {}
     exec(SCRIPT, space)

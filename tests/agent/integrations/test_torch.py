@@ -145,7 +145,7 @@ class TestCheckpointing:
 
     @pytest.mark.parametrize("reentrant", [True, False])
     def test_what_is_recomputed_belongs_to_the_backward(self, recording, monkeypatch, reentrant):
-        from memagent.sampler import Sampler
+        from memagent.sampling.sampler import Sampler
 
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -172,8 +172,8 @@ class TestSteps:
         assert recording().columns()["input_size"] == [None, 32, 64, 32, 64]
 
     def test_an_optimizer_for_each_parameter_stepping_in_the_backward_is_one_step(self, recording, monkeypatch):
-        from memagent import watch
-        from memagent.sampler import Sampler
+        from memagent.hooks import instrumentation
+        from memagent.sampling.sampler import Sampler
 
         model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(20)))
         optimizers = {weight: torch.optim.Adam([weight]) for weight in model.parameters()}
@@ -185,8 +185,8 @@ class TestSteps:
         for weight in model.parameters():
             weight.register_post_accumulate_grad_hook(step)
         measured, entered = [], []
-        measure, enter = watch.by_device, Sampler.enter
-        monkeypatch.setattr(watch, "by_device", lambda *given, **busy: measured.append(1) or measure(*given, **busy))
+        measure, enter = instrumentation.by_device, Sampler.enter
+        monkeypatch.setattr(instrumentation, "by_device", lambda *given, **busy: measured.append(1) or measure(*given, **busy))
         monkeypatch.setattr(Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase))
         with memagent.attach(model, list(optimizers.values())) as run:
             for _ in range(5):
@@ -198,7 +198,7 @@ class TestSteps:
         assert len(measured) < 6 and columns["optimizer_state_bytes"][-1] >= 2 * columns["parameters_bytes"][-1]
 
     def test_a_closure_runs_before_the_optimizer_phase_and_its_result_is_kept(self, net, recording, monkeypatch):
-        from memagent.sampler import Sampler
+        from memagent.sampling.sampler import Sampler
 
         model, optimizer = net
         entered, enter = [], Sampler.enter

@@ -10,7 +10,7 @@ from memagent.preflight.peak import PeakWatch
 from memagent.probe.cuda import CudaProbe
 from memagent.probe.discover import discover
 from memagent.probe.nvml_device import NvmlReading
-from memagent.sampler import Sampler
+from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event
 
 MIB = 2**20

@@ -27,7 +27,7 @@ from memagent.estimator.live import predict
 from memagent.estimator.question import Question
 from memagent.estimator.trace.isolation import Forked, can_fork
 from memagent.estimator.what_if import advise
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from memagent.delivery.buffer import Drops
 from memagent.estimator.estimate import Estimate
-from memagent.identity import Identity
+from memagent.lifecycle.identity import Identity
 from memagent.leaks import Suspect
-from memagent.oom_report import search_sentence
-from memagent.sampler import Sampler
+from memagent.oom.report import search_sentence
+from memagent.sampling.sampler import Sampler
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import Risk
 

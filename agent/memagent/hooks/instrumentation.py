@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import EMPTY, by_device, distinct, state_mark
-from memagent.guard import Guard, tell
+from memagent.diagnostics.error_guard import Guard, tell
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import input_size, watch_compiled, watch_forward
 from memagent.hooks.step import Remove, StepWatch
 from memagent.leaks.holders import Holder, largest
 from memagent.probe.host import HostProbe
-from memagent.sampler import Sampler
+from memagent.sampling.sampler import Sampler
 
 _LOOK_OUTSIDE_AT_STEP = 1
 """A model whose training forward has not been seen by then may be compiled: look for its wrapper. (An evaluation before that, a

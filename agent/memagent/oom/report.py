@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.paths import shown
+from memagent.diagnostics.display_paths import shown
 from memagent.units import format_bytes
 
 Facts = Mapping[str, Any]
@@ -101,7 +101,7 @@ def oom_report(
 
     words: the data of its `oom` event. device: whose memory ran out, by default the first. reading: the newest sample of that device.
     suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. roots:
-    files are shown relative to these (`memagent.paths`). Anything may be missing.
+    files are shown relative to these (`memagent.diagnostics.display_paths`). Anything may be missing.
     """
     suspects = suspects or [
         item for item in _listed(words, "suspects") if isinstance(item, Mapping) and "holder" in item

@@ -9,8 +9,8 @@ from typing import Any
 
 from memagent.delivery.file import SUFFIX
 from memagent.delivery.http import HttpTransport
-from memagent.identity import Identity
-from memagent.options import Options
+from memagent.lifecycle.identity import Identity
+from memagent.lifecycle.options import Options
 from memagent.record import describe_process, host_name, user_name
 from memagent.settings import Settings
 from memagent.wire.messages import Device, RunStart

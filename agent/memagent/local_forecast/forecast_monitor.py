@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from memagent.estimator.advice import advice_for_cause
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
-from memagent.guard import tell
+from memagent.diagnostics.error_guard import tell
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Level, Risk

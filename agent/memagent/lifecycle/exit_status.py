@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memagent.estimator.estimate import Estimate
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.hooks.exit import describe_error, status_of
-from memagent.inquiry import Inquiry
-from memagent.lastwords import LastWords
+from memagent.leaks.monitor import Inquiry
+from memagent.oom.recorder import LastWords
 from memagent.mirror import Mirror
-from memagent.sampler import Sampler
+from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event, FinalStatus
 
 

@@ -13,12 +13,12 @@ from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.live import missing_state_bytes
 from memagent.forecast import Forecast, Hints
-from memagent.guard import Guard, tell
-from memagent.outlook import Outlook
+from memagent.diagnostics.error_guard import Guard, tell
+from memagent.local_forecast.forecast_monitor import Outlook
 from memagent.preflight import Preflight, Request, try_out
 from memagent.probe import Probe
-from memagent.sampler import Sampler
-from memagent.sweep import Sweep
+from memagent.sampling.sampler import Sampler
+from memagent.local_forecast.gc_request import Sweep
 from memagent.wire.messages import Device, Event, Risk
 
 _SAID_IN_CONFIG = ("epoch_steps", "max_input_size")

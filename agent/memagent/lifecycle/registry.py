@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from memagent.errors import SettingError
-from memagent.guard import tell
-from memagent.identity import Identity, identify
-from memagent.livefeed import feed_live
+from memagent.diagnostics.error_guard import tell
+from memagent.lifecycle.identity import Identity, identify
+from memagent.live.publisher import feed_live
 from memagent.mirror import Tracker, open_trackers, requested
-from memagent.options import Options
+from memagent.lifecycle.options import Options
 from memagent.run import Run
 from memagent.settings import Settings
 

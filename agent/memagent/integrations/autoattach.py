@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.components import distinct
-from memagent.guard import Guard
+from memagent.diagnostics.error_guard import Guard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
-from memagent.launch import newest_run, start_run
-from memagent.options import Options
+from memagent.lifecycle.registry import newest_run, start_run
+from memagent.lifecycle.options import Options
 from memagent.run import Run
 from memagent.settings import Settings
 

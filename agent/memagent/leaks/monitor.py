@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memagent.guard import Guard, tell
-from memagent.identity import Identity
+from memagent.diagnostics.error_guard import Guard, tell
+from memagent.lifecycle.identity import Identity
 from memagent.leaks import Diagnosis, Finder, Suspect, viewer
 from memagent.leaks.creep import Creep
 from memagent.leaks.held import Held, frame_text
-from memagent.oom_report import rate_text
-from memagent.paths import roots_of, shown_path
+from memagent.oom.report import rate_text
+from memagent.diagnostics.display_paths import roots_of, shown_path
 from memagent.record.git import find_repository
-from memagent.sampler import Sampler
+from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
 

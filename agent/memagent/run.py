@@ -18,8 +18,8 @@ from msgspec import structs
 
 from memagent.delivery.buffer import Drops
 from memagent.delivery.collector import Collector
-from memagent.delivery.file import SUFFIX, RunFile
-from memagent.delivery.parcel import parcel
+from memagent.delivery.run_file import SUFFIX, RunFile
+from memagent.delivery.envelope import parcel
 from memagent.delivery.sender import Sender
 from memagent.lifecycle.exit_status import Endings
 from memagent.errors import SettingError

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Trace:
-    """`columns` are samples as `memagent.forecast.feed` takes them, one row a step. Sizes in bytes.
+    """`columns` are samples as `memagent.forecast.replay_columns` takes them, one row a step. Sizes in bytes.
 
     `death` is the step that died, one after the last row, or None for a run that lived. `trending` runs die of something that grows.
     `options` go to the forecaster. `garbage` is what a garbage collection would free at each row.

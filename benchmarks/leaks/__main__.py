@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 import benchmarks.leaks
-from memagent.leaks import Diagnosis, Finder, census, graphs
+from memagent.leaks import Diagnosis, Finder, census
+from memagent.leaks import autograd_graphs
 
 OBJECTS, OBJECTS_QUICK = (0, 300_000, 1_000_000, 2_000_000), (0, 300_000)
 REPEATS, REPEATS_QUICK = 15, 5
@@ -42,7 +43,7 @@ def measure(count: int, repeats: int) -> dict[str, float | int]:
         objects = len(gc.get_objects())
         bare = _timed(_pass, repeats)
         taken = _timed(lambda: census.take(0, census.live_tensors()), repeats)
-        graph = _timed(lambda: graphs.count(census.live_tensors()), repeats)
+        graph = _timed(lambda: autograd_graphs.count(census.live_tensors()), repeats)
         diagnoses = [_diagnosis() for _ in range(max(3, repeats // 3))]
     finally:
         ballast.clear()

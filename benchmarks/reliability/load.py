@@ -15,9 +15,9 @@ from types import TracebackType
 from benchmarks.reliability.truth import ROWS, STREAMS, batch_of
 from memagent.delivery import sender as delivery
 from memagent.delivery.buffer import Drops
-from memagent.delivery.file import RunFile
-from memagent.delivery.http import HttpTransport
-from memagent.delivery.parcel import Parcel, Transport, parcel
+from memagent.delivery.run_file import RunFile
+from memagent.delivery.transport import HttpTransport
+from memagent.delivery.envelope import Parcel, Transport, parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import DeliveryError, RejectedError
 from memagent.diagnostics.error_guard import Guard

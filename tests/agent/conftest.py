@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memagent.delivery.file import read_frames
+from memagent.delivery.run_file import read_frames
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch, Event, Finish, PredictionMessage, RunStart, SnapshotMessage

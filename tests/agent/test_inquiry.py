@@ -12,7 +12,7 @@ import torch
 
 import memagent
 from memagent.forecast import Forecast
-from memagent.leaks.history import HistoryWindow
+from memagent.leaks.detectors.allocator_history import HistoryWindow
 from memagent.diagnostics.display_paths import shown_path
 from memagent.wire.messages import BatchReply, Command
 
@@ -215,7 +215,7 @@ def test_a_look_that_fails_at_the_death_leaves_the_last_words(watched, recording
     run._suspect(Forecast(step=5, level="notice", cause="leak"))
     trainer.train(10)
     run.guard.raise_errors = False
-    monkeypatch.setattr("memagent.leaks.tensors.diagnose", _no_memory)
+    monkeypatch.setattr("memagent.leaks.detectors.tensors.diagnose", _no_memory)
     run.fail_with(MemoryError("no"))
     [words] = [event.data for event in recording().events if event.kind == "oom"]
     assert words["suspect_search"] == {"why_not": "looking for it failed"}

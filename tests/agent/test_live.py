@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
-from memagent.live.picture import HEIGHT, lines, plain
+from memagent.live.render import HEIGHT, lines, plain
 from memagent.live.state import Seen
 
 GIB = 2**30
@@ -184,7 +184,7 @@ def test_without_a_terminal_there_are_plain_lines(tmp_path):
 
 def test_it_says_what_to_install(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text("")
-    monkeypatch.setattr("memagent.live.beside.find_spec", lambda _: None)
+    monkeypatch.setattr("memagent.live.supervisor.find_spec", lambda _: None)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(["run", "--live", str(tmp_path / "train.py")]) == 1
     assert "pip install 'memagent[live]'" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 import memagent
 from memagent.errors import SettingError
 from memagent.mirror import Mirror, Point, open_trackers, requested
-from memagent.mirror.point import Window, merged
+from memagent.mirror.aggregate import Window, merged
 from memagent.mirror.wandb import MOST_WAITING, WandbTracker
 from memagent.wire.messages import Device, Risk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import memagent
-from memagent.leaks.history import HistoryWindow
+from memagent.leaks.detectors.allocator_history import HistoryWindow
 
 FRAMES = [{"filename": "/home/ana/train.py", "line": 88, "name": "train_epoch"}]
 SNAPSHOT = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import memagent
-from memagent.delivery.file import read_frames
+from memagent.delivery.run_file import read_frames
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memagent.leaks import Finder, viewer
-from memagent.leaks.history import flame, is_recording
+from memagent.leaks.detectors.allocator_history import flame, is_recording
 from memagent.wire.messages import VIEWER_BYTES
 
 pytestmark = pytest.mark.gpu

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.file import RunFile
-from memagent.delivery.http import HttpTransport
-from memagent.delivery.parcel import parcel
+from memagent.delivery.run_file import RunFile
+from memagent.delivery.transport import HttpTransport
+from memagent.delivery.envelope import parcel
 from memagent.delivery.sender import Sender
 from memagent.errors import SettingError
 from memagent.diagnostics.error_guard import Guard

@@ -103,7 +103,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(start_ser
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
 @pytest.mark.long  # the demo shows most of it in each run of the suite
 def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
-    from memagent.demo.receiver import SlackReceiver
+    from memagent.demo.fake_slack import SlackReceiver
 
     with SlackReceiver() as slack:
         server = start_server(environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url, "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1"})

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from memagent.demo.receiver import SlackReceiver
+from memagent.demo.fake_slack import SlackReceiver
 from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart

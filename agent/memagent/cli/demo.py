@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.demo import stage, story
-from memagent.demo.receiver import SlackReceiver
+from memagent.demo import processes
+from memagent.demo import summary
+from memagent.demo.fake_slack import SlackReceiver
 from memagent.errors import MemagentError, SettingError
 from memagent.units import format_bytes, parse_bytes
 
@@ -44,11 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.steps < 1:
         raise SettingError(f"--steps is {arguments.steps}: give 1 or more")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that server and trainings end with the demo
-    on_gpu = stage.has_gpu()
+    on_gpu = processes.has_gpu()
     if not on_gpu and not sys.platform.startswith("linux"):
         raise MemagentError("without a GPU the demo needs Linux: this system enforces no memory limit on a process")
     with SlackReceiver() as slack, _folder(is_kept=arguments.keep or arguments.json) as folder:
-        server = stage.Server(folder, slack.url)
+        server = processes.Server(folder, slack.url)
         server.start()
         try:
             return _play(arguments, server, slack, limit_bytes, on_gpu)
@@ -70,30 +71,30 @@ def _folder(*, is_kept: bool) -> Iterator[Path]:
 
 
 def _play(
-    arguments: argparse.Namespace, server: stage.Server, slack: SlackReceiver, limit_bytes: int, on_gpu: bool
+    arguments: argparse.Namespace, server: processes.Server, slack: SlackReceiver, limit_bytes: int, on_gpu: bool
 ) -> int:
     suffix = secrets.token_hex(2)
     healthy_id, leaking_id = f"healthy-{suffix}", f"leaking-{suffix}"
     where = "the GPU" if on_gpu else "the CPU"
     _say(f"server on {server.url}; training on {where} under a limit of {format_bytes(limit_bytes)}")
     _say(f"healthy: {arguments.steps} steps")
-    train = functools.partial(stage.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_quote)
+    train = functools.partial(processes.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_quote)
     train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps)
     _say(f"leaking ({arguments.leak}): until it dies")
     ended = train("leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps)
     _settle(server, leaking_id)
-    healthy = story.read_healthy(server, healthy_id)
-    leaking = story.read_leaking(server, leaking_id, ended, slack.messages)
+    healthy = summary.read_healthy(server, healthy_id)
+    leaking = summary.read_leaking(server, leaking_id, ended, slack.messages)
     if arguments.json:
-        print(json.dumps(story.to_json(healthy, leaking, server)), flush=True)
+        print(json.dumps(summary.to_json(healthy, leaking, server)), flush=True)
     else:
-        print(story.tell_story(healthy, leaking, server), flush=True)
+        print(summary.tell_story(healthy, leaking, server), flush=True)
     if arguments.keep:
         _keep(server)
-    return 0 if story.holds(healthy, leaking) else 1
+    return 0 if summary.holds(healthy, leaking) else 1
 
 
-def _settle(server: stage.Server, run_id: str) -> None:
+def _settle(server: processes.Server, run_id: str) -> None:
     """Wait until the run has ended for the server too, and no alert of it is open."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
@@ -104,7 +105,7 @@ def _settle(server: stage.Server, run_id: str) -> None:
         time.sleep(0.25)
 
 
-def _keep(server: stage.Server) -> None:
+def _keep(server: processes.Server) -> None:
     _say(f"the server stays up on {server.url} until Ctrl-C; its database is {server.database}")
     try:
         while server.process.poll() is None:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 
 from memagent.doctor import examine
-from memagent.doctor.finding import Finding
+from memagent.doctor.check import Finding
 
 _COLOURS = {"ok": "32", "warning": "33", "problem": "31"}
 

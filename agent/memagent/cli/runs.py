@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from memagent.cli import say
-from memagent.delivery.query import ask
-from memagent.delivery.recorded import recorded_runs
+from memagent.delivery.client import ask
+from memagent.delivery.local_runs import recorded_runs
 from memagent.errors import DeliveryError, SettingError
 from memagent.settings import Settings
 from memagent.units import format_bytes, format_duration

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memagent.cli import say
 from memagent.cli.progress import Progress
-from memagent.delivery.http import HttpTransport
+from memagent.delivery.transport import HttpTransport
 from memagent.delivery.upload import SYNCED, Upload, find_files, upload
 from memagent.errors import SettingError
 from memagent.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from memagent import __version__
-from memagent.delivery.query import reason_of
+from memagent.delivery.client import reason_of
 from memagent.errors import DeliveryError
 
 SILENCE_S = 60.0

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.file import RunFile
-from memagent.delivery.http import UnknownRunError
-from memagent.delivery.parcel import Parcel, Transport
+from memagent.delivery.run_file import RunFile
+from memagent.delivery.transport import UnknownRunError
+from memagent.delivery.envelope import Parcel, Transport
 from memagent.delivery.spool import Spool
 from memagent.errors import DeliveryError, RejectedError
 from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell

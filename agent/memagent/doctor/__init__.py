@@ -10,16 +10,19 @@ import threading
 import time
 from collections.abc import Mapping
 
-from memagent.doctor import device, folder, given, host, nvml, server, software
-from memagent.doctor.finding import DEADLINE_S, Check, Finding, Patient, warning
+from memagent.doctor import device, host, nvml, server
+from memagent.doctor import data_dir
+from memagent.doctor import configuration
+from memagent.doctor import versions
+from memagent.doctor.check import DEADLINE_S, Check, Finding, Patient, warning
 
 CHECKS: dict[str, Check] = {
-    "software": software.check,
-    "settings": given.check,
+    "software": versions.check,
+    "settings": configuration.check,
     "torch": device.check,
     "nvml": nvml.check,
     "host": host.check,
-    "folder": folder.check,
+    "folder": data_dir.check,
     "server": server.check,
 }
 
@@ -28,7 +31,7 @@ def examine(
     environ: Mapping[str, str], *, checks: Mapping[str, Check] = CHECKS, deadline_s: float = DEADLINE_S
 ) -> dict[str, list[Finding]]:
     """Findings by check, in the order of `checks`. Never raises, and returns soon after `deadline_s` whatever hangs."""
-    patient = Patient(environ, given.usable_settings(environ))
+    patient = Patient(environ, configuration.usable_settings(environ))
     found: dict[str, list[Finding]] = {name: [] for name in checks}
     threads = {
         name: threading.Thread(target=_run, args=(check, patient, found[name]), name=f"doctor-{name}", daemon=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memagent.doctor.finding import DEADLINE_S, Finding, Patient, ok, problem, warning
+from memagent.doctor.check import DEADLINE_S, Finding, Patient, ok, problem, warning
 from memagent.units import format_bytes
 
 OLDEST = (2, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Finding, Patient, ok, problem, warning
 from memagent.probe.host_limits import Usage, limits
 from memagent.units import GIB, MIB, format_bytes
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memagent.doctor.device import has_nvidia_driver
-from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Finding, Patient, ok, problem, warning
 from memagent.probe.nvml import begin
 from memagent.probe.nvml_device import MissingError
 from memagent.units import format_bytes

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 
 from memagent import __version__
-from memagent.delivery.query import Answer, ask
-from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.delivery.client import Answer, ask
+from memagent.doctor.check import Finding, Patient, ok, problem, warning
 from memagent.errors import DeliveryError
 
 _SKEW_S = 5.0

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.answer import Cause, Forecast, Level
-from memagent.forecast.garbage import GarbageCheck, GcProbe
-from memagent.forecast.reach import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Reach, reach
-from memagent.forecast.series import StepClock
+from memagent.forecast.types import Cause, Forecast, Level
+from memagent.forecast.gc_check import GarbageCheck, GcProbe
+from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Reach, reach
+from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, reading
-from memagent.forecast.steady import Steady
+from memagent.forecast.hysteresis import Steady
 from memagent.forecast.trend import Trend
 
 CRITICAL_S = 120.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memagent.forecast.forecaster import Forecaster
-from memagent.forecast.garbage import GcProbe
+from memagent.forecast.gc_check import GcProbe
 
 _SIZES = ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes")
 _NUMBERS = ("total_steps", "epoch_steps", "max_input_size")

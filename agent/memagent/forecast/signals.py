@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.answer import Cause
-from memagent.forecast.kept import Kept
-from memagent.forecast.series import Excess
+from memagent.forecast.types import Cause
+from memagent.forecast.input_high_water import Kept
+from memagent.forecast.running_statistics import Excess
 from memagent.forecast.tail import Tail
-from memagent.forecast.trail import Trail
+from memagent.forecast.bucketed_series import Trail
 from memagent.forecast.trend import Trend, find_trend
 
 TRIFLE = 0.003

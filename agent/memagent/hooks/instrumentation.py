@@ -16,7 +16,7 @@ from memagent.diagnostics.error_guard import Guard, tell
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import input_size, watch_compiled, watch_forward
 from memagent.hooks.step import Remove, StepWatch
-from memagent.leaks.holders import Holder, largest
+from memagent.leaks.largest_tensors import Holder, largest
 from memagent.probe.host import HostProbe
 from memagent.sampling.sampler import Sampler
 

@@ -24,7 +24,7 @@ from memagent.attach import make_options
 from memagent.integrations.autoattach import AutoAttach
 from memagent.null_run import DisabledRun
 from memagent.hooks.step import unwrap
-from memagent.integrations.logged import numbers_in
+from memagent.integrations.metrics_filter import numbers_in
 from memagent.settings import Settings
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import torch
 
 from memagent.attach import attach
 from memagent.errors import MemagentError
-from memagent.integrations.logged import numbers_in
+from memagent.integrations.metrics_filter import numbers_in
 
 try:
     from lightning.pytorch import Callback

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 
 from memagent.attach import attach
-from memagent.integrations.logged import numbers_in
+from memagent.integrations.metrics_filter import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

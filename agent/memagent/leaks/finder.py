@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from memagent.leaks import lines
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.diagnose import LONGEST_S
-from memagent.leaks.history import HistoryWindow
-from memagent.leaks.host import HostWindow
+from memagent.leaks import source_lines
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.diagnosis import LONGEST_S
+from memagent.leaks.detectors.allocator_history import HistoryWindow
+from memagent.leaks.detectors.host_memory import HostWindow
 from memagent.leaks.suspect import Diagnosis, Suspect
-from memagent.leaks.tensors import TensorWindow
-from memagent.leaks.window import Window
-from memagent.leaks.workers import WorkerWindow
+from memagent.leaks.detectors.tensors import TensorWindow
+from memagent.leaks.detectors.base import Window
+from memagent.leaks.detectors.loader_workers import WorkerWindow
 
 WINDOW = 20
 LONGEST_PAUSE_S = 0.9
@@ -135,7 +135,7 @@ class Finder:
         for window in opened:
             window.close()
         if opened:
-            lines.forget()
+            source_lines.forget()
 
     def _begin(self, step: int) -> None:
         self._open, self._wanted = self._wanted, ()

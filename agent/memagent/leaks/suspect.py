@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from memagent.leaks.held import Held
+from memagent.leaks.stack_allocations import Held
 
 Method = Literal["census", "history", "host"]
 """Tensors counted; the CUDA allocator's stacks; stacks of Python's own allocations."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memagent.delivery.file import SUFFIX
-from memagent.delivery.http import HttpTransport
+from memagent.delivery.run_file import SUFFIX
+from memagent.delivery.transport import HttpTransport
 from memagent.lifecycle.identity import Identity
 from memagent.lifecycle.options import Options
 from memagent.record import describe_process, host_name, user_name

@@ -8,6 +8,6 @@
 4. Where stderr is no terminal, a plain line comes every few seconds.
 """
 
-from memagent.live.beside import run_beside
+from memagent.live.supervisor import run_beside
 
 __all__ = ["run_beside"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from memagent.estimator.advice import advice_for_cause
 from memagent.estimator.estimate import Estimate
-from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
+from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, watched
+from memagent.forecast import replay_columns
 from memagent.diagnostics.error_guard import tell
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value

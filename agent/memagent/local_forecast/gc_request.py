@@ -1,7 +1,7 @@
 """Collects garbage on the training thread, when a forecaster suspects a leak: what falls then was none.
 
 1. The forecaster asks on a thread of ours and does not wait: the floor in the samples after the next step is the answer (rule 3 of
-   `memagent.forecast.garbage`).
+   `memagent.forecast.gc_check`).
 2. It is done at the next step boundary, on the thread that trains, and never while a CUDA graph is captured there: freeing a tensor then
    would end the capture with an error. The boundary after serves as well.
 3. The first one is free, for it stands against waking somebody up; further ones wait until all of them together are less than a

@@ -7,7 +7,7 @@
 """
 
 from memagent.mirror.mirror import Mirror
-from memagent.mirror.point import Point
+from memagent.mirror.aggregate import Point
 from memagent.mirror.trackers import TRACKERS, Tracker, open_trackers, requested
 
 __all__ = ["TRACKERS", "Mirror", "Point", "Tracker", "open_trackers", "requested"]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from memagent.errors import SettingError
-from memagent.mirror.point import Point
+from memagent.mirror.aggregate import Point
 
 PACKAGE = "mlflow"
 _PREFIX = "memagent/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from memagent.mirror.point import Point
+from memagent.mirror.aggregate import Point
 
 PACKAGE = "tensorboard"
 _PREFIX = "memagent/"

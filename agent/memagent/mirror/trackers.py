@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from memagent.errors import SettingError
 from memagent.mirror import mlflow, tensorboard, wandb
-from memagent.mirror.point import Point
+from memagent.mirror.aggregate import Point
 
 
 class Tracker(Protocol):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from memagent.errors import SettingError
-from memagent.mirror.point import Point, merged
+from memagent.mirror.aggregate import Point, merged
 
 PACKAGE = "wandb"
 MOST_WAITING = 500

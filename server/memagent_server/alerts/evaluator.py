@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from memagent.errors import WireError
 from memagent.forecast import Hints
-from memagent.forecast.feed import WATCHED
+from memagent.forecast.replay_columns import WATCHED
 from memagent_server.alerts.decisions import Decided, Scribe
 from memagent_server.alerts.endings import Ends, end_alerts
 from memagent_server.alerts.hints import Told, beside, listen

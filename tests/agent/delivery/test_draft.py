@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.delivery.draft import merge_drafts
+from memagent.delivery.partial_batch import merge_drafts
 from memagent.wire.codec import decode, encode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch, Chunk, Event

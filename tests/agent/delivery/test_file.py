@@ -10,8 +10,8 @@ import textwrap
 
 import pytest
 
-from memagent.delivery.file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
-from memagent.delivery.parcel import parcel
+from memagent.delivery.run_file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
+from memagent.delivery.envelope import parcel
 from memagent.errors import WireError
 from memagent.wire.codec import decode, encode
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
@@ -175,8 +175,8 @@ def test_a_new_program_does_not_inherit_it(tmp_path, start):
     code = f"""
         import os, subprocess, sys
         from pathlib import Path
-        from memagent.delivery.file import RunFile
-        from memagent.delivery.parcel import parcel
+        from memagent.delivery.run_file import RunFile
+        from memagent.delivery.envelope import parcel
         from memagent.wire.messages import Batch, RunStart
         file = RunFile(Path({str(path)!r}), parcel("r", RunStart(run_id="r")))
         file.append(parcel("r", Batch(seq=0)))
@@ -201,8 +201,8 @@ def test_a_full_disk_leaves_no_half_frame_and_the_next_one_fits(tmp_path):
     code = f"""
         import resource, signal
         from pathlib import Path
-        from memagent.delivery.file import RunFile, read_frames, unread_bytes
-        from memagent.delivery.parcel import parcel
+        from memagent.delivery.run_file import RunFile, read_frames, unread_bytes
+        from memagent.delivery.envelope import parcel
         from memagent.wire.messages import Batch, RunStart
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         file = RunFile(Path({str(tmp_path / "run")!r}), parcel("r", RunStart(run_id="r")))

@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.file import RunFile, read_frames
-from memagent.delivery.http import HttpTransport
-from memagent.delivery.parcel import Parcel, parcel
+from memagent.delivery.run_file import RunFile, read_frames
+from memagent.delivery.transport import HttpTransport
+from memagent.delivery.envelope import Parcel, parcel
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import decode

@@ -15,9 +15,11 @@ from types import SimpleNamespace
 import pytest
 
 from memagent.cli import main
-from memagent.delivery.query import Answer
-from memagent.doctor import CHECKS, device, examine, folder, given, host, nvml, server
-from memagent.doctor.finding import Patient, ok
+from memagent.delivery.client import Answer
+from memagent.doctor import CHECKS, device, examine, host, nvml, server
+from memagent.doctor import data_dir
+from memagent.doctor import configuration
+from memagent.doctor.check import Patient, ok
 from memagent.settings import Settings
 
 GIB = 2**30
@@ -30,7 +32,7 @@ def levels(findings) -> list[str]:
 
 
 def patient(**environ: str) -> Patient:
-    return Patient(environ, given.usable_settings(environ))
+    return Patient(environ, configuration.usable_settings(environ))
 
 
 def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
@@ -52,14 +54,14 @@ def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
 
 
 def test_every_setting_that_is_wrong_is_named_and_the_rest_is_used():
-    findings = list(given.check(patient(MEMAGENT_EVRY="3", MEMAGENT_EVERY="x", MEMAGENT_PROJECT="mine")))
+    findings = list(configuration.check(patient(MEMAGENT_EVRY="3", MEMAGENT_EVERY="x", MEMAGENT_PROJECT="mine")))
     assert levels(findings) == ["problem", "problem"]
     assert "did you mean MEMAGENT_EVERY" in findings[0].text
-    assert given.usable_settings({"MEMAGENT_EVERY": "x", "MEMAGENT_PROJECT": "mine"}).project == "mine"
+    assert configuration.usable_settings({"MEMAGENT_EVERY": "x", "MEMAGENT_PROJECT": "mine"}).project == "mine"
 
 
 def test_a_secret_is_never_shown():
-    assert "hunter2" not in str(list(given.check(patient(MEMAGENT_TOKEN="hunter2"))))
+    assert "hunter2" not in str(list(configuration.check(patient(MEMAGENT_TOKEN="hunter2"))))
 
 
 @pytest.mark.parametrize(
@@ -133,10 +135,10 @@ def test_host_memory_is_judged_by_its_smallest_limit():
 
 def test_a_folder_that_cannot_be_written_is_a_problem_and_none_is_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    findings = list(folder.check(patient(MEMAGENT_DIR=str(tmp_path / "file" / "runs"))))
+    findings = list(data_dir.check(patient(MEMAGENT_DIR=str(tmp_path / "file" / "runs"))))
     assert levels(findings) == ["problem"]
-    assert folder.judge_space(tmp_path, 10).level == "problem"
-    list(folder.check(patient(MEMAGENT_DIR=str(tmp_path / "new"))))
+    assert data_dir.judge_space(tmp_path, 10).level == "problem"
+    list(data_dir.check(patient(MEMAGENT_DIR=str(tmp_path / "new"))))
     assert not (tmp_path / "new").exists()
 
 
@@ -146,9 +148,9 @@ def test_files_that_wait_are_a_warning_where_there_is_a_server(tmp_path: Path, t
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()
-        busy = list(folder.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
-    kept = list(folder.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
-    waiting = list(folder.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"], MEMAGENT_SERVER="http://127.0.0.1:1")))
+        busy = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
+    kept = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
+    waiting = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"], MEMAGENT_SERVER="http://127.0.0.1:1")))
     assert (len(busy), levels(kept), levels(waiting)) == (1, ["ok", "ok"], ["ok", "warning"])
     assert waiting[1].advice == "memagent sync"
 

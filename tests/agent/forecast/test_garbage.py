@@ -1,11 +1,11 @@
-"""What is asked before a leak pages: one test for each rule of the contract in `memagent.forecast.garbage`."""
+"""What is asked before a leak pages: one test for each rule of the contract in `memagent.forecast.gc_check`."""
 
 from __future__ import annotations
 
 import pytest
 
 from memagent.forecast import Forecaster, later
-from memagent.forecast.garbage import ASK_EVERY, PATIENCE_S, GarbageCheck
+from memagent.forecast.gc_check import ASK_EVERY, PATIENCE_S, GarbageCheck
 
 GIB = 2**30
 LIMIT = 40 * GIB

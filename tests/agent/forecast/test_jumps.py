@@ -1,10 +1,10 @@
-"""Growth by few jumps: one test for each rule of `memagent.forecast.jumps`."""
+"""Growth by few jumps: one test for each rule of `memagent.forecast.step_growth`."""
 
 from __future__ import annotations
 
 import random
 
-from memagent.forecast.jumps import Jumps
+from memagent.forecast.step_growth import Jumps
 
 NONE = Jumps()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.forecast import made, recorded
-from memagent.forecast import Forecaster, later, memory
-from memagent.forecast.feed import feed
+from memagent.forecast import Forecaster, later
+from memagent.forecast import state
+from memagent.forecast.replay_columns import feed
 
 
 def forecasts(trace, *, stops: bool) -> list:
@@ -18,7 +19,7 @@ def forecasts(trace, *, stops: bool) -> list:
         first, last = rows * part // parts, rows * (part + 1) // parts
         told += feed(forecaster, {name: values[first:last] for name, values in trace.columns.items()})
         if stops:
-            forecaster = memory.recall(memory.remember(forecaster))
+            forecaster = state.recall(state.remember(forecaster))
     return told
 
 
@@ -34,16 +35,16 @@ def test_a_state_is_small():
     trace = max(recorded.traces(), key=lambda trace: len(trace.columns["step"]))
     forecaster = Forecaster(trace.limit_bytes)
     list(feed(forecaster, trace.columns))
-    assert len(memory.remember(forecaster)) < 10_000
+    assert len(state.remember(forecaster)) < 10_000
 
 
 def test_what_other_code_wrote_is_refused(monkeypatch):
-    state = memory.remember(Forecaster(2**30))
-    assert memory.recall(state).limit_bytes == 2**30
-    monkeypatch.setattr(memory, "_digest", lambda: b"another version!")
-    assert memory.recall(state) is None
+    state = state.remember(Forecaster(2**30))
+    assert state.recall(state).limit_bytes == 2**30
+    monkeypatch.setattr(state, "_digest", lambda: b"another version!")
+    assert state.recall(state) is None
 
 
 def test_a_probe_of_the_callers_own_cannot_be_kept():
     with pytest.raises(TypeError, match="cannot be remembered"):
-        memory.remember(Forecaster(2**30, gc_probe=lambda: None))
+        state.remember(Forecaster(2**30, gc_probe=lambda: None))

@@ -1,4 +1,4 @@
-"""How far growth is believed: one test for each rule of `memagent.forecast.reach`."""
+"""How far growth is believed: one test for each rule of `memagent.forecast.projection`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.forecast.reach import LAST_STEPS, LAST_STEPS_OF_INPUT, LATER, PAGE_AHEAD, reach
+from memagent.forecast.projection import LAST_STEPS, LAST_STEPS_OF_INPUT, LATER, PAGE_AHEAD, reach
 from memagent.forecast.trend import Trend
 
 LINE = Trend(

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.forecast import Forecast, Forecaster, feed, later
-from memagent.forecast.answer import LEVELS
-from memagent.forecast.feed import READINGS
+from memagent.forecast import Forecast, Forecaster, later
+from memagent.forecast import replay_columns
+from memagent.forecast.types import LEVELS
+from memagent.forecast.replay_columns import READINGS
 
 GIB = 2**30
 LIMIT = 40 * GIB

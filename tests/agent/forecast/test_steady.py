@@ -1,9 +1,9 @@
-"""What is told changes only when it means it: one test for each rule of `memagent.forecast.steady`."""
+"""What is told changes only when it means it: one test for each rule of `memagent.forecast.hysteresis`."""
 
 from __future__ import annotations
 
-from memagent.forecast.answer import Forecast
-from memagent.forecast.steady import CALM, Steady
+from memagent.forecast.types import Forecast
+from memagent.forecast.hysteresis import CALM, Steady
 
 
 def answer(step: int, level="warning", eta: float | None = 1000.0, cause="leak") -> Forecast:

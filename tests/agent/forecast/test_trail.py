@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.trail import MOST_BUCKETS, Trail
+from memagent.forecast.bucketed_series import MOST_BUCKETS, Trail
 
 
 def filled(values, keep=min) -> Trail:

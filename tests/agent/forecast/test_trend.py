@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from memagent.forecast.line import Lines
+from memagent.forecast.regression import Lines
 from memagent.forecast.trend import find_trend, growth_in, steps_until
 
 TRIFLE = 1.0

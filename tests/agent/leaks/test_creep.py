@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memagent.leaks.creep import BLOCK, IN_A_ROW, Creep
+from memagent.leaks.slow_growth import BLOCK, IN_A_ROW, Creep
 
 MIB = 2**20
 

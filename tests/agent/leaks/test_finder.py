@@ -12,10 +12,11 @@ import weakref
 import pytest
 import torch
 
-from memagent.leaks import Budget, Finder, Suspect, find, fix_for, lines
-from memagent.leaks.deadline import Deadline
+from memagent.leaks import Budget, Finder, Suspect, find, fix_for
+from memagent.leaks import source_lines
+from memagent.leaks.time_budget import Deadline
 from memagent.leaks.suspect import KINDS
-from memagent.leaks.window import Window
+from memagent.leaks.detectors.base import Window
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_it_leaves_no_references_behind():
     gone = [weakref.ref(tensor) for tensor in keeper.kept]
     del watched, keeper
     assert not any(reference() is not None for reference in gone)
-    assert lines.tree.cache_info().currsize == 0
+    assert source_lines.tree.cache_info().currsize == 0
 
 
 def test_the_variables_of_a_running_function_live_no_longer_than_it_wants():

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from memagent.leaks import find, viewer
-from memagent.leaks.history import difference, flame, folded, held_by_stack, suspects
+from memagent.leaks.detectors.allocator_history import difference, flame, folded, held_by_stack, suspects
 
 SCRIPT = "/home/someone/train.py"
 TORCH = "/usr/lib/python3/site-packages/torch/nn/functional.py"

@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from memagent.leaks.holders import largest
+from memagent.leaks.largest_tensors import largest
 
 
 class Net(torch.nn.Module):

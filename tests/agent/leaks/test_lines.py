@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from memagent.leaks.lines import GROWS, PASSES, SETS, Scope, growing, is_hook
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, Scope, growing, is_hook
 
 GROWING = {
     "append": ("kept", "kept = []\nfor x in xs:\n    kept.append(x)  #!\n"),

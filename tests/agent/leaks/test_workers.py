@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from memagent.leaks.workers import bytes_per_step, holders, private_bytes_by_worker
+from memagent.leaks.detectors.loader_workers import bytes_per_step, holders, private_bytes_by_worker
 
 
 class Names(Dataset):

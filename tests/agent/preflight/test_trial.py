@@ -15,7 +15,7 @@ import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.preflight import Request, try_out
 from memagent.preflight.peak import PeakWatch
-from memagent.preflight.work import sharded
+from memagent.preflight.tasks import sharded
 from memagent.probe.host import HostProbe
 
 MIB = 2**20

@@ -11,7 +11,8 @@ import textwrap
 import pytest
 from sqlalchemy import func, select
 
-from memagent.forecast import Hints, memory
+from memagent.forecast import Hints
+from memagent.forecast import state
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
@@ -167,7 +168,7 @@ def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(bench, m
     bench.worker.evaluate()
     stayed, bench.worker = bench.worker, bench.new_worker()
     if not same_code:
-        monkeypatch.setattr(memory, "_digest", lambda: b"another version!")
+        monkeypatch.setattr(state, "_digest", lambda: b"another version!")
     read = []
     monkeypatch.setattr(
         evaluator, "begin_watch", lambda *given, **named: read.append(1) or begin_watch(*given, **named)

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from memagent.delivery.file import read_frames, try_lock
+from memagent.delivery.run_file import read_frames, try_lock
 from memagent.delivery.upload import Upload, find_files
 from memagent.errors import WireError
 from memagent.wire.codec import decode

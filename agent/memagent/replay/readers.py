@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from memagent.delivery.file import SUFFIX, read_frames
+from memagent.delivery.run_file import SUFFIX, read_frames
 from memagent.errors import SettingError, WireError
 from memagent.forecast import Hints
 from memagent.replay.trace import Piece, Trace

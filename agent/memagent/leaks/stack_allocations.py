@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.leaks.scopes import is_script
+from memagent.leaks.user_code import is_script
 
 Frame = tuple[str, int, str]
 """file, line, function; the function is empty where it is unknown"""

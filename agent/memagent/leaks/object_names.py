@@ -15,7 +15,7 @@ from itertools import pairwise
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
-from memagent.leaks.scopes import Scopes, is_script, is_script_class, local_values, main_file, namespace
+from memagent.leaks.user_code import Scopes, is_script, is_script_class, local_values, main_file, namespace
 
 _LONG = 1_000_000
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from memagent.errors import MemagentError
 from memagent.diagnostics.error_guard import tell
-from memagent.live.bottom import Bottom
-from memagent.live.picture import HEIGHT, lines, plain
+from memagent.live.status_area import Bottom
+from memagent.live.render import HEIGHT, lines, plain
 from memagent.live.state import Seen
 
 FRAME_S = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Finding, Patient, ok, problem, warning
 from memagent.environment import ALL_SETTINGS
 from memagent.errors import SettingError
 from memagent.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from memagent import __version__
-from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Finding, Patient, ok, problem, warning
 
 _NEEDED = ("msgspec", "psutil", "urllib3")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memagent.forecast.answer import LEVELS, Forecast
+from memagent.forecast.types import LEVELS, Forecast
 
 CALM = 8
 MATERIAL = 0.2

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks import lines
-from memagent.leaks.climb import Climber
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.diagnose import lines_of
-from memagent.leaks.naming import Name
-from memagent.leaks.scopes import Scopes, own_frame
+from memagent.leaks import source_lines
+from memagent.leaks.referrers import Climber
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.diagnosis import lines_of
+from memagent.leaks.object_names import Name
+from memagent.leaks.user_code import Scopes, own_frame
 
 _LONGEST_S = 0.3
 _MOST_NODES = 64
@@ -47,7 +47,7 @@ def variables(
             found.append(_origin(scopes, name) if name is not None and name.is_good else None)
     finally:
         climber.close()
-        lines.forget()
+        source_lines.forget()
     return found
 
 
@@ -55,9 +55,9 @@ def _origin(scopes: Scopes, name: Name) -> Origin:
     line = next(iter(lines_of(scopes, name)), None)
     if line is None:
         first = name.code.co_firstlineno if name.code is not None else None
-        scope = lines.Scope(name.file, first, name.owner.__name__ if name.owner is not None else "")
+        scope = source_lines.Scope(name.file, first, name.owner.__name__ if name.owner is not None else "")
         with suppress(OSError, SyntaxError, ValueError):
-            line = next(filter(None, (lines.setting(scope, part) for part in reversed(name.identifiers))), None)
+            line = next(filter(None, (source_lines.setting(scope, part) for part in reversed(name.identifiers))), None)
     return Origin(name.expression, line.file, line.line) if line else Origin(name.expression, name.file)
 
 

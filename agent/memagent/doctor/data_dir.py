@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.delivery.file import try_lock
-from memagent.delivery.recorded import is_in_use
+from memagent.delivery.run_file import try_lock
+from memagent.delivery.local_runs import is_in_use
 from memagent.delivery.upload import Upload, find_files
-from memagent.doctor.finding import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Finding, Patient, ok, problem, warning
 from memagent.units import GIB, MIB, format_bytes
 
 _SCARCE_BYTES, _FULL_BYTES = GIB, 64 * MIB

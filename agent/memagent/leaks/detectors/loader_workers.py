@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
-from memagent.leaks import lines
+from memagent.leaks import source_lines
 from memagent.leaks.census import living
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.naming import file_of
-from memagent.leaks.scopes import is_script_class, namespace
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.object_names import file_of
+from memagent.leaks.user_code import is_script_class, namespace
 from memagent.leaks.suspect import Suspect
-from memagent.leaks.window import Window
+from memagent.leaks.detectors.base import Window
 from memagent.probe.process_tree import shares_of
 
 LEAST_BYTES_PER_STEP = 16 * 2**10
@@ -99,17 +99,17 @@ def _keeping(part: Any, size: int) -> list[Suspect]:
     """The line in a method that the workers call which keeps something in an attribute."""
     kind = type(part)
     if isinstance(part, FunctionType):
-        scopes, name = [lines.Scope(part.__code__.co_filename, part.__code__.co_firstlineno)], part.__qualname__
+        scopes, name = [source_lines.Scope(part.__code__.co_filename, part.__code__.co_firstlineno)], part.__qualname__
         names = [key for key, value in list(part.__globals__.items()) if isinstance(value, list | dict | set)]
     else:
-        scopes = [lines.Scope(file_of(base), None, base.__name__) for base in kind.__mro__ if is_script_class(base)]
+        scopes = [source_lines.Scope(file_of(base), None, base.__name__) for base in kind.__mro__ if is_script_class(base)]
         name, names = kind.__name__, [key for key, value in list((namespace(part) or {}).items()) if _can_grow(value)]
     dot = "" if isinstance(part, FunctionType) else "."
-    found = [(line, attribute) for attribute in names for line in lines.growing(scopes, [dot + attribute])]
+    found = [(line, attribute) for attribute in names for line in source_lines.growing(scopes, [dot + attribute])]
     return [
         Suspect(line.file, line.line, line.function, f"{name}.{attribute}: grows in each worker", "worker", size, 0.9)
         for line, attribute in found
-        if line.strength == lines.GROWS and not line.function.endswith("__init__")
+        if line.strength == source_lines.GROWS and not line.function.endswith("__init__")
     ]
 
 
@@ -124,7 +124,7 @@ def _copied(part: Any, size: int) -> list[Suspect]:
         return []
     length, key = max(long)
     kind = type(part)
-    made = lines.attribute_sets(file_of(kind), kind.__name__, key)
+    made = source_lines.attribute_sets(file_of(kind), kind.__name__, key)
     file, number, function = (
         (made[0].file, made[0].line, made[0].function) if made else (file_of(kind), 0, kind.__name__)
     )

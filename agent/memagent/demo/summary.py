@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.demo.receiver import Message
-from memagent.demo.stage import Ended, Server
+from memagent.demo.fake_slack import Message
+from memagent.demo.processes import Ended, Server
 from memagent.units import format_bytes, format_duration
 
 PAGING_LEVELS = ("warning", "critical")

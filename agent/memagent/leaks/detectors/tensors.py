@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memagent.leaks import census, graphs
+from memagent.leaks import census
+from memagent.leaks import autograd_graphs
 from memagent.leaks.census import Census
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.diagnose import diagnose
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.diagnosis import diagnose
 from memagent.leaks.suspect import Suspect
-from memagent.leaks.window import Window
+from memagent.leaks.detectors.base import Window
 
 
 class TensorWindow(Window):
@@ -24,7 +25,7 @@ class TensorWindow(Window):
     def begin(self, step: int) -> None:
         self._used = self._used_bytes()
         tensors = census.live_tensors()
-        self._first = census.take(step, tensors, graphs.count(tensors))
+        self._first = census.take(step, tensors, autograd_graphs.count(tensors))
 
     def before(self, step: int) -> None:
         self._before = census.take(step, census.live_tensors())

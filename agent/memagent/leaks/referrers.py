@@ -21,9 +21,9 @@ from operator import or_
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.naming import Name, is_better, name_at, variable_names
-from memagent.leaks.scopes import Scopes, frames, own_frame
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.object_names import Name, is_better, name_at, variable_names
+from memagent.leaks.user_code import Scopes, frames, own_frame
 
 _LEVELS, _NAME_LEVELS = 24, 14
 _LONGEST_S = 0.35

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks.origin import Origin, output_of, variables
+from memagent.leaks.tensor_names import Origin, output_of, variables
 
 
 @dataclass(frozen=True)

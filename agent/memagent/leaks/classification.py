@@ -8,7 +8,7 @@ from types import BuiltinFunctionType, FunctionType, TracebackType
 from typing import Any
 
 from memagent.leaks.census import Growth
-from memagent.leaks.climb import Place
+from memagent.leaks.referrers import Place
 from memagent.leaks.suspect import Kind
 
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from memagent.forecast.answer import Forecast
+from memagent.forecast.types import Forecast
 from memagent.forecast.forecaster import Forecaster
-from memagent.forecast.garbage import GarbageCheck, later
-from memagent.forecast.kept import Kept
-from memagent.forecast.series import Excess, StepClock
+from memagent.forecast.gc_check import GarbageCheck, later
+from memagent.forecast.input_high_water import Kept
+from memagent.forecast.running_statistics import Excess, StepClock
 from memagent.forecast.signals import Signals
-from memagent.forecast.steady import Steady
+from memagent.forecast.hysteresis import Steady
 from memagent.forecast.tail import Tail
-from memagent.forecast.trail import Trail
+from memagent.forecast.bucketed_series import Trail
 from memagent.forecast.trend import Trend
 
 _CLASSES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.held import Held
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.stack_allocations import Held
 from memagent.leaks.suspect import Method, Suspect
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from memagent.leaks import lines
-from memagent.leaks.naming import Name, file_of
-from memagent.leaks.scopes import is_script, is_script_class, namespace
+from memagent.leaks import source_lines
+from memagent.leaks.object_names import Name, file_of
+from memagent.leaks.user_code import is_script, is_script_class, namespace
 
 _MOST_BELOW = 3_000
 
@@ -22,7 +22,7 @@ def is_telling(item: Any) -> bool:
     return is_script_class(type(item))
 
 
-def closing(met: Sequence[Any]) -> tuple[Name, lines.Line | None] | None:
+def closing(met: Sequence[Any]) -> tuple[Name, source_lines.Line | None] | None:
     """What closes a cycle: the attribute of the script's object that leads back to it, else the function whose frame or closure lies on
     the way."""
     for item in filter(is_telling, met):
@@ -54,9 +54,9 @@ def _is_end(item: Any) -> bool:
     return isinstance(item, ModuleType | type | str | int | float) or _is_tensor(item)
 
 
-def _attribute_line(kind: type, attribute: str) -> tuple[Name, lines.Line | None]:
+def _attribute_line(kind: type, attribute: str) -> tuple[Name, source_lines.Line | None]:
     file = file_of(kind)
-    found = lines.hook_calls(file) if "hooks" in attribute else lines.attribute_sets(file, kind.__name__, attribute)
+    found = source_lines.hook_calls(file) if "hooks" in attribute else source_lines.attribute_sets(file, kind.__name__, attribute)
     inside = [line for line in found if kind.__name__ in line.function.split(".")]
     return Name(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind), next(
         iter([*inside, *found]), None

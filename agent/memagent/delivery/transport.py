@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from memagent import __version__
-from memagent.delivery.parcel import Kind, Parcel, Transport
+from memagent.delivery.envelope import Kind, Parcel, Transport
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.messages import BatchReply

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memagent.forecast.answer import Forecast
+from memagent.forecast.types import Forecast
 from memagent.forecast.forecaster import Forecaster
 
 READINGS = {

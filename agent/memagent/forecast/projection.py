@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erfc, isfinite, log, sqrt
 
-from memagent.forecast.answer import Cause
+from memagent.forecast.types import Cause
 from memagent.forecast.trend import Trend, growth_in, steps_until
 
 PAGE_AHEAD, NOTICE_AHEAD = 0.58, 2.0

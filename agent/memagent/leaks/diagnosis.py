@@ -15,14 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks import census, graphs, lines
+from memagent.leaks import census
+from memagent.leaks import autograd_graphs
+from memagent.leaks import source_lines
 from memagent.leaks.census import Census, Growth, Longer
-from memagent.leaks.climb import Climber, Place
-from memagent.leaks.cycles import closing, is_telling
-from memagent.leaks.deadline import Deadline
-from memagent.leaks.kinds import can_grow, is_module, is_module_class, kind_of, what_is
-from memagent.leaks.naming import Name, file_of
-from memagent.leaks.scopes import Scopes, is_script, is_script_class, namespace
+from memagent.leaks.referrers import Climber, Place
+from memagent.leaks.reference_cycles import closing, is_telling
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.classification import can_grow, is_module, is_module_class, kind_of, what_is
+from memagent.leaks.object_names import Name, file_of
+from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
 from memagent.leaks.suspect import Kind, Suspect
 
 LONGEST_S = 0.6
@@ -43,7 +45,7 @@ def diagnose(
     grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is. What is not found by the
     `deadline` stays unfound, and who was found is less sure."""
     tensors = census.live_tensors()
-    last = census.take(step, tensors, graphs.count(tensors))
+    last = census.take(step, tensors, autograd_graphs.count(tensors))
     growths = census.grown(first, before, last, tensors)[:_MOST_GROWTHS]
     longer = census.lengthened(first, before, last, tensors)[:_MOST_GROWTHS]
     more_nodes = last.nodes - first.nodes
@@ -101,16 +103,16 @@ class _Case:
         line = _container_line(self.scopes, place, kind)
         if line is None and not place.name.is_good:
             return []
-        if line is not None and kind in ("list", "dict", "deque", "set") and lines.is_hook(line.file, line.function):
+        if line is not None and kind in ("list", "dict", "deque", "set") and source_lines.is_hook(line.file, line.function):
             kind = "hook"
         holder = f"{place.name.expression}: {what_is(place.container, kind)}"
-        confidence = place.coverage * (1.0 if line and line.strength == lines.GROWS else 0.8 if line else 0.5)
+        confidence = place.coverage * (1.0 if line and line.strength == source_lines.GROWS else 0.8 if line else 0.5)
         return [_suspect(place.name, line, holder, kind, self._with_graphs(growth), confidence)]
 
     def _common(self, growth: Growth) -> Place | None:
         """Of those that hang in no other one's graph, if that tells: an output that keeps its graph keeps activations as well, and
         nothing in Python holds those."""
-        heads = graphs.heads(growth.survivors)
+        heads = autograd_graphs.heads(growth.survivors)
         self.climber.overlook(heads)
         found = self.climber.common(_sample(heads))
         if found is None and len(heads) < len(growth.survivors):
@@ -119,7 +121,7 @@ class _Case:
 
     def _with_graphs(self, growth: Growth) -> int:
         """Bytes a step, with what the graphs of the survivors keep; not more than was measured, as graphs may reach far back."""
-        own, saved = graphs.kept_storages(growth.survivors)
+        own, saved = autograd_graphs.kept_storages(growth.survivors)
         total = sum(size for storage, size in {**saved, **own}.items() if storage not in self.old)
         size = growth.bytes_per_step * total // sum(own.values()) if own else growth.bytes_per_step
         most = size if self.measured is None else self.measured
@@ -145,7 +147,7 @@ class _Case:
         code = getattr(getattr(function, "forward", None), "__code__", None)
         if attribute is None or code is None or not is_script(code.co_filename):
             return None
-        sets = lines.attribute_sets(code.co_filename, function.__name__, attribute)
+        sets = source_lines.attribute_sets(code.co_filename, function.__name__, attribute)
         line = sets[0] if sets else None
         name = Name(
             f"{function.__name__}: ctx.{attribute}", (attribute,), code.co_filename, function.__name__, code=code
@@ -179,8 +181,8 @@ class _Case:
 
     def graph(self, tensors: Sequence[Any], more_nodes: int) -> list[Suspect]:
         """The root that is carried from step to step, of those with the largest graphs; else the largest."""
-        roots = graphs.largest(tensors)
-        large = [root for root in roots if root.nodes >= min(more_nodes, graphs.MOST_NODES // 4) // 2]
+        roots = autograd_graphs.largest(tensors)
+        large = [root for root in roots if root.nodes >= min(more_nodes, autograd_graphs.MOST_NODES // 4) // 2]
         best: tuple[tuple[int, int], Suspect] | None = None
         for root in large[:8]:
             if self.deadline.is_over():
@@ -192,7 +194,7 @@ class _Case:
                 break
         return [best[1]] if best else []
 
-    def _rooted(self, root: graphs.Root) -> list[tuple[tuple[int, int], Suspect]]:
+    def _rooted(self, root: autograd_graphs.Root) -> list[tuple[tuple[int, int], Suspect]]:
         """With how sure the line is, and how large the graph."""
         size = self._graph_bytes(root)
         if root.parameter is not None:
@@ -201,7 +203,7 @@ class _Case:
         if place.name is None or not place.name.is_good:
             return []
         line = next(iter(lines_of(self.scopes, place.name)), None)
-        is_carried = line is not None and line.strength == lines.GROWS
+        is_carried = line is not None and line.strength == source_lines.GROWS
         kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
         holder = f"{place.name.expression}: graph of {root.nodes:,} nodes"
         suspect = _suspect(place.name, line, holder, kind, size, 0.9 if is_carried else 0.4)
@@ -211,14 +213,14 @@ class _Case:
         """Gradients that have a graph themselves, by the line that asks for it."""
         name = self.climber.name(parameter).name if parameter is not None else None
         holder = f"{name.expression}.grad: gradient with a graph" if name else "gradients that keep their graph"
-        found = [line for file in self.scopes.files for line in lines.calls_with(file, "create_graph")]
+        found = [line for file in self.scopes.files for line in source_lines.calls_with(file, "create_graph")]
         return [
             _suspect(Name(holder, (), line.file, line.function), line, holder, "gradient", size, 0.8)
             for line in found[:1]
         ]
 
-    def _graph_bytes(self, root: graphs.Root) -> int | None:
-        return max(self.measured or 0, self.unheld) or graphs.saved_bytes(root.tensor) // self.steps
+    def _graph_bytes(self, root: autograd_graphs.Root) -> int | None:
+        return max(self.measured or 0, self.unheld) or autograd_graphs.saved_bytes(root.tensor) // self.steps
 
     # -- 4. what is made longer -------------------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class _Case:
         if place.name is None:
             return None
         found = lines_of(self.scopes, place.name)
-        if not found or found[0].strength != lines.GROWS:
+        if not found or found[0].strength != source_lines.GROWS:
             return None
         owner = place.name.owner
         is_buffer = any(map(is_module, place.above)) or (owner is not None and is_module_class(owner))
@@ -239,31 +241,31 @@ class _Case:
 # -- lines --------------------------------------------------------------------------------------------------------------------
 
 
-def _container_line(scopes: Scopes, place: Place, kind: Kind) -> lines.Line | None:
+def _container_line(scopes: Scopes, place: Place, kind: Kind) -> source_lines.Line | None:
     name = place.name
     if name is None:
         return None
     if kind == "cache" and name.code is not None:
         first = name.code.co_firstlineno
-        return lines.Line(name.file, first, name.function, lines.GROWS, in_loop=False, text="")
+        return source_lines.Line(name.file, first, name.function, source_lines.GROWS, in_loop=False, text="")
     if kind == "hook":
-        return next((line for file in scopes.files for line in lines.hook_calls(file)), None)
+        return next((line for file in scopes.files for line in source_lines.hook_calls(file)), None)
     return next(iter(lines_of(scopes, name)), None)
 
 
-def lines_of(scopes: Scopes, name: Name) -> list[lines.Line]:
+def lines_of(scopes: Scopes, name: Name) -> list[source_lines.Line]:
     """The owner first, then the rest of its file, then the script's other files."""
-    where: list[lines.Scope] = []
+    where: list[source_lines.Scope] = []
     if name.owner is not None:
         where += [
-            lines.Scope(_file(kind, name), None, kind.__name__) for kind in name.owner.__mro__ if is_script_class(kind)
+            source_lines.Scope(_file(kind, name), None, kind.__name__) for kind in name.owner.__mro__ if is_script_class(kind)
         ]
     elif name.code is not None and is_script(name.file):
-        where.append(lines.Scope(name.file, name.code.co_firstlineno))
-    where += [lines.Scope(file) for file in dict.fromkeys([name.file, *scopes.files]) if is_script(file)]
-    found = lines.growing(where[:1], name.identifiers[:1]) if where else []
-    if not any(line.strength == lines.GROWS for line in found):
-        found = lines.growing(where[:12], name.identifiers)
+        where.append(source_lines.Scope(name.file, name.code.co_firstlineno))
+    where += [source_lines.Scope(file) for file in dict.fromkeys([name.file, *scopes.files]) if is_script(file)]
+    found = source_lines.growing(where[:1], name.identifiers[:1]) if where else []
+    if not any(line.strength == source_lines.GROWS for line in found):
+        found = source_lines.growing(where[:12], name.identifiers)
     return found
 
 
@@ -272,7 +274,7 @@ def _file(kind: type, name: Name) -> str:
 
 
 def _suspect(
-    name: Name, line: lines.Line | None, holder: str, kind: Kind, size: int | None, confidence: float
+    name: Name, line: source_lines.Line | None, holder: str, kind: Kind, size: int | None, confidence: float
 ) -> Suspect:
     if line is None:
         first = name.code.co_firstlineno if name.code else 0

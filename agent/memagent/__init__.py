@@ -15,14 +15,14 @@ from memagent.errors import MemagentError, SettingError
 
 if TYPE_CHECKING:
     from memagent import forecast, leaks
-    from memagent.estimator.asking import estimate
+    from memagent.estimator.api import estimate
     from memagent.run import Run
     from memagent.wire.messages import Risk
 
 __version__ = "0.1.0"
 __all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach", "estimate", "forecast", "leaks"]
 
-_LAZY = {"estimate": "memagent.estimator.asking", "Run": "memagent.run", "Risk": "memagent.wire.messages"}
+_LAZY = {"estimate": "memagent.estimator.api", "Run": "memagent.run", "Risk": "memagent.wire.messages"}
 _LAZY_MODULES = ("forecast", "leaks")
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from benchmarks.estimator import zoo
 from benchmarks.estimator.workload import STEPS, Case, Where, Workload, train_step
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 
 
 class LeftOutError(Exception):
@@ -51,14 +51,14 @@ def ours_by_trace(case: Case, where: Where) -> Prediction:
 
 def ours_by_formula(case: Case, where: Where) -> Prediction:
     """What `attach` says at once: sizes read off the model and its optimizer, activations by module and input shape."""
-    from memagent.estimator import live
+    from memagent.estimator.formula.training import from_model
 
     workload = meta(case)
     shapes = tuple(
         (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in workload.batch()[0].values()
     )
     kind = "cuda" if where.kind == "cuda" else "host"
-    return told(live.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind))
+    return told(from_model.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind))
 
 
 def ours_by_shape(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from memagent.estimator.trace.recorder import StorageRecorder
-from memagent.estimator.trace.rules import answer
+from memagent.estimator.trace.torch_patches import answer
 
 SMALLEST_BYTES = 16
 _SAMPLES = 12

@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from benchmarks.estimator.families import Built, own_loss
 from benchmarks.estimator.workload import Case
-from memagent.estimator.presets import preset
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.presets import preset
+from memagent.estimator.formula.spec import TrainingSpec
 
 FILE = "public_a100_80gb_sft.json"
 _MIB = 2**20

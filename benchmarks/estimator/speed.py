@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.estimator.configured import question_for_config
+from memagent.estimator.traced_config import question_for_config
 from memagent.units import MIB
 
 _RUNS = 3

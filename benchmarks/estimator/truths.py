@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.estimator import isolated, public, truth_cpu, zoo
 from benchmarks.estimator.workload import Case, Where, Workload, train_step
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 
 FOLDER = Path(__file__).parent / "truth"
 

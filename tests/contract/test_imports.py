@@ -24,7 +24,7 @@ def test_import_memagent_brings_nothing_heavy():
 
 
 def test_the_forecaster_and_the_formula_need_neither_torch_nor_numpy():
-    modules = "memagent.forecast, memagent.estimator.formula, memagent.estimator.advice, memagent.wire.columns"
+    modules = "memagent.forecast, memagent.estimator.formula.training, memagent.estimator.advice.by_cause, memagent.wire.columns"
     code = f"import sys, {modules}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy"} & set(loaded)

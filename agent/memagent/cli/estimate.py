@@ -16,15 +16,15 @@ from typing import Any
 
 from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError
-from memagent.estimator.configs import from_config
+from memagent.estimator.huggingface import from_config
 from memagent.estimator.devices import GPUS, context_of
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.parallel import Parallel
-from memagent.estimator.presets import preset
-from memagent.estimator.screen import Ink, screen, table
-from memagent.estimator.shapes import ModelShape
-from memagent.estimator.spec import TrainingSpec
-from memagent.estimator.subjects import Subject, by_formula, by_trace, grid, largest, of_question
+from memagent.estimator.formula.parallel import Parallel
+from memagent.estimator.formula.presets import preset
+from memagent.cli.estimate_view import Ink, screen, table
+from memagent.estimator.formula.shapes import ModelShape
+from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.engine import Subject, by_formula, by_trace, grid, largest, of_question
 from memagent.units import format_bytes, parse_bytes
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
@@ -167,7 +167,7 @@ def _is_traced(arguments: argparse.Namespace) -> bool:
 
 
 def _of_config(arguments: argparse.Namespace, config: dict[str, Any]) -> Subject:
-    from memagent.estimator.configured import question_for_config
+    from memagent.estimator.traced_config import question_for_config
 
     targets = arguments.lora_targets
     fixed = {
@@ -188,7 +188,7 @@ def _of_config(arguments: argparse.Namespace, config: dict[str, Any]) -> Subject
 
 
 def _of_factory(arguments: argparse.Namespace, path: Path) -> Subject:
-    from memagent.estimator.question import Question
+    from memagent.estimator.request import Question
 
     if not path.is_file():
         raise SettingError(f"{path} is not there: --model path.py:factory names a file and a function in it")
@@ -210,7 +210,7 @@ def _of_factory(arguments: argparse.Namespace, path: Path) -> Subject:
 
 
 def _device(arguments: argparse.Namespace) -> dict[str, Any]:
-    from memagent.estimator.asking import on_device
+    from memagent.estimator.api import on_device
 
     card = _card(arguments)
     return on_device(gpu=card, limit_bytes=None if card else _limit(arguments), context_bytes=_context(arguments))
@@ -273,7 +273,7 @@ def _precision(arguments: argparse.Namespace) -> str:
 
 
 def _targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:
-    from memagent.estimator.script import lora_targets
+    from memagent.estimator.advice.script_facts import lora_targets
 
     return tuple(arguments.lora_targets.split(",")) if arguments.lora_targets else lora_targets(TrainingSpec(shape))
 

@@ -23,10 +23,10 @@ from typing import Any, Literal
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator.devices import HANDLES, Context, context_of, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.live import predict
-from memagent.estimator.question import Question
+from memagent.estimator.formula.from_model import predict
+from memagent.estimator.request import Question
 from memagent.estimator.trace.isolation import Forked, can_fork
-from memagent.estimator.what_if import advise
+from memagent.estimator.advice.by_trace import advise
 from memagent.diagnostics.error_guard import Guard
 from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe

@@ -11,7 +11,7 @@ from typing import Any
 
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.live import missing_state_bytes
+from memagent.estimator.formula.from_model import missing_state_bytes
 from memagent.forecast import Forecast, Hints
 from memagent.diagnostics.error_guard import Guard, tell
 from memagent.local_forecast.forecast_monitor import Outlook

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from memagent.estimator.advice import advice_for_cause
+from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, watched
 from memagent.forecast import replay_columns

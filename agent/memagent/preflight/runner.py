@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.live import missing_gradients_bytes, missing_state_bytes, predict
+from memagent.estimator.formula.from_model import missing_gradients_bytes, missing_state_bytes, predict
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom_observer import failure_in
 from memagent.preflight.result import Name, Need, Preflight, Trial

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.estimator.advice import CauseAdvice, advice_for_cause
+from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
 from memagent_server.alerts.rules import RULES, when
 from memagent_server.notify.channel import Story

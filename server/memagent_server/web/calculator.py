@@ -15,9 +15,9 @@ from flask import Blueprint, Response, request
 
 from memagent.errors import SettingError
 from memagent.estimator.devices import GPUS
-from memagent.estimator.optimizers import OPTIMIZERS
-from memagent.estimator.precision import PRECISIONS, QUANTISED
-from memagent.estimator.presets import PRESETS
+from memagent.estimator.formula.optimizers import OPTIMIZERS
+from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
+from memagent.estimator.formula.presets import PRESETS
 from memagent.units import format_bytes, parse_bytes
 from memagent_server.context import current
 from memagent_server.problems import Problem

@@ -10,17 +10,17 @@ from msgspec import Meta
 from sqlalchemy.orm import Session
 
 from memagent.errors import EstimateError
-from memagent.estimator.changes import advise
-from memagent.estimator.configs import from_config
+from memagent.estimator.advice.by_formula import advise
+from memagent.estimator.huggingface import from_config
 from memagent.estimator.devices import GPUS
-from memagent.estimator.formula import TransformerShape, estimate_training
-from memagent.estimator.optimizers import optimizer_named
-from memagent.estimator.parallel import Parallel
-from memagent.estimator.precision import precision_named, quantised_bytes
-from memagent.estimator.presets import preset
+from memagent.estimator.formula.training import TransformerShape, estimate_training
+from memagent.estimator.formula.optimizers import optimizer_named
+from memagent.estimator.formula.parallel import Parallel
+from memagent.estimator.formula.precision import precision_named, quantised_bytes
+from memagent.estimator.formula.presets import preset
 from memagent.estimator.search import largest_batch
-from memagent.estimator.shapes import ModelShape
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.shapes import ModelShape
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.wire.messages import Bytes
 from memagent_server.problems import Problem
 from memagent_server.store.contexts import context_of
@@ -36,7 +36,7 @@ _LARGEST_BATCH = 2**16
 
 class EstimateRequest(msgspec.Struct, kw_only=True):
     """A model, by `model` (a preset's name), `config` (the content of a config.json) or its shape, and how it is trained. The fields of
-    training are those of `memagent.estimator.spec.TrainingSpec` and `parallel.Parallel`."""
+    training are those of `memagent.estimator.formula.spec.TrainingSpec` and `parallel.Parallel`."""
 
     model: Name | None = None
     config: dict[str, Any] | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.estimator.advice import CAUSES, advice_for_cause
-from memagent.estimator.catalogue import CHANGES, NAMES, SMALLER_BATCH, are_compatible
+from memagent.estimator.advice.by_cause import CAUSES, advice_for_cause
+from memagent.estimator.advice.catalog import CHANGES, NAMES, SMALLER_BATCH, are_compatible
 from memagent.wire.messages import AdviceItem
 
 GIB = 2**30

@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import memagent
 from memagent.errors import EstimateError, SettingError
-from memagent.estimator.asking import estimate
-from memagent.estimator.batches import batch_of, with_batch
-from memagent.estimator.question import Checkpointed, repeated_blocks
+from memagent.estimator.api import estimate
+from memagent.estimator.input_specs import batch_of, with_batch
+from memagent.estimator.request import Checkpointed, repeated_blocks
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -219,7 +219,7 @@ def test_checkpointing_of_transformers_warns_of_nothing():
 
 
 def test_it_is_public_and_costs_nothing_to_import():
-    assert memagent.estimate is sys.modules["memagent.estimator.asking"].estimate
+    assert memagent.estimate is sys.modules["memagent.estimator.api"].estimate
 
 
 def test_inputs_of_another_batch_keep_their_nesting():

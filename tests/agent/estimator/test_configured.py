@@ -10,8 +10,8 @@ import torch
 pytest.importorskip("transformers")
 
 from memagent.errors import EstimateError
-from memagent.estimator.asking import estimate_config
-from memagent.estimator.configured import ConfiguredModel, inputs_for, question_for_config
+from memagent.estimator.api import estimate_config
+from memagent.estimator.traced_config import ConfiguredModel, inputs_for, question_for_config
 from memagent.estimator.trace import record_trace
 from tests.agent.estimator.trace.real import real_trace
 

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from memagent.components import measure
 from memagent.demo.train import GPT
-from memagent.estimator.activations import saved_bytes
-from memagent.estimator.live import predict
+from memagent.estimator.formula.activations import saved_bytes
+from memagent.estimator.formula.from_model import predict
 
 
 def really_saved(model: nn.Module, forward) -> int:

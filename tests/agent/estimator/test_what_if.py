@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memagent.estimator.asking import answer, estimate, on_device
-from memagent.estimator.catalogue import BY_KEY, NAMES
-from memagent.estimator.edits import Edited
-from memagent.estimator.question import Question
-from memagent.estimator.restep import Step
+from memagent.estimator.api import answer, estimate, on_device
+from memagent.estimator.advice.catalog import BY_KEY, NAMES
+from memagent.estimator.advice.model_edits import Edited
+from memagent.estimator.request import Question
+from memagent.estimator.advice.apply_to_trace import Step
 from memagent.estimator.trace.isolation import can_fork
-from memagent.estimator.what_if import advise
+from memagent.estimator.advice.by_trace import advise
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 MIB = 2**20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.estimator.allocator.ordered import OrderedNumbers
+from memagent.estimator.allocator.sorted_ints import OrderedNumbers
 
 ADDRESS_BITS = 57  # a device address fits; sizes stand above it in a block's key
 _ADDRESS = (1 << ADDRESS_BITS) - 1

@@ -7,6 +7,6 @@ against. docs/trace.md. torch is imported only when a trace is made.
 
 from memagent.errors import TraceError
 from memagent.estimator.trace.events import LiveTensor, MemoryEvent, Trace, TraceSummary
-from memagent.estimator.trace.record import record_trace
+from memagent.estimator.trace.tracing import record_trace
 
 __all__ = ["LiveTensor", "MemoryEvent", "Trace", "TraceError", "TraceSummary", "record_trace"]

@@ -100,7 +100,7 @@ def trace_in_fork(job: Job, *, timeout_s: float) -> Trace:
 
 def trace_in_interpreter(job: Job, *, timeout_s: float) -> Trace:
     """Run the job in a fresh interpreter: see `parcel` for what can be sent there."""
-    from memagent.estimator.trace.parcel import packed
+    from memagent.estimator.trace.job_pickle import packed
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", "from memagent.estimator.trace.isolation import main; main()"]
@@ -119,7 +119,7 @@ def trace_in_interpreter(job: Job, *, timeout_s: float) -> Trace:
 
 def main() -> None:
     """The fresh interpreter's life: a job on stdin, the answer on stdout."""
-    from memagent.estimator.trace.parcel import unpacked
+    from memagent.estimator.trace.job_pickle import unpacked
 
     output = os.dup(1)
     os.dup2(2, 1)  # what user code prints must not get into the answer

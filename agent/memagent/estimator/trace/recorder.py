@@ -22,10 +22,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from memagent.estimator.trace.corrections import corrected
-from memagent.estimator.trace.dependent import Shares, sized
+from memagent.estimator.trace.data_dependent_ops import Shares, sized
 from memagent.estimator.trace.events import MemoryEvent
 from memagent.estimator.trace.gradients import GradientSums
-from memagent.estimator.trace.sources import source_line
+from memagent.estimator.trace.source_lines import source_line
 
 _SMALLEST_WITH_SOURCE_BYTES = 1 << 16
 

@@ -42,7 +42,8 @@ def trace_here(job: Job) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from memagent.estimator.trace import distributed, kernels, rules
+    from memagent.estimator.trace import distributed, kernels
+    from memagent.estimator.trace import torch_patches
     from memagent.estimator.trace.convert import Converter, convert_module, convert_optimizer, convert_value
     from memagent.estimator.trace.recorder import StorageRecorder
     from memagent.estimator.trace.steps import StepPlan, mark_model, run_steps
@@ -51,14 +52,14 @@ def trace_here(job: Job) -> Trace:
     begun, notes = time.perf_counter(), list[str]()
     growth = Growth(job.limit_growth_bytes)
     device = torch.device("cuda:0" if job.device_rules == CUDA else "cpu")
-    rules.apply(job.device_rules, notes)
+    torch_patches.apply(job.device_rules, notes)
     libraries = kernels.install(job.device_rules) if job.device_rules != CPU else []
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model, sharded = _built(job.model, mode, device)
     model, reduction = distributed.unwrapped(model)
-    if rules.run_as_written(model):
-        notes.append(rules.COMPILED)
-    rules.let_libraries_ask()
+    if torch_patches.run_as_written(model):
+        notes.append(torch_patches.COMPILED)
+    torch_patches.let_libraries_ask()
     if sharded:
         notes.append("the model is sharded: this is one rank, and only the steady step tells")
     if job.device_rules != CPU and any(isinstance(part, torch.nn.RNNBase) for part in model.modules()):
@@ -66,7 +67,7 @@ def trace_here(job: Job) -> Trace:
     recorder = StorageRecorder(
         device.type,
         hidden=scratch_bytes if job.device_rules != CPU else None,
-        answer=rules.answer,
+        answer=torch_patches.answer,
         watch=growth.check,
     )
     gc.disable()

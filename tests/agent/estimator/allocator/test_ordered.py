@@ -7,7 +7,7 @@ from bisect import bisect_left
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.estimator.allocator.ordered import OrderedNumbers
+from memagent.estimator.allocator.sorted_ints import OrderedNumbers
 
 
 @settings(deadline=None)

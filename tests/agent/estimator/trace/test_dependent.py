@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
-from memagent.estimator.trace.dependent import EVEN, WORST
+from memagent.estimator.trace.data_dependent_ops import EVEN, WORST
 from tests.agent.estimator.trace.real import real_trace
 
 TOKENS, EXPERTS, BEST = 64, 4, 2

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
-from memagent.estimator.trace.rules import COMPILED
+from memagent.estimator.trace.torch_patches import COMPILED
 from tests.agent.estimator.trace.models import Lstm, Transformer, ids, mlp, word_loss
 
 ROWS = torch.ones(32, 64)

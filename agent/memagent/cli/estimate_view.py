@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.ranking import TOGETHER, cheapest_that_fits
-from memagent.estimator.subjects import Cell
+from memagent.estimator.advice.ranking import TOGETHER, cheapest_that_fits
+from memagent.estimator.engine import Cell
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem
 

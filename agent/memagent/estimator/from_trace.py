@@ -24,7 +24,7 @@ from memagent.estimator.intervals import (
     context_widths,
     intervals_of,
 )
-from memagent.estimator.rewrites import holds_scores
+from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.trace import MemoryEvent, Trace
 
 HISTORY = 0.05

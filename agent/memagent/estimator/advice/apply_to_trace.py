@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from memagent.estimator import batches, rewrites
-from memagent.estimator.respec import LORA_RANK, RANKS
-from memagent.estimator.rewrites import Rewrite
-from memagent.estimator.script import Script, script_of_trace
+from memagent.estimator import input_specs
+from memagent.estimator.advice.by_cause import trace_rewrites
+from memagent.estimator.advice.apply_to_spec import LORA_RANK, RANKS
+from memagent.estimator.advice.trace_rewrites import Rewrite
+from memagent.estimator.advice.script_facts import Script, script_of_trace
 
 _ADAMS = ("Adam", "AdamW", "NAdam", "RAdam")
 _EXPANDABLE = "expandable_segments:True"
@@ -69,14 +70,14 @@ def zero_grad(step: Step) -> Application | None:
 
 
 def attention(step: Step) -> Application | None:
-    return _rewritten(rewrites.without_scores) if rewrites.holds_scores(step.trace) else None
+    return _rewritten(trace_rewrites.without_scores) if trace_rewrites.holds_scores(step.trace) else None
 
 
 def optimizer_step(step: Step) -> Application | None:
     if not any(event.op.startswith("aten::_foreach") for event in step.trace.events):
         return None
     fused = step.script.has_fused_step
-    return _rewritten(rewrites.without_temporaries if fused else rewrites.one_parameter_at_a_time)
+    return _rewritten(trace_rewrites.without_temporaries if fused else trace_rewrites.one_parameter_at_a_time)
 
 
 def autocast(step: Step) -> Application | None:
@@ -95,15 +96,15 @@ def _in_half(step: Step) -> Application:
     question = step.question
     fields = {
         "autocast": None,
-        "inputs": batches.in_bf16(question.inputs),
-        "targets": batches.in_bf16(question.targets),
+        "inputs": input_specs.in_bf16(question.inputs),
+        "targets": input_specs.in_bf16(question.targets),
         "optimizer": _remade(question.optimizer),
     }
     return Application(fields, (("in_bf16", {}),))
 
 
 def chunked_loss(step: Step) -> Application | None:
-    return _rewritten(rewrites.in_chunks) if rewrites.logits_shape(step.trace) and _is_decoder(step) else None
+    return _rewritten(trace_rewrites.in_chunks) if trace_rewrites.logits_shape(step.trace) and _is_decoder(step) else None
 
 
 def _is_decoder(step: Step) -> bool:
@@ -114,14 +115,14 @@ def _is_decoder(step: Step) -> bool:
 def eight_bit(step: Step) -> Application | None:
     if step.trace.optimizer not in _ADAMS or not step.has("optimizer_state") or not step.is_cuda:
         return None
-    return _rewritten(rewrites.eight_bit_states)
+    return _rewritten(trace_rewrites.eight_bit_states)
 
 
 def paged(step: Step) -> Application | None:
     """As it is when memory is short: the states are on the host."""
     if step.trace.optimizer not in (*_ADAMS, "Adam8bit", "AdamW8bit") or not step.is_cuda:
         return None
-    return _rewritten(rewrites.without_states)
+    return _rewritten(trace_rewrites.without_states)
 
 
 def adafactor(step: Step) -> Application | None:
@@ -155,10 +156,10 @@ def lora(step: Step) -> Application | None:
 
 
 def qlora(step: Step) -> Application | None:
-    if not step.script.transformers or rewrites.logits_shape(step.trace) is None or not _is_decoder(step):
+    if not step.script.transformers or trace_rewrites.logits_shape(step.trace) is None or not _is_decoder(step):
         return None
     adapted = lora(step)
-    return None if adapted is None else adapted.then(_rewritten(rewrites.in_nf4))
+    return None if adapted is None else adapted.then(_rewritten(trace_rewrites.in_nf4))
 
 
 def _is_adapted(step: Step) -> bool:
@@ -178,15 +179,15 @@ def zero_3(step: Step) -> Application | None:
 
 
 def _sharded(step: Step, stage: int) -> Application | None:
-    return _rewritten(partial(rewrites.sharded, stage=stage, ranks=RANKS)) if step.is_cuda else None
+    return _rewritten(partial(trace_rewrites.sharded, stage=stage, ranks=RANKS)) if step.is_cuda else None
 
 
 def offload_optimizer(step: Step) -> Application | None:
-    return _rewritten(rewrites.without_states) if step.is_cuda and step.has("optimizer_state") else None
+    return _rewritten(trace_rewrites.without_states) if step.is_cuda and step.has("optimizer_state") else None
 
 
 def offload_parameters(step: Step) -> Application | None:
-    return _rewritten(rewrites.on_the_host) if step.is_cuda and step.script.blocks else None
+    return _rewritten(trace_rewrites.on_the_host) if step.is_cuda and step.script.blocks else None
 
 
 def expandable_segments(step: Step) -> Application | None:
@@ -199,13 +200,13 @@ def expandable_segments(step: Step) -> Application | None:
 def smaller_batch(step: Step, parts: int) -> Application | None:
     """The batch in so many parts; None where it cannot be divided so."""
     question = step.question
-    batch = batches.batch_of(question.inputs)
+    batch = input_specs.batch_of(question.inputs)
     if batch % parts:
         return None
     return Application(
         {
-            "inputs": batches.with_batch(question.inputs, batch // parts, instead_of=batch),
-            "targets": batches.with_batch(question.targets, batch // parts, instead_of=batch),
+            "inputs": input_specs.with_batch(question.inputs, batch // parts, instead_of=batch),
+            "targets": input_specs.with_batch(question.targets, batch // parts, instead_of=batch),
             "accumulate": STEADY,
         }
     )

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from memagent.estimator.shapes import Matrix, matrices
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.shapes import Matrix, matrices
+from memagent.estimator.formula.spec import TrainingSpec
 
 _BEFORE_OUTPUT = {
     "silu": 1,

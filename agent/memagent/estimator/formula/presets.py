@@ -6,7 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from memagent.errors import EstimateError
-from memagent.estimator.shapes import ModelShape
+from memagent.estimator.formula.shapes import ModelShape
 
 
 def _gpt2(name: str, layers: int, hidden: int, heads: int) -> ModelShape:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memagent.errors import TraceError
-from memagent.estimator.trace import fake_cuda, late_compiler, no_driver
+from memagent.estimator.trace import fake_cuda
+from memagent.estimator.trace import lazy_dynamo
+from memagent.estimator.trace import cuda_stubs
 
 
 def apply(device_rules: str, notes: list[str]) -> None:
     """Set the rules of the device in this process."""
     _take_fakes_for_tensors()
-    late_compiler.install()
+    lazy_dynamo.install()
     if device_rules == "cpu":
         return
     torch.cuda.is_available = lambda: False
@@ -31,7 +33,7 @@ def apply(device_rules: str, notes: list[str]) -> None:
         if reason is not None:
             raise TraceError(reason)
         _autocast_without_driver()
-        no_driver.install()
+        cuda_stubs.install()
         return
     _foreach_on_cpu()
     notes.append("cpu tensors stand in for cuda's: dropout masks and autocast lists may differ")

@@ -6,7 +6,7 @@ They run as they stand (tests/agent/estimator/test_code_lines.py runs each) in a
 
 from __future__ import annotations
 
-from memagent.estimator.script import Script, checkpointing_method
+from memagent.estimator.advice.script_facts import Script, checkpointing_method
 
 
 def zero_grad(_: Script) -> str:

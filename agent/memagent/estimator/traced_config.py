@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
-from memagent.estimator.question import Question
+from memagent.estimator.request import Question
 
 Spec = tuple[tuple[int, ...], str]
 

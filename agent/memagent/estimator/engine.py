@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memagent.errors import EstimateError
-from memagent.estimator import batches
-from memagent.estimator.changes import advise
+from memagent.estimator import input_specs
+from memagent.estimator.advice.by_formula import advise
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula import estimate_training
+from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.search import largest_count
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 
 Ask = Callable[[int, int | None], Estimate]
 """An estimate for a batch and a sequence (None: the model's own)."""
@@ -56,7 +56,7 @@ def by_formula(spec: TrainingSpec, *, limit_bytes: int | None = None, context_by
 
 def by_trace(question_for: Callable[[int, int | None], Any], *, batch: int, sequence: int | None = None) -> Subject:
     """A `Question` for each batch and sequence."""
-    from memagent.estimator.asking import answer
+    from memagent.estimator.api import answer
 
     def ask(batch: int, sequence: int | None) -> Estimate:
         return answer(question_for(batch, sequence))
@@ -69,7 +69,7 @@ def by_trace(question_for: Callable[[int, int | None], Any], *, batch: int, sequ
 
 def of_question(question: Any) -> Subject:
     """A question whose inputs' first dimension is the batch; what a sequence is, only its author knows."""
-    batch = batches.batch_of(question.inputs)
+    batch = input_specs.batch_of(question.inputs)
 
     def question_for(wanted: int, sequence: int | None) -> Any:
         if sequence is not None:
@@ -78,8 +78,8 @@ def of_question(question: Any) -> Subject:
             )
         if wanted == batch:
             return question
-        inputs = batches.with_batch(question.inputs, wanted, instead_of=batch)
-        return replace(question, inputs=inputs, targets=batches.with_batch(question.targets, wanted, instead_of=batch))
+        inputs = input_specs.with_batch(question.inputs, wanted, instead_of=batch)
+        return replace(question, inputs=inputs, targets=input_specs.with_batch(question.targets, wanted, instead_of=batch))
 
     return by_trace(question_for, batch=batch)
 

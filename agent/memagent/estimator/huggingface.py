@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from memagent.errors import EstimateError
-from memagent.estimator.families import ALIASES, FAMILIES, Head
-from memagent.estimator.shapes import ModelShape
+from memagent.estimator.formula.families import ALIASES, FAMILIES, Head
+from memagent.estimator.formula.shapes import ModelShape
 
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES
-from memagent.estimator.loss import LossBytes, held_output_bytes, loss_bytes
-from memagent.estimator.saved import cast_bytes
-from memagent.estimator.spec import TrainingSpec
-from memagent.estimator.weights import StaticBytes, static_bytes
-from memagent.estimator.working import activation_stack, edge_bytes, local_bytes, surviving_bytes, working_bytes
+from memagent.estimator.formula.loss import LossBytes, held_output_bytes, loss_bytes
+from memagent.estimator.formula.saved_tensors import cast_bytes
+from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.static_bytes import StaticBytes, static_bytes
+from memagent.estimator.formula.transients import activation_stack, edge_bytes, local_bytes, surviving_bytes, working_bytes
 
 _NO_LOSS = LossBytes(0.0, 0.0, 0.0)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memagent.estimator.catalogue import NAMES, PAIN, Change
+from memagent.estimator.advice.catalog import NAMES, PAIN, Change
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.script import Script
+from memagent.estimator.advice.script_facts import Script
 from memagent.wire.messages import AdviceItem
 
 WORTH = 0.01

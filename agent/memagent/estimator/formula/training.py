@@ -13,14 +13,14 @@ from memagent.errors import EstimateError
 from memagent.estimator.devices import context_of
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.intervals import FRAGMENTED, FROM_SHAPE, context_widths, intervals_of
-from memagent.estimator.loss import loss_bytes
-from memagent.estimator.moments import Moments, moments
-from memagent.estimator.optimizers import optimizer_named, state_bytes
-from memagent.estimator.precision import BYTES_OF
-from memagent.estimator.shapes import ModelShape
-from memagent.estimator.sizes import StepSizes, estimate_step
-from memagent.estimator.spec import TrainingSpec
-from memagent.estimator.working import activation_stack, edge_bytes
+from memagent.estimator.formula.loss import loss_bytes
+from memagent.estimator.formula.step_peaks import Moments, moments
+from memagent.estimator.formula.optimizers import optimizer_named, state_bytes
+from memagent.estimator.formula.precision import BYTES_OF
+from memagent.estimator.formula.shapes import ModelShape
+from memagent.estimator.formula.from_sizes import StepSizes, estimate_step
+from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.transients import activation_stack, edge_bytes
 
 __all__ = [
     "BYTES_OF",
@@ -191,7 +191,7 @@ def estimate_transformer(
     context_bytes: int = 0,
     limit_bytes: int | None = None,
 ) -> Estimate:
-    """A transformer's step from its shape alone. `precision` is one of `memagent.estimator.precision.PRECISIONS`.
+    """A transformer's step from its shape alone. `precision` is one of `memagent.estimator.formula.precision.PRECISIONS`.
 
     Raises EstimateError for an unknown optimizer.
     """

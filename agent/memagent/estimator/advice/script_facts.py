@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memagent.estimator.shapes import matrices
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.shapes import matrices
+from memagent.estimator.formula.spec import TrainingSpec
 
 _IN_A_LIST = re.compile(r"(?:(?P<path>.+?)\.)??(?P<number>\d+)\.")
 _ATTENTION = (

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from memagent.errors import EstimateError
-from memagent.estimator.families import ALIASES, Family, Head, family_named
+from memagent.estimator.formula.families import ALIASES, Family, Head, family_named
 
 Kind = Literal["linear", "expert", "embedding", "norm", "head"]
 

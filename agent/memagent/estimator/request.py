@@ -9,7 +9,7 @@ from typing import Any, Literal
 from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.trace import MemoryEvent, Trace, record_trace
-from memagent.estimator.traced import estimate_of
+from memagent.estimator.from_trace import estimate_of
 
 Change = Callable[[MemoryEvent], MemoryEvent | None]
 """What becomes of an event under a change that is not traced anew; None drops it. Applied to births and deaths alike."""

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.errors import EstimateError
-from memagent.estimator import batches
-from memagent.estimator.catalogue import CHANGES, SMALLER_BATCH, Change, smaller_batch
-from memagent.estimator.changes import in_fewest_parts, parts_of
-from memagent.estimator.combine import smallest_set
-from memagent.estimator.edits import Edited
+from memagent.estimator import input_specs
+from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
+from memagent.estimator.advice.by_formula import in_fewest_parts, parts_of
+from memagent.estimator.advice.combinations import smallest_set
+from memagent.estimator.advice.model_edits import Edited
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.question import Question
-from memagent.estimator.ranking import Tried, is_enough, item, needs_a_set, ranked
-from memagent.estimator.restep import Application, Step
+from memagent.estimator.request import Question
+from memagent.estimator.advice.ranking import Tried, is_enough, item, needs_a_set, ranked
+from memagent.estimator.advice.apply_to_trace import Application, Step
 from memagent.estimator.trace import Trace
 
 _UNTRACED = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")
@@ -100,7 +100,7 @@ def _key(made: Application) -> tuple[Any, ...]:
 def _smaller_batches(tries: _Tries, found: Estimate) -> Iterator[Change]:
     """The batch in as few parts as fit, by the line through the whole and the half; in two where no limit is known or nothing fits."""
     try:
-        batch = batches.batch_of(tries.question.inputs)
+        batch = input_specs.batch_of(tries.question.inputs)
     except EstimateError:
         return
     parts = parts_of(batch)
@@ -131,7 +131,7 @@ def _together(tries: _Tries, tried: Sequence[Tried]) -> tuple[Change, ...] | Non
 
     by_saving = sorted(tried, key=lambda one: one.then.needed_bytes)
     changes = [one.change for one in by_saving if one.change.key != SMALLER_BATCH]
-    batch = batches.batch_of(tries.question.inputs) if len(changes) < len(tried) else 1
+    batch = input_specs.batch_of(tries.question.inputs) if len(changes) < len(tried) else 1
     changes += [smaller_batch(batch, batch)] if batch > 1 else []
     here = [change for change in changes if not change.more_gpus]
     gentle = [change for change in here if change.pain <= GENTLE]

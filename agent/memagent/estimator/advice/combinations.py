@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
-from memagent.estimator.catalogue import Change, are_compatible
+from memagent.estimator.advice.catalog import Change, are_compatible
 
 Fits = Callable[[tuple[Change, ...]], bool]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.estimator.optimizers import state_bytes, temporary_bytes
-from memagent.estimator.precision import quantised_bytes
-from memagent.estimator.shapes import Matrix, matrices
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.optimizers import state_bytes, temporary_bytes
+from memagent.estimator.formula.precision import quantised_bytes
+from memagent.estimator.formula.shapes import Matrix, matrices
+from memagent.estimator.formula.spec import TrainingSpec
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from memagent.errors import EstimateError
 from memagent.estimator.devices import Gpu, gpu_named
-from memagent.estimator.optimizers import Implementation, Optimizer, optimizer_named
-from memagent.estimator.parallel import Parallel
-from memagent.estimator.precision import Precision, precision_named, quantised_bytes
-from memagent.estimator.shapes import Matrix, ModelShape, matrices
+from memagent.estimator.formula.optimizers import Implementation, Optimizer, optimizer_named
+from memagent.estimator.formula.parallel import Parallel
+from memagent.estimator.formula.precision import Precision, precision_named, quantised_bytes
+from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
 
 Checkpointing = Literal["none", "full", "selective"]
 Attention = Literal["eager", "math", "sdpa"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memagent.estimator.precision import PRECISIONS
-from memagent.estimator.script import lora_targets
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.precision import PRECISIONS
+from memagent.estimator.advice.script_facts import lora_targets
+from memagent.estimator.formula.spec import TrainingSpec
 
 RANKS = 8
 """Ranks that sharding is advised for where there is only one: a usual machine."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memagent.estimator.saved import edges_saved, layer_saved
-from memagent.estimator.spec import TrainingSpec
+from memagent.estimator.formula.saved_tensors import edges_saved, layer_saved
+from memagent.estimator.formula.spec import TrainingSpec
 
 
 def working_bytes(spec: TrainingSpec) -> float:

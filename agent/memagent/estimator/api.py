@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
-from memagent.estimator.arguments import (
+from memagent.estimator.validation import (
     autocast_named,
     check_optimizer,
     check_step,
     checkpointing_named,
     shapes_in,
 )
-from memagent.estimator.configured import question_for_config
+from memagent.estimator.traced_config import question_for_config
 from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, Context, context_of, gpu_named
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.live import predict
-from memagent.estimator.question import Question
+from memagent.estimator.formula.from_model import predict
+from memagent.estimator.request import Question
 from memagent.estimator.trace import TraceError
-from memagent.estimator.what_if import advise
+from memagent.estimator.advice.by_trace import advise
 from memagent.units import parse_bytes
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memagent.estimator.catalogue import BY_KEY, NAMES, SMALLER_BATCH, smaller_batch
-from memagent.estimator.script import Script
+from memagent.estimator.advice.catalog import BY_KEY, NAMES, SMALLER_BATCH, smaller_batch
+from memagent.estimator.advice.script_facts import Script
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from memagent.errors import SettingError
 
 if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
-    from memagent.null_run import DisabledRun
     from memagent.lifecycle.options import Options
+    from memagent.null_run import DisabledRun
     from memagent.run import Run
     from memagent.wire.messages import Risk
 

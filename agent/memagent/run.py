@@ -18,33 +18,33 @@ from msgspec import structs
 
 from memagent.delivery.buffer import Drops
 from memagent.delivery.collector import Collector
-from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.envelope import parcel
+from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
-from memagent.lifecycle.exit_status import Endings
+from memagent.diagnostics.error_guard import Guard, tell
 from memagent.errors import SettingError
+from memagent.estimator.background import Predictor
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast
-from memagent.local_forecast.coordinator import Foresight
-from memagent.diagnostics.error_guard import Guard, tell
 from memagent.hooks.exit import describe_error, status_of, watch_exit
+from memagent.hooks.instrumentation import ModelWatch
 from memagent.hooks.step import Remove
-from memagent.lifecycle.notebook import card
-from memagent.lifecycle.identity import Identity
 from memagent.leaks.monitor import HELD_BY_SOMEBODY, Inquiry
-from memagent.oom.recorder import LastWords
-from memagent.mirror import Mirror, Tracker
-from memagent.lifecycle.start import file_path, first_message, transport_of
+from memagent.lifecycle.exit_status import Endings
+from memagent.lifecycle.identity import Identity
+from memagent.lifecycle.notebook import card
 from memagent.lifecycle.options import Options
-from memagent.estimator.background import Predictor
+from memagent.lifecycle.run_report import build_report
+from memagent.lifecycle.start import file_path, first_message, transport_of
+from memagent.local_forecast.coordinator import Foresight
+from memagent.mirror import Mirror, Tracker
+from memagent.oom.recorder import LastWords
 from memagent.preflight import Preflight, checked
 from memagent.probe.discover import discover
 from memagent.record import plain_config
-from memagent.lifecycle.run_report import build_report
 from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
-from memagent.hooks.instrumentation import ModelWatch
 from memagent.wire.columns import Value
 from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, Risk, SnapshotMessage

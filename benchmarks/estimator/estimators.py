@@ -51,7 +51,7 @@ def ours_by_trace(case: Case, where: Where) -> Prediction:
 
 def ours_by_formula(case: Case, where: Where) -> Prediction:
     """What `attach` says at once: sizes read off the model and its optimizer, activations by module and input shape."""
-    from memagent.estimator.formula.training import from_model
+    from memagent.estimator.formula import from_model
 
     workload = meta(case)
     shapes = tuple(

@@ -12,8 +12,8 @@ from benchmarks.estimator.estimators import Prediction, meta, told
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import STEPS, Case, Where
 from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, context_of
-from memagent.estimator.trace import record_trace
 from memagent.estimator.from_trace import estimate_of
+from memagent.estimator.trace import record_trace
 
 
 def predict(case: Case, where: Where) -> Prediction:

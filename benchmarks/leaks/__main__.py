@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 import benchmarks.leaks
-from memagent.leaks import Diagnosis, Finder, census
-from memagent.leaks import autograd_graphs
+from memagent.leaks import Diagnosis, Finder, autograd_graphs, census
 
 OBJECTS, OBJECTS_QUICK = (0, 300_000, 1_000_000, 2_000_000), (0, 300_000)
 REPEATS, REPEATS_QUICK = 15, 5

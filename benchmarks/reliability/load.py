@@ -15,12 +15,12 @@ from types import TracebackType
 from benchmarks.reliability.truth import ROWS, STREAMS, batch_of
 from memagent.delivery import sender as delivery
 from memagent.delivery.buffer import Drops
-from memagent.delivery.run_file import RunFile
-from memagent.delivery.transport import HttpTransport
 from memagent.delivery.envelope import Parcel, Transport, parcel
+from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
-from memagent.errors import DeliveryError, RejectedError
+from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.error_guard import Guard
+from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, BatchReply, Finish, RunStart
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import memagent
-from memagent.null_run import DisabledRun
 from memagent.errors import SettingError
+from memagent.null_run import DisabledRun
 from memagent.run import Run
 
 

@@ -4,8 +4,8 @@ import io
 import logging
 import sys
 
-from memagent.errors import SettingError
 from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell
+from memagent.errors import SettingError
 
 
 class OnlyWrites:

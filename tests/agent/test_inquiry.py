@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import memagent
+from memagent.diagnostics.display_paths import shown_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import HistoryWindow
-from memagent.diagnostics.display_paths import shown_path
 from memagent.wire.messages import BatchReply, Command
 
 

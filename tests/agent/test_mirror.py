@@ -169,8 +169,8 @@ def test_a_setting_asks_for_it_and_the_argument_beats_it(training, recorder, mon
 def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missing(
     training, recording, monkeypatch, capsys
 ):
-    from memagent.lifecycle.registry import start_run
     from memagent.lifecycle.options import Options
+    from memagent.lifecycle.registry import start_run
     from memagent.settings import Settings
 
     def missing(run_id: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import memagent
-from memagent.local_forecast import forecast_monitor
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Hints
+from memagent.local_forecast import forecast_monitor
 from memagent.local_forecast.forecast_monitor import REPEAT_S, Outlook, warning_text
 from memagent.probe.host import HostProbe
 from memagent.wire.messages import AdviceItem, Device, Risk

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from memagent.sampling import scalars
 from memagent.delivery.buffer import Drops, to_columns
 from memagent.errors import SettingError
+from memagent.sampling import scalars
 from memagent.sampling.scalars import ScalarLog
 
 

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.run_file import RunFile
-from memagent.delivery.transport import HttpTransport
 from memagent.delivery.envelope import parcel
+from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
-from memagent.errors import SettingError
+from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.error_guard import Guard
+from memagent.errors import SettingError
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app
 from memagent_server.auth import issue_token

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.envelope import parcel
+from memagent.delivery.run_file import RunFile, read_frames
 from memagent.wire.codec import decode
 from memagent.wire.columns import pack, unpack
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart

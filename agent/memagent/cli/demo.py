@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.demo import processes
-from memagent.demo import summary
+from memagent.demo import processes, summary
 from memagent.demo.fake_slack import SlackReceiver
 from memagent.errors import MemagentError, SettingError
 from memagent.units import format_bytes, parse_bytes

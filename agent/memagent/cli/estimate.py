@@ -14,17 +14,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from memagent.cli.estimate_view import Ink, screen, table
 from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError
-from memagent.estimator.huggingface import from_config
 from memagent.estimator.devices import GPUS, context_of
+from memagent.estimator.engine import Subject, by_formula, by_trace, grid, largest, of_question
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
-from memagent.cli.estimate_view import Ink, screen, table
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.engine import Subject, by_formula, by_trace, grid, largest, of_question
+from memagent.estimator.huggingface import from_config
 from memagent.units import format_bytes, parse_bytes
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")

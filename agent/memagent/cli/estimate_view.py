@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.estimator.estimate import Estimate
 from memagent.estimator.advice.ranking import TOGETHER, cheapest_that_fits
 from memagent.estimator.engine import Cell
+from memagent.estimator.estimate import Estimate
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem
 

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from memagent.integrations.autoattach import AutoAttach
 from memagent.cli.launchers import through_launcher
-from memagent.errors import MemagentError, SettingError
 from memagent.diagnostics.error_guard import Guard, tell
+from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
+from memagent.integrations.autoattach import AutoAttach
 from memagent.lifecycle.registry import newest_run
 from memagent.live import run_beside
 from memagent.mirror import requested

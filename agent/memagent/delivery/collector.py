@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from memagent.delivery.buffer import Drops, Row, SampleBuffer, to_columns
-from memagent.delivery.partial_batch import Columns, pack_chunk
 from memagent.delivery.envelope import parcel
+from memagent.delivery.partial_batch import Columns, pack_chunk
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import encode

@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.delivery.partial_batch import merge_drafts
 from memagent.delivery.envelope import Kind, Parcel
+from memagent.delivery.partial_batch import merge_drafts
 from memagent.errors import WireError
 
 MAGIC = b"memagent run file 1\n"

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.run_file import RunFile
-from memagent.delivery.transport import UnknownRunError
 from memagent.delivery.envelope import Parcel, Transport
+from memagent.delivery.run_file import RunFile
 from memagent.delivery.spool import Spool
-from memagent.errors import DeliveryError, RejectedError
+from memagent.delivery.transport import UnknownRunError
 from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell
+from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.messages import BatchReply
 
 TIMEOUT_S = 15.0

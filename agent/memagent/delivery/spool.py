@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.run_file import RunFile
 from memagent.delivery.envelope import Parcel
+from memagent.delivery.run_file import RunFile
 from memagent.errors import WireError
 
 SPOOL_BYTES = 256 * 2**20

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from memagent.delivery.envelope import Kind, Parcel, Transport
 from memagent.delivery.run_file import SUFFIX, read_frames, try_lock, unread_bytes
 from memagent.delivery.transport import UnknownRunError
-from memagent.delivery.envelope import Kind, Parcel, Transport
 from memagent.errors import DeliveryError, RejectedError, WireError
 from memagent.wire.codec import decode
 from memagent.wire.columns import read_header

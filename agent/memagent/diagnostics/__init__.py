@@ -1,1 +1,1 @@
-"""TODO: say what diagnostics holds."""
+"""Errors of memagent itself, messages to the user and display paths."""

@@ -10,10 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from memagent.doctor import device, host, nvml, server
-from memagent.doctor import data_dir
-from memagent.doctor import configuration
-from memagent.doctor import versions
+from memagent.doctor import configuration, data_dir, device, host, nvml, server, versions
 from memagent.doctor.check import DEADLINE_S, Check, Finding, Patient, warning
 
 CHECKS: dict[str, Check] = {

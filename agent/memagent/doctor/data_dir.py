@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.delivery.run_file import try_lock
 from memagent.delivery.local_runs import is_in_use
+from memagent.delivery.run_file import try_lock
 from memagent.delivery.upload import Upload, find_files
 from memagent.doctor.check import Finding, Patient, ok, problem, warning
 from memagent.units import GIB, MIB, format_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memagent.doctor.device import has_nvidia_driver
 from memagent.doctor.check import Finding, Patient, ok, problem, warning
+from memagent.doctor.device import has_nvidia_driver
 from memagent.probe.nvml import begin
 from memagent.probe.nvml_device import MissingError
 from memagent.units import format_bytes

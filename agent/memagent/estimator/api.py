@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
+from memagent.estimator.advice.by_trace import advise
+from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, Context, context_of, gpu_named
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.formula.from_model import predict
+from memagent.estimator.request import Question
+from memagent.estimator.trace import TraceError
+from memagent.estimator.traced_config import question_for_config
 from memagent.estimator.validation import (
     autocast_named,
     check_optimizer,
@@ -15,13 +22,6 @@ from memagent.estimator.validation import (
     checkpointing_named,
     shapes_in,
 )
-from memagent.estimator.traced_config import question_for_config
-from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, Context, context_of, gpu_named
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.from_model import predict
-from memagent.estimator.request import Question
-from memagent.estimator.trace import TraceError
-from memagent.estimator.advice.by_trace import advise
 from memagent.units import parse_bytes
 
 

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from memagent.diagnostics.error_guard import Guard
 from memagent.errors import EstimateError, TraceError
+from memagent.estimator.advice.by_trace import advise
 from memagent.estimator.devices import HANDLES, Context, context_of, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import predict
 from memagent.estimator.request import Question
 from memagent.estimator.trace.isolation import Forked, can_fork
-from memagent.estimator.advice.by_trace import advise
-from memagent.diagnostics.error_guard import Guard
 from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
 

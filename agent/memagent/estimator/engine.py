@@ -13,9 +13,9 @@ from memagent.errors import EstimateError
 from memagent.estimator import input_specs
 from memagent.estimator.advice.by_formula import advise
 from memagent.estimator.estimate import Estimate
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.search import largest_count
-from memagent.estimator.formula.spec import TrainingSpec
 
 Ask = Callable[[int, int | None], Estimate]
 """An estimate for a batch and a sequence (None: the model's own)."""

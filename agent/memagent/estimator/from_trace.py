@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
 from memagent.estimator.estimate import Estimate, Interval
 from memagent.estimator.intervals import (
@@ -24,7 +25,6 @@ from memagent.estimator.intervals import (
     context_widths,
     intervals_of,
 )
-from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.trace import MemoryEvent, Trace
 
 HISTORY = 0.05

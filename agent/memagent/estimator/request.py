@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.trace import MemoryEvent, Trace, record_trace
 from memagent.estimator.from_trace import estimate_of
+from memagent.estimator.trace import MemoryEvent, Trace, record_trace
 
 Change = Callable[[MemoryEvent], MemoryEvent | None]
 """What becomes of an event under a change that is not traced anew; None drops it. Applied to births and deaths alike."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from memagent.errors import EstimateError
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
 
 LARGEST = 1 << 20
 """Batches are looked for up to here."""

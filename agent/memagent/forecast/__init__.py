@@ -3,10 +3,10 @@
 No clock, no I/O, no numpy, memory that does not grow with the run. The server and the agent's local mode run the same code.
 """
 
-from memagent.forecast.types import CAUSES, Cause, Forecast, Level
-from memagent.forecast.replay_columns import feed
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe, later
 from memagent.forecast.hints import Hints, watched
+from memagent.forecast.replay_columns import feed
+from memagent.forecast.types import CAUSES, Cause, Forecast, Level
 
 __all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "GcProbe", "Hints", "Level", "feed", "later", "watched"]

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.types import Cause, Forecast, Level
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
+from memagent.forecast.hysteresis import Steady
 from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Reach, reach
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, reading
-from memagent.forecast.hysteresis import Steady
 from memagent.forecast.trend import Trend
+from memagent.forecast.types import Cause, Forecast, Level
 
 CRITICAL_S = 120.0
 CRITICAL_STEPS = 20

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
-from memagent.forecast.regression import Lines
 from memagent.forecast.bucketed_series import Trail
+from memagent.forecast.regression import Lines
 
 SAME = 1.2
 """Standard deviation that the largest input may leave, as a multiple of what the steps leave."""

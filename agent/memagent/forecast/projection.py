@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erfc, isfinite, log, sqrt
 
-from memagent.forecast.types import Cause
 from memagent.forecast.trend import Trend, growth_in, steps_until
+from memagent.forecast.types import Cause
 
 PAGE_AHEAD, NOTICE_AHEAD = 0.58, 2.0
 BELIEVED: dict[Cause, float] = {"input": 0.06, "host_memory": 0.4}

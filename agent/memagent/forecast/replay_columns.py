@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memagent.forecast.types import Forecast
 from memagent.forecast.forecaster import Forecaster
+from memagent.forecast.types import Forecast
 
 READINGS = {
     "time_s": "time_s",

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.types import Cause
+from memagent.forecast.bucketed_series import Trail
 from memagent.forecast.input_high_water import Kept
 from memagent.forecast.running_statistics import Excess
 from memagent.forecast.tail import Tail
-from memagent.forecast.bucketed_series import Trail
 from memagent.forecast.trend import Trend, find_trend
+from memagent.forecast.types import Cause
 
 TRIFLE = 0.003
 """Growth below this share of the limit is not looked at."""

@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from memagent.forecast.types import Forecast
+from memagent.forecast.bucketed_series import Trail
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
+from memagent.forecast.hysteresis import Steady
 from memagent.forecast.input_high_water import Kept
 from memagent.forecast.running_statistics import Excess, StepClock
 from memagent.forecast.signals import Signals
-from memagent.forecast.hysteresis import Steady
 from memagent.forecast.tail import Tail
-from memagent.forecast.bucketed_series import Trail
 from memagent.forecast.trend import Trend
+from memagent.forecast.types import Forecast
 
 _CLASSES = {
     each.__name__: each
@@ -32,12 +32,12 @@ _CLASSES = {
 _FUNCTIONS = {"min": min, "max": max, "later": later}
 
 
-def remember(forecaster: Forecaster) -> bytes:
+def dump_state(forecaster: Forecaster) -> bytes:
     """All that it knows. Raises TypeError for one whose `gc_probe` is its caller's own."""
     return _digest() + zlib.compress(msgspec.msgpack.encode(_frozen(forecaster)), 1)
 
 
-def recall(state: bytes) -> Forecaster | None:
+def load_state(state: bytes) -> Forecaster | None:
     """The forecaster as it was; None where other code than this wrote the state."""
     size = len(_digest())
     if state[:size] != _digest():

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p, sqrt
 
-from memagent.forecast.step_growth import Jumps
 from memagent.forecast.regression import Lines
+from memagent.forecast.step_growth import Jumps
 
 SHORTEST = 16
 """Buckets that a window must hold."""

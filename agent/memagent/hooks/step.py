@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from memagent.errors import SettingError
 from memagent.diagnostics.error_guard import Guard
+from memagent.errors import SettingError
 from memagent.hooks import Hook
 from memagent.hooks.clock import Clock
 

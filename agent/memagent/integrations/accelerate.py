@@ -21,10 +21,10 @@ from accelerate import Accelerator, PartialState, tracking
 from accelerate.tracking import GeneralTracker
 
 from memagent.attach import make_options
-from memagent.integrations.autoattach import AutoAttach
-from memagent.null_run import DisabledRun
 from memagent.hooks.step import unwrap
+from memagent.integrations.autoattach import AutoAttach
 from memagent.integrations.metrics_filter import numbers_in
+from memagent.null_run import DisabledRun
 from memagent.settings import Settings
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from memagent.components import distinct
 from memagent.diagnostics.error_guard import Guard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
-from memagent.lifecycle.registry import newest_run, start_run
 from memagent.lifecycle.options import Options
+from memagent.lifecycle.registry import newest_run, start_run
 from memagent.run import Run
 from memagent.settings import Settings
 

@@ -15,17 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks import census
-from memagent.leaks import autograd_graphs
-from memagent.leaks import source_lines
+from memagent.leaks import autograd_graphs, census, source_lines
 from memagent.leaks.census import Census, Growth, Longer
-from memagent.leaks.referrers import Climber, Place
-from memagent.leaks.reference_cycles import closing, is_telling
-from memagent.leaks.time_budget import Deadline
 from memagent.leaks.classification import can_grow, is_module, is_module_class, kind_of, what_is
 from memagent.leaks.object_names import Name, file_of
-from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
+from memagent.leaks.reference_cycles import closing, is_telling
+from memagent.leaks.referrers import Climber, Place
 from memagent.leaks.suspect import Kind, Suspect
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
 
 LONGEST_S = 0.6
 """Of the thread's own time."""

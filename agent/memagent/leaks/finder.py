@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memagent.leaks import source_lines
-from memagent.leaks.time_budget import Deadline
-from memagent.leaks.diagnosis import LONGEST_S
 from memagent.leaks.detectors.allocator_history import HistoryWindow
-from memagent.leaks.detectors.host_memory import HostWindow
-from memagent.leaks.suspect import Diagnosis, Suspect
-from memagent.leaks.detectors.tensors import TensorWindow
 from memagent.leaks.detectors.base import Window
+from memagent.leaks.detectors.host_memory import HostWindow
 from memagent.leaks.detectors.loader_workers import WorkerWindow
+from memagent.leaks.detectors.tensors import TensorWindow
+from memagent.leaks.diagnosis import LONGEST_S
+from memagent.leaks.suspect import Diagnosis, Suspect
+from memagent.leaks.time_budget import Deadline
 
 WINDOW = 20
 LONGEST_PAUSE_S = 0.9

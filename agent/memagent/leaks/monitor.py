@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memagent.diagnostics.display_paths import roots_of, shown_path
 from memagent.diagnostics.error_guard import Guard, tell
-from memagent.lifecycle.identity import Identity
 from memagent.leaks import Diagnosis, Finder, Suspect, viewer
 from memagent.leaks.slow_growth import Creep
 from memagent.leaks.stack_allocations import Held, frame_text
+from memagent.lifecycle.identity import Identity
 from memagent.oom.report import rate_text
-from memagent.diagnostics.display_paths import roots_of, shown_path
 from memagent.record.git import find_repository
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes

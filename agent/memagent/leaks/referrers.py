@@ -21,8 +21,8 @@ from operator import or_
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from memagent.leaks.time_budget import Deadline
 from memagent.leaks.object_names import Name, is_better, name_at, variable_names
+from memagent.leaks.time_budget import Deadline
 from memagent.leaks.user_code import Scopes, frames, own_frame
 
 _LEVELS, _NAME_LEVELS = 24, 14

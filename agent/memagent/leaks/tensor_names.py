@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.leaks import source_lines
-from memagent.leaks.referrers import Climber
-from memagent.leaks.time_budget import Deadline
 from memagent.leaks.diagnosis import lines_of
 from memagent.leaks.object_names import Name
+from memagent.leaks.referrers import Climber
+from memagent.leaks.time_budget import Deadline
 from memagent.leaks.user_code import Scopes, own_frame
 
 _LONGEST_S = 0.3

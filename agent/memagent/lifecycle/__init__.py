@@ -1,1 +1,1 @@
-"""TODO: say what lifecycle holds."""
+"""How a run starts, is found in its process, ends and is summed up."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memagent.estimator.estimate import Estimate
 from memagent.diagnostics.error_guard import Guard
+from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, status_of
 from memagent.leaks.monitor import Inquiry
-from memagent.oom.recorder import LastWords
 from memagent.mirror import Mirror
+from memagent.oom.recorder import LastWords
 from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event, FinalStatus
 

@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from memagent.errors import SettingError
 from memagent.diagnostics.error_guard import tell
+from memagent.errors import SettingError
 from memagent.lifecycle.identity import Identity, identify
+from memagent.lifecycle.options import Options
 from memagent.live.publisher import feed_live
 from memagent.mirror import Tracker, open_trackers, requested
-from memagent.lifecycle.options import Options
 from memagent.run import Run
 from memagent.settings import Settings
 

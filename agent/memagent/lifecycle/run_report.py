@@ -7,8 +7,8 @@ from typing import Any
 
 from memagent.delivery.buffer import Drops
 from memagent.estimator.estimate import Estimate
-from memagent.lifecycle.identity import Identity
 from memagent.leaks import Suspect
+from memagent.lifecycle.identity import Identity
 from memagent.oom.report import search_sentence
 from memagent.sampling.sampler import Sampler
 from memagent.wire.codec import to_builtins

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from memagent.errors import MemagentError
 from memagent.diagnostics.error_guard import tell
-from memagent.live.status_area import Bottom
+from memagent.errors import MemagentError
 from memagent.live.render import HEIGHT, lines, plain
 from memagent.live.state import Seen
+from memagent.live.status_area import Bottom
 
 FRAME_S = 0.5
 PLAIN_EVERY_S = 10.0

@@ -1,1 +1,1 @@
-"""TODO: say what local_forecast holds."""
+"""The forecaster inside the training process."""

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memagent.diagnostics.error_guard import Guard, tell
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import missing_state_bytes
 from memagent.forecast import Forecast, Hints
-from memagent.diagnostics.error_guard import Guard, tell
 from memagent.local_forecast.forecast_monitor import Outlook
+from memagent.local_forecast.gc_request import Sweep
 from memagent.preflight import Preflight, Request, try_out
 from memagent.probe import Probe
 from memagent.sampling.sampler import Sampler
-from memagent.local_forecast.gc_request import Sweep
 from memagent.wire.messages import Device, Event, Risk
 
 _SAID_IN_CONFIG = ("epoch_steps", "max_input_size")

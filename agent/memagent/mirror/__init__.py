@@ -6,8 +6,8 @@
 3. What a tracker raises is told once and harms nobody.
 """
 
-from memagent.mirror.mirror import Mirror
 from memagent.mirror.aggregate import Point
+from memagent.mirror.mirror import Mirror
 from memagent.mirror.trackers import TRACKERS, Tracker, open_trackers, requested
 
 __all__ = ["TRACKERS", "Mirror", "Point", "Tracker", "open_trackers", "requested"]

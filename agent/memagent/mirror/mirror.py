@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.diagnostics.error_guard import tell
+from memagent.local_forecast.forecast_monitor import warning_text
 from memagent.mirror.aggregate import Point, Window
 from memagent.mirror.trackers import Tracker
-from memagent.local_forecast.forecast_monitor import warning_text
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Risk
 

@@ -1,1 +1,1 @@
-"""TODO: say what oom holds."""
+"""What is recorded and reported when an allocation fails."""

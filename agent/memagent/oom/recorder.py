@@ -12,16 +12,16 @@ from typing import Any
 
 from msgspec import structs
 
-from memagent.estimator.estimate import Estimate
 from memagent.diagnostics.error_guard import Guard, tell
+from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import chain_of, describe_error
+from memagent.hooks.instrumentation import ModelWatch
 from memagent.hooks.oom_observer import AllocationFailure, failure_in, watch_failures
 from memagent.leaks import Suspect
 from memagent.oom.report import oom_report
 from memagent.probe.host import device_name
 from memagent.sampling.sampler import Sampler, Track
 from memagent.units import format_bytes
-from memagent.hooks.instrumentation import ModelWatch
 from memagent.wire.messages import Device, Event
 
 _LEFT = "_memagent_phase"

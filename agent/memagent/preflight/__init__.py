@@ -9,8 +9,8 @@
 5. Not tried are models whose parameters are sharded over ranks: a rank that fails in the middle would leave the others waiting.
 """
 
-from memagent.preflight.result import Need, Preflight, Trial
 from memagent.preflight.request import Request, checked, requested
+from memagent.preflight.result import Need, Preflight, Trial
 from memagent.preflight.runner import try_out
 
 __all__ = ["Need", "Preflight", "Request", "Trial", "checked", "requested", "try_out"]

@@ -12,9 +12,9 @@ from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import missing_gradients_bytes, missing_state_bytes, predict
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom_observer import failure_in
-from memagent.preflight.result import Name, Need, Preflight, Trial
 from memagent.preflight.peak import PeakWatch
 from memagent.preflight.request import Request
+from memagent.preflight.result import Name, Need, Preflight, Trial
 from memagent.preflight.state_guard import untouched
 from memagent.preflight.tasks import evaluation, saving, sharded
 from memagent.probe import Probe

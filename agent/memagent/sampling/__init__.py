@@ -1,1 +1,1 @@
-"""TODO: say what sampling holds."""
+"""Samples and scalars: what the training thread records."""

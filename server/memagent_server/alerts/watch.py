@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
+from memagent.forecast import feed
 from memagent.forecast import Forecast, Forecaster, Hints, later, watched
-from memagent.forecast import replay_columns
-from memagent.forecast import state
+from memagent.forecast.state import dump_state, load_state
 from memagent.forecast.replay_columns import READINGS
 from memagent_server.alerts.facts import CALM, Facts, Finding
 from memagent_server.alerts.policy import Policy, Wanted
@@ -149,13 +149,13 @@ def standing(kept: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def remembered(watch: Watch) -> bytes:
     """All that a watch knows but for its mark: for `resume`."""
-    return msgspec.msgpack.encode((asdict(watch.pace), state.remember(watch.forecaster)))
+    return msgspec.msgpack.encode((asdict(watch.pace), dump_state(watch.forecaster)))
 
 
 def resume(stream: Head, limit_bytes: int, mark: Mark, seq: int, state: bytes, *, beside: bool) -> Watch | None:
     """A watch that goes on where another worker's stopped; None where its past must be read again."""
     pace, packed = msgspec.msgpack.decode(state)
-    forecaster = state.recall(packed)
+    forecaster = load_state(packed)
     if forecaster is None or forecaster.limit_bytes != limit_bytes:
         return None
     watch = Watch(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at, pace=Pace(**pace))

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.oom.report import OomReport, oom_report
 from memagent.diagnostics.display_paths import roots_of
+from memagent.oom.report import OomReport, oom_report
 from memagent_server.store.models import Event, Rank, Run, Stream
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.snapshots import suspects_of

@@ -11,16 +11,16 @@ from sqlalchemy.orm import Session
 
 from memagent.errors import EstimateError
 from memagent.estimator.advice.by_formula import advise
-from memagent.estimator.huggingface import from_config
 from memagent.estimator.devices import GPUS
-from memagent.estimator.formula.training import TransformerShape, estimate_training
 from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
-from memagent.estimator.search import largest_batch
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import TransformerShape, estimate_training
+from memagent.estimator.huggingface import from_config
+from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.problems import Problem
 from memagent_server.store.contexts import context_of

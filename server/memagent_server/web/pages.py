@@ -17,8 +17,8 @@ from flask import Blueprint, Response, render_template, request
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.diagnostics.display_paths import roots_of, shown, shown_frame
+from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent_server import auth
 from memagent_server.compare import autopsy, components
 from memagent_server.context import current

@@ -10,8 +10,8 @@ import pytest
 from memagent.delivery import collector as collecting
 from memagent.delivery.buffer import Drops, SampleBuffer
 from memagent.delivery.collector import Collector
-from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.envelope import parcel
+from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import decode

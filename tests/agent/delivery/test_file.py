@@ -10,8 +10,8 @@ import textwrap
 
 import pytest
 
-from memagent.delivery.run_file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
 from memagent.delivery.envelope import parcel
+from memagent.delivery.run_file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
 from memagent.errors import WireError
 from memagent.wire.codec import decode, encode
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart

@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from memagent.delivery.buffer import Drops
-from memagent.delivery.run_file import RunFile, read_frames
-from memagent.delivery.transport import HttpTransport
 from memagent.delivery.envelope import Parcel, parcel
+from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
+from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.error_guard import Guard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart

@@ -8,8 +8,8 @@ import pytest
 
 from memagent.delivery import spool
 from memagent.delivery.buffer import Drops
-from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.envelope import parcel
+from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.spool import Spool
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from memagent.delivery import upload as uploading
+from memagent.delivery.envelope import Transport, parcel
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.transport import UnknownRunError
-from memagent.delivery.envelope import Transport, parcel
 from memagent.delivery.upload import find_files, upload
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import decode, encode

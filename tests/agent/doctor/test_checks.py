@@ -16,9 +16,7 @@ import pytest
 
 from memagent.cli import main
 from memagent.delivery.client import Answer
-from memagent.doctor import CHECKS, device, examine, host, nvml, server
-from memagent.doctor import data_dir
-from memagent.doctor import configuration
+from memagent.doctor import CHECKS, configuration, data_dir, device, examine, host, nvml, server
 from memagent.doctor.check import Patient, ok
 from memagent.settings import Settings
 

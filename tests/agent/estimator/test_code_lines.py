@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, smaller_batch
 from memagent.estimator.advice.by_formula import advise
-from memagent.estimator.formula.presets import preset
-from memagent.estimator.request import Question
+from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, smaller_batch
 from memagent.estimator.advice.script_facts import Script, checkpointing_method, script_of_spec, script_of_trace
+from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.request import Question
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 ROOT = Path(__file__).parents[3]

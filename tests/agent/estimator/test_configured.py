@@ -11,8 +11,8 @@ pytest.importorskip("transformers")
 
 from memagent.errors import EstimateError
 from memagent.estimator.api import estimate_config
-from memagent.estimator.traced_config import ConfiguredModel, inputs_for, question_for_config
 from memagent.estimator.trace import record_trace
+from memagent.estimator.traced_config import ConfiguredModel, inputs_for, question_for_config
 from tests.agent.estimator.trace.real import real_trace
 
 SMALL = {

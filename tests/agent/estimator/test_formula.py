@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import EstimateError
+from memagent.estimator.formula.saved_tensors import layer_saved
 from memagent.estimator.formula.training import (
     StepSizes,
     TrainingSpec,
@@ -16,7 +17,6 @@ from memagent.estimator.formula.training import (
     transformer_activations,
     with_batch,
 )
-from memagent.estimator.formula.saved_tensors import layer_saved
 
 LLAMA_7B = TransformerShape(layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048, ffn=11_008, gated=True)
 GPT2 = TransformerShape(layers=12, hidden=768, heads=12, vocab=50_257, sequence=1024, tied_embeddings=True)

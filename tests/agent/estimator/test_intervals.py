@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memagent.estimator.devices import CONTEXT_BYTES, CONTEXT_RANGE
-from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.intervals import Spread, context_widths, intervals_of
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.intervals import Spread, context_widths, intervals_of
 from memagent.units import GIB, MIB
 
 SPREAD = Spread(tensors=(0.03, 0.06), fragmentation=(0.04, 0.08))

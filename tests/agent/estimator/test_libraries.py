@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.loss import LossBytes, held_output_bytes, loss_bytes
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.parallel import Parallel
@@ -15,6 +14,7 @@ from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.transients import activation_stack, local_bytes, surviving_bytes, working_bytes
 
 LLAMA = preset("llama-7b")

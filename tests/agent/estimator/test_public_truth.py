@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.estimator import public, truths
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.presets import preset
+from memagent.estimator.formula.training import estimate_training
 
 ROWS = [row for row in public.rows(truths.FOLDER / public.FILE) if row.levels]
 EXACT_ENOUGH = 0.005

@@ -12,11 +12,11 @@ from statistics import median
 import pytest
 import torch
 
-from memagent.estimator.huggingface import from_config
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.loss import loss_bytes
 from memagent.estimator.formula.saved_tensors import cast_bytes, edges_saved, layer_saved
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.huggingface import from_config
 
 FAMILIES = ("llama", "gpt2", "bert", "t5", "vit", "gpt_neox", "gpt_bigcode", "gemma", "qwen2", "phi", "phi3", "mixtral")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "amp": torch.float32}

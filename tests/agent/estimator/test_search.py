@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.advice.catalog import CHANGES
 from memagent.estimator.advice.by_formula import advise
+from memagent.estimator.advice.catalog import CHANGES
 from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
-from memagent.estimator.search import largest_batch, largest_count, sweep
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.search import largest_batch, largest_count, sweep
 from memagent.units import GIB
 
 GPT2 = TrainingSpec(preset("gpt2"), 1, 1024, gpu="rtx4090")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from memagent.errors import EstimateError
-from memagent.estimator.huggingface import from_config
 from memagent.estimator.formula.families import FAMILIES
 from memagent.estimator.formula.presets import PRESETS, preset
 from memagent.estimator.formula.shapes import ModelShape, matrices
+from memagent.estimator.huggingface import from_config
 
 TRANSFORMERS = [name for name, shape in PRESETS.items() if shape.parameters is None]
 SMALL = ("gpt2", "gpt_bigcode", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "phi", "phi3", "gpt_neox",

@@ -9,7 +9,6 @@ import pytest
 
 from memagent.errors import EstimateError
 from memagent.estimator.devices import CONTEXT_BYTES, GPUS
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.loss import loss_bytes
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.parallel import Parallel
@@ -18,6 +17,7 @@ from memagent.estimator.formula.presets import PRESETS, preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
 from memagent.wire.fields import COMPONENTS
 
 LLAMA = preset("llama-7b")

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memagent.estimator.api import answer, estimate, on_device
+from memagent.estimator.advice.apply_to_trace import Step
+from memagent.estimator.advice.by_trace import advise
 from memagent.estimator.advice.catalog import BY_KEY, NAMES
 from memagent.estimator.advice.model_edits import Edited
+from memagent.estimator.api import answer, estimate, on_device
 from memagent.estimator.request import Question
-from memagent.estimator.advice.apply_to_trace import Step
 from memagent.estimator.trace.isolation import can_fork
-from memagent.estimator.advice.by_trace import advise
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 MIB = 2**20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memagent.forecast import feed
 from memagent.forecast import Forecaster
-from memagent.forecast import replay_columns
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.forecast import made, recorded
 from memagent.forecast import Forecaster, later
-from memagent.forecast import state
+from memagent.forecast import state as state_module
 from memagent.forecast.replay_columns import feed
 
 
@@ -19,7 +19,7 @@ def forecasts(trace, *, stops: bool) -> list:
         first, last = rows * part // parts, rows * (part + 1) // parts
         told += feed(forecaster, {name: values[first:last] for name, values in trace.columns.items()})
         if stops:
-            forecaster = state.recall(state.remember(forecaster))
+            forecaster = state_module.load_state(state_module.dump_state(forecaster))
     return told
 
 
@@ -35,16 +35,16 @@ def test_a_state_is_small():
     trace = max(recorded.traces(), key=lambda trace: len(trace.columns["step"]))
     forecaster = Forecaster(trace.limit_bytes)
     list(feed(forecaster, trace.columns))
-    assert len(state.remember(forecaster)) < 10_000
+    assert len(state_module.dump_state(forecaster)) < 10_000
 
 
 def test_what_other_code_wrote_is_refused(monkeypatch):
-    state = state.remember(Forecaster(2**30))
-    assert state.recall(state).limit_bytes == 2**30
-    monkeypatch.setattr(state, "_digest", lambda: b"another version!")
-    assert state.recall(state) is None
+    state = state_module.dump_state(Forecaster(2**30))
+    assert state_module.load_state(state).limit_bytes == 2**30
+    monkeypatch.setattr(state_module, "_digest", lambda: b"another version!")
+    assert state_module.load_state(state) is None
 
 
 def test_a_probe_of_the_callers_own_cannot_be_kept():
     with pytest.raises(TypeError, match="cannot be remembered"):
-        state.remember(Forecaster(2**30, gc_probe=lambda: None))
+        state_module.dump_state(Forecaster(2**30, gc_probe=lambda: None))

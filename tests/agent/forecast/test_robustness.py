@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memagent.forecast import feed
 from memagent.forecast import Forecast, Forecaster, later
-from memagent.forecast import replay_columns
-from memagent.forecast.types import LEVELS
 from memagent.forecast.replay_columns import READINGS
+from memagent.forecast.types import LEVELS
 
 GIB = 2**30
 LIMIT = 40 * GIB

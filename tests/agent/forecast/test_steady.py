@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memagent.forecast.types import Forecast
 from memagent.forecast.hysteresis import CALM, Steady
+from memagent.forecast.types import Forecast
 
 
 def answer(step: int, level="warning", eta: float | None = 1000.0, cause="leak") -> Forecast:

@@ -12,11 +12,10 @@ import weakref
 import pytest
 import torch
 
-from memagent.leaks import Budget, Finder, Suspect, find, fix_for
-from memagent.leaks import source_lines
-from memagent.leaks.time_budget import Deadline
-from memagent.leaks.suspect import KINDS
+from memagent.leaks import Budget, Finder, Suspect, find, fix_for, source_lines
 from memagent.leaks.detectors.base import Window
+from memagent.leaks.suspect import KINDS
+from memagent.leaks.time_budget import Deadline
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memagent.leaks.time_budget import Deadline
 from memagent.leaks.detectors.host_memory import HostWindow
+from memagent.leaks.time_budget import Deadline
 from memagent.units import format_bytes
 
 OBJECTS = 3000

@@ -11,8 +11,7 @@ import textwrap
 import pytest
 from sqlalchemy import func, select
 
-from memagent.forecast import Hints
-from memagent.forecast import state
+from memagent.forecast import Hints, state
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator

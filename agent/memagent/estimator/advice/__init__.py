@@ -1,1 +1,1 @@
-"""TODO: say what advice holds."""
+"""Changes that save memory: catalog, application to specs and traces, ranking."""

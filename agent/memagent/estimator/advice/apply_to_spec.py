@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memagent.estimator.formula.precision import PRECISIONS
 from memagent.estimator.advice.script_facts import lora_targets
+from memagent.estimator.formula.precision import PRECISIONS
 from memagent.estimator.formula.spec import TrainingSpec
 
 RANKS = 8

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from memagent.estimator import input_specs
-from memagent.estimator.advice.by_cause import trace_rewrites
+from memagent.estimator.advice import trace_rewrites
 from memagent.estimator.advice.apply_to_spec import LORA_RANK, RANKS
-from memagent.estimator.advice.trace_rewrites import Rewrite
 from memagent.estimator.advice.script_facts import Script, script_of_trace
+from memagent.estimator.advice.trace_rewrites import Rewrite
 
 _ADAMS = ("Adam", "AdamW", "NAdam", "RAdam")
 _EXPANDABLE = "expandable_segments:True"

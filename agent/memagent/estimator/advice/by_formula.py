@@ -9,12 +9,12 @@ from functools import partial
 from memagent.errors import EstimateError
 from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
 from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.advice.ranking import Tried, item, needs_a_set, ranked
 from memagent.estimator.advice.script_facts import script_of_spec
-from memagent.estimator.search import largest_batch
+from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.search import largest_batch
 from memagent.wire.messages import AdviceItem
 
 TRIES = 4000

@@ -13,14 +13,14 @@ from typing import Any
 
 from memagent.errors import EstimateError
 from memagent.estimator import input_specs
-from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
+from memagent.estimator.advice.apply_to_trace import Application, Step
 from memagent.estimator.advice.by_formula import in_fewest_parts, parts_of
+from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
 from memagent.estimator.advice.combinations import smallest_set
 from memagent.estimator.advice.model_edits import Edited
+from memagent.estimator.advice.ranking import Tried, is_enough, item, needs_a_set, ranked
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.request import Question
-from memagent.estimator.advice.ranking import Tried, is_enough, item, needs_a_set, ranked
-from memagent.estimator.advice.apply_to_trace import Application, Step
 from memagent.estimator.trace import Trace
 
 _UNTRACED = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from memagent.estimator.advice.by_cause import snippets
-from memagent.estimator.advice.by_cause import apply_to_spec
-from memagent.estimator.advice.by_cause import apply_to_trace
+from memagent.estimator.advice import apply_to_spec, apply_to_trace, snippets
 from memagent.estimator.advice.apply_to_spec import RANKS
 from memagent.estimator.advice.apply_to_trace import Application, Step
 from memagent.estimator.advice.script_facts import Script

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memagent.estimator.advice.catalog import NAMES, PAIN, Change
-from memagent.estimator.estimate import Estimate
 from memagent.estimator.advice.script_facts import Script
+from memagent.estimator.estimate import Estimate
 from memagent.wire.messages import AdviceItem
 
 WORTH = 0.01

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from memagent.estimator.formula.precision import quantised_bytes
 from memagent.estimator.advice.script_facts import block_of, block_path, in_block
+from memagent.estimator.formula.precision import quantised_bytes
 
 Rewrite = Callable[[Any], Any]
 """From a `Trace` to another."""

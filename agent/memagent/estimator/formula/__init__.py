@@ -1,1 +1,1 @@
-"""TODO: say what formula holds."""
+"""The formula estimator: a model's shape and its training in, bytes out. No torch."""

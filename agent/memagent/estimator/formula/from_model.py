@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import distinct, parameters_of
-from memagent.estimator.formula.activations import Shape, saved_bytes
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.precision import BYTES_OF
+from memagent.estimator.formula.activations import Shape, saved_bytes
 from memagent.estimator.formula.from_sizes import StepSizes, estimate_step
+from memagent.estimator.formula.precision import BYTES_OF
 
 _STATE_TENSORS = {
     "SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "Adadelta": 2, "Lion": 1, "ASGD": 1,

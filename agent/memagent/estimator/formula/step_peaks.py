@@ -16,7 +16,13 @@ from memagent.estimator.formula.loss import LossBytes, held_output_bytes, loss_b
 from memagent.estimator.formula.saved_tensors import cast_bytes
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.static_bytes import StaticBytes, static_bytes
-from memagent.estimator.formula.transients import activation_stack, edge_bytes, local_bytes, surviving_bytes, working_bytes
+from memagent.estimator.formula.transients import (
+    activation_stack,
+    edge_bytes,
+    local_bytes,
+    surviving_bytes,
+    working_bytes,
+)
 
 _NO_LOSS = LossBytes(0.0, 0.0, 0.0)
 

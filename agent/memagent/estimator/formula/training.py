@@ -12,15 +12,15 @@ from typing import Any, Literal
 from memagent.errors import EstimateError
 from memagent.estimator.devices import context_of
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.intervals import FRAGMENTED, FROM_SHAPE, context_widths, intervals_of
+from memagent.estimator.formula.from_sizes import StepSizes, estimate_step
 from memagent.estimator.formula.loss import loss_bytes
-from memagent.estimator.formula.step_peaks import Moments, moments
 from memagent.estimator.formula.optimizers import optimizer_named, state_bytes
 from memagent.estimator.formula.precision import BYTES_OF
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.from_sizes import StepSizes, estimate_step
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.step_peaks import Moments, moments
 from memagent.estimator.formula.transients import activation_stack, edge_bytes
+from memagent.estimator.intervals import FRAGMENTED, FROM_SHAPE, context_widths, intervals_of
 
 __all__ = [
     "BYTES_OF",

@@ -42,8 +42,7 @@ def trace_here(job: Job) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from memagent.estimator.trace import distributed, kernels
-    from memagent.estimator.trace import torch_patches
+    from memagent.estimator.trace import distributed, kernels, torch_patches
     from memagent.estimator.trace.convert import Converter, convert_module, convert_optimizer, convert_value
     from memagent.estimator.trace.recorder import StorageRecorder
     from memagent.estimator.trace.steps import StepPlan, mark_model, run_steps

@@ -14,9 +14,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memagent.errors import TraceError
-from memagent.estimator.trace import fake_cuda
-from memagent.estimator.trace import lazy_dynamo
-from memagent.estimator.trace import cuda_stubs
+from memagent.estimator.trace import cuda_stubs, fake_cuda, lazy_dynamo
 
 
 def apply(device_rules: str, notes: list[str]) -> None:

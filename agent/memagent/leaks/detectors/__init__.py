@@ -1,1 +1,1 @@
-"""TODO: say what detectors holds."""
+"""Ways to look for growth over some steps, one module each."""

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.detectors.base import Window
 from memagent.leaks.stack_allocations import Frame, Held, Stack
 from memagent.leaks.suspect import Method, Suspect
-from memagent.leaks.detectors.base import Window
+from memagent.leaks.time_budget import Deadline
 
 MOST_ENTRIES = 100_000
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")

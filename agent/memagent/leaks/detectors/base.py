@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memagent.leaks.time_budget import Deadline
 from memagent.leaks.stack_allocations import Held
 from memagent.leaks.suspect import Method, Suspect
+from memagent.leaks.time_budget import Deadline
 
 
 class Window:

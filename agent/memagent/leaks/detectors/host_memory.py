@@ -11,11 +11,11 @@ import linecache
 import tracemalloc
 from collections import Counter
 
-from memagent.leaks.time_budget import Deadline
-from memagent.leaks.stack_allocations import Held
-from memagent.leaks.user_code import is_own, is_script
-from memagent.leaks.suspect import Method, Suspect
 from memagent.leaks.detectors.base import Window
+from memagent.leaks.stack_allocations import Held
+from memagent.leaks.suspect import Method, Suspect
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.user_code import is_own, is_script
 
 FRAMES = 6
 LEAST_BYTES_PER_STEP = 1024

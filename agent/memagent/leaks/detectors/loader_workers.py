@@ -16,11 +16,11 @@ from typing import Any
 
 from memagent.leaks import source_lines
 from memagent.leaks.census import living
-from memagent.leaks.time_budget import Deadline
-from memagent.leaks.object_names import file_of
-from memagent.leaks.user_code import is_script_class, namespace
-from memagent.leaks.suspect import Suspect
 from memagent.leaks.detectors.base import Window
+from memagent.leaks.object_names import file_of
+from memagent.leaks.suspect import Suspect
+from memagent.leaks.time_budget import Deadline
+from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import shares_of
 
 LEAST_BYTES_PER_STEP = 16 * 2**10

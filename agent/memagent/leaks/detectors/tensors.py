@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memagent.leaks import census
-from memagent.leaks import autograd_graphs
+from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.detectors.base import Window
 from memagent.leaks.diagnosis import diagnose
 from memagent.leaks.suspect import Suspect
-from memagent.leaks.detectors.base import Window
+from memagent.leaks.time_budget import Deadline
 
 
 class TensorWindow(Window):

@@ -153,14 +153,14 @@ class PostgresCluster:
 @contextmanager
 def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
     """One that is gone afterwards; those whose session was killed, which go on running, are ended first."""
-    from memagent_server import scratch
+    from memagent_server.http import temp_dirs
 
     def end(folder: Path) -> None:
         _as_postgres(
             folder, programs / "pg_ctl", "-D", str(folder / "cluster" / "data"), "-m", "immediate", "-w", "stop"
         )
 
-    with scratch.folder("memagent-pg-", end) as folder:
+    with temp_dirs.folder("memagent-pg-", end) as folder:
         folder.chmod(0o755)  # PostgreSQL's account must get through
         cluster = PostgresCluster(programs, folder / "cluster")
         try:

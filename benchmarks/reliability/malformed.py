@@ -37,7 +37,7 @@ from memagent.wire.messages import (
     Suspect,
 )
 from memagent_server.ingest.body import unpack_body
-from memagent_server.problems import PROBLEM_JSON
+from memagent_server.http.problems import PROBLEM_JSON
 
 RUN = "malformed"
 MOST_RSS_BYTES = 600 * 2**20

@@ -6,7 +6,7 @@ import sys
 
 from flask import Flask, Response
 
-from memagent_server.serving import BLOCKING_THREADS
+from memagent_server.supervisor import BLOCKING_THREADS
 
 
 def app() -> Flask:

@@ -9,8 +9,15 @@ from flask import Flask, Request
 from flask.sessions import NullSession, SessionInterface
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from memagent_server import auth, exchange, forms, ingest, metrics, operation, problems, quotas, throttle, web
-from memagent_server.context import EXTENSION, Context
+from memagent_server import ingest, metrics, web
+from memagent_server.http import auth
+from memagent_server.http import request_logging
+from memagent_server.http import csrf
+from memagent_server.http import api_route
+from memagent_server.http import problems
+from memagent_server.http import rate_limits
+from memagent_server.http import login_throttle
+from memagent_server.http.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
 
@@ -25,13 +32,13 @@ def create_app(
     app.extensions[EXTENSION] = Context(settings, database or Database(settings.database_url), clock)
     app.secret_key = settings.secret_key
     app.session_interface = _NoSessions()
-    exchange.install(app)
+    request_logging.install(app)
     problems.install(app)
-    throttle.install(app, settings)
+    login_throttle.install(app, settings)
     auth.install(app)
-    quotas.install(app, settings)
-    forms.install(app)
-    operation.install(app)
+    rate_limits.install(app, settings)
+    csrf.install(app)
+    api_route.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     if settings.trusted_proxies:

@@ -12,9 +12,9 @@ import pytest
 import schemathesis
 from jsonschema import Draft202012Validator
 
-from memagent_server.operation import operation_of
-from memagent_server.shapes import alerts, common, runs
-from memagent_server.shapes.examples import EXAMPLES
+from memagent_server.http.api_route import operation_of
+from memagent_server.schemas import alerts, common, runs
+from memagent_server.schemas.examples import EXAMPLES
 
 HTTP_MD = Path(__file__).parents[2] / "docs" / "http.md"
 SHAPES = {

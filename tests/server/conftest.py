@@ -9,7 +9,8 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from memagent_server import auth, forms
+from memagent_server.http import auth
+from memagent_server.http import csrf
 
 
 class FormClient(FlaskClient):
@@ -18,17 +19,17 @@ class FormClient(FlaskClient):
     def post(self, path: Any, *arguments: Any, as_it_is: bool = False, **options: Any) -> Any:
         is_form = isinstance(path, str) and not path.startswith("/api/") and "json" not in options
         if is_form and not as_it_is:
-            options["data"] = {**(options.get("data") or {}), forms.FIELD: self.form_token()}
+            options["data"] = {**(options.get("data") or {}), csrf.FIELD: self.form_token()}
         return super().post(path, *arguments, **options)
 
     def form_token(self) -> str:
         """The hidden field of whatever form this browser would be shown."""
-        if self.get_cookie(forms.COOKIE) is None:
-            self.set_cookie(forms.COOKIE, "a nonce for tests")
-        found = [(name, self.get_cookie(name)) for name in (forms.COOKIE, auth.COOKIE)]
+        if self.get_cookie(csrf.COOKIE) is None:
+            self.set_cookie(csrf.COOKIE, "a nonce for tests")
+        found = [(name, self.get_cookie(name)) for name in (csrf.COOKIE, auth.COOKIE)]
         cookies = "; ".join(f"{name}={cookie.value}" for name, cookie in found if cookie is not None)
         with self.application.test_request_context(headers={"Cookie": cookies}):
-            return forms.form_token()
+            return csrf.form_token()
 
 
 @pytest.fixture(autouse=True)

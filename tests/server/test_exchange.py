@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from memagent_server.logs import FIELDS
+from memagent_server.observability.logs import FIELDS
 from memagent_server.metrics import exposition
 
 

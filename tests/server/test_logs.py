@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from memagent_server.logs import FIELDS, LineFormatter, secrets_of
+from memagent_server.observability.logs import FIELDS, LineFormatter, secrets_of
 
 
 def record(message, *arguments, error=None, **fields):

@@ -7,7 +7,7 @@ import logging
 import pytest
 from sqlalchemy import text
 
-from memagent_server.problems import ERROR_PAGE
+from memagent_server.http.problems import ERROR_PAGE
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from memagent_server import scratch
+from memagent_server.http import temp_dirs
 
 OWNER = """
 import sys
 from memagent_server import scratch
-with scratch.folder("memagent-test-") as folder:
+with temp_dirs.folder("memagent-test-") as folder:
     print(folder, flush=True)
     sys.stdin.read()
 """
@@ -38,7 +38,7 @@ def owner(temporary):
 
 
 def test_it_is_gone_when_its_owner_is_done(temporary):
-    with scratch.folder("memagent-test-") as folder:
+    with temp_dirs.folder("memagent-test-") as folder:
         (folder / "file").write_text("something")
         assert folder.parent == temporary
     assert not list(temporary.iterdir())
@@ -47,13 +47,13 @@ def test_it_is_gone_when_its_owner_is_done(temporary):
 def test_it_stays_while_its_owner_lives_and_goes_when_that_was_killed(temporary):
     tidied = []
     with owner(temporary) as (process, folder):
-        with scratch.folder("memagent-test-", tidied.append):
+        with temp_dirs.folder("memagent-test-", tidied.append):
             assert folder.exists() and not tidied
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with scratch.folder("memagent-another-"):
+        with temp_dirs.folder("memagent-another-"):
             assert folder.exists()
-        with scratch.folder("memagent-test-", tidied.append):
+        with temp_dirs.folder("memagent-test-", tidied.append):
             assert not folder.exists() and tidied == [folder]
 
 
@@ -61,22 +61,22 @@ def test_it_stays_while_its_owner_lives_and_goes_when_that_was_killed(temporary)
 def test_what_it_did_not_make_is_left_alone(temporary, name):
     target = temporary / "target"
     target.mkdir()
-    (target / scratch.OWNER).touch()
+    (target / temp_dirs.OWNER).touch()
     if name.endswith("none"):
         (temporary / name).mkdir()
     elif name.endswith("link"):
         (temporary / name).symlink_to(target)
     else:
         (temporary / name).touch()
-    with scratch.folder("memagent-test-"):
-        assert (temporary / name).exists() and (target / scratch.OWNER).exists()
+    with temp_dirs.folder("memagent-test-"):
+        assert (temporary / name).exists() and (target / temp_dirs.OWNER).exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to somebody else")
 def test_a_folder_of_somebody_else_is_left_alone(temporary):
     folder = temporary / "memagent-test-theirs"
     folder.mkdir()
-    (folder / scratch.OWNER).touch()
+    (folder / temp_dirs.OWNER).touch()
     os.chown(folder, 65_534, 65_534)
-    with scratch.folder("memagent-test-"):
+    with temp_dirs.folder("memagent-test-"):
         assert folder.exists()

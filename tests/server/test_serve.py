@@ -33,7 +33,7 @@ def wait_for(condition, timeout_s=20.0):
 @pytest.fixture(scope="module")
 def warm_server():
     """Runs `memagent VERB` without importing what the server consists of each time: nothing here depends on when that happens."""
-    python = WarmPython("memagent_server.app", "memagent_server.serving", "memagent.cli")
+    python = WarmPython("memagent_server.app", "memagent_server.supervisor", "memagent.cli")
     yield python
     python.close()
 
@@ -91,7 +91,7 @@ def start_gunicorn(tmp_path, memagent):
         }
         with (data / "stderr.log").open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command, "memagent_server.serving:wsgi_app()"], env=environ, stderr=errors
+                [sys.executable, "-m", *command, "memagent_server.supervisor:wsgi_app()"], env=environ, stderr=errors
             )
         server = SimpleNamespace(process=process, url=f"http://{address}", data=data)
         server.post = lambda path, body: urllib3.request("POST", server.url + path, json=body)

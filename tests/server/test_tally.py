@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from memagent_server.auth import issue_token
+from memagent_server.http.auth import issue_token
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
-from memagent_server.tally import SETS, WAYS, Tally, shared
-from memagent_server.telemetry import FOLDER
-from memagent_server.throttle import MOST
+from memagent_server.http.shared_counters import SETS, WAYS, Tally, shared
+from memagent_server.observability.self_metrics import FOLDER
+from memagent_server.http.login_throttle import MOST
 from tests.live import SECRET_KEY
 
 COUNT = """
 import sys
-from memagent_server.tally import Tally
+from memagent_server.http.shared_counters import Tally
 tally = Tally("test", 2, "secret", sys.argv[1])
 for _ in range(2_000):
     with tally.row("key") as row:

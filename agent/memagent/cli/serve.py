@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from memagent_server import serving
+from memagent_server import supervisor
 from memagent_server.settings import DEFAULT_LISTEN, Settings
 
 
@@ -26,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     listen = arguments.listen or os.environ.get("MEMAGENT_LISTEN")
     if listen:
-        os.environ["MEMAGENT_LISTEN"] = serving.with_free_port(listen)  # web processes and worker read it there
+        os.environ["MEMAGENT_LISTEN"] = supervisor.with_free_port(listen)  # web processes and worker read it there
     settings = Settings.from_environ()
     if arguments.role == "worker":
-        return serving.serve_worker(settings, parent_pid=arguments.parent)
-    return serving.serve(
+        return supervisor.serve_worker(settings, parent_pid=arguments.parent)
+    return supervisor.serve(
         settings,
         workers=arguments.workers,
         with_worker=arguments.role == "all",

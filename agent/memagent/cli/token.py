@@ -10,7 +10,7 @@ from typing import Any
 from memagent.cli import say
 from memagent.errors import MemagentError, SettingError
 from memagent.units import parse_age
-from memagent_server import auth
+from memagent_server.http import auth
 from memagent_server.settings import Settings
 from memagent_server.store import migrate, tokens
 from memagent_server.store.engine import Database

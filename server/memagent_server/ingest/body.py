@@ -15,7 +15,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from memagent.errors import WireError
 from memagent.wire.codec import JSON, MSGPACK, decode
 from memagent_server.ingest.locate import locate
-from memagent_server.problems import Problem
+from memagent_server.http.problems import Problem
 
 MAX_SENT_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 64 * 2**20

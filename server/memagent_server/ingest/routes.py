@@ -18,14 +18,15 @@ from memagent.wire.messages import (
     RunStart,
     SnapshotMessage,
 )
-from memagent_server import auth, telemetry
-from memagent_server.answers import json_answer
-from memagent_server.context import current
+from memagent_server.http import auth
+from memagent_server.observability import self_metrics
+from memagent_server.http.responses import json_answer
+from memagent_server.http.context import current
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
-from memagent_server.operation import operation
-from memagent_server.shapes.common import Kept
-from memagent_server.shapes.runs import RunEnded, RunStarted
+from memagent_server.http.api_route import operation
+from memagent_server.schemas.common import Kept
+from memagent_server.schemas.runs import RunEnded, RunStarted
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.forecasts import latest_risk
@@ -88,7 +89,7 @@ def post_batch(run_id: str) -> Response:
 
     began = time.perf_counter()
     reply = context.database.together(take)
-    telemetry.current().note_batch(reply.accepted, request.content_length, time.perf_counter() - began)
+    self_metrics.current().note_batch(reply.accepted, request.content_length, time.perf_counter() - began)
     return json_answer(reply)
 
 

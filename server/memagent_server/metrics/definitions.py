@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memagent_server.telemetry import FIGURES
+from memagent_server.observability.self_metrics import FIGURES
 
 STREAM_LABELS = ("run_id", "rank", "device")
 

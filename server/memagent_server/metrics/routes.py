@@ -9,10 +9,10 @@ from flask import Blueprint, Response, current_app, request
 from flask.blueprints import BlueprintSetupState
 from prometheus_client.exposition import choose_encoder
 
-from memagent_server import telemetry
-from memagent_server.context import EXTENSION, Context, current
+from memagent_server.observability import self_metrics
+from memagent_server.http.context import EXTENSION, Context, current
 from memagent_server.metrics.exposition import GZIP_LEVEL, Exposition, Scraped
-from memagent_server.operation import operation
+from memagent_server.http.api_route import operation
 
 blueprint = Blueprint("metrics", __name__)
 
@@ -22,7 +22,7 @@ _OTHER_NAMES = ("escaping=dots", "escaping=values")
 
 @blueprint.record
 def _install(state: BlueprintSetupState) -> None:
-    counted: telemetry.Telemetry = state.app.extensions[telemetry.EXTENSION]
+    counted: self_metrics.Telemetry = state.app.extensions[self_metrics.EXTENSION]
     state.app.extensions[_EXTENSION] = _of(state.app.extensions[EXTENSION], counted)
 
 
@@ -39,7 +39,7 @@ def get_metrics() -> Response:
     return response
 
 
-def _of(context: Context, counted: telemetry.Telemetry) -> Exposition:
+def _of(context: Context, counted: self_metrics.Telemetry) -> Exposition:
     most = context.settings.metrics_streams
     return Exposition(context.database, context.clock, time.monotonic, most, counted.collector)
 
@@ -48,7 +48,7 @@ def _exposition() -> Exposition:
     """The one of this process; for a token that is limited to projects one of its own, which nobody else is shown."""
     context = current()
     shared: Exposition = current_app.extensions[_EXTENSION]
-    return _of(context, telemetry.current()) if context.database.is_limited else shared
+    return _of(context, self_metrics.current()) if context.database.is_limited else shared
 
 
 def _written(scraped: Scraped, accept: str, *, compressed: bool) -> tuple[bytes, str]:

@@ -6,9 +6,9 @@ from flask import Blueprint, Response, redirect, request, url_for
 
 from memagent_server.compare import compare_runs
 from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
-from memagent_server.context import current
-from memagent_server.permit import permit
-from memagent_server.problems import Problem
+from memagent_server.http.context import current
+from memagent_server.http.permissions import permit
+from memagent_server.http.problems import Problem
 from memagent_server.store.runs import get_run
 from memagent_server.web import compared, query
 from memagent_server.web.pages import REFRESH_ENDED_S, REFRESH_S, answer_page, shared_facts

@@ -22,7 +22,7 @@ from memagent.estimator.formula.training import TransformerShape, estimate_train
 from memagent.estimator.huggingface import from_config
 from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
-from memagent_server.problems import Problem
+from memagent_server.http.problems import Problem
 from memagent_server.store.contexts import context_of
 
 Size = Annotated[int, Meta(ge=1, le=10**8)]

@@ -12,10 +12,10 @@ from flask.sansio.app import App
 from markupsafe import Markup
 
 from memagent.units import format_bytes, format_duration
-from memagent_server.context import current
-from memagent_server.exchange import request_id
-from memagent_server.forms import FIELD, form_token
-from memagent_server.problems import ERROR_PAGE
+from memagent_server.http.context import current
+from memagent_server.http.request_logging import request_id
+from memagent_server.http.csrf import FIELD, form_token
+from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.web import assets, figures, words
 
 CONTENT_SECURITY_POLICY = "; ".join(

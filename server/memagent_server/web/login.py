@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, redirect, render_template, request
 
-from memagent_server import auth
-from memagent_server.context import current
+from memagent_server.http import auth
+from memagent_server.http.context import current
 
 blueprint = Blueprint("login", __name__)
 

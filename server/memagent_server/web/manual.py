@@ -9,8 +9,8 @@ from posixpath import normpath
 
 from flask import Blueprint, Response, url_for
 
-from memagent_server.context import current
-from memagent_server.problems import Problem
+from memagent_server.http.context import current
+from memagent_server.http.problems import Problem
 from memagent_server.resources import resource_dir
 from memagent_server.web.markdown import Document, render
 from memagent_server.web.pages import answer_page, shared_facts

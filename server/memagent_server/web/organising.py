@@ -5,9 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, Response, redirect, request
 from sqlalchemy.orm import Session
 
-from memagent_server.context import current
-from memagent_server.permit import permit
-from memagent_server.problems import Problem
+from memagent_server.http.context import current
+from memagent_server.http.permissions import permit
+from memagent_server.http.problems import Problem
 from memagent_server.store.organise import archive, retag
 from memagent_server.web.login import safe_target
 

@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 
 from memagent.diagnostics.display_paths import roots_of, shown, shown_frame
 from memagent.estimator.advice.by_cause import advice_for_cause
-from memagent_server import auth
+from memagent_server.http import auth
 from memagent_server.compare import autopsy, components
-from memagent_server.context import current
-from memagent_server.problems import Problem
+from memagent_server.http.context import current
+from memagent_server.http.problems import Problem
 from memagent_server.store.alerts import list_incidents
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import describe_forecast, forecasts_of

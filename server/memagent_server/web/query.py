@@ -15,8 +15,8 @@ from flask import request
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo
 
-from memagent_server.problems import Problem
-from memagent_server.shapes.queries import Query
+from memagent_server.http.problems import Problem
+from memagent_server.schemas.queries import Query
 
 Q = TypeVar("Q", bound=Query)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from memagent_server.answers import chart_answer
-from memagent_server.context import current
-from memagent_server.operation import operation
-from memagent_server.shapes.queries import RanksQuery
-from memagent_server.shapes.runs import RankGrid
+from memagent_server.http.responses import chart_answer
+from memagent_server.http.context import current
+from memagent_server.http.api_route import operation
+from memagent_server.schemas.queries import RanksQuery
+from memagent_server.schemas.runs import RankGrid
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.rank_grid import rank_grid
 from memagent_server.store.runs import get_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from memagent_server.context import current
+from memagent_server.http.context import current
 from memagent_server.store.retention import Limits, find_old
 from memagent_server.store.usage import usage
 from memagent_server.web import query

@@ -6,10 +6,10 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from memagent_server import auth
-from memagent_server.context import current
-from memagent_server.permit import permit
-from memagent_server.problems import Problem
+from memagent_server.http import auth
+from memagent_server.http.context import current
+from memagent_server.http.permissions import permit
+from memagent_server.http.problems import Problem
 from memagent_server.store.rules import known_projects
 from memagent_server.store.tokens import SCOPES, describe_token, list_tokens, revoke_token
 from memagent_server.web.pages import answer_page, shared_facts

@@ -9,7 +9,8 @@ import pytest
 from flask.testing import FlaskClient
 
 import memagent_server
-from memagent_server import auth, forms
+from memagent_server.http import auth
+from memagent_server.http import csrf
 from memagent_server.app import create_app
 from memagent_server.store.tokens import create_token
 
@@ -34,33 +35,33 @@ def token(sqlite_app):
 
 
 def field_of(page):
-    return re.search(rf'name="{forms.FIELD}" value="(\w+)"', page.text)[1]
+    return re.search(rf'name="{csrf.FIELD}" value="(\w+)"', page.text)[1]
 
 
 @pytest.mark.parametrize("path", FORMS)
 def test_it_refuses_a_form_without_its_token(plain, path):
-    plain.set_cookie(forms.COOKIE, "anything")
-    for field in ({}, {forms.FIELD: ""}, {forms.FIELD: "0" * 64}, {forms.FIELD: "ü"}):
+    plain.set_cookie(csrf.COOKIE, "anything")
+    for field in ({}, {csrf.FIELD: ""}, {csrf.FIELD: "0" * 64}, {csrf.FIELD: "ü"}):
         assert plain.post(path, data={"what": "save", **field}).status_code == 403
 
 
 def test_it_takes_the_token_of_the_page_that_was_loaded_and_in_the_same_browser_only(plain, sqlite_app):
     token = field_of(plain.get("/settings", headers=HTML))
     stranger = FlaskClient(sqlite_app, sqlite_app.response_class)
-    stranger.set_cookie(forms.COOKIE, "the attacker's own")
-    assert stranger.post("/settings", data={forms.FIELD: token}).status_code == 403
-    assert stranger.post("/settings", data={forms.FIELD: token}, headers={"Cookie": ""}).status_code == 403
-    assert plain.post("/settings", data={forms.FIELD: token}).status_code == 303
+    stranger.set_cookie(csrf.COOKIE, "the attacker's own")
+    assert stranger.post("/settings", data={csrf.FIELD: token}).status_code == 403
+    assert stranger.post("/settings", data={csrf.FIELD: token}, headers={"Cookie": ""}).status_code == 403
+    assert plain.post("/settings", data={csrf.FIELD: token}).status_code == 303
     assert field_of(plain.get("/settings", headers=HTML)) == token, "the page changes no more than it must"
 
 
 def test_a_login_makes_the_token_of_before_worthless(plain, token):
     """Who plants a cookie and its token in somebody's browser can send no form in their name once they are logged in."""
     planted = field_of(plain.get("/login", headers=HTML))
-    assert plain.post("/login", data={"token": token, forms.FIELD: planted}).status_code == 303
-    assert plain.post("/settings", data={forms.FIELD: planted}).status_code == 403
+    assert plain.post("/login", data={"token": token, csrf.FIELD: planted}).status_code == 303
+    assert plain.post("/settings", data={csrf.FIELD: planted}).status_code == 403
     assert (
-        plain.post("/settings", data={forms.FIELD: field_of(plain.get("/settings", headers=HTML))}).status_code == 303
+        plain.post("/settings", data={csrf.FIELD: field_of(plain.get("/settings", headers=HTML))}).status_code == 303
     )
 
 
@@ -92,7 +93,7 @@ def test_behind_a_proxy_that_changes_the_host_the_public_address_is_ours(make_se
 
 
 def test_a_form_is_no_larger_than_a_form(sqlite_client):
-    assert sqlite_client.post("/settings", data={"project": "x" * forms.MOST_BYTES}).status_code == 413
+    assert sqlite_client.post("/settings", data={"project": "x" * csrf.MOST_BYTES}).status_code == 413
 
 
 def test_every_form_that_posts_begins_with_its_token():
@@ -112,7 +113,7 @@ def test_cookies_are_out_of_reach_of_scripts_and_other_sites(make_settings, sqli
             client.get("/login", headers=HTML).headers["Set-Cookie"],
             app.test_client().post("/login", data={"token": token}, as_it_is=True).headers["Set-Cookie"],
         ]
-        for cookie, name, site in zip(given, (forms.COOKIE, auth.COOKIE), ("Strict", "Lax"), strict=True):
+        for cookie, name, site in zip(given, (csrf.COOKIE, auth.COOKIE), ("Strict", "Lax"), strict=True):
             assert cookie.startswith(f"{prefix}{name}=")
             assert (
                 "HttpOnly" in cookie and f"SameSite={site}" in cookie and "Path=/" in cookie and "Domain" not in cookie

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent_server.app import create_app
-from memagent_server.throttle import EXTENSION, MOST, WITHIN_S, Throttle, tallies
+from memagent_server.http.login_throttle import EXTENSION, MOST, WITHIN_S, Throttle, tallies
 
 
 class Clock:

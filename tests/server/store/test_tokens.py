@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memagent.cli import main
-from memagent_server import auth
+from memagent_server.http import auth
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
 from memagent_server.store.tokens import (

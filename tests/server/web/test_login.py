@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server import auth
+from memagent_server.http import auth
 from memagent_server.store.models import Token
 from memagent_server.web.login import safe_target
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from memagent_server import auth, forms
+from memagent_server.http import auth
+from memagent_server.http import csrf
 from memagent_server.app import create_app
 from memagent_server.store.tokens import list_tokens
 
@@ -44,7 +45,7 @@ def test_the_first_token_is_an_admins_and_its_maker_is_logged_in(client, kept):
     assert client.post(PAGE, data={"name": "ana", "scope": "admin", "projects": "vision"}).status_code == 422
     answer = client.post(PAGE, data={"name": "ana", "scope": "admin"})
     assert answer.status_code == 200 and answer.headers["Cache-Control"] == "no-store"
-    on_it = {forms.FIELD: re.search(r'name="form_token" value="(\w+)"', answer.text)[1]}
+    on_it = {csrf.FIELD: re.search(r'name="form_token" value="(\w+)"', answer.text)[1]}
     assert client.post(PAGE, data={"name": "bo", "scope": "read", **on_it}, as_it_is=True).status_code == 200
     assert client.get(PAGE, headers=HTML).status_code == 200, "the cookie opens what is closed to others now"
     client.delete_cookie(auth.COOKIE)

@@ -6,7 +6,7 @@ from msgspec import Meta
 from typing_extensions import Required, TypedDict
 
 from memagent.wire.messages import AdviceItem, BatchReply
-from memagent_server.shapes.common import (
+from memagent_server.schemas.common import (
     Bytes,
     DeviceId,
     JsonObject,

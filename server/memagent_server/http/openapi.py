@@ -20,11 +20,11 @@ from werkzeug.routing import Rule
 
 import memagent
 from memagent.wire.codec import JSON, MSGPACK, REPLAYED_HEADER
-from memagent_server.auth import COOKIE
-from memagent_server.operation import API, Operation, operation_of
-from memagent_server.problems import PROBLEM_JSON
-from memagent_server.shapes.common import Problem
-from memagent_server.shapes.examples import EXAMPLES
+from memagent_server.http.auth import COOKIE
+from memagent_server.http.api_route import API, Operation, operation_of
+from memagent_server.http.problems import PROBLEM_JSON
+from memagent_server.schemas.common import Problem
+from memagent_server.schemas.examples import EXAMPLES
 
 SCHEMAS = "#/components/schemas/{name}"
 _ABOUT = """What programs can ask of a memagent server; docs/http.md says the same to people.

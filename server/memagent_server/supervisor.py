@@ -27,7 +27,9 @@ import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server import logs, scratch, telemetry
+from memagent_server.observability import logs
+from memagent_server.http import temp_dirs
+from memagent_server.observability import self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
@@ -199,18 +201,18 @@ def _folder_for_counts() -> Iterator[None]:
 
     The folder of a server that was killed is taken away by the next.
     """
-    if os.environ.get(telemetry.FOLDER):
+    if os.environ.get(self_metrics.FOLDER):
         yield
         return
     with contextlib.ExitStack() as stack:
         try:
-            os.environ[telemetry.FOLDER] = str(stack.enter_context(scratch.folder("memagent-counts-")))
+            os.environ[self_metrics.FOLDER] = str(stack.enter_context(temp_dirs.folder("memagent-counts-")))
         except OSError as error:
             _log.warning("no folder for counters: each process's own are shown (%s)", error)
         try:
             yield
         finally:
-            os.environ.pop(telemetry.FOLDER, None)
+            os.environ.pop(self_metrics.FOLDER, None)
 
 
 def _run_granian(settings: Settings, workers: int) -> int:
@@ -221,7 +223,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
     # spawn, not fork: this process has threads, and a fork would copy their locks in whatever state they are
     multiprocessing.set_start_method("spawn", force=True)
     server = Granian(
-        "memagent_server.serving:wsgi_app",
+        "memagent_server.supervisor:wsgi_app",
         factory=True,
         interface=Interfaces.WSGI,
         address=settings.host,

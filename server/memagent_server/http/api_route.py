@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from flask import Flask, current_app, request
 
 from memagent.wire.codec import JSON
-from memagent_server.permit import Permit, Scope, permit
-from memagent_server.problems import Problem
-from memagent_server.shapes.queries import Query
+from memagent_server.http.permissions import Permit, Scope, permit
+from memagent_server.http.problems import Problem
+from memagent_server.schemas.queries import Query
 
 View = TypeVar("View", bound=Callable[..., Any])
 

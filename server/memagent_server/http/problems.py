@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
-from memagent_server.exchange import request_id
+from memagent_server.http.request_logging import request_id
 from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
 from memagent_server.store.troubles import SOON_S, reason_of, trouble_of
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from typing_extensions import Required, TypedDict
 
-from memagent_server.shapes.common import (
+from memagent_server.schemas.common import (
     AlertState,
     DeviceId,
     JsonObject,
@@ -16,7 +16,7 @@ from memagent_server.shapes.common import (
     Step,
     When,
 )
-from memagent_server.shapes.runs import EventFacts, RunSummary, StreamFacts
+from memagent_server.schemas.runs import EventFacts, RunSummary, StreamFacts
 
 Tells = Literal["warning", "critical", "never"]
 

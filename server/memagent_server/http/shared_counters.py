@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memagent_server import telemetry
+from memagent_server.observability import self_metrics
 
 try:
     import fcntl
@@ -83,7 +83,7 @@ class Tally:
 def shared(name: str, numbers: int, secret: str) -> Tally:
     """The table of that name of this server."""
     try:
-        return Tally(name, numbers, secret, os.environ.get(telemetry.FOLDER) or None)
+        return Tally(name, numbers, secret, os.environ.get(self_metrics.FOLDER) or None)
     except OSError as error:
         _log.warning("no file for the table %r: this process counts for itself (%s)", name, error)
         return Tally(name, numbers, secret)

@@ -15,9 +15,9 @@ import secrets
 
 from flask import Flask, Response, g, request
 
-from memagent_server import auth
-from memagent_server.context import current
-from memagent_server.problems import Problem
+from memagent_server.http import auth
+from memagent_server.http.context import current
+from memagent_server.http.problems import Problem
 
 COOKIE = "memagent_form"
 FIELD = "form_token"

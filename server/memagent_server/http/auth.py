@@ -26,9 +26,9 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from memagent_server.context import Context, current, limit_to
-from memagent_server.permit import Permit, permit_of
-from memagent_server.problems import Problem
+from memagent_server.http.context import Context, current, limit_to
+from memagent_server.http.permissions import Permit, permit_of
+from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.models import Token
 from memagent_server.store.tokens import KnownToken, any_token, create_token, find_token, get_token, mark_used

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from flask import Flask, current_app, request
 
-from memagent_server import auth
-from memagent_server.problems import Problem
+from memagent_server.http import auth
+from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
-from memagent_server.tally import Tally, shared
+from memagent_server.http.shared_counters import Tally, shared
 
 EXTENSION = "memagent_quotas"
 BURST_S = 10.0

@@ -16,8 +16,8 @@ from typing import Any
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from memagent_server import telemetry
-from memagent_server.logs import FIELDS, REQUEST_ID
+from memagent_server.observability import self_metrics
+from memagent_server.observability.logs import FIELDS, REQUEST_ID
 
 HEADER = "X-Request-ID"
 _BEGAN = "memagent_began_at"
@@ -31,7 +31,7 @@ _log = logging.getLogger("memagent.access")
 
 def install(app: Flask) -> None:
     """Watch every request of `app`. To be installed before whatever may refuse one."""
-    app.extensions[telemetry.EXTENSION] = telemetry.Telemetry()
+    app.extensions[self_metrics.EXTENSION] = self_metrics.Telemetry()
     app.before_request(_begin)
     app.after_request(_end)
 
@@ -54,7 +54,7 @@ def _end(response: Response) -> Response:
     response.headers.setdefault(HEADER, request_id() or "")
     method = request.method if request.method in _METHODS else "other"
     route = request.url_rule.rule if request.url_rule is not None else "none"
-    telemetry.current().note_request(method, route, response.status_code, duration_s)
+    self_metrics.current().note_request(method, route, response.status_code, duration_s)
     level = logging.DEBUG if _is_routine(route, response.status_code) else logging.INFO
     if _log.isEnabledFor(level):
         _log.log(level, "%s %s", request.method, request.path, extra={FIELDS: _facts(response, duration_s)})

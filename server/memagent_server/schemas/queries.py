@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from memagent.wire.messages import Identifier
-from memagent_server.shapes.alerts import AlertFacts, NotificationFacts, RunFacts
-from memagent_server.shapes.common import AlertState, NotificationState, RunStatus
-from memagent_server.shapes.runs import RunSummary
+from memagent_server.schemas.alerts import AlertFacts, NotificationFacts, RunFacts
+from memagent_server.schemas.common import AlertState, NotificationState, RunStatus
+from memagent_server.schemas.runs import RunSummary
 
 if TYPE_CHECKING:
     RunField = str

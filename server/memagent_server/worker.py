@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from memagent_server.alerts.evaluator import Evaluator
-from memagent_server.alerts.leased import BEAT_S, LeasedShare
+from memagent_server.alerts.sharding import BEAT_S, LeasedShare
 from memagent_server.alerts.share import Everything, LostShare, Share
 from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, NotSetUp

@@ -24,14 +24,14 @@ from sqlalchemy.orm import Session
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import WATCHED
-from memagent_server.alerts.decisions import Decided, Scribe
-from memagent_server.alerts.endings import Ends, end_alerts
-from memagent_server.alerts.hints import Told, beside, listen
-from memagent_server.alerts.ledger import Ledger
-from memagent_server.alerts.policy import Policies, read_policies
-from memagent_server.alerts.runwide import RunWatch, alive_ranks, decide, looks_at
+from memagent_server.alerts.result_writer import Decided, Scribe
+from memagent_server.alerts.run_end import Ends, end_alerts
+from memagent_server.alerts.hint_reader import Told, beside, listen
+from memagent_server.alerts.incident_updates import Ledger
+from memagent_server.alerts.rule_config import Policies, read_policies
+from memagent_server.alerts.run_rules import RunWatch, alive_ranks, decide, looks_at
 from memagent_server.alerts.share import Everything, LostShare, Share
-from memagent_server.alerts.watch import Watch, begin_watch, read_new, resume
+from memagent_server.alerts.stream_state import Watch, begin_watch, read_new, resume
 from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.engine import Database
 from memagent_server.store.history import StoredChunk

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.facts import CALM, Facts, Finding
+from memagent_server.alerts.rule_input import CALM, Facts, Finding
 from memagent_server.alerts.state import FORECAST, Patience
 
 Thresholds = Mapping[str, float]

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.fields import COMPONENTS
 from memagent_server.compare.levels import figures, levels, phases
-from memagent_server.compare.reasons import Facts, reason
+from memagent_server.compare.mismatch_reasons import Facts, reason
 from memagent_server.store.models import Prediction, Run, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.streams import current_streams

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from memagent.wire.fields import PHASES
-from memagent_server.compare.reasons import Facts, reason_of_phase
+from memagent_server.compare.mismatch_reasons import Facts, reason_of_phase
 from memagent_server.store.models import Prediction, Stream
 from memagent_server.store.streams import phase_of
 

@@ -14,7 +14,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from memagent.errors import WireError
 from memagent.wire.codec import JSON, MSGPACK, decode
-from memagent_server.ingest.locate import locate
+from memagent_server.ingest.error_location import locate
 from memagent_server.http.problems import Problem
 
 MAX_SENT_BYTES = 8 * 2**20

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from memagent_server.notify import http
+from memagent_server.notify import http_client
 from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.words import details, headline, plain_text
+from memagent_server.notify.message_text import details, headline, plain_text
 from memagent_server.settings import SEVERITIES, Settings
 
 AHEAD_S = 86_400.0
@@ -51,13 +51,13 @@ class Alertmanager(Channel):
         before = story.receipt.get("severity")
         if before is not None and before != severity:
             alerts.append(_alert(story, before, now))
-        reply = http.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
+        reply = http_client.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
         return {"status": reply.status, "severity": severity}
 
     def refresh(self, story: Story) -> dict[str, Any]:
         severity = story.receipt.get("severity", story.severity)
         alerts = [_alert(story, severity, self._clock() + AHEAD_S)]
-        http.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
+        http_client.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
         return dict(story.receipt)
 
     def _ends_at(self, story: Story, now: float) -> float:

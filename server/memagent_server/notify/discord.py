@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from memagent_server.notify import http
+from memagent_server.notify import http_client
 from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, saving, where
+from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, saving, where
 from memagent_server.settings import Settings
 
 TITLE_LIMIT, DESCRIPTION_LIMIT, FOOTER_LIMIT = 256, 4096, 2048
@@ -33,7 +33,7 @@ class Discord(Channel):
 
     def send(self, story: Story) -> dict[str, Any]:
         body = msgspec.json.encode({"embeds": [_embed(story)], "allowed_mentions": {"parse": []}})
-        reply = http.post(self._url, body, who="Discord's webhook", allow_local=self._allow_local, final=_GONE)
+        reply = http_client.post(self._url, body, who="Discord's webhook", allow_local=self._allow_local, final=_GONE)
         return {"status": reply.status}
 
 

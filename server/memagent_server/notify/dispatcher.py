@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memagent_server.notify.channel import Channel, DeliveryFailedError, mask
-from memagent_server.notify.story import mark_of, read_news, read_story
+from memagent_server.notify.message_data import mark_of, read_news, read_story
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Notification

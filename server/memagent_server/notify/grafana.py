@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from memagent_server.notify import http
+from memagent_server.notify import http_client
 from memagent_server.notify.channel import Channel, DeliveryFailedError, Story
-from memagent_server.notify.words import details, headline
+from memagent_server.notify.message_text import details, headline
 from memagent_server.settings import Settings
 
 _GONE = (400, 401, 403, 404)
@@ -43,7 +43,7 @@ class Grafana(Channel):
     def _say(self, method: str, url: str, content: dict[str, Any]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}"}
         body = msgspec.json.encode(content)
-        reply = http.post(url, body, who=_WHO, headers=headers, final=_GONE, method=method, allow_local=True)
+        reply = http_client.post(url, body, who=_WHO, headers=headers, final=_GONE, method=method, allow_local=True)
         try:
             answer = msgspec.json.decode(reply.text, type=dict[str, Any])
         except msgspec.DecodeError as error:

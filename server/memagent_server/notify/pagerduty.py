@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from memagent_server.notify import http
+from memagent_server.notify import http_client
 from memagent_server.notify.channel import Channel, Story
-from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, plain_text, where
+from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, plain_text, where
 from memagent_server.settings import Settings
 
 SUMMARY_LIMIT, DEDUP_LIMIT = 1024, 255
@@ -56,7 +56,7 @@ class PagerDuty(Channel):
 
     def _post(self, event: dict[str, Any]) -> int:
         body = msgspec.json.encode({"routing_key": self._routing_key, **event})
-        return http.post(self._url, body, who="PagerDuty", final=_NEVER, allow_local=True).status
+        return http_client.post(self._url, body, who="PagerDuty", final=_NEVER, allow_local=True).status
 
 
 def _action(story: Story) -> str:

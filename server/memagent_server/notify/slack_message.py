@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memagent_server.notify.channel import Story
-from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, plain_text, saving, where
+from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, plain_text, saving, where
 
 SECTION_LIMIT, HEADER_LIMIT, TEXT_LIMIT, URL_LIMIT = 3000, 150, 4000, 3000
 """Slack's: sections and context elements, headers, what it advises for `text`, addresses of buttons."""

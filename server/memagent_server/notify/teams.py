@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from memagent_server.notify import http
+from memagent_server.notify import http_client
 from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.words import advice, cut, details, headline, needs_runbook, saving, where
+from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, saving, where
 from memagent_server.settings import Settings
 
 TEXT_LIMIT = 4000
@@ -36,7 +36,7 @@ class Teams(Channel):
     def send(self, story: Story) -> dict[str, Any]:
         card = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": _card(story)}
         body = msgspec.json.encode({"type": "message", "attachments": [card]})
-        reply = http.post(self._url, body, who="Teams' webhook", allow_local=self._allow_local, final=_GONE)
+        reply = http_client.post(self._url, body, who="Teams' webhook", allow_local=self._allow_local, final=_GONE)
         return {"status": reply.status}
 
 

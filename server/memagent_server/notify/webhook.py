@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from memagent_server.notify import http
+from memagent_server.notify import http_client
 from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.words import plain_text
+from memagent_server.notify.message_text import plain_text
 from memagent_server.settings import Settings
 
 _OURS = ("receipt", "curve", "is_overtaken")
@@ -43,7 +43,7 @@ class Webhook(Channel):
         facts = {name: value for name, value in asdict(story).items() if name not in _OURS}
         body = msgspec.json.encode({**facts, "text": plain_text(story)})
         headers = {"Idempotency-Key": story.dedup_key, **self._signature(body)}
-        reply = http.post(
+        reply = http_client.post(
             self._url,
             body,
             who="the webhook",

@@ -11,7 +11,7 @@ from msgspec import Meta
 from sqlalchemy.orm import Session
 
 from memagent_server.http import auth
-from memagent_server.alerts.policy import Wanted, read_policy, wanted
+from memagent_server.alerts.rule_config import Wanted, read_policy, wanted
 from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
 from memagent_server.http.responses import json_answer, only, page_answer
 from memagent_server.http.context import current

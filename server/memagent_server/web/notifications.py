@@ -10,7 +10,7 @@ from memagent_server.http.responses import json_answer, only, page_answer
 from memagent_server.http.context import current
 from memagent_server.notify import CHANNELS, NEEDS, channels
 from memagent_server.notify.channel import DeliveryFailedError
-from memagent_server.notify.trial import send_test
+from memagent_server.notify.sample_message import send_test
 from memagent_server.http.api_route import operation
 from memagent_server.http.problems import Problem
 from memagent_server.settings import SEVERITIES

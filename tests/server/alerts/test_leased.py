@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from memagent_server.alerts import leased
-from memagent_server.alerts.leased import BEAT_S, DEAD_AFTER_S, LeasedShare
+from memagent_server.alerts import sharding
+from memagent_server.alerts.sharding import BEAT_S, DEAD_AFTER_S, LeasedShare
 from memagent_server.alerts.share import LostShare
 from memagent_server.store.leases import shard_of
 from memagent_server.store.models import SHARDS
@@ -51,7 +51,7 @@ class Fleet:
 @pytest.fixture
 def fleet(database, monkeypatch) -> Fleet:
     assert len(KEYS) == SHARDS
-    monkeypatch.setattr(leased, "_place", lambda: None)  # as if each had a machine of its own
+    monkeypatch.setattr(sharding, "_place", lambda: None)  # as if each had a machine of its own
     return Fleet(database)
 
 
@@ -110,11 +110,11 @@ def test_who_leaves_frees_its_part_at_once(fleet):
 
 
 def test_a_worker_whose_process_is_gone_from_this_system_is_dead_at_once(fleet, monkeypatch):
-    monkeypatch.setattr(leased, "_place", lambda: "here")
+    monkeypatch.setattr(sharding, "_place", lambda: "here")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with monkeypatch.context() as patched:
-        patched.setattr(leased.os, "getpid", lambda: gone.pid)
+        patched.setattr(sharding.os, "getpid", lambda: gone.pid)
         fleet.join()
     fleet.join()
     assert fleet.workers[1].holds("any run")
@@ -124,8 +124,8 @@ def test_a_worker_whose_process_is_gone_from_this_system_is_dead_at_once(fleet, 
 def test_a_write_in_progress_is_not_taken_over(postgres_url, monkeypatch):
     from memagent_server.store.engine import Database
 
-    monkeypatch.setattr(leased, "_place", lambda: None)
-    monkeypatch.setattr(leased.leases, "_PATIENCE", "50ms")
+    monkeypatch.setattr(sharding, "_place", lambda: None)
+    monkeypatch.setattr(sharding.leases, "_PATIENCE", "50ms")
     database = Database(postgres_url)
     fleet = Fleet(database)
     slow, other = fleet.join(), fleet.join()

@@ -15,7 +15,7 @@ from memagent.forecast import Hints, state
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
-from memagent_server.alerts.watch import Pace, begin_watch
+from memagent_server.alerts.stream_state import Pace, begin_watch
 from memagent_server.store.compaction import finish
 from memagent_server.store.cutting import UNIT_ROWS
 from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk, read_chunks

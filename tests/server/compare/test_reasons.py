@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server.compare.reasons import LEAST_BYTES, Facts, reason, reason_of_phase
+from memagent_server.compare.mismatch_reasons import LEAST_BYTES, Facts, reason, reason_of_phase
 
 GIB = 2**30
 TRACE = Facts(method="trace", assumptions={})

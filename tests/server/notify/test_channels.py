@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from memagent_server.notify import CHANNELS, channels, http
+from memagent_server.notify import CHANNELS, channels
+from memagent_server.notify import http_client
 from memagent_server.notify.alertmanager import Alertmanager
 from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, NotSetUp
 from memagent_server.notify.discord import DESCRIPTION_LIMIT, TITLE_LIMIT, Discord
@@ -21,7 +22,7 @@ from memagent_server.notify.slack_message import blocks
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.teams import Teams
 from memagent_server.notify.webhook import Webhook
-from memagent_server.notify.words import plain_text
+from memagent_server.notify.message_text import plain_text
 from memagent_server.settings import CHANNEL_NAMES
 
 KINDS = {
@@ -131,8 +132,8 @@ def test_it_aims_no_webhook_at_this_machine_unless_it_may(a_story, host, kind):
 
 
 def test_it_knows_which_addresses_are_local():
-    assert not any(map(http.is_local, ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2001:4860:4860::8888"]))
-    assert all(map(http.is_local, ["127.8.8.8", "fe80::1%eth0", "::", "224.0.0.1", "::ffff:169.254.1.1"]))
+    assert not any(map(http_client.is_local, ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2001:4860:4860::8888"]))
+    assert all(map(http_client.is_local, ["127.8.8.8", "fe80::1%eth0", "::", "224.0.0.1", "::ffff:169.254.1.1"]))
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,12 @@ def test_it_knows_which_addresses_are_local():
      "::7f00:1", "::ffff:0:7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:0:0:0:0:80ff:fffe", "ff02::1"],
 )  # fmt: skip
 def test_it_knows_metadata_services_and_ipv4_that_is_wrapped_in_ipv6(address):
-    assert http.is_local(address)
+    assert http_client.is_local(address)
 
 
 def test_it_asks_before_every_post_whether_it_may_lead_here(receiver):
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
-        http.post(receiver.url, b"{}", who="somebody")
+        http_client.post(receiver.url, b"{}", who="somebody")
     assert receiver.requests == []
 
 

@@ -11,7 +11,7 @@ from email.policy import default
 import pytest
 
 from memagent_server.notify.channel import Curve, DeliveryFailedError
-from memagent_server.notify.mail import Mail
+from memagent_server.notify.email import Mail
 
 CURVE = Curve(tuple(range(10)), tuple(range(10)), (None,) * 10)
 aiosmtpd = pytest.importorskip("aiosmtpd.controller", reason="needs aiosmtpd") if not os.environ.get("CI") else None

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from memagent_server.notify.channel import Curve, DeliveryFailedError
-from memagent_server.notify.picture import Picture, _has_matplotlib
+from memagent_server.notify.chart_image import Picture, _has_matplotlib
 from memagent_server.notify.slack_bot import SlackBot
 
 CURVE = Curve(

@@ -6,7 +6,7 @@ import pytest
 
 from memagent_server.notify.channel import Saving, Suspect
 from memagent_server.notify.slack_message import blocks, text
-from memagent_server.notify.words import headline, plain_text
+from memagent_server.notify.message_text import headline, plain_text
 
 
 def test_it_tells_the_whole_story(a_story):

@@ -18,10 +18,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from memagent.forecast import Forecast
-from memagent_server.alerts.ledger import Ledger
+from memagent_server.alerts.incident_updates import Ledger
 from memagent_server.alerts.share import LostShare, Share
 from memagent_server.alerts.state import gravest
-from memagent_server.alerts.watch import Change, Watch, remembered, standing
+from memagent_server.alerts.stream_state import Change, Watch, remembered, standing
 from memagent_server.store.alerts import find_open
 from memagent_server.store.engine import Database
 from memagent_server.store.forecasts import add_forecasts

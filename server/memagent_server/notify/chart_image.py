@@ -13,7 +13,7 @@ from typing import Any
 
 from memagent.units import GIB, MIB, format_bytes
 from memagent_server.notify.channel import Curve, Story
-from memagent_server.notify.words import cut
+from memagent_server.notify.message_text import cut
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from memagent_server.notify.channel import Channel, DeliveryFailedError, Story, parts_of_address
-from memagent_server.notify.picture import Picture
-from memagent_server.notify.words import cut, headline, plain_text
+from memagent_server.notify.chart_image import Picture
+from memagent_server.notify.message_text import cut, headline, plain_text
 from memagent_server.settings import Settings
 
 TIMEOUT_S = 10.0

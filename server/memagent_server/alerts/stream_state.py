@@ -19,8 +19,8 @@ from memagent.forecast import feed
 from memagent.forecast import Forecast, Forecaster, Hints, later, watched
 from memagent.forecast.state import dump_state, load_state
 from memagent.forecast.replay_columns import READINGS
-from memagent_server.alerts.facts import CALM, Facts, Finding
-from memagent_server.alerts.policy import Policy, Wanted
+from memagent_server.alerts.rule_input import CALM, Facts, Finding
+from memagent_server.alerts.rule_config import Policy, Wanted
 from memagent_server.alerts.rules import PAGES
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from urllib3.util import parse_url
 
-from memagent_server.store.contexts import learn_contexts
+from memagent_server.store.cuda_contexts import learn_contexts
 from memagent_server.store.models import Forecast, Rank, Run, Stream
 from memagent_server.store.runs import lock_run
 

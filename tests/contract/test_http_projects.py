@@ -10,7 +10,7 @@ import re
 import pytest
 from sqlalchemy import inspect, select
 
-from memagent_server.store.limits import SHARED
+from memagent_server.store.project_scope import SHARED
 from memagent_server.store.models import Base
 
 HIDDEN, SEEN = "hidden-marker", "seen-marker"

@@ -36,12 +36,12 @@ from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.engine import Database
 from memagent_server.store.history import StoredChunk
 from memagent_server.store.incidents import woken
-from memagent_server.store.marks import forget_ended, get_marks, get_recollections
+from memagent_server.store.evaluation_state import forget_ended, get_marks, get_recollections
 from memagent_server.store.models import Incident
 from memagent_server.store.packing import unseal
 from memagent_server.store.runs import get_run, lock_run, lock_runs
-from memagent_server.store.troubles import trouble_of
-from memagent_server.store.unread import (
+from memagent_server.store.db_errors import trouble_of
+from memagent_server.store.pending_samples import (
     Head,
     Running,
     Unread,

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from memagent.forecast import Hints
 from memagent_server.store.models import Event, Prediction
-from memagent_server.store.unread import Head
-from memagent_server.store.wanted import texts
+from memagent_server.store.pending_samples import Head
+from memagent_server.store.key_lists import texts
 
 _KINDS = ("hints", "preflight")
 

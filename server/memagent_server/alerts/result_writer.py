@@ -25,9 +25,9 @@ from memagent_server.alerts.stream_state import Change, Watch, remembered, stand
 from memagent_server.store.alerts import find_open
 from memagent_server.store.engine import Database
 from memagent_server.store.forecasts import add_forecasts
-from memagent_server.store.marks import Mark, get_marks, put_marks, put_recollections
+from memagent_server.store.evaluation_state import Mark, get_marks, put_marks, put_recollections
 from memagent_server.store.runs import lock_runs
-from memagent_server.store.unread import Head
+from memagent_server.store.pending_samples import Head
 
 log = logging.getLogger(__name__)
 

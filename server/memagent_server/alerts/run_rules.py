@@ -13,7 +13,7 @@ from memagent_server.alerts.rule_config import Policy, Wanted
 from memagent_server.alerts.state import AlertState
 from memagent_server.alerts.stream_state import SWITCHED_OFF, Change, Watch, look
 from memagent_server.store.models import Alert, Rank, Run
-from memagent_server.store.unread import Head
+from memagent_server.store.pending_samples import Head
 
 HEARD_S = 45.0
 """A process that was heard of within this is alive: agents send something at least every 15 s."""

@@ -25,9 +25,9 @@ from memagent_server.alerts.rules import PAGES
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
-from memagent_server.store.marks import Mark
+from memagent_server.store.evaluation_state import Mark
 from memagent_server.store.streams import used_of
-from memagent_server.store.unread import Head
+from memagent_server.store.pending_samples import Head
 
 LATE_S = 60.0
 """Samples that arrive sooner than this are fresh, whatever their pace."""

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from memagent_server.store.incidents import incidents_by_id, newest_incidents
 from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Notification, Rank, Run, Stream, Transition
 from memagent_server.store.paging import newest, position
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 
 UNHEARD_STATUSES = ("oom", "lost_contact")
 """Ends that people are told of even where no alert was open."""

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.models import Event
 from memagent_server.store.paging import newest
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 
 
 def list_events(

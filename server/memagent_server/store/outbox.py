@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, aliased
 
 from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Notification, Run, Transition
 from memagent_server.store.paging import position
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 
 MOST_ATTEMPTS = 20
 LONGEST_LEASE_S, LONGEST_WAIT_S = 60.0, 3_600.0

@@ -12,7 +12,7 @@ from memagent.wire.messages import PredictionMessage
 from memagent_server.store.models import Prediction, Stream
 from memagent_server.store.paging import newest
 from memagent_server.store.runs import lock_run
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 
 _FIELDS = tuple(PredictionMessage.__struct_fields__)
 

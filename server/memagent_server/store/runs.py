@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.bulk import BULKS, of_run
-from memagent_server.store.contexts import learn_contexts
+from memagent_server.store.cuda_contexts import learn_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.models import Rank, Run
-from memagent_server.store.organise import set_tags
-from memagent_server.store.post_mortem import probable_cause
+from memagent_server.store.tags import set_tags
+from memagent_server.store.oom_killer import probable_cause
 from memagent_server.store.ranks import enter_rank, settle, worst_of
 from memagent_server.store.run_list import RunPage, RunQuery, list_runs
 from memagent_server.store.streams import enter_streams

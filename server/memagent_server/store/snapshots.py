@@ -15,7 +15,7 @@ from memagent.wire.messages import SnapshotMessage, Suspect
 from memagent_server.store.models import Event, Rank, Snapshot
 from memagent_server.store.paging import newest
 from memagent_server.store.runs import lock_run
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 
 _FACTS = ("rank", "attempt", "seq", "device", "step", "method", "why")
 _LEVEL = 6

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, load_only
 from memagent_server.store.events import list_events
 from memagent_server.store.models import Dropped, Forecast, Prediction, Run, Stream
 from memagent_server.store.streams import current_streams, used_bytes
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 
 EVENTS_SHOWN = 200
 _LEVELS = ("ok", "notice", "warning", "critical")

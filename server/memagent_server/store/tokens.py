@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.store.models import Token
-from memagent_server.store.prepared import PreparedQuestion
-from memagent_server.store.times import iso
+from memagent_server.store.compiled_statements import PreparedQuestion
+from memagent_server.store.timestamps import iso
 
 SCOPES = ("ingest", "read", "admin")
 

@@ -25,7 +25,7 @@ from memagent_server.store.alerts import describe_alert, list_alerts, list_incid
 from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
 from memagent_server.store.models import ALERT_STATES, Incident
 from memagent_server.store.rules import EVERY_PROJECT, forget_rules, known_projects, put_rule
-from memagent_server.store.scoreboard import scoreboard
+from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.web import query
 from memagent_server.web.login import safe_target
 from memagent_server.web.pages import REFRESH_S, answer_page, shared_facts

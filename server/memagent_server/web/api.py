@@ -22,7 +22,7 @@ from memagent_server.schemas import common, queries, runs
 from memagent_server.schemas.alerts import RunFacts
 from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
-from memagent_server.store.contexts import page_contexts
+from memagent_server.store.cuda_contexts import page_contexts
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.events import list_events
 from memagent_server.store.export import MIMETYPES, ExportError, export

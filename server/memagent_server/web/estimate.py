@@ -23,7 +23,7 @@ from memagent.estimator.huggingface import from_config
 from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.http.problems import Problem
-from memagent_server.store.contexts import context_of
+from memagent_server.store.cuda_contexts import context_of
 
 Size = Annotated[int, Meta(ge=1, le=10**8)]
 Ranks = Annotated[int, Meta(ge=1, le=10**6)]

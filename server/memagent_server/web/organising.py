@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from memagent_server.http.context import current
 from memagent_server.http.permissions import permit
 from memagent_server.http.problems import Problem
-from memagent_server.store.organise import archive, retag
+from memagent_server.store.tags import archive, retag
 from memagent_server.web.login import safe_target
 
 blueprint = Blueprint("organising", __name__)

@@ -11,7 +11,7 @@ from memagent_server.store.models import Feedback, Incident
 from memagent_server.store.rules import put_rule
 from memagent_server.store.runs import delete_run, finish_run, start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.scoreboard import scoreboard
+from memagent_server.store.alert_accuracy import scoreboard
 
 GIB = 2**30
 LIMIT = 40 * GIB

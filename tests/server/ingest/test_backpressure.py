@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from memagent_server.store.writer import GroupWriter
+from memagent_server.store.group_commit import GroupWriter
 
 BATCHES = "/api/v1/runs/r/batches"
 

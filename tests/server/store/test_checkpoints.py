@@ -8,7 +8,7 @@ import time
 
 from sqlalchemy import insert, select
 
-from memagent_server.store import checkpoints
+from memagent_server.store.sqlite import wal_checkpoint
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run
 
@@ -19,7 +19,7 @@ ROW = {
 
 
 def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
-    monkeypatch.setattr(checkpoints, "LOG_BYTES", 256 * 1024)
+    monkeypatch.setattr(wal_checkpoint, "LOG_BYTES", 256 * 1024)
     sqlite_database._checkpoints._begin_at = 256 * 1024
     path = sqlite_database.engine.url.database
     sizes = []
@@ -36,7 +36,7 @@ def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
 
 
 def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monkeypatch, caplog):
-    monkeypatch.setattr(checkpoints, "LOG_BYTES", 64 * 1024)
+    monkeypatch.setattr(wal_checkpoint, "LOG_BYTES", 64 * 1024)
     sqlite_database._checkpoints._begin_at = 64 * 1024
     with sqlite_database.read() as session, caplog.at_level(logging.WARNING):
         assert session.scalars(select(Run.id)).all() == []

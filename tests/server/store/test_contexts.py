@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memagent.units import MIB
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
-from memagent_server.store.contexts import KnownContext, context_of, list_contexts
+from memagent_server.store.cuda_contexts import KnownContext, context_of, list_contexts
 from memagent_server.store.runs import finish_run, lose_contact, start_run
 from memagent_server.store.samples import add_batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import WireError
-from memagent_server.store.contexts import page_contexts
+from memagent_server.store.cuda_contexts import page_contexts
 from memagent_server.store.models import DeviceContext, Event, Run
 from memagent_server.store.paging import newest, read_key, write_key
 

@@ -9,7 +9,8 @@ from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, eve
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
-from memagent_server.store import compaction, cutting, retention
+from memagent_server.store import compaction, retention
+from memagent_server.store import rechunk
 from memagent_server.store.compaction import finish
 from memagent_server.store.history import read_chunks, read_summaries
 from memagent_server.store.models import Base, Run, Stream
@@ -19,7 +20,7 @@ from memagent_server.store.retention import Limits, drop_rollups, drop_run, drop
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.series import series
-from memagent_server.store.upkeep import DAY_S
+from memagent_server.store.maintenance import DAY_S
 from memagent_server.worker import Worker
 
 ENDED_AT = 100.0
@@ -59,7 +60,7 @@ def old(database):
 @pytest.fixture(autouse=True)
 def short_units(monkeypatch):
     """Chunks of ten samples are of the final cut."""
-    monkeypatch.setattr(cutting, "UNIT_ROWS", ROWS)
+    monkeypatch.setattr(rechunk, "UNIT_ROWS", ROWS)
     monkeypatch.setattr(compaction, "UNIT_ROWS", ROWS)
     monkeypatch.setattr(compaction, "ROLLED_ROWS", ROWS)
 

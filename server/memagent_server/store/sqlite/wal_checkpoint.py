@@ -17,7 +17,7 @@ import threading
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from memagent_server.store.turns import Turns
+from memagent_server.store.sqlite.write_lock import Turns
 
 LOG_BYTES = 32 * 2**20
 BACKSTOP_PAGES = 4 * LOG_BYTES // 4096

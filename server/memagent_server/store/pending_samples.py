@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.store.models import Chunk, Run, Stream
-from memagent_server.store.wanted import numbers
+from memagent_server.store.key_lists import numbers
 
 MOST_CHUNKS = 1_024
 """Read at once: some tens of megabytes where chunks are full."""

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.models import Recollection, Run, Stream, WatchMark
 from memagent_server.store.upsert import upsert_all
-from memagent_server.store.wanted import numbers
+from memagent_server.store.key_lists import numbers
 
 
 class Mark(NamedTuple):

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.models import DeviceContext, Rank, Run, Stream
 from memagent_server.store.paging import read_key, write_key
-from memagent_server.store.times import iso
+from memagent_server.store.timestamps import iso
 from memagent_server.store.upsert import insert_if_missing
 
 _UNKNOWN = "unknown"

@@ -34,7 +34,7 @@ from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, 
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspects_of, viewer_of
 from memagent_server.web import query
-from memagent_server.web.estimate import EstimateRequest, answer
+from memagent_server.web.api_estimate import EstimateRequest, answer
 
 blueprint = Blueprint("api", __name__)
 

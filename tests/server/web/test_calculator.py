@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.units import GIB
-from memagent_server.web.calculator import advised, levels, read_form, stack
+from memagent_server.web.pages.estimate import advised, levels, read_form, stack
 
 HTML = {"Accept": "text/html"}
 SHAPE = {"model": "shape", "layers": "4", "hidden": "256", "heads": "4", "vocab": "1000", "sequence": "128"}

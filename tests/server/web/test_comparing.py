@@ -7,7 +7,7 @@ import re
 import pytest
 
 from memagent.units import GIB
-from memagent_server.web import compared
+from memagent_server.web import compare_view
 
 HTML = {"Accept": "text/html"}
 
@@ -86,7 +86,7 @@ def test_twenty_runs_are_told_apart_by_colour_and_dash(sqlite_client):
 
 def test_curves_are_those_of_memory_and_every_scalar_that_a_run_logs():
     runs = [{"scalars": ["loss", "lr"]}, {"scalars": ["loss", "accuracy"]}]
-    names = [name for name, _ in compared.curves(runs)]
+    names = [name for name, _ in compare_view.curves(runs)]
     assert names[0] == "peak_allocated_bytes"
     assert names[-3:] == ["scalar:accuracy", "scalar:loss", "scalar:lr"]
 
@@ -98,7 +98,7 @@ def test_bars_are_to_one_scale_and_fall_back_on_the_prediction():
 
     observed = run(("parameters", 30, 50), ("activations", 70, 10))
     predicted = run(("parameters", None, 25))
-    first, second, empty = compared.bars([observed, predicted, run()])
+    first, second, empty = compare_view.bars([observed, predicted, run()])
     assert [part[3:] for part in first.parts] == [(0.0, 30.0), (30.0, 70.0)]
     assert [part[3:] for part in second.parts] == [(0.0, 25.0)]
     assert (empty.parts, empty.sum) == ([], "–")

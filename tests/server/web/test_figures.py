@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.units import GIB, MIB
-from memagent_server.web import figures
+from memagent_server.web import view_models
 
 WARNING = {
     "rank": 0, "device": "host", "level": "warning", "step": 90, "used_bytes": 5, "limit_bytes": 9, "eta_step": 120.0, "eta_low": 100.0,
@@ -33,18 +33,18 @@ def a_stream(rank=0, device="host", **changes):
 
 
 def test_a_memory_bar_is_in_per_cent_of_the_limit():
-    assert figures.memory_bar(a_run()) == figures.MemoryBar(75.0, 25.0, "plain", "6.00 of 8.00 GiB")
+    assert view_models.memory_bar(a_run()) == view_models.MemoryBar(75.0, 25.0, "plain", "6.00 of 8.00 GiB")
 
 
 def test_a_memory_bar_never_leaves_its_track():
-    bar = figures.memory_bar(a_run(peak_bytes=9 * GIB, predicted_peak_bytes=90 * GIB))
+    bar = view_models.memory_bar(a_run(peak_bytes=9 * GIB, predicted_peak_bytes=90 * GIB))
     assert (bar.peak, bar.predicted) == (100.0, 100.0)
 
 
 def test_a_memory_bar_does_without_limit_and_prediction():
-    bar = figures.memory_bar(a_run(limit_bytes=None, predicted_peak_bytes=None))
+    bar = view_models.memory_bar(a_run(limit_bytes=None, predicted_peak_bytes=None))
     assert (bar.peak, bar.predicted, bar.text) == (0.0, None, "6.00 GiB")
-    assert figures.memory_bar(a_run(peak_bytes=None)) is None
+    assert view_models.memory_bar(a_run(peak_bytes=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_memory_bar_does_without_limit_and_prediction():
     ],
 )
 def test_a_memory_bar_is_coloured_by_danger_not_by_fullness(changes, tone):
-    assert figures.memory_bar(a_run(peak_bytes=8 * GIB, **changes)).tone == tone
+    assert view_models.memory_bar(a_run(peak_bytes=8 * GIB, **changes)).tone == tone
 
 
 def test_components_stand_beside_their_prediction():
@@ -71,61 +71,61 @@ def test_components_stand_beside_their_prediction():
     level |= {"low_bytes": 190 * MIB, "high_bytes": 210 * MIB}
     phase = {"phase": "my_eval", "predicted_bytes": None, "observed_bytes": 100 * MIB, "residual_bytes": None}
     compared = {"components": [row], "levels": [level], "phases": [phase]}
-    assert figures.compared_groups(compared) == [
+    assert view_models.compared_groups(compared) == [
         (
             "Components",
-            [figures.ComparedRow("optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0)],
+            [view_models.ComparedRow("optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0)],
         ),
         (
             "Peak",
             [
-                figures.ComparedRow(
+                view_models.ComparedRow(
                     "device", "200 MiB", "–", "–", "plain", 100.0, None, "9 in 10 runs: 190 MiB to 210 MiB"
                 )
             ],
         ),
-        ("Peak by phase", [figures.ComparedRow("my eval", "–", "100 MiB", "–", "plain", None, 50.0)]),
+        ("Peak by phase", [view_models.ComparedRow("my eval", "–", "100 MiB", "–", "plain", None, 50.0)]),
     ]
 
 
 def test_a_group_without_figures_is_left_out_and_a_reason_is_told():
     row = {"component": "x", "predicted_bytes": 9, "observed_bytes": 1, "residual_bytes": -8, "reason": "it is lazy"}
-    [(title, [shown])] = figures.compared_groups({"components": [row], "levels": [], "phases": []})
+    [(title, [shown])] = view_models.compared_groups({"components": [row], "levels": [], "phases": []})
     assert (title, shown.note) == ("Components", "Likely: it is lazy.")
 
 
 @pytest.mark.parametrize(("residual", "tone"), [(-90, "plain"), (10, "plain"), (11, "notice"), (51, "warning")])
 def test_only_more_memory_than_predicted_stands_out(residual, tone):
     row = {"component": "x", "predicted_bytes": 100, "observed_bytes": 100 + residual, "residual_bytes": residual}
-    [(_, [shown])] = figures.compared_groups({"components": [row], "levels": [], "phases": []})
+    [(_, [shown])] = view_models.compared_groups({"components": [row], "levels": [], "phases": []})
     assert shown.tone == tone
 
 
 def test_the_fullest_stream_is_charted_unless_another_is_asked_for():
     streams = [a_stream(0, "a"), a_stream(1, "a", peak_bytes=9), a_stream(1, "b", limit_bytes=None)]
-    assert figures.choose_stream(streams, None, None) is streams[1]
-    assert figures.choose_stream(streams, 1, "b") is streams[2]
-    assert figures.choose_stream(streams, 0, None) is streams[0]
-    assert figures.choose_stream(streams, 7, None) is streams[1]
-    assert figures.choose_stream([], None, None) is None
+    assert view_models.choose_stream(streams, None, None) is streams[1]
+    assert view_models.choose_stream(streams, 1, "b") is streams[2]
+    assert view_models.choose_stream(streams, 0, None) is streams[0]
+    assert view_models.choose_stream(streams, 7, None) is streams[1]
+    assert view_models.choose_stream([], None, None) is None
 
 
 def test_the_lowest_of_equal_ranks_is_charted():
     streams = [a_stream(1), a_stream(0), a_stream(2)]
-    assert figures.choose_stream(streams, None, None) is streams[1]
+    assert view_models.choose_stream(streams, None, None) is streams[1]
 
 
 def test_a_running_run_shows_its_newest_forecast_and_a_dead_one_its_first_warning():
     newest = {**WARNING, "step": 99}
-    assert figures.drawn_forecast("running", newest, WARNING)["step"] == 99
-    assert figures.drawn_forecast("oom", newest, WARNING)["step"] == 90
-    assert figures.drawn_forecast("completed", newest, WARNING) is None
-    assert figures.drawn_forecast("oom", newest, None) is None
+    assert view_models.drawn_forecast("running", newest, WARNING)["step"] == 99
+    assert view_models.drawn_forecast("oom", newest, WARNING)["step"] == 90
+    assert view_models.drawn_forecast("completed", newest, WARNING) is None
+    assert view_models.drawn_forecast("oom", newest, None) is None
 
 
 @pytest.mark.parametrize("changes", [{"level": "ok"}, {"eta_step": None}])
 def test_a_forecast_without_danger_or_date_is_not_drawn(changes):
-    assert figures.drawn_forecast("running", {**WARNING, **changes}, None) is None
+    assert view_models.drawn_forecast("running", {**WARNING, **changes}, None) is None
 
 
 def test_markers_tell_alerts_and_events_once_each_in_order():
@@ -136,7 +136,7 @@ def test_markers_tell_alerts_and_events_once_each_in_order():
     events = [
         {"kind": kind, "step": step} for kind, step in (("oom", 100), ("oom", 100), ("phase", 3), ("my_eval", 40))
     ]
-    assert [(marker["step"], marker["label"], marker["tone"]) for marker in figures.markers([alert], events)] == [
+    assert [(marker["step"], marker["label"], marker["tone"]) for marker in view_models.markers([alert], events)] == [
         (40, "my eval", "plain"),
         (90, "warning", "critical"),
         (99, "averted", "ok"),
@@ -149,7 +149,7 @@ def test_a_chart_gets_only_what_belongs_to_its_stream():
     alert = {"rank": 1, "device": "host", "severity": "warning", "transitions": [fired]}
     events = [{"rank": 1, "kind": "oom", "step": 5}, {"rank": 0, "kind": "snapshot", "step": 6}]
     run = {"status": "running", "alerts": [alert], "events": events}
-    facts = figures.chart_facts(run, a_stream(), [{**WARNING, "rank": 1}, WARNING], None, 7)
+    facts = view_models.chart_facts(run, a_stream(), [{**WARNING, "rank": 1}, WARNING], None, 7)
     assert [marker["label"] for marker in facts["markers"]] == ["snapshot"]
     assert facts["forecast"]["eta_step"] == 120.0
     assert (facts["is_running"], facts["limit_bytes"], facts["predicted_peak_bytes"]) == (True, 10, 7)
@@ -165,7 +165,7 @@ def test_settings_are_flattened_and_bounded():
         "tags": [],
         "cache_bytes": GIB,
     }
-    assert figures.pairs(config) == [
+    assert view_models.pairs(config) == [
         ("lr", "0.0003"),
         ("model.depth", "4"),
         ("model.extra", "–"),
@@ -175,7 +175,7 @@ def test_settings_are_flattened_and_bounded():
         ("tags", "–"),
         ("cache_bytes", "1073741824 (1.00 GiB)"),
     ]
-    assert len(figures.pairs({str(number): number for number in range(1000)})) == figures.MOST_PAIRS
+    assert len(view_models.pairs({str(number): number for number in range(1000)})) == view_models.MOST_PAIRS
 
 
 def test_a_reason_is_said_once_for_neighbours():
@@ -194,7 +194,7 @@ def test_a_reason_is_said_once_for_neighbours():
         phase("backward", "a leak"),
         phase("optimizer", "foreach"),
     ]
-    ((_, said),) = figures.compared_groups({"components": [], "levels": [], "phases": rows})
+    ((_, said),) = view_models.compared_groups({"components": [], "levels": [], "phases": rows})
     assert [row.note for row in said] == ["Likely: a leak.", "Likely the same.", "Likely the same.", "Likely: foreach."]
 
 
@@ -206,15 +206,15 @@ def test_components_are_stacked_where_the_agent_read_them():
         "context_bytes": 3,
         "gradients_bytes": None,
     }
-    assert figures.stacked_parts({"kind": "cuda", "latest": latest}) == ["parameters", "other", "activations"]
-    assert figures.stacked_parts({"kind": "host", "latest": latest}) == [
+    assert view_models.stacked_parts({"kind": "cuda", "latest": latest}) == ["parameters", "other", "activations"]
+    assert view_models.stacked_parts({"kind": "host", "latest": latest}) == [
         "parameters",
         "context",
         "other",
         "activations",
     ]
     for nothing in ({"parameters_bytes": 4}, {"peak_allocated_bytes": 9}):
-        assert figures.stacked_parts({"kind": "cuda", "latest": nothing}) == []
+        assert view_models.stacked_parts({"kind": "cuda", "latest": nothing}) == []
 
 
 def test_a_death_is_told_in_short_without_its_lists_and_bytes():
@@ -226,7 +226,7 @@ def test_a_death_is_told_in_short_without_its_lists_and_bytes():
         "devices": {},
         "largest_tensors": [],
     }
-    assert figures.event_details({"kind": "oom", "data": data}) == [
+    assert view_models.event_details({"kind": "oom", "data": data}) == [
         ("phase", "backward"),
         ("asked", "2.00 GiB"),
         ("free", "–"),
@@ -248,7 +248,7 @@ def test_warnings_are_marked_as_such_and_notes_by_their_rule():
         "severity": "note",
         "transitions": [a_change(5, "firing"), a_change(6, "averted")],
     }
-    assert figures.markers([warned, noted], []) == [
+    assert view_models.markers([warned, noted], []) == [
         {"step": 5, "label": "prediction mismatch", "tone": "plain"},
         {"step": 9, "label": "warning", "tone": "critical"},
         {"step": 20, "label": "averted", "tone": "ok"},
@@ -256,14 +256,14 @@ def test_warnings_are_marked_as_such_and_notes_by_their_rule():
 
 
 def test_a_sparkline_goes_from_edge_to_edge_and_from_nothing_to_its_peak():
-    line = figures.sparkline([None, 50, 100, None, 0])
+    line = view_models.sparkline([None, 50, 100, None, 0])
     assert line.line == "0.0,12.5 33.3,2.0 100.0,23.0"
     assert line.area == "0,24 0.0,12.5 33.3,2.0 100.0,23.0 100,24"
 
 
 @pytest.mark.parametrize("peaks", [None, [], [5], [None, 5, None]])
 def test_one_figure_is_no_course(peaks):
-    assert figures.sparkline(peaks) is None
+    assert view_models.sparkline(peaks) is None
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_one_figure_is_no_course(peaks):
     ],
 )
 def test_a_run_is_held_against_its_prediction(peak, predicted, found):
-    assert figures.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found
+    assert view_models.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found
 
 
 def test_phases_that_are_no_part_of_every_step_are_marked():
@@ -288,4 +288,4 @@ def test_phases_that_are_no_part_of_every_step_are_marked():
         "phase_eval_peak_bytes",
         "step_s",
     )
-    assert figures.rare_phases({"latest": dict.fromkeys(columns, 1)}) == ["checkpoint", "eval", "warm_up"]
+    assert view_models.rare_phases({"latest": dict.fromkeys(columns, 1)}) == ["checkpoint", "eval", "warm_up"]

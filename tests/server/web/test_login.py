@@ -6,7 +6,7 @@ import pytest
 
 from memagent_server.http import auth
 from memagent_server.store.models import Token
-from memagent_server.web.login import safe_target
+from memagent_server.web.pages.login import safe_target
 
 HTML = {"Accept": "text/html"}
 

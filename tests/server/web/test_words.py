@@ -6,7 +6,7 @@ import pytest
 
 from memagent.units import GIB, MIB
 from memagent_server.store.models import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
-from memagent_server.web import words
+from memagent_server.web import labels
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 LEAK = {
@@ -21,7 +21,7 @@ def a_run(**changes):
 
 
 def headline(run, forecast=None, first_warning_step=None):
-    said = words.headline(run, forecast, first_warning_step, NOW)
+    said = labels.headline(run, forecast, first_warning_step, NOW)
     return said.tone, said.text, said.detail
 
 
@@ -91,24 +91,24 @@ def test_it_tells_the_end_of_other_runs():
 
 
 def test_a_forecast_badge_counts_steps():
-    assert words.forecast_badge(a_run(forecast=LEAK)) == words.Badge(
+    assert labels.forecast_badge(a_run(forecast=LEAK)) == labels.Badge(
         "warning", "~420 steps", "Runs out of memory in about 420 steps (cause: leak)"
     )
-    assert words.forecast_badge(a_run(forecast={**LEAK, "level": "ok"})).text == "fits"
-    assert words.forecast_badge(a_run(forecast={**LEAK, "eta_step": None})).text == "warning"
+    assert labels.forecast_badge(a_run(forecast={**LEAK, "level": "ok"})).text == "fits"
+    assert labels.forecast_badge(a_run(forecast={**LEAK, "eta_step": None})).text == "warning"
 
 
 @pytest.mark.parametrize("run", [a_run(forecast=None), a_run(forecast=LEAK, status="oom")])
 def test_there_is_no_forecast_badge_where_nothing_is_to_be_forecast(run):
-    assert words.forecast_badge(run) is None
+    assert labels.forecast_badge(run) is None
 
 
 @pytest.mark.parametrize(
     ("badge", "names"),
     [
-        (words.status_badge, RUN_STATUSES),
-        (words.state_badge, ALERT_STATES),
-        (words.delivery_badge, NOTIFICATION_STATES),
+        (labels.status_badge, RUN_STATUSES),
+        (labels.state_badge, ALERT_STATES),
+        (labels.delivery_badge, NOTIFICATION_STATES),
     ],
 )
 def test_every_status_and_state_has_words_of_its_own(badge, names):
@@ -117,8 +117,8 @@ def test_every_status_and_state_has_words_of_its_own(badge, names):
 
 
 def test_a_firing_warning_is_less_grave_than_a_firing_critical_alert():
-    assert words.state_badge("firing", "warning").tone == "warning"
-    assert words.state_badge("firing", "critical").tone == "critical"
+    assert labels.state_badge("firing", "warning").tone == "warning"
+    assert labels.state_badge("firing", "critical").tone == "critical"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_firing_warning_is_less_grave_than_a_firing_critical_alert():
     [(0, "0 steps"), (1, "1 step"), (7.4, "7 steps"), (99, "99 steps"), (423, "420 steps"), (1234, "1,200 steps")],
 )
 def test_steps_are_rounded_to_two_digits(number, text):
-    assert words.steps(number) == text
+    assert labels.steps(number) == text
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ def test_steps_are_rounded_to_two_digits(number, text):
     ],
 )
 def test_an_amount_names_its_unit_once(part, whole, text):
-    assert words.amount_of(part, whole) == text
+    assert labels.amount_of(part, whole) == text
 
 
 def test_a_residual_has_a_sign():
-    assert [words.signed_bytes(size) for size in (3 * MIB, -3 * MIB, 0, None)] == ["+3.0 MiB", "−3.0 MiB", "0 B", "–"]
+    assert [labels.signed_bytes(size) for size in (3 * MIB, -3 * MIB, 0, None)] == ["+3.0 MiB", "−3.0 MiB", "0 B", "–"]
 
 
 def test_times_are_told_from_now():
-    assert words.ago("2025-12-31T23:57:00.000Z", NOW) == "3 min ago"
-    assert words.ago("2026-01-01T00:00:03.000Z", NOW) == "just now"  # the other clock is ahead
-    assert words.ago(None, NOW) == "–"
-    assert words.lasted("2025-12-31T22:00:00Z", "2025-12-31T23:00:00Z", NOW) == "60 min"
-    assert words.lasted("2025-12-31T22:00:00Z", None, NOW) == "2 h"
-    assert words.lasted(None, None, NOW) == "–"
+    assert labels.ago("2025-12-31T23:57:00.000Z", NOW) == "3 min ago"
+    assert labels.ago("2026-01-01T00:00:03.000Z", NOW) == "just now"  # the other clock is ahead
+    assert labels.ago(None, NOW) == "–"
+    assert labels.lasted("2025-12-31T22:00:00Z", "2025-12-31T23:00:00Z", NOW) == "60 min"
+    assert labels.lasted("2025-12-31T22:00:00Z", None, NOW) == "2 h"
+    assert labels.lasted(None, None, NOW) == "–"

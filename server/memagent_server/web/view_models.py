@@ -9,7 +9,7 @@ from typing import Any
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
 from memagent_server.store.streams import phase_of
-from memagent_server.web.words import Facts, amount_of, name_of, signed_bytes
+from memagent_server.web.labels import Facts, amount_of, name_of, signed_bytes
 
 MOST_MARKERS = 60
 MOST_PAIRS = 300

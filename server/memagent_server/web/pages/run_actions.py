@@ -9,7 +9,7 @@ from memagent_server.http.context import current
 from memagent_server.http.permissions import permit
 from memagent_server.http.problems import Problem
 from memagent_server.store.tags import archive, retag
-from memagent_server.web.login import safe_target
+from memagent_server.web.pages.login import safe_target
 
 blueprint = Blueprint("organising", __name__)
 

@@ -27,8 +27,8 @@ from memagent_server.store.models import ALERT_STATES, Incident
 from memagent_server.store.rules import EVERY_PROJECT, forget_rules, known_projects, put_rule
 from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.web import query
-from memagent_server.web.login import safe_target
-from memagent_server.web.pages import REFRESH_S, answer_page, shared_facts
+from memagent_server.web.pages.login import safe_target
+from memagent_server.web.pages.runs import REFRESH_S, answer_page, shared_facts
 
 blueprint = Blueprint("alerting", __name__)
 

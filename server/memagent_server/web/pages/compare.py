@@ -10,8 +10,9 @@ from memagent_server.http.context import current
 from memagent_server.http.permissions import permit
 from memagent_server.http.problems import Problem
 from memagent_server.store.runs import get_run
-from memagent_server.web import compared, query
-from memagent_server.web.pages import REFRESH_ENDED_S, REFRESH_S, answer_page, shared_facts
+from memagent_server.web import query
+from memagent_server.web import compare_view
+from memagent_server.web.pages.runs import REFRESH_ENDED_S, REFRESH_S, answer_page, shared_facts
 
 blueprint = Blueprint("comparing", __name__)
 
@@ -34,14 +35,14 @@ def show_comparison() -> Response:
     return answer_page(
         "compare.html",
         **shared,
-        entrants=compared.entrants(runs),
-        config=compared.differing(found["config_differences"]),
-        environment=compared.differing(found["environment_differences"]),
-        figure_rows=compared.figure_rows(runs, shared["now"]),
-        component_rows=compared.component_rows(runs),
-        bars=compared.bars(runs),
-        curves=compared.curves(runs),
-        chart=compared.chart_facts(runs),
+        entrants=compare_view.entrants(runs),
+        config=compare_view.differing(found["config_differences"]),
+        environment=compare_view.differing(found["environment_differences"]),
+        figure_rows=compare_view.figure_rows(runs, shared["now"]),
+        component_rows=compare_view.component_rows(runs),
+        bars=compare_view.bars(runs),
+        curves=compare_view.curves(runs),
+        chart=compare_view.chart_facts(runs),
         has_tokens=any(run["tokens_scalar"] for run in runs),
         fewest=FEWEST_RUNS,
         refresh_s=REFRESH_S if any(run["status"] == "running" for run in runs) else REFRESH_ENDED_S,

@@ -18,7 +18,7 @@ from memagent_server.schemas import alerts as shapes
 from memagent_server.schemas.queries import NotificationsQuery
 from memagent_server.store.outbox import list_notifications, send_again
 from memagent_server.web import query
-from memagent_server.web.pages import answer_page, shared_facts
+from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("notifications", __name__)
 

@@ -12,7 +12,7 @@ from memagent_server.http.permissions import permit
 from memagent_server.http.problems import Problem
 from memagent_server.store.rules import known_projects
 from memagent_server.store.tokens import SCOPES, describe_token, list_tokens, revoke_token
-from memagent_server.web.pages import answer_page, shared_facts
+from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("tokens", __name__)
 

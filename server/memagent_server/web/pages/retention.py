@@ -8,7 +8,7 @@ from memagent_server.http.context import current
 from memagent_server.store.retention import Limits, find_old
 from memagent_server.store.usage import usage
 from memagent_server.web import query
-from memagent_server.web.pages import answer_page, shared_facts
+from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("retention", __name__)
 

@@ -13,7 +13,7 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.resources import resource_dir
 from memagent_server.web.markdown import Document, render
-from memagent_server.web.pages import answer_page, shared_facts
+from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("manual", __name__)
 

@@ -33,9 +33,12 @@ from memagent_server.store.run_list import SORTS, Sort, list_projects
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
-from memagent_server.web import assets, balance, figures, query, words
-from memagent_server.web.flame import flame
-from memagent_server.web.words import Facts
+from memagent_server.web import assets, query
+from memagent_server.web import rank_balance
+from memagent_server.web import view_models
+from memagent_server.web import labels
+from memagent_server.web.flame_graph import flame
+from memagent_server.web.labels import Facts
 
 blueprint = Blueprint("pages", __name__, template_folder="templates")
 
@@ -128,7 +131,7 @@ def show_run(run_id: str) -> Response:
     with current().database.read() as session:
         run = _described(session, run_id)
         streams = [stream for stream in run["streams"] if stream["is_current"] and stream["kind"] != "scalars"]
-        stream = figures.choose_stream(streams, rank, device)
+        stream = view_models.choose_stream(streams, rank, device)
         newest = forecasts_of(session, run_id)["forecasts"]
         first_warning = _first_warning(session, run_id)
         drawn_warning = _first_warning(session, run_id, stream) if stream else None
@@ -140,7 +143,7 @@ def show_run(run_id: str) -> Response:
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
         drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
         shared = shared_facts(session)
-    ranks = balance.compared_ranks(streams)
+    ranks = rank_balance.compared_ranks(streams)
     gravest = max(newest, key=_gravity, default=None)
     cause = _cause(run, gravest, first_warning)
     predicted = prediction.peak_allocated_bytes if prediction else None
@@ -149,7 +152,7 @@ def show_run(run_id: str) -> Response:
         "run.html",
         **shared,
         run=run,
-        headline=words.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
+        headline=labels.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
         cause=cause,
         advice=advice_for_cause(cause, prediction.advice if prediction else ()) if cause else None,
         autopsy=died_of,
@@ -161,12 +164,12 @@ def show_run(run_id: str) -> Response:
         streams=streams,
         stream=stream,
         prediction=prediction,
-        chart=figures.chart_facts(run, stream, newest, drawn_warning, predicted) if stream else None,
-        compared_groups=figures.compared_groups(compared) if compared else [],
+        chart=view_models.chart_facts(run, stream, newest, drawn_warning, predicted) if stream else None,
+        compared_groups=view_models.compared_groups(compared) if compared else [],
         compared=compared,
         ranks=ranks,
-        imbalance=balance.imbalance(ranks),
-        rank_rows=balance.rank_rows(ranks),
+        imbalance=rank_balance.imbalance(ranks),
+        rank_rows=rank_balance.rank_rows(ranks),
         export_formats=EXPORT_FORMATS,
         has_scalars=any(item["is_current"] and item["kind"] == "scalars" for item in run["streams"]),
         refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
@@ -211,7 +214,7 @@ def _first_warning(session: Session, run_id: str, stream: Facts | None = None) -
     query = (
         select(Forecast, Stream)
         .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(words.PAGING_LEVELS))
+        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(labels.PAGING_LEVELS))
         .order_by(Forecast.step, Forecast.id)
         .limit(1)
     )
@@ -230,7 +233,7 @@ def answer_page(template: str, **facts: Any) -> Response:
 
 
 def _gravity(forecast: Facts) -> tuple[int, float]:
-    return words.LEVELS.index(forecast["level"]), forecast["oom_probability"]
+    return labels.LEVELS.index(forecast["level"]), forecast["oom_probability"]
 
 
 def _cause(run: Facts, gravest: Facts | None, first_warning: Facts | None) -> str | None:

@@ -22,9 +22,9 @@ from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.cuda_contexts import list_contexts
-from memagent_server.web.estimate import EstimateRequest, answer
-from memagent_server.web.pages import answer_page, shared_facts
-from memagent_server.web.words import Facts, name_of
+from memagent_server.web.api_estimate import EstimateRequest, answer
+from memagent_server.web.pages.runs import answer_page, shared_facts
+from memagent_server.web.labels import Facts, name_of
 
 blueprint = Blueprint("calculator", __name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from memagent.units import format_bytes
-from memagent_server.web.words import Facts, signed_bytes
+from memagent_server.web.labels import Facts, signed_bytes
 
 EVEN_RATIO = 0.05
 """Ranks whose peaks are no further apart than this share of the median are called even."""

@@ -16,7 +16,9 @@ from memagent_server.http.context import current
 from memagent_server.http.request_logging import request_id
 from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
-from memagent_server.web import assets, figures, words
+from memagent_server.web import assets
+from memagent_server.web import view_models
+from memagent_server.web import labels
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -47,10 +49,10 @@ def install(app: App) -> None:
     app.jinja_env.filters.update(
         bytes=format_bytes,
         duration=format_duration,
-        count=words.count,
-        signed_bytes=words.signed_bytes,
-        words=words.name_of,
-        pairs=figures.pairs,
+        count=labels.count,
+        signed_bytes=labels.signed_bytes,
+        words=labels.name_of,
+        pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(
         asset=assets.address, words=words, figures=figures, request_id=request_id, form_field=form_field

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from benchmarks.forecast.traces import Alarm, Trace
-from memagent.forecast import feed
-from memagent.forecast import Forecaster
+from memagent.forecast import Forecaster, feed
 
 Detector = Callable[[Trace], Alarm | None]
 WINDOW_S, HORIZON_S = 900.0, 3600.0

@@ -36,8 +36,8 @@ from memagent.wire.messages import (
     Stack,
     Suspect,
 )
-from memagent_server.ingest.body import unpack_body
 from memagent_server.http.problems import PROBLEM_JSON
+from memagent_server.ingest.body import unpack_body
 
 RUN = "malformed"
 MOST_RSS_BYTES = 600 * 2**20

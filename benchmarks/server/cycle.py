@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from benchmarks.figures import Figure
 from benchmarks.server.ranks import LIMIT_BYTES, RANKS_A_RUN, STEP_S, batch, columns, run_of, start
 from benchmarks.server.stage import fresh_database
-from memagent.forecast import feed
-from memagent.forecast import Forecaster
+from memagent.forecast import Forecaster, feed
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import start_run

@@ -10,13 +10,7 @@ from flask.sessions import NullSession, SessionInterface
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from memagent_server import ingest, metrics, web
-from memagent_server.http import auth
-from memagent_server.http import request_logging
-from memagent_server.http import csrf
-from memagent_server.http import api_route
-from memagent_server.http import problems
-from memagent_server.http import rate_limits
-from memagent_server.http import login_throttle
+from memagent_server.http import api_route, auth, csrf, login_throttle, problems, rate_limits, request_logging
 from memagent_server.http.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database

@@ -27,9 +27,8 @@ import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server.observability import logs
 from memagent_server.http import temp_dirs
-from memagent_server.observability import self_metrics
+from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database

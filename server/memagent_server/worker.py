@@ -25,12 +25,12 @@ from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, NotSetUp
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
+from memagent_server.store.db_errors import reason_of, trouble_of
 from memagent_server.store.engine import Database
+from memagent_server.store.maintenance import Upkeep
 from memagent_server.store.models import Run
 from memagent_server.store.outbox import Route
 from memagent_server.store.runs import lose_contact
-from memagent_server.store.db_errors import reason_of, trouble_of
-from memagent_server.store.maintenance import Upkeep
 
 log = logging.getLogger(__name__)
 

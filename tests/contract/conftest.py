@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from memagent_server.http import auth
 from memagent_server.alerts.incident_updates import Ledger
+from memagent_server.http import auth
 from memagent_server.store.models import Feedback, Notification, Stream
 from memagent_server.store.runs import lock_run
 

@@ -10,8 +10,8 @@ import re
 import pytest
 from sqlalchemy import inspect, select
 
-from memagent_server.store.project_scope import SHARED
 from memagent_server.store.models import Base
+from memagent_server.store.project_scope import SHARED
 
 HIDDEN, SEEN = "hidden-marker", "seen-marker"
 SCOPES = ("ingest", "read", "admin")

@@ -9,8 +9,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from memagent_server.http import auth
-from memagent_server.http import csrf
+from memagent_server.http import auth, csrf
 
 
 class FormClient(FlaskClient):

@@ -6,8 +6,8 @@ import pytest
 from flask import Response
 
 from memagent.errors import SettingError
-from memagent_server.http import auth
 from memagent_server.app import create_app
+from memagent_server.http import auth
 from memagent_server.settings import Settings
 from memagent_server.store.tokens import list_tokens, revoke_tokens
 

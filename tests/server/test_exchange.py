@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from memagent_server.observability.logs import FIELDS
 from memagent_server.metrics import exposition
+from memagent_server.observability.logs import FIELDS
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app
 from memagent_server.http.auth import issue_token
 from memagent_server.http.rate_limits import BURST_S, Bucket, Quotas
+from memagent_server.http.shared_counters import Tally
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
-from memagent_server.http.shared_counters import Tally
 
 ADMIN = "the admin's token, for tests only"
 

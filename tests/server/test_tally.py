@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from memagent_server.http.auth import issue_token
-from memagent_server.settings import Settings
-from memagent_server.store.engine import Database
+from memagent_server.http.login_throttle import MOST
 from memagent_server.http.shared_counters import SETS, WAYS, Tally, shared
 from memagent_server.observability.self_metrics import FOLDER
-from memagent_server.http.login_throttle import MOST
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Database
 from tests.live import SECRET_KEY
 
 COUNT = """

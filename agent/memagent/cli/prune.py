@@ -13,8 +13,8 @@ from memagent.units import format_bytes, parse_age
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
-from memagent_server.store.retention import Limits, Old, find_old, let_go
 from memagent_server.store.maintenance import DAY_S
+from memagent_server.store.retention import Limits, Old, find_old, let_go
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from memagent.forecast import feed
 from memagent.diagnostics.error_guard import tell
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
-from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, watched
+from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Level, Risk

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memagent.forecast import feed
-from memagent.forecast import Forecast, Forecaster, watched
+from memagent.forecast import Forecast, Forecaster, feed, watched
 from memagent.replay.trace import Trace
 from memagent.wire.messages import Device
 

@@ -24,23 +24,22 @@ from sqlalchemy.orm import Session
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import WATCHED
-from memagent_server.alerts.result_writer import Decided, Scribe
-from memagent_server.alerts.run_end import Ends, end_alerts
 from memagent_server.alerts.hint_reader import Told, beside, listen
 from memagent_server.alerts.incident_updates import Ledger
+from memagent_server.alerts.result_writer import Decided, Scribe
 from memagent_server.alerts.rule_config import Policies, read_policies
+from memagent_server.alerts.run_end import Ends, end_alerts
 from memagent_server.alerts.run_rules import RunWatch, alive_ranks, decide, looks_at
 from memagent_server.alerts.share import Everything, LostShare, Share
 from memagent_server.alerts.stream_state import Watch, begin_watch, read_new, resume
 from memagent_server.store.alerts import open_alerts_by_run, open_but_over
+from memagent_server.store.db_errors import trouble_of
 from memagent_server.store.engine import Database
+from memagent_server.store.evaluation_state import forget_ended, get_marks, get_recollections
 from memagent_server.store.history import StoredChunk
 from memagent_server.store.incidents import woken
-from memagent_server.store.evaluation_state import forget_ended, get_marks, get_recollections
 from memagent_server.store.models import Incident
 from memagent_server.store.packing import unseal
-from memagent_server.store.runs import get_run, lock_run, lock_runs
-from memagent_server.store.db_errors import trouble_of
 from memagent_server.store.pending_samples import (
     Head,
     Running,
@@ -51,6 +50,7 @@ from memagent_server.store.pending_samples import (
     read_unread,
     running_runs,
 )
+from memagent_server.store.runs import get_run, lock_run, lock_runs
 
 Made = TypeVar("Made")
 log = logging.getLogger(__name__)

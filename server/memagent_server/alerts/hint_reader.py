@@ -13,9 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.forecast import Hints
+from memagent_server.store.key_lists import texts
 from memagent_server.store.models import Event, Prediction
 from memagent_server.store.pending_samples import Head
-from memagent_server.store.key_lists import texts
 
 _KINDS = ("hints", "preflight")
 

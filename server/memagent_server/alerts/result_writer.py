@@ -24,10 +24,10 @@ from memagent_server.alerts.state import gravest
 from memagent_server.alerts.stream_state import Change, Watch, remembered, standing
 from memagent_server.store.alerts import find_open
 from memagent_server.store.engine import Database
-from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.evaluation_state import Mark, get_marks, put_marks, put_recollections
-from memagent_server.store.runs import lock_runs
+from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.pending_samples import Head
+from memagent_server.store.runs import lock_runs
 
 log = logging.getLogger(__name__)
 

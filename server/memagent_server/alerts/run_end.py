@@ -14,9 +14,9 @@ from collections.abc import Collection
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.rule_input import Facts
 from memagent_server.alerts.incident_updates import Ledger
 from memagent_server.alerts.rule_config import Policies, Policy
+from memagent_server.alerts.rule_input import Facts
 from memagent_server.alerts.state import AlertState, end
 from memagent_server.store.alerts import ended_unheard, open_alerts
 from memagent_server.store.models import Alert, Rank, Run, Stream

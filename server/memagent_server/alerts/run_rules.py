@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.rule_input import Facts
 from memagent_server.alerts.rule_config import Policy, Wanted
+from memagent_server.alerts.rule_input import Facts
 from memagent_server.alerts.state import AlertState
 from memagent_server.alerts.stream_state import SWITCHED_OFF, Change, Watch, look
 from memagent_server.store.models import Alert, Rank, Run

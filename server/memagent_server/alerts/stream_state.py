@@ -15,19 +15,18 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
-from memagent.forecast import feed
-from memagent.forecast import Forecast, Forecaster, Hints, later, watched
-from memagent.forecast.state import dump_state, load_state
+from memagent.forecast import Forecast, Forecaster, Hints, feed, later, watched
 from memagent.forecast.replay_columns import READINGS
-from memagent_server.alerts.rule_input import CALM, Facts, Finding
+from memagent.forecast.state import dump_state, load_state
 from memagent_server.alerts.rule_config import Policy, Wanted
+from memagent_server.alerts.rule_input import CALM, Facts, Finding
 from memagent_server.alerts.rules import PAGES
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats
-from memagent_server.store.history import StoredChunk, newest_from, read_summaries
 from memagent_server.store.evaluation_state import Mark
-from memagent_server.store.streams import used_of
+from memagent_server.store.history import StoredChunk, newest_from, read_summaries
 from memagent_server.store.pending_samples import Head
+from memagent_server.store.streams import used_of
 
 LATE_S = 60.0
 """Samples that arrive sooner than this are fresh, whatever their pace."""

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from flask import Flask, Response, current_app, request
 
 from memagent_server.http.problems import Problem
-from memagent_server.settings import Settings
 from memagent_server.http.shared_counters import Tally, shared
+from memagent_server.settings import Settings
 
 EXTENSION = "memagent_throttle"
 MOST = 20

@@ -20,8 +20,8 @@ from werkzeug.routing import Rule
 
 import memagent
 from memagent.wire.codec import JSON, MSGPACK, REPLAYED_HEADER
-from memagent_server.http.auth import COOKIE
 from memagent_server.http.api_route import API, Operation, operation_of
+from memagent_server.http.auth import COOKIE
 from memagent_server.http.problems import PROBLEM_JSON
 from memagent_server.schemas.common import Problem
 from memagent_server.schemas.examples import EXAMPLES

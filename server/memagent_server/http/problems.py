@@ -17,8 +17,8 @@ from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
 from memagent_server.http.request_logging import request_id
-from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
 from memagent_server.store.db_errors import SOON_S, reason_of, trouble_of
+from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
 
 ERROR_PAGE = "memagent_error_page"
 """Under this name in `app.extensions`, the pages hang a function (status, title, detail) -> body of an HTML page."""

@@ -19,8 +19,8 @@ from flask import Flask, current_app, request
 
 from memagent_server.http import auth
 from memagent_server.http.problems import Problem
-from memagent_server.settings import Settings
 from memagent_server.http.shared_counters import Tally, shared
+from memagent_server.settings import Settings
 
 EXTENSION = "memagent_quotas"
 BURST_S = 10.0

@@ -14,8 +14,8 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from memagent.errors import WireError
 from memagent.wire.codec import JSON, MSGPACK, decode
-from memagent_server.ingest.error_location import locate
 from memagent_server.http.problems import Problem
+from memagent_server.ingest.error_location import locate
 
 MAX_SENT_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 64 * 2**20

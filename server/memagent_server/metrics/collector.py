@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session, aliased
 from memagent.wire.fields import COMPONENTS, SCALARS_STREAM
 from memagent_server.metrics.definitions import BY_NAME, METRICS
 from memagent_server.store.engine import Database
+from memagent_server.store.key_lists import texts
 from memagent_server.store.models import RUN_STATUSES, Alert, Dropped, Forecast, Prediction, Run, Stream
 from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.streams import phase_of
-from memagent_server.store.key_lists import texts
 
 LINGER_S = 300.0
 """An ended run stays this long, so that its last state is scraped: a run that is gone looks like one that is well."""

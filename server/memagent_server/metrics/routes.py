@@ -9,10 +9,10 @@ from flask import Blueprint, Response, current_app, request
 from flask.blueprints import BlueprintSetupState
 from prometheus_client.exposition import choose_encoder
 
-from memagent_server.observability import self_metrics
+from memagent_server.http.api_route import operation
 from memagent_server.http.context import EXTENSION, Context, current
 from memagent_server.metrics.exposition import GZIP_LEVEL, Exposition, Scraped
-from memagent_server.http.api_route import operation
+from memagent_server.observability import self_metrics
 
 blueprint = Blueprint("metrics", __name__)
 

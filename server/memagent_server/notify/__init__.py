@@ -7,8 +7,8 @@ from collections.abc import Callable
 from memagent_server.notify import (
     alertmanager,
     discord,
+    email,
     grafana,
-    mail,
     pagerduty,
     slack_bot,
     slack_webhook,
@@ -24,7 +24,7 @@ CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "slack_bot": slack_bot.from_settings,
     "slack_webhook": slack_webhook.from_settings,
     "webhook": webhook.from_settings,
-    "email": mail.from_settings,
+    "email": email.from_settings,
     "pagerduty": pagerduty.from_settings,
     "alertmanager": alertmanager.from_settings,
     "discord": discord.from_settings,

@@ -23,8 +23,8 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 
 from memagent_server.notify.channel import Channel, DeliveryFailedError, Story, retry_after_s
 from memagent_server.notify.chart_image import Picture
-from memagent_server.notify.slack_message import blocks, short_text, text
 from memagent_server.notify.message_text import headline
+from memagent_server.notify.slack_message import blocks, short_text, text
 from memagent_server.settings import Settings
 
 log = logging.getLogger(__name__)

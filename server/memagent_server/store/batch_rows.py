@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, and_, bindparam, func, select, update
 from sqlalchemy.orm import aliased
 
+from memagent_server.store.compiled_statements import PreparedChange, PreparedQuestion, prepared_insert
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Batch, Chunk, Event, Rank, Run, Stream
-from memagent_server.store.compiled_statements import PreparedChange, PreparedQuestion, prepared_insert
 from memagent_server.store.streams import STREAM_STATE, StreamState
 
 Key = dict[str, Any]

@@ -24,11 +24,11 @@ from sqlalchemy.orm import Session
 from memagent.errors import WireError
 from memagent_server.store.buckets import gather, stats_of_columns
 from memagent_server.store.chunks import pack_stats, unpack_stats
-from memagent_server.store.rechunk import UNIT_ROWS, Piece, cut
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Chunk, Run, Stream
 from memagent_server.store.packing import seal, unseal_arrays
+from memagent_server.store.rechunk import UNIT_ROWS, Piece, cut
 from memagent_server.store.rollups import Levels
 from memagent_server.store.runs import lock_run
 

@@ -20,11 +20,11 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
-from memagent_server.store.sqlite.wal_checkpoint import BACKSTOP_PAGES, LOG_BYTES, Checkpoints
-from memagent_server.store.project_scope import LimitedSession, limited_info
 from memagent_server.store.db_errors import BROKEN_DISK, READ_ONLY, trouble_of
-from memagent_server.store.sqlite.write_lock import Turns
 from memagent_server.store.group_commit import GroupWriter, Work
+from memagent_server.store.project_scope import LimitedSession, limited_info
+from memagent_server.store.sqlite.wal_checkpoint import BACKSTOP_PAGES, LOG_BYTES, Checkpoints
+from memagent_server.store.sqlite.write_lock import Turns
 
 BUSY_TIMEOUT_S = 8
 """With half of it for the turn, less than an agent waits for an answer."""

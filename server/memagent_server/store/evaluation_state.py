@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from memagent_server.store.key_lists import numbers
 from memagent_server.store.models import Recollection, Run, Stream, WatchMark
 from memagent_server.store.upsert import upsert_all
-from memagent_server.store.key_lists import numbers
 
 
 class Mark(NamedTuple):

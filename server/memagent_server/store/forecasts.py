@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast import Forecast as Answer
 from memagent.wire.messages import Risk
+from memagent_server.store.compiled_statements import PreparedQuestion
 from memagent_server.store.models import Forecast, Stream
 from memagent_server.store.paging import newest
-from memagent_server.store.compiled_statements import PreparedQuestion
 from memagent_server.store.timestamps import iso
 
 HISTORY = 500

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value
 from memagent_server.store.chunks import Stats, stats_of, unpack_stats
-from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.models import Chunk
 from memagent_server.store.packing import unseal
+from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.rollups import Levels
 
 SHORT_ROWS = 20_000

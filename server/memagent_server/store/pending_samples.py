@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.wire.fields import SCALARS_STREAM
-from memagent_server.store.models import Chunk, Run, Stream
 from memagent_server.store.key_lists import numbers
+from memagent_server.store.models import Chunk, Run, Stream
 
 MOST_CHUNKS = 1_024
 """Read at once: some tens of megabytes where chunks are full."""

@@ -16,8 +16,8 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from memagent_server.store.buckets import EMPTY, Buckets, chain, halved, pack_buckets, unpack_buckets
-from memagent_server.store.models import Rollup
 from memagent_server.store.compiled_statements import PreparedQuestion
+from memagent_server.store.models import Rollup
 from memagent_server.store.upsert import upsert
 
 BLOCK = 512

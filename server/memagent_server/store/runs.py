@@ -15,12 +15,12 @@ from memagent_server.store.bulk import BULKS, of_run
 from memagent_server.store.cuda_contexts import learn_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.models import Rank, Run
-from memagent_server.store.tags import set_tags
 from memagent_server.store.oom_killer import probable_cause
 from memagent_server.store.ranks import enter_rank, settle, worst_of
 from memagent_server.store.run_list import RunPage, RunQuery, list_runs
 from memagent_server.store.streams import enter_streams
 from memagent_server.store.summaries import describe, summarize
+from memagent_server.store.tags import set_tags
 from memagent_server.store.upsert import insert_if_missing
 
 __all__ = [

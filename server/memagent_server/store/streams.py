@@ -15,8 +15,8 @@ from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
 from memagent_server.store import sparkline
 from memagent_server.store.chunks import ReadChunk
-from memagent_server.store.models import Rank, Stream
 from memagent_server.store.compiled_statements import PreparedChange
+from memagent_server.store.models import Rank, Stream
 
 PEAK_COLUMNS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_device_bytes", "device_used_bytes")
 """Columns whose maximum over the launch is kept with the stream, beside those of the phases: a prediction has a figure for them."""

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
-from memagent_server.store.models import Token
 from memagent_server.store.compiled_statements import PreparedQuestion
+from memagent_server.store.models import Token
 from memagent_server.store.timestamps import iso
 
 SCOPES = ("ingest", "read", "admin")

@@ -2,35 +2,32 @@
 
 from flask import Blueprint
 
-from memagent_server.web import (
-    alerting,
-    api,
-    calculator,
-    comparing,
-    frame,
+from memagent_server.web import api, docs, ranks, setup
+from memagent_server.web.pages import (
+    alerts,
+    compare,
+    estimate,
     login,
-    manual,
     notifications,
-    organising,
-    pages,
-    ranks,
     retention,
+    run_actions,
+    runs,
     tokens,
 )
 
-pages.blueprint.record_once(lambda state: frame.install(state.app))
+runs.blueprint.record_once(lambda state: setup.install(state.app))
 
 blueprints: tuple[Blueprint, ...] = (
     api.blueprint,
-    alerting.blueprint,
+    alerts.blueprint,
     notifications.blueprint,
-    pages.blueprint,
-    organising.blueprint,
+    runs.blueprint,
+    run_actions.blueprint,
     ranks.blueprint,
-    comparing.blueprint,
-    calculator.blueprint,
+    compare.blueprint,
+    estimate.blueprint,
     tokens.blueprint,
     retention.blueprint,
     login.blueprint,
-    manual.blueprint,
+    docs.blueprint,
 )

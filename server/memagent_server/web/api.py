@@ -10,14 +10,14 @@ from flask import Blueprint, Response, current_app, request
 from sqlalchemy.orm import Session
 
 import memagent
-from memagent_server.http import openapi
-from memagent_server.http.responses import chart_answer, json_answer, only, page_answer
 from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
-from memagent_server.http.context import current
-from memagent_server.ingest.body import read_message
+from memagent_server.http import openapi
 from memagent_server.http.api_route import operation
+from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.http.responses import chart_answer, json_answer, only, page_answer
+from memagent_server.ingest.body import read_message
 from memagent_server.schemas import common, queries, runs
 from memagent_server.schemas.alerts import RunFacts
 from memagent_server.store import migrate

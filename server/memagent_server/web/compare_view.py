@@ -8,8 +8,8 @@ from typing import Any
 
 from memagent.units import format_bytes, format_duration
 from memagent.wire.fields import COMPONENTS
-from memagent_server.web.view_models import plain, residual_tone
 from memagent_server.web.labels import Badge, Facts, count, lasted, name_of, signed_bytes, status_badge
+from memagent_server.web.view_models import plain, residual_tone
 
 TONES = 10
 """Colours that runs are told apart by; from there on they come again, dashed."""

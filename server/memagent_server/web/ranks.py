@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from memagent_server.http.responses import chart_answer
-from memagent_server.http.context import current
 from memagent_server.http.api_route import operation
+from memagent_server.http.context import current
+from memagent_server.http.responses import chart_answer
 from memagent_server.schemas.queries import RanksQuery
 from memagent_server.schemas.runs import RankGrid
 from memagent_server.store.errors import UnknownRunError

@@ -13,12 +13,10 @@ from markupsafe import Markup
 
 from memagent.units import format_bytes, format_duration
 from memagent_server.http.context import current
-from memagent_server.http.request_logging import request_id
 from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
-from memagent_server.web import assets
-from memagent_server.web import view_models
-from memagent_server.web import labels
+from memagent_server.http.request_logging import request_id
+from memagent_server.web import assets, labels, view_models
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -55,7 +53,7 @@ def install(app: App) -> None:
         pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(
-        asset=assets.address, words=words, figures=figures, request_id=request_id, form_field=form_field
+        asset=assets.address, words=labels, figures=view_models, request_id=request_id, form_field=form_field
     )
     app.extensions[ERROR_PAGE] = error_page
     app.after_request(add_headers)

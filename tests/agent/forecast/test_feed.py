@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import feed
-from memagent.forecast import Forecaster
+from memagent.forecast import Forecaster, feed
 
 GIB = 2**30
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import feed
-from memagent.forecast import Forecaster, Hints, watched
+from memagent.forecast import Forecaster, Hints, feed, watched
 
 GIB = 2**30
 LIMIT = 40 * GIB

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.forecast import feed
-from memagent.forecast import Forecast, Forecaster, later
+from memagent.forecast import Forecast, Forecaster, feed, later
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.types import LEVELS
 

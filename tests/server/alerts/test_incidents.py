@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import select
 
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
+from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
 from memagent_server.store.models import Feedback, Incident
 from memagent_server.store.rules import put_rule
 from memagent_server.store.runs import delete_run, finish_run, start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.alert_accuracy import scoreboard
 
 GIB = 2**30
 LIMIT = 40 * GIB

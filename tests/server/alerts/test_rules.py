@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from memagent.forecast import Forecast
-from memagent_server.alerts.rule_input import Facts
 from memagent_server.alerts.rule_config import wanted
+from memagent_server.alerts.rule_input import Facts
 from memagent_server.alerts.rules import RULES, TELLS, how_it_ended
 
 GIB = 2**30

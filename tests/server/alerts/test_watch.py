@@ -17,13 +17,13 @@ from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
 from memagent_server.alerts.stream_state import Pace, begin_watch
 from memagent_server.store.compaction import finish
-from memagent_server.store.rechunk import UNIT_ROWS
-from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk, read_chunks
 from memagent_server.store.evaluation_state import get_marks
+from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk, read_chunks
 from memagent_server.store.models import Notification, Recollection, WatchMark
+from memagent_server.store.pending_samples import heads_of_running
+from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.pending_samples import heads_of_running
 
 GIB = 2**30
 LIMIT = 40 * GIB

@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from memagent_server.alerts import evaluator
-from memagent_server.alerts import result_writer
+from memagent_server.alerts import evaluator, result_writer
 from memagent_server.store.forecasts import forecasts_of, latest_risk
 from memagent_server.store.models import Chunk, Notification, Run
 from memagent_server.store.runs import delete_run
@@ -186,7 +185,7 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
     for run_id in ("bad", "good"):
         bench.start(run_id)
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
-    broken, works = (evaluator, evaluator.read_new) if where == "reading" else (decisions, result_writer.enter)
+    broken, works = (evaluator, evaluator.read_new) if where == "reading" else (result_writer, result_writer.enter)
 
     def break_one(*arguments):
         if any(getattr(argument, "run_id", argument) == "bad" for argument in arguments):

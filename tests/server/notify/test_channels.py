@@ -10,19 +10,18 @@ import threading
 
 import pytest
 
-from memagent_server.notify import CHANNELS, channels
-from memagent_server.notify import http_client
+from memagent_server.notify import CHANNELS, channels, http_client
 from memagent_server.notify.alertmanager import Alertmanager
 from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, NotSetUp
 from memagent_server.notify.discord import DESCRIPTION_LIMIT, TITLE_LIMIT, Discord
 from memagent_server.notify.grafana import Grafana
+from memagent_server.notify.message_text import plain_text
 from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.notify.slack_message import blocks
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.teams import Teams
 from memagent_server.notify.webhook import Webhook
-from memagent_server.notify.message_text import plain_text
 from memagent_server.settings import CHANNEL_NAMES
 
 KINDS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memagent_server.notify.channel import Saving, Suspect
-from memagent_server.notify.slack_message import blocks, text
 from memagent_server.notify.message_text import headline, plain_text
+from memagent_server.notify.slack_message import blocks, text
 
 
 def test_it_tells_the_whole_story(a_story):

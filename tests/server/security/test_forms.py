@@ -9,9 +9,8 @@ import pytest
 from flask.testing import FlaskClient
 
 import memagent_server
-from memagent_server.http import auth
-from memagent_server.http import csrf
 from memagent_server.app import create_app
+from memagent_server.http import auth, csrf
 from memagent_server.store.tokens import create_token
 
 HTML = {"Accept": "text/html"}

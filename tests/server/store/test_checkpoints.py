@@ -8,9 +8,9 @@ import time
 
 from sqlalchemy import insert, select
 
-from memagent_server.store.sqlite import wal_checkpoint
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run
+from memagent_server.store.sqlite import wal_checkpoint
 
 ROW = {
     "project": "p", "status": "running", "attempt": 0, "world_size": 1, "step": 0, "created_at": 1.0, "last_seen_at": 1.0,

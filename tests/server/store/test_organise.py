@@ -8,8 +8,8 @@ from sqlalchemy import select
 from memagent.wire.messages import RunStart
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Run, RunTag
-from memagent_server.store.tags import MOST_TAGS, archive, retag
 from memagent_server.store.runs import delete_run, get_run, start_run
+from memagent_server.store.tags import MOST_TAGS, archive, retag
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, eve
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
-from memagent_server.store import compaction, retention
-from memagent_server.store import rechunk
+from memagent_server.store import compaction, rechunk, retention
 from memagent_server.store.compaction import finish
 from memagent_server.store.history import read_chunks, read_summaries
+from memagent_server.store.maintenance import DAY_S
 from memagent_server.store.models import Base, Run, Stream
 from memagent_server.store.models import Batch as StoredBatch
 from memagent_server.store.models import Chunk as StoredChunk
@@ -20,7 +20,6 @@ from memagent_server.store.retention import Limits, drop_rollups, drop_run, drop
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.series import series
-from memagent_server.store.maintenance import DAY_S
 from memagent_server.worker import Worker
 
 ENDED_AT = 100.0

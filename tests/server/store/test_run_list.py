@@ -7,10 +7,10 @@ from sqlalchemy import event
 
 from memagent.errors import WireError
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
-from memagent_server.store.tags import archive
 from memagent_server.store.run_list import SORTS
 from memagent_server.store.runs import RunQuery, finish_run, list_runs, start_run
 from memagent_server.store.samples import add_batch
+from memagent_server.store.tags import archive
 
 
 @pytest.fixture

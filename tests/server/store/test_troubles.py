@@ -9,8 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from memagent.wire.messages import RunStart
-from memagent_server.store import engine
-from memagent_server.store import db_errors
+from memagent_server.store import db_errors, engine
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import get_run, start_run
 

@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import BusyError
-from memagent_server.store.models import Dropped, Run
 from memagent_server.store.group_commit import GroupWriter
+from memagent_server.store.models import Dropped, Run
 
 
 def run_row(name):

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from memagent_server.http import auth
 from memagent_server.alerts.incident_updates import Ledger
 from memagent_server.alerts.rules import RULES
+from memagent_server.http import auth
 from memagent_server.store.models import Stream, Token
 from memagent_server.store.runs import lock_run
 

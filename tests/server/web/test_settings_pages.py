@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from memagent_server.http import auth
-from memagent_server.http import csrf
 from memagent_server.app import create_app
+from memagent_server.http import auth, csrf
 from memagent_server.store.tokens import list_tokens
 
 HTML = {"Accept": "text/html"}

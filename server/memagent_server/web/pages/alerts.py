@@ -10,22 +10,22 @@ from flask import Blueprint, Response, redirect, request
 from msgspec import Meta
 from sqlalchemy.orm import Session
 
-from memagent_server.http import auth
 from memagent_server.alerts.rule_config import Wanted, read_policy, wanted
 from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
-from memagent_server.http.responses import json_answer, only, page_answer
-from memagent_server.http.context import current
-from memagent_server.ingest.body import read_message
+from memagent_server.http import auth
 from memagent_server.http.api_route import operation
+from memagent_server.http.context import current
 from memagent_server.http.permissions import permit
 from memagent_server.http.problems import Problem
+from memagent_server.http.responses import json_answer, only, page_answer
+from memagent_server.ingest.body import read_message
 from memagent_server.schemas import alerts as shapes
 from memagent_server.schemas.queries import AlertsQuery, RulesQuery, ScoreboardQuery
+from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.alerts import describe_alert, list_alerts, list_incidents
 from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
 from memagent_server.store.models import ALERT_STATES, Incident
 from memagent_server.store.rules import EVERY_PROJECT, forget_rules, known_projects, put_rule
-from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.web import query
 from memagent_server.web.pages.login import safe_target
 from memagent_server.web.pages.runs import REFRESH_S, answer_page, shared_facts

@@ -10,8 +10,7 @@ from memagent_server.http.context import current
 from memagent_server.http.permissions import permit
 from memagent_server.http.problems import Problem
 from memagent_server.store.runs import get_run
-from memagent_server.web import query
-from memagent_server.web import compare_view
+from memagent_server.web import compare_view, query
 from memagent_server.web.pages.runs import REFRESH_ENDED_S, REFRESH_S, answer_page, shared_facts
 
 blueprint = Blueprint("comparing", __name__)

@@ -23,8 +23,8 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.cuda_contexts import list_contexts
 from memagent_server.web.api_estimate import EstimateRequest, answer
-from memagent_server.web.pages.runs import answer_page, shared_facts
 from memagent_server.web.labels import Facts, name_of
+from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("calculator", __name__)
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from memagent_server.http.responses import json_answer, only, page_answer
+from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
+from memagent_server.http.problems import Problem
+from memagent_server.http.responses import json_answer, only, page_answer
 from memagent_server.notify import CHANNELS, NEEDS, channels
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.sample_message import send_test
-from memagent_server.http.api_route import operation
-from memagent_server.http.problems import Problem
-from memagent_server.settings import SEVERITIES
 from memagent_server.schemas import alerts as shapes
 from memagent_server.schemas.queries import NotificationsQuery
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.outbox import list_notifications, send_again
 from memagent_server.web import query
 from memagent_server.web.pages.runs import answer_page, shared_facts

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 
 from memagent.diagnostics.display_paths import roots_of, shown, shown_frame
 from memagent.estimator.advice.by_cause import advice_for_cause
-from memagent_server.http import auth
 from memagent_server.compare import autopsy, components
+from memagent_server.http import auth
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.alerts import list_incidents
@@ -33,14 +33,11 @@ from memagent_server.store.run_list import SORTS, Sort, list_projects
 from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, summarize
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
-from memagent_server.web import assets, query
-from memagent_server.web import rank_balance
-from memagent_server.web import view_models
-from memagent_server.web import labels
+from memagent_server.web import assets, labels, query, rank_balance, view_models
 from memagent_server.web.flame_graph import flame
 from memagent_server.web.labels import Facts
 
-blueprint = Blueprint("pages", __name__, template_folder="templates")
+blueprint = Blueprint("pages", __name__, template_folder="../templates")
 
 RUNS_ON_A_PAGE = 50
 MOST_ENDANGERED = 6

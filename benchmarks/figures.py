@@ -34,14 +34,20 @@ class Figure:
         """Whether the goals are met; None where there is none or nothing was measured."""
         pairs = ((self.value, self.goal), (self.p99, self.p99_goal))
         sign = -1 if self.more_is_better else 1
-        judged = [sign * value <= sign * goal for value, goal in pairs if value is not None and goal is not None]
+        judged = [
+            sign * value <= sign * goal
+            for value, goal in pairs
+            if value is not None and goal is not None
+        ]
         return all(judged) if judged else None
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "met": self.met}
 
 
-def from_samples(name: str, unit: str, samples: Sequence[float], *, scale: float = 1.0, **rest: Any) -> Figure:
+def from_samples(
+    name: str, unit: str, samples: Sequence[float], *, scale: float = 1.0, **rest: Any
+) -> Figure:
     """The median of samples that each stand for themselves (blocks, processes), with its bootstrap interval."""
     scaled = [scale * sample for sample in samples]
     low, high = interval(scaled)
@@ -50,7 +56,9 @@ def from_samples(name: str, unit: str, samples: Sequence[float], *, scale: float
 
 def from_times(name: str, seconds: Sequence[float], **rest: Any) -> Figure:
     """Median and 99th percentile, in microseconds, of many single times. Too many and too alike for an interval to matter."""
-    return Figure(name, "us", 1e6 * statistics.median(seconds), p99=1e6 * quantile(seconds, 0.99), **rest)
+    return Figure(
+        name, "us", 1e6 * statistics.median(seconds), p99=1e6 * quantile(seconds, 0.99), **rest
+    )
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -61,7 +69,9 @@ def quantile(values: Sequence[float], share: float) -> float:
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % of the medians of resamples of `values` (percentile bootstrap) lie within."""
     source = random.Random(0)
-    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    medians = sorted(
+        statistics.median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES)
+    )
     return medians[int(0.025 * _RESAMPLES)], medians[int(0.975 * _RESAMPLES)]
 
 
@@ -86,7 +96,11 @@ def table(sections: dict[str, list[Figure]]) -> str:
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
-    spread = "" if figure.low is None or figure.high is None else f"{_number(figure.low)} .. {_number(figure.high)}"
+    spread = (
+        ""
+        if figure.low is None or figure.high is None
+        else f"{_number(figure.low)} .. {_number(figure.high)}"
+    )
     goals = [_number(goal) for goal in (figure.goal, figure.p99_goal) if goal is not None]
     if figure.goal is None and figure.p99_goal is not None:
         goals = [f"p99 {goals[0]}"]

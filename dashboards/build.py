@@ -19,14 +19,24 @@ BOARDS = {"fleet.json": fleet.BOARD, "run.json": run.BOARD, "server.json": serve
 def files() -> dict[Path, str]:
     """Path -> content of every file that is built."""
     found = {HERE / name: json_of(build(board)) for name, board in BOARDS.items()}
-    found[HERE / "provisioning/alerting/rules.json"] = alerting.provisioning(HERE / "prometheus/rules.yml")
-    return {path: json.dumps(content, indent=2, sort_keys=True) + "\n" for path, content in found.items()}
+    found[HERE / "provisioning/alerting/rules.json"] = alerting.provisioning(
+        HERE / "prometheus/rules.yml"
+    )
+    return {
+        path: json.dumps(content, indent=2, sort_keys=True) + "\n"
+        for path, content in found.items()
+    }
 
 
 def main() -> int:
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    stale = [
+        path for path, text in files().items() if not path.exists() or path.read_text() != text
+    ]
     if "--check" in sys.argv[1:]:
-        print("".join(f"{path} is not what dashboards/build.py builds: run it\n" for path in stale), end="")
+        print(
+            "".join(f"{path} is not what dashboards/build.py builds: run it\n" for path in stale),
+            end="",
+        )
         return 1 if stale else 0
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)

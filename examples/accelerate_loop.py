@@ -5,7 +5,9 @@ from accelerate import Accelerator
 
 from memagent.integrations.accelerate import MemagentTracker
 
-accelerator = Accelerator(log_with=MemagentTracker("examples", total_steps=25), gradient_accumulation_steps=2)
+accelerator = Accelerator(
+    log_with=MemagentTracker("examples", total_steps=25), gradient_accumulation_steps=2
+)
 accelerator.init_trackers("examples", config={"lr": 1e-3})
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
 model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))

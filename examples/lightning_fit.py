@@ -10,7 +10,9 @@ from memagent.integrations.lightning import MemagentCallback
 class Regressor(pl.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1)
+        )
 
     def training_step(self, batch, _index):
         loss = self.net(batch[0]).pow(2).mean()
@@ -26,6 +28,9 @@ class Regressor(pl.LightningModule):
 
 data = TensorDataset(torch.randn(512, 256))
 trainer = pl.Trainer(
-    max_epochs=2, callbacks=[MemagentCallback(project="examples")], logger=False, enable_checkpointing=False
+    max_epochs=2,
+    callbacks=[MemagentCallback(project="examples")],
+    logger=False,
+    enable_checkpointing=False,
 )
 trainer.fit(Regressor(), DataLoader(data, batch_size=32), DataLoader(data, batch_size=64))

@@ -11,7 +11,9 @@ optimizer = torch.optim.AdamW(weight for weight in model.parameters() if weight.
 
 with memagent.attach(model, optimizer, project="examples", total_steps=20) as run:
     for _ in range(20):
-        loss = torch.nn.functional.cross_entropy(model(torch.randn(32, 1024)), torch.randint(10, (32,)))
+        loss = torch.nn.functional.cross_entropy(
+            model(torch.randn(32, 1024)), torch.randint(10, (32,))
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

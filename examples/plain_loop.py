@@ -9,7 +9,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 with memagent.attach(model, optimizer, project="examples", total_steps=50) as run:
     for _ in range(50):
-        loss = torch.nn.functional.cross_entropy(model(torch.randn(64, 256)), torch.randint(10, (64,)))
+        loss = torch.nn.functional.cross_entropy(
+            model(torch.randn(64, 256)), torch.randint(10, (64,))
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -12,7 +12,11 @@ data = [{"input_ids": tokens, "labels": tokens} for tokens in torch.randint(256,
 
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
-        folder, per_device_train_batch_size=8, num_train_epochs=2, eval_strategy="epoch", report_to=[]
+        folder,
+        per_device_train_batch_size=8,
+        num_train_epochs=2,
+        eval_strategy="epoch",
+        report_to=[],
     )
     trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:8])
     trainer.add_callback(MemagentCallback(project="examples"))

@@ -8,7 +8,9 @@ from memagent_server.store.models import Base
 
 connection = context.config.attributes["connection"]
 context.configure(
-    connection=connection, target_metadata=Base.metadata, render_as_batch=connection.dialect.name == "sqlite"
+    connection=connection,
+    target_metadata=Base.metadata,
+    render_as_batch=connection.dialect.name == "sqlite",
 )
 with context.begin_transaction():
     context.run_migrations()

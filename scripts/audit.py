@@ -12,7 +12,10 @@ import sys
 import urllib.request
 from typing import Any
 
-SERVICES = {"pypi": "https://pypi.org/pypi/pip/24.0/json", "osv": "https://api.osv.dev/v1/vulns/PYSEC-2023-228"}
+SERVICES = {
+    "pypi": "https://pypi.org/pypi/pip/24.0/json",
+    "osv": "https://api.osv.dev/v1/vulns/PYSEC-2023-228",
+}
 """Each list with an entry that it has: a mirror of packages alone does not know it."""
 TIMEOUT_S = 10
 NOT_CHECKED = "audit: not checked: no vulnerability service can be reached"
@@ -37,7 +40,16 @@ def is_there(service: str) -> bool:
 
 def ask(service: str) -> list[dict[str, Any]] | None:
     """What pip-audit says of each package; None where the service said nothing of any of them."""
-    command = [sys.executable, "-m", "pip_audit", "--local", "--progress-spinner", "off", "--format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--local",
+        "--progress-spinner",
+        "off",
+        "--format",
+        "json",
+    ]
     try:
         done = subprocess.run(
             [*command, "--vulnerability-service", service, "--timeout", str(TIMEOUT_S)],
@@ -54,7 +66,9 @@ def report(service: str, packages: list[dict[str, Any]]) -> int:
     for package in vulnerable:
         for flaw in package["vulns"]:
             mended = ", ".join(flaw["fix_versions"]) or "no version yet"
-            print(f"audit: {package['name']} {package['version']}: {flaw['id']}; mended in {mended}")
+            print(
+                f"audit: {package['name']} {package['version']}: {flaw['id']}; mended in {mended}"
+            )
     asked = sum("vulns" in package for package in packages)
     print(
         f"audit: {asked} of {len(packages)} packages are known to {service}, {len(vulnerable)} of them to be vulnerable"

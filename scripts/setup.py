@@ -20,7 +20,9 @@ RARELY_IMPORTED = r"/transformers/models/|/tests?/|/testing/"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
-    parser.add_argument("--torch", required=True, help="requirement to install where there is no torch")
+    parser.add_argument(
+        "--torch", required=True, help="requirement to install where there is no torch"
+    )
     arguments = parser.parse_args()
     if sys.version_info < OLDEST:
         print(
@@ -34,9 +36,15 @@ def main() -> int:
         try:
             venv.create(arguments.venv, with_pip=True)
         except subprocess.CalledProcessError:
-            print("Python's venv module is incomplete here: apt-get install python3-venv", file=sys.stderr)
+            print(
+                "Python's venv module is incomplete here: apt-get install python3-venv",
+                file=sys.stderr,
+            )
             return 1
-    if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode
+        != 0
+    ):
         install(python, arguments.torch, "numpy")
     install(python, "--editable", f"{ROOT}[dev]")
     compile_installed(python)

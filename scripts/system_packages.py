@@ -33,15 +33,22 @@ def main() -> int:
         subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
         subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=environment, check=False,
                        stdout=subprocess.DEVNULL)  # fmt: skip
-        missing = {program: package for program, package in missing.items() if not is_there(program)}
+        missing = {
+            program: package for program, package in missing.items() if not is_there(program)
+        }
     for program, package in missing.items():
-        print(f"missing: {program} (Debian and Ubuntu: apt-get install {package}); the tests that need it are skipped")
+        print(
+            f"missing: {program} (Debian and Ubuntu: apt-get install {package}); the tests that need it are skipped"
+        )
     return 0
 
 
 def is_there(program: str) -> bool:
     if program == "initdb":
-        return bool(list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))) or shutil.which("initdb") is not None
+        return (
+            bool(list(Path("/usr/lib/postgresql").glob("*/bin/initdb")))
+            or shutil.which("initdb") is not None
+        )
     if program == "runuser" and hasattr(os, "geteuid") and os.geteuid() != 0:
         return True
     if program == "stdio.h":

@@ -102,14 +102,18 @@ def empty_postgres_url(postgres_cluster: PostgresCluster) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The same test on both databases, with the current schema."""
-    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    url: str = request.getfixturevalue(
+        "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    )
     return url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def empty_database_url(request: pytest.FixtureRequest) -> str:
     """The same test on both databases, without any schema."""
-    url: str = request.getfixturevalue("empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url")
+    url: str = request.getfixturevalue(
+        "empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
+    )
     return url
 
 
@@ -171,7 +175,10 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
     servers: list[LiveServer] = []
 
     def start(
-        *arguments: str, environ: Mapping[str, str] | None = None, listen: str = "127.0.0.1:0", data: Path | None = None
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        listen: str = "127.0.0.1:0",
+        data: Path | None = None,
     ) -> LiveServer:
         server = LiveServer.start(data or tmp_path / "server", listen, arguments, environ or {})
         servers.append(server)
@@ -191,7 +198,9 @@ def live_server(start_server: Callable[..., LiveServer]) -> LiveServer:
 @pytest.fixture(scope="session")
 def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A real server without worker that lives as long as the session: who uses it empties it first."""
-    server = LiveServer.start(tmp_path_factory.mktemp("pages"), "127.0.0.1:0", ("--role", "web"), {})
+    server = LiveServer.start(
+        tmp_path_factory.mktemp("pages"), "127.0.0.1:0", ("--role", "web"), {}
+    )
     yield server
     server.kill()
 

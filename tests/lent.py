@@ -40,9 +40,12 @@ class Lender:
             self._shape = connection.execute(SHAPE).fetchall()
             self._tables = [name for (name,) in connection.execute(TABLES)]
             self._rows = {
-                name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in self._filled(connection)
+                name: connection.execute(f"SELECT * FROM {name}").fetchall()
+                for name in self._filled(connection)
             }
-            assert not connection.execute(MOVED).fetchall(), "a sequence of the template has begun: put that back, too"
+            assert not connection.execute(MOVED).fetchall(), (
+                "a sequence of the template has begun: put that back, too"
+            )
 
     @contextmanager
     def lend(self) -> Iterator[str]:
@@ -59,7 +62,11 @@ class Lender:
                 time.sleep(0.001)
             if connection.execute(SHAPE).fetchall() != self._shape:
                 return False
-            if used := [table for table in self._filled(connection) if not self._is_as_lent(connection, table)]:
+            if used := [
+                table
+                for table in self._filled(connection)
+                if not self._is_as_lent(connection, table)
+            ]:
                 connection.execute(f"TRUNCATE {', '.join(used)} CASCADE")
             for table in self._rows:
                 self._put_back(connection, table)
@@ -76,11 +83,15 @@ class Lender:
             connection.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", row)
 
     def _filled(self, connection: Any) -> list[str]:
-        asked = " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in self._tables)
+        asked = " UNION ALL ".join(
+            f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in self._tables
+        )
         return [name for (name,) in connection.execute(asked)]
 
     def _is_as_lent(self, connection: Any, table: str) -> bool:
         rows = self._rows.get(table)
         return (
-            rows is not None and connection.execute(f"SELECT * FROM {table} LIMIT {len(rows) + 1}").fetchall() == rows
+            rows is not None
+            and connection.execute(f"SELECT * FROM {table} LIMIT {len(rows) + 1}").fetchall()
+            == rows
         )

@@ -40,9 +40,13 @@ class LiveServer:
         self._pool = urllib3.PoolManager(retries=False)
 
     @classmethod
-    def start(cls, data: Path, listen: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> LiveServer:
+    def start(
+        cls, data: Path, listen: str, arguments: tuple[str, ...], environ: Mapping[str, str]
+    ) -> LiveServer:
         data.mkdir(parents=True, exist_ok=True)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
         own = {
             "XDG_DATA_HOME": str(data),
             "TMPDIR": str(data),  # what a killed one leaves goes with the rest
@@ -76,14 +80,24 @@ class LiveServer:
     def post(self, path: str, body: bytes | dict[str, Any] | list[Any], **headers: str) -> Answer:
         """Post bytes as they are, or anything else as JSON. Headers: `content_type="..."`."""
         if isinstance(body, bytes):
-            return self.request("POST", path, body, {"content_type": "application/msgpack", **headers})
-        return self.request("POST", path, json.dumps(body).encode(), {"content_type": "application/json", **headers})
+            return self.request(
+                "POST", path, body, {"content_type": "application/msgpack", **headers}
+            )
+        return self.request(
+            "POST", path, json.dumps(body).encode(), {"content_type": "application/json", **headers}
+        )
 
     def request(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         named = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
-        response = self._pool.request(method, self.url + path, body=body, headers=named, timeout=30.0, redirect=False)
+        response = self._pool.request(
+            method, self.url + path, body=body, headers=named, timeout=30.0, redirect=False
+        )
         return Answer(response.status, response.headers, response.data)
 
     def stop(self, timeout_s: float = 30.0) -> int:

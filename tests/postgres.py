@@ -31,7 +31,9 @@ class PostgresCluster:
 
     template = "memagent_template"
 
-    def __init__(self, programs: Path, folder: Path, *options: str, primary: PostgresCluster | None = None) -> None:
+    def __init__(
+        self, programs: Path, folder: Path, *options: str, primary: PostgresCluster | None = None
+    ) -> None:
         self._programs, self._options, self.port = programs, options, FIRST_PORT
         self.folder = folder
         self.folder.mkdir()
@@ -44,7 +46,9 @@ class PostgresCluster:
             self._run("initdb", "-D", str(self._data), *how, "--no-sync")
         else:
             there = f"host={primary.folder} port={primary.port} user=postgres"
-            self._run("pg_basebackup", "-D", str(self._data), "-d", there, "-R", "-c", "fast", "--no-sync")
+            self._run(
+                "pg_basebackup", "-D", str(self._data), "-d", there, "-R", "-c", "fast", "--no-sync"
+            )
         self.start()
 
     @property
@@ -98,7 +102,15 @@ class PostgresCluster:
         while True:
             try:
                 return self._run(
-                    "pg_ctl", "-D", str(self._data), "-w", "-l", str(self.folder / "log"), "-o", options, "start"
+                    "pg_ctl",
+                    "-D",
+                    str(self._data),
+                    "-w",
+                    "-l",
+                    str(self.folder / "log"),
+                    "-o",
+                    options,
+                    "start",
                 )
             except AssertionError:
                 if time.monotonic() > until:
@@ -157,7 +169,14 @@ def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
 
     def end(folder: Path) -> None:
         _as_postgres(
-            folder, programs / "pg_ctl", "-D", str(folder / "cluster" / "data"), "-m", "immediate", "-w", "stop"
+            folder,
+            programs / "pg_ctl",
+            "-D",
+            str(folder / "cluster" / "data"),
+            "-m",
+            "immediate",
+            "-w",
+            "stop",
         )
 
     with temp_dirs.folder("memagent-pg-", end) as folder:
@@ -182,6 +201,12 @@ def find_programs() -> Path | None:
     found = shutil.which("initdb")
     if found is not None:
         return Path(found).resolve().parent
-    candidates = glob.glob("/usr/lib/postgresql/*/bin/initdb") + glob.glob("/opt/homebrew/opt/postgresql*/bin/initdb")
-    newest = max(candidates, key=lambda path: [int(part) for part in path.split("/") if part.isdigit()], default=None)
+    candidates = glob.glob("/usr/lib/postgresql/*/bin/initdb") + glob.glob(
+        "/opt/homebrew/opt/postgresql*/bin/initdb"
+    )
+    newest = max(
+        candidates,
+        key=lambda path: [int(part) for part in path.split("/") if part.isdigit()],
+        default=None,
+    )
     return Path(newest).parent if newest else None

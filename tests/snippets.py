@@ -30,7 +30,8 @@ def blocks(page: Path, *kinds: str) -> list[Block]:
     """The page's blocks in order; of these kinds only, where any are named."""
     text = page.read_text()
     found = [
-        Block(page.name, text.count("\n", 0, match.start()) + 2, match[1], match[2]) for match in FENCE.finditer(text)
+        Block(page.name, text.count("\n", 0, match.start()) + 2, match[1], match[2])
+        for match in FENCE.finditer(text)
     ]
     return [block for block in found if not kinds or block.kind in kinds]
 

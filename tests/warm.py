@@ -39,7 +39,11 @@ class WarmPython:
         theirs.close()
 
     def run(
-        self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = PATIENCE_S
+        self,
+        *command: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = PATIENCE_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run `-c CODE`, `-m MODULE` or a script, with its arguments, to its end."""
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -49,7 +53,9 @@ class WarmPython:
             said = [(stream.seek(0), stream.read())[1] for stream in (output, errors)]
         return subprocess.CompletedProcess(list(command), status, *said)
 
-    def start(self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> WarmProcess:
+    def start(
+        self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> WarmProcess:
         """Begin it, with pipes to `stdin` and from `stdout`, which has its stderr too."""
         (asks, stdin), (stdout, says) = os.pipe(), os.pipe()
         with open(asks) as taken, open(says, "w") as given:
@@ -58,11 +64,22 @@ class WarmPython:
         return process
 
     def _start(
-        self, command: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, streams: Sequence[IO[str]]
+        self,
+        command: Sequence[str],
+        cwd: Path | None,
+        env: Mapping[str, str] | None,
+        streams: Sequence[IO[str]],
     ) -> WarmProcess:
         news, tell = os.pipe()
         with tempfile.TemporaryFile("w+") as asked, open(tell, "w"):
-            json.dump({"command": command, "cwd": str(cwd or Path.cwd()), "environ": dict(env or os.environ)}, asked)
+            json.dump(
+                {
+                    "command": command,
+                    "cwd": str(cwd or Path.cwd()),
+                    "environ": dict(env or os.environ),
+                },
+                asked,
+            )
             asked.flush()
             files = [asked.fileno(), *(stream.fileno() for stream in streams), tell]
             socket.send_fds(self._control, [b"."], files)

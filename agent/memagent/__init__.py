@@ -20,9 +20,23 @@ if TYPE_CHECKING:
     from memagent.wire.messages import Risk
 
 __version__ = "0.1.0"
-__all__ = ["MemagentError", "Risk", "Run", "SettingError", "__version__", "attach", "estimate", "forecast", "leaks"]
+__all__ = [
+    "MemagentError",
+    "Risk",
+    "Run",
+    "SettingError",
+    "__version__",
+    "attach",
+    "estimate",
+    "forecast",
+    "leaks",
+]
 
-_LAZY = {"estimate": "memagent.estimator.api", "Run": "memagent.run", "Risk": "memagent.wire.messages"}
+_LAZY = {
+    "estimate": "memagent.estimator.api",
+    "Run": "memagent.run",
+    "Risk": "memagent.wire.messages",
+}
 _LAZY_MODULES = ("forecast", "leaks")
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from memagent.errors import SettingError
 
 if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
-    from memagent.lifecycle.options import Options
-    from memagent.null_run import DisabledRun
+    from memagent.lifecycle.options import AttachOptions
+    from memagent.null_run import NullRun
     from memagent.run import Run
     from memagent.wire.messages import Risk
 
@@ -37,7 +37,7 @@ def attach(
     preflight: object = None,
     on_risk: Callable[[Risk], None] | None = None,
     mirror: object = None,
-) -> Run | DisabledRun:
+) -> Run | NullRun:
     """Watch the memory of a training run from now on.
 
     model: a torch.nn.Module, or a sequence of them. optimizer: a torch.optim.Optimizer, or a sequence; the first one's steps are
@@ -56,7 +56,13 @@ def attach(
     from memagent.settings import Settings
 
     settings = Settings.from_environ(
-        server=server, token=token, project=project, name=name, run_id=run_id, every=every, limit_bytes=limit_bytes
+        server=server,
+        token=token,
+        project=project,
+        name=name,
+        run_id=run_id,
+        every=every,
+        limit_bytes=limit_bytes,
     )
     options = make_options(
         config=config,
@@ -70,19 +76,19 @@ def attach(
     )
     models, optimizers = _modules(model), _optimizers(optimizer)
     if settings.disabled:
-        from memagent.null_run import DisabledRun
+        from memagent.null_run import NullRun
 
-        return DisabledRun()
+        return NullRun()
     from memagent.lifecycle.registry import start_run
 
     return start_run(settings, models, optimizers, options)
 
 
-def make_options(**options: Any) -> Options:
+def make_options(**options: Any) -> AttachOptions:
     """What `attach` takes beyond settings, checked. Raises SettingError for what makes no sense or is no option."""
-    from memagent.lifecycle.options import Options
+    from memagent.lifecycle.options import AttachOptions
 
-    unknown = sorted(set(options) - set(Options.__dataclass_fields__))
+    unknown = sorted(set(options) - set(AttachOptions.__dataclass_fields__))
     if unknown:
         raise SettingError(f"there is no option {', '.join(unknown)}: see memagent.attach")
     from memagent.mirror import requested as mirrored
@@ -94,7 +100,7 @@ def make_options(**options: Any) -> Options:
         "preflight": requested(options.get("preflight")),
         "mirror": None if options.get("mirror") is None else mirrored(options["mirror"]),
     }
-    return Options(**{**options, **checked})
+    return AttachOptions(**{**options, **checked})
 
 
 def _steps(value: Any) -> int | None:
@@ -106,7 +112,9 @@ def _steps(value: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         steps = 0
     if not 0 < steps < 2**53:
-        raise SettingError(f"total_steps is {value!r}: give the number of planned optimizer steps, 1 or more")
+        raise SettingError(
+            f"total_steps is {value!r}: give the number of planned optimizer steps, 1 or more"
+        )
     return steps
 
 
@@ -115,7 +123,9 @@ def _tags(value: Any) -> list[str]:
         raise SettingError(f"tags is {value!r}: give a list of texts")
     tags = [str(tag) for tag in value or ()]
     if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
-        raise SettingError(f"these are {len(tags)} tags: give at most {MOST_TAGS}, of at most {LONGEST_TAG} characters")
+        raise SettingError(
+            f"these are {len(tags)} tags: give at most {MOST_TAGS}, of at most {LONGEST_TAG} characters"
+        )
     return tags
 
 

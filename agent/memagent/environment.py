@@ -86,7 +86,9 @@ def _read(name: str, environ: Mapping[str, str]) -> str:
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{name}_FILE points to {path}, which cannot be read: {error}") from error
+        raise SettingError(
+            f"{name}_FILE points to {path}, which cannot be read: {error}"
+        ) from error
 
 
 def _did_you_mean(name: str) -> str:

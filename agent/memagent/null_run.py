@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class DisabledRun:
+class NullRun:
     """Stands where a `Run` would; every method does nothing."""
 
     id = "disabled"
@@ -51,7 +51,7 @@ class DisabledRun:
     def fail_with(self, error: BaseException) -> None:
         return None
 
-    def __enter__(self) -> DisabledRun:
+    def __enter__(self) -> NullRun:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -16,29 +16,29 @@ from typing import Any, get_args
 
 from msgspec import structs
 
-from memagent.delivery.buffer import Drops
+from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
 from memagent.delivery.envelope import parcel
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import Guard, tell
+from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.errors import SettingError
-from memagent.estimator.background import Predictor
+from memagent.estimator.background import BackgroundEstimator
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast
 from memagent.hooks.exit import describe_error, status_of, watch_exit
-from memagent.hooks.instrumentation import ModelWatch
+from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.step import Remove
-from memagent.leaks.monitor import HELD_BY_SOMEBODY, Inquiry
-from memagent.lifecycle.exit_status import Endings
+from memagent.leaks.monitor import HELD_BY_SOMEBODY, LeakMonitor
+from memagent.lifecycle.exit_status import ExitTracker
 from memagent.lifecycle.identity import Identity
 from memagent.lifecycle.notebook import card
-from memagent.lifecycle.options import Options
+from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.run_report import build_report
 from memagent.lifecycle.start import file_path, first_message, transport_of
-from memagent.local_forecast.coordinator import Foresight
+from memagent.local_forecast.coordinator import LocalForecast
 from memagent.mirror import Mirror, Tracker
-from memagent.oom.recorder import LastWords
+from memagent.oom.recorder import OomRecorder
 from memagent.preflight import Preflight, checked
 from memagent.probe.discover import discover
 from memagent.record import plain_config
@@ -62,17 +62,17 @@ class Run:
         identity: Identity,
         models: Sequence[Any],
         optimizers: Sequence[Any],
-        options: Options,
+        options: AttachOptions,
         trackers: Sequence[Tracker] = (),
     ) -> None:
         self.settings, self.identity, self.options = settings, identity, options
         self.status: str = "running"
-        self.guard = Guard(raise_errors=settings.raise_errors)
-        self.drops = Drops()
+        self.guard = ErrorGuard(raise_errors=settings.raise_errors)
+        self.drops = DroppedSamples()
         self._probes = discover(models, optimizers, settings.limit_bytes)
         self._sampler = Sampler(self._probes, self.drops, settings.every, phases=options.phases)
         self._scalars = ScalarLog(self.drops)
-        self._foresight = Foresight(
+        self._foresight = LocalForecast(
             identity.rank,
             self._sampler,
             self.guard,
@@ -88,22 +88,32 @@ class Run:
             [probe.device for probe in self._probes],
             identity.rank,
             risks=self._foresight.outlook.risks,
-            predicted_bytes=lambda: self.prediction.peak_allocated_bytes if self.prediction else None,
+            predicted_bytes=lambda: (
+                self.prediction.peak_allocated_bytes if self.prediction else None
+            ),
         )
         path = file_path(settings, identity)
         stem = path.with_name(path.name.removesuffix(SUFFIX))
-        self._inquiry = Inquiry(identity, self._sampler, self.guard, self._send_snapshot, stem)
+        self._inquiry = LeakMonitor(identity, self._sampler, self.guard, self._send_snapshot, stem)
         self._told_too_large = False
         self._reply: BatchReply | None = None
         self._finishing = threading.Lock()
         self._config = plain_config(options.config)
         devices = [probe.device for probe in self._probes]
-        self._file = RunFile(path, parcel(self.id, first_message(settings, identity, options, self._config, devices)))
-        self._sender = Sender(self._file, transport_of(settings), self.drops, self.guard, self._note_reply)
-        self._predictor = Predictor(
-            self._probes[0], self._probes[-1], self.guard, self._tell_prediction, traces=identity.rank == 0
+        self._file = RunFile(
+            path, parcel(self.id, first_message(settings, identity, options, self._config, devices))
         )
-        self._watch = ModelWatch(
+        self._sender = Sender(
+            self._file, transport_of(settings), self.drops, self.guard, self._note_reply
+        )
+        self._predictor = BackgroundEstimator(
+            self._probes[0],
+            self._probes[-1],
+            self.guard,
+            self._tell_prediction,
+            traces=identity.rank == 0,
+        )
+        self._watch = ModelInstrumentation(
             self._sampler,
             self.guard,
             phases=options.phases,
@@ -123,12 +133,14 @@ class Run:
             observe=self._observe,
             refresh=self._refresh,
         )
-        self._last_words = LastWords(self._sampler, self._watch, self.guard, self._place())
-        self._endings = Endings(
+        self._last_words = OomRecorder(self._sampler, self._watch, self.guard, self._place())
+        self._endings = ExitTracker(
             self._sampler, self._last_words, self._inquiry, self._mirror, self.guard, self._add_event, lambda: self.prediction
         )  # fmt: skip
         self._trainer = 0
-        self._unwatch_exit: Remove = watch_exit(self.fail_with, self._on_exit, on_warning=self._on_warning)
+        self._unwatch_exit: Remove = watch_exit(
+            self.fail_with, self._on_exit, on_warning=self._on_warning
+        )
         self._watch.begin(models, optimizers)
         with self.guard.at("hints"):
             self._foresight.begin(optimizers, self._config)
@@ -173,7 +185,9 @@ class Run:
         A name that cannot be a column's is told once and counts as no phase."""
         if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
             with self.guard.at("phase"):
-                raise SettingError(f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}")
+                raise SettingError(
+                    f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}"
+                )
             yield
             return
         before = self._hold(name)
@@ -231,7 +245,9 @@ class Run:
         """Record who holds the memory now: the largest live tensors at once, and in the coming steps who makes it grow."""
         if self.status == "running":
             with self.guard.at("snapshot"):
-                self._inquiry.send(why or "the script asked", tensors=self._last_words.largest_tensors())
+                self._inquiry.send(
+                    why or "the script asked", tensors=self._last_words.largest_tensors()
+                )
                 self._inquiry.suspect(why or "the script asked", saves=True)
 
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
@@ -240,7 +256,9 @@ class Run:
         Another status than completed, failed or oom is told, and recorded as the error of a run that failed."""
         if status not in get_args(FinalStatus):
             with self.guard.at("finish"):
-                raise SettingError(f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}")
+                raise SettingError(
+                    f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}"
+                )
             status, error = "failed", error or f"finished with the status {status!r}"
         if self.status != "running" or not self._finishing.acquire(blocking=False):
             return  # a signal's handler may come here while its own thread is at it: nobody waits, and nobody lets go
@@ -289,7 +307,10 @@ class Run:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is None:
             self.finish()
@@ -303,7 +324,9 @@ class Run:
         """What a notebook shows."""
         with self.guard.at("html"):
             name, total_steps = self.settings.name, self.options.total_steps
-            return card(self.report(), place=self._place(), name=name, url=self.url, total_steps=total_steps)
+            return card(
+                self.report(), place=self._place(), name=name, url=self.url, total_steps=total_steps
+            )
         return escape(repr(self))
 
     # -- what happens on the training thread ------------------------------------------------------------------------------------
@@ -328,7 +351,11 @@ class Run:
                 self._endings.expect(error, is_of_trainer=thread == self._trainer)
 
     def _first_inputs(
-        self, models: list[Any], optimizers: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self,
+        models: list[Any],
+        optimizers: list[Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> None:
         if self.options.predict:
             self._predictor.begin(models, optimizers, arguments, keywords)
@@ -356,7 +383,9 @@ class Run:
         self._reply = reply
         for command in reply.commands:
             if command.kind == "snapshot":
-                self._inquiry.suspect(str(command.data.get("why", "the server asked")), is_forecast=True)
+                self._inquiry.suspect(
+                    str(command.data.get("why", "the server asked")), is_forecast=True
+                )
 
     def _suspect(self, forecast: Forecast) -> None:
         if forecast.cause in HELD_BY_SOMEBODY:

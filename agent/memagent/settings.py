@@ -90,7 +90,9 @@ def _directory(text: str | None) -> Path | None:
 
 def _server(text: str | None) -> str | None:
     if text is not None and not re.match(r"https?://[^/\s]+", text):
-        raise SettingError(f"the server is {text!r}: write its address, as in MEMAGENT_SERVER=http://127.0.0.1:8420")
+        raise SettingError(
+            f"the server is {text!r}: write its address, as in MEMAGENT_SERVER=http://127.0.0.1:8420"
+        )
     return text.rstrip("/") if text else None
 
 
@@ -104,7 +106,9 @@ def _label(what: str, text: Text) -> Text:
 
 def _run_id(text: str | None) -> str | None:
     if text is not None and not _RUN_ID.fullmatch(str(text)):
-        raise SettingError(f"the run id is {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit")
+        raise SettingError(
+            f"the run id is {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
+        )
     return None if text is None else str(text)
 
 

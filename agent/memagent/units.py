@@ -32,7 +32,9 @@ def parse_bytes(text: str | int) -> int:
     match = _SIZE.fullmatch(str(text))
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise SettingError(f"{text!r} is not a size: write bytes, or a number with a unit as in 24GiB or 512MiB")
+        raise SettingError(
+            f"{text!r} is not a size: write bytes, or a number with a unit as in 24GiB or 512MiB"
+        )
     size = int(float(match[1]) * factor)
     if size <= 0:
         raise SettingError(f"{text!r} is not a size: it must be more than zero")

@@ -36,10 +36,14 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--quick", action="store_true", help="every row, from few blocks: shows that it works, not how fast it is"
+        "--quick",
+        action="store_true",
+        help="every row, from few blocks: shows that it works, not how fast it is",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.add_argument("--gpu", action="store_true", help="only the measures that need a CUDA device")
+    parser.add_argument(
+        "--gpu", action="store_true", help="only the measures that need a CUDA device"
+    )
     arguments = parser.parse_args()
     sections = _gpu(arguments.quick) if arguments.gpu else _all(arguments.quick)
     found = machine()
@@ -47,7 +51,9 @@ def main() -> None:
         f"{found['processor']}, {found['cores']} cores, load {found['load']:.1f}, torch {found['torch']}\n{table(sections)}"
     )
     if arguments.json:
-        rows = {title: [figure.to_dict() for figure in figures] for title, figures in sections.items()}
+        rows = {
+            title: [figure.to_dict() for figure in figures] for title, figures in sections.items()
+        }
         text = json.dumps({"machine": found, "quick": arguments.quick, "sections": rows}, indent=2)
         arguments.json.write_text(text + "\n")
 
@@ -86,7 +92,11 @@ def _peers(quick: bool) -> list[Figure]:
             results[name] += result
     found = []
     for name, sessions in results.items():
-        found += session.figures(name, sessions) if sessions else [Figure(name, "us", note=failures[name])]
+        found += (
+            session.figures(name, sessions)
+            if sessions
+            else [Figure(name, "us", note=failures[name])]
+        )
     return found
 
 

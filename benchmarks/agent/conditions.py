@@ -17,7 +17,7 @@ from torch.optim import optimizer as torch_optimizer
 
 import memagent
 from benchmarks.agent.workload import Workload
-from memagent.delivery.buffer import Drops, SampleBuffer
+from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 
 COLUMNS = 24
 """Values of a row of the host's stream, about."""
@@ -61,7 +61,10 @@ class HookTimer:
 def _hook_tables(workload: Workload) -> Iterator[dict[int, Any]]:
     optimizer = workload.optimizer
     yield from (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    yield from (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    yield from (
+        torch_optimizer._global_optimizer_pre_hooks,
+        torch_optimizer._global_optimizer_post_hooks,
+    )
     for module in workload.model.modules():
         yield from (module._forward_pre_hooks, module._forward_hooks)
         yield from (module._backward_pre_hooks, module._backward_hooks)
@@ -112,7 +115,9 @@ def raw_reads(workload: Workload) -> Iterator[None]:
 @contextmanager
 def hand_off(workload: Workload) -> Iterator[None]:
     """A row of ready values put into the agent's buffer each step, drained four times a second."""
-    buffer = SampleBuffer("benchmark", [f"value_{number}" for number in range(COLUMNS)], Drops())
+    buffer = SampleBuffer(
+        "benchmark", [f"value_{number}" for number in range(COLUMNS)], DroppedSamples()
+    )
     values = list(range(COLUMNS))
     stop = threading.Event()
 

@@ -29,11 +29,15 @@ class Block(nn.Module):
         self.heads = heads
         self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.queries_keys_values, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, tokens, width = hidden.shape
-        mixed = self.queries_keys_values(self.before_attention(hidden)).view(batch, tokens, 3, self.heads, -1)
+        mixed = self.queries_keys_values(self.before_attention(hidden)).view(
+            batch, tokens, 3, self.heads, -1
+        )
         queries, keys, values = mixed.permute(2, 0, 3, 1, 4)
         attended = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         hidden = hidden + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
@@ -44,10 +48,20 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Token and position embeddings, layers, and a head that shares the token embedding: 124 M parameters by default."""
 
-    def __init__(self, *, layers: int = 12, width: int = 768, heads: int = 12, words: int = 50257, tokens: int = 1024):
+    def __init__(
+        self,
+        *,
+        layers: int = 12,
+        width: int = 768,
+        heads: int = 12,
+        words: int = 50257,
+        tokens: int = 1024,
+    ):
         super().__init__()
         self.words, self.positions = nn.Embedding(words, width), nn.Embedding(tokens, width)
-        self.layers = nn.Sequential(*(Block(width, heads) for _ in range(layers)), nn.LayerNorm(width))
+        self.layers = nn.Sequential(
+            *(Block(width, heads) for _ in range(layers)), nn.LayerNorm(width)
+        )
         self.places: torch.Tensor
         self.register_buffer("places", torch.arange(tokens), persistent=False)
 
@@ -56,7 +70,9 @@ class Gpt(nn.Module):
         return nn.functional.linear(hidden, self.words.weight)
 
 
-def workload(*, batch: int = 8, tokens: int = 1024, device: str = "cuda", **size: int) -> tuple[Workload, torch.Tensor]:
+def workload(
+    *, batch: int = 8, tokens: int = 1024, device: str = "cuda", **size: int
+) -> tuple[Workload, torch.Tensor]:
     """The training, and the tensor on the device that holds its newest loss."""
     torch.manual_seed(0)
     model = Gpt(tokens=tokens, **size).to(device)
@@ -111,7 +127,13 @@ def synchronisations(training: Workload, newest: torch.Tensor) -> Figure:
     finally:
         del os.environ["MEMAGENT_RAISE"]
         run.finish()
-    return Figure(name, "", float(watched is not None), goal=0.0, note=watched or f"none in {_STEPS_WATCHED} steps")
+    return Figure(
+        name,
+        "",
+        float(watched is not None),
+        goal=0.0,
+        note=watched or f"none in {_STEPS_WATCHED} steps",
+    )
 
 
 class _SyncIsAnError:

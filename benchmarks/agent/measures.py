@@ -21,14 +21,18 @@ Result = list[dict[str, Any]]
 def _empty_loop(quick: bool) -> Result:
     from benchmarks.agent import steps, workload
 
-    costs = steps.measure_steps(workload.empty(), rounds=3 if quick else 40, steps=200 if quick else 3000)
+    costs = steps.measure_steps(
+        workload.empty(), rounds=3 if quick else 40, steps=200 if quick else 3000
+    )
     return _rows(steps.figures(costs))
 
 
 def _small_step(quick: bool) -> Result:
     from benchmarks.agent import steps, workload
 
-    costs = steps.measure_steps(workload.small(), rounds=2 if quick else 20, steps=30 if quick else 1000)
+    costs = steps.measure_steps(
+        workload.small(), rounds=2 if quick else 20, steps=30 if quick else 1000
+    )
     rows = steps.figures(costs, beyond_goal_us=10.0, p99_goal_us=50.0)
     return _rows([steps.hand_off_goals(row) if "hand-off" in row.name else row for row in rows])
 
@@ -36,14 +40,18 @@ def _small_step(quick: bool) -> Result:
 def _wide_step(quick: bool) -> Result:
     from benchmarks.agent import steps, workload
 
-    costs = steps.measure_steps(workload.wide(), rounds=2 if quick else 12, steps=5 if quick else 80)
+    costs = steps.measure_steps(
+        workload.wide(), rounds=2 if quick else 12, steps=5 if quick else 80
+    )
     return _rows([*steps.figures(costs), *steps.slowdown(costs)])
 
 
 def _ten_ms_step(quick: bool) -> Result:
     from benchmarks.agent import steps, workload
 
-    costs = steps.measure_steps(workload.ten_milliseconds(), rounds=2 if quick else 40, steps=5 if quick else 110)
+    costs = steps.measure_steps(
+        workload.ten_milliseconds(), rounds=2 if quick else 40, steps=5 if quick else 110
+    )
     return _rows([*steps.figures(costs), *steps.slowdown(costs, goal_percent=0.5)])
 
 
@@ -87,7 +95,15 @@ def in_fresh_process(name: str, *, quick: bool) -> Result | str:
     """What the measure gave, or why it gave nothing."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "result.json"
-        command = [sys.executable, "-m", __spec__.name, name, "--out", str(out), *(["--quick"] if quick else [])]
+        command = [
+            sys.executable,
+            "-m",
+            __spec__.name,
+            name,
+            "--out",
+            str(out),
+            *(["--quick"] if quick else []),
+        ]
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("MEMAGENT_")},
@@ -96,7 +112,13 @@ def in_fresh_process(name: str, *, quick: bool) -> Result | str:
         }
         try:
             done = subprocess.run(
-                command, cwd=folder, env=environment, timeout=_TIMEOUT_S, capture_output=True, text=True, check=False
+                command,
+                cwd=folder,
+                env=environment,
+                timeout=_TIMEOUT_S,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return f"failed: no end after {_TIMEOUT_S:.0f} s"

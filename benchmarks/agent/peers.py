@@ -93,7 +93,11 @@ class WandbOffline(Peer):
     package = module = "wandb"
 
     def start(self) -> None:
-        os.environ |= {"WANDB_MODE": "offline", "WANDB_DIR": str(self.folder), "WANDB_SILENT": "true"}
+        os.environ |= {
+            "WANDB_MODE": "offline",
+            "WANDB_DIR": str(self.folder),
+            "WANDB_SILENT": "true",
+        }
         self._run: Any = importlib.import_module(self.module).init(project="benchmark")
 
     def log(self, step: int) -> None:
@@ -107,7 +111,9 @@ class TensorBoard(Peer):
     package = module = "tensorboard"
 
     def start(self) -> None:
-        self._writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(self.folder))
+        self._writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter(
+            str(self.folder)
+        )
 
     def log(self, step: int) -> None:
         for name, value in VALUES.items():
@@ -123,7 +129,10 @@ class Mlflow(Peer):
     package, module = "mlflow-skinny", "mlflow"
 
     def start(self) -> None:
-        os.environ |= {"MLFLOW_TRACKING_URI": self.folder.as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+        os.environ |= {
+            "MLFLOW_TRACKING_URI": self.folder.as_uri(),
+            "MLFLOW_ALLOW_FILE_STORE": "true",
+        }
         self._mlflow: Any = importlib.import_module(self.module)
         self._mlflow.set_experiment("benchmark")
         self._mlflow.start_run()
@@ -143,7 +152,14 @@ class TraceML(Peer):
 
     def start(self) -> None:
         port = _free_port()
-        command = [sys.executable, "-m", "traceml_ai.launcher.cli", "serve", "--aggregator-port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "traceml_ai.launcher.cli",
+            "serve",
+            "--aggregator-port",
+            str(port),
+        ]
         self._server = subprocess.Popen(
             [*command, "--logs-dir", str(self.folder), "--run-name", "benchmark"],
             stdout=subprocess.DEVNULL,

@@ -40,7 +40,10 @@ def session(name: str, *, steps: int) -> dict[str, Any]:
         return {}
     workload = small()
     workload.times(200)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, contextlib.redirect_stdout(io.StringIO()):
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         return asdict(_measure(kind(Path(folder), workload), workload, version, steps))
 
 

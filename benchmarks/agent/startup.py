@@ -18,7 +18,14 @@ def import_time(pairs: int) -> list[Figure]:
     """`python -c "import memagent"` less `python -c pass`, alternating."""
     differences = [_process_s("import memagent") - _process_s("pass") for _ in range(pairs)]
     return [
-        from_samples("import memagent", "ms", differences, scale=1e3, goal=30.0, note=f"{pairs} pairs of processes")
+        from_samples(
+            "import memagent",
+            "ms",
+            differences,
+            scale=1e3,
+            goal=30.0,
+            note=f"{pairs} pairs of processes",
+        )
     ]
 
 
@@ -46,7 +53,9 @@ def attach_time(later: int = 9) -> list[Figure]:
         ends.append(time.perf_counter() - began)
     what = f"attach, {_PARAMETERS:,} parameters"
     return [
-        Figure(f"{what}, first of a process", "ms", 1e3 * times[0], goal=50.0, note="imports included"),
+        Figure(
+            f"{what}, first of a process", "ms", 1e3 * times[0], goal=50.0, note="imports included"
+        ),
         from_samples(f"{what}, later ones", "ms", times[1:], scale=1e3, goal=50.0),
         from_samples("finish(), nothing to deliver", "s", ends),
     ]
@@ -71,7 +80,9 @@ def memory(steps: int) -> list[Figure]:
     ended = time.perf_counter()
     note = f"{(attached - before) / 2**20:.1f} at attach, the rest in {steps:,} steps"
     return [
-        Figure("resident memory beyond torch", "MiB", (after - before) / 2**20, goal=20.0, note=note),
+        Figure(
+            "resident memory beyond torch", "MiB", (after - before) / 2**20, goal=20.0, note=note
+        ),
         Figure("finish(), a second of samples to deliver", "s", ended - began, goal=2.0),
     ]
 
@@ -80,4 +91,8 @@ def median_of(figures: list[Figure]) -> Figure:
     """One figure of the same measure made in several processes."""
     values = [figure.value for figure in figures if figure.value is not None]
     first = figures[0]
-    return from_samples(first.name, first.unit, values, goal=first.goal, note=first.note) if values else first
+    return (
+        from_samples(first.name, first.unit, values, goal=first.goal, note=first.note)
+        if values
+        else first
+    )

@@ -57,7 +57,9 @@ def measure_steps(workload: Workload, *, rounds: int, steps: int) -> StepCosts:
     return costs
 
 
-def _one_block(workload: Workload, condition: Condition, steps: int, blocks: Blocks, *, in_hooks: bool) -> None:
+def _one_block(
+    workload: Workload, condition: Condition, steps: int, blocks: Blocks, *, in_hooks: bool
+) -> None:
     timer = HookTimer(workload)
     with condition(workload):
         if in_hooks:
@@ -81,15 +83,22 @@ def _spent_in_hooks(workload: Workload, timer: HookTimer) -> float:
     return timer.take()
 
 
-def figures(costs: StepCosts, *, beyond_goal_us: float | None = None, p99_goal_us: float | None = None) -> list[Figure]:
+def figures(
+    costs: StepCosts, *, beyond_goal_us: float | None = None, p99_goal_us: float | None = None
+) -> list[Figure]:
     """Microseconds on the training thread."""
-    beyond = [hooks - reads for hooks, reads in zip(costs.in_agent.medians, costs.in_reads.medians, strict=True)]
+    beyond = [
+        hooks - reads
+        for hooks, reads in zip(costs.in_agent.medians, costs.in_reads.medians, strict=True)
+    ]
     return [
         from_times("step without the agent", costs.bare.times),
         from_times("raw reads alone", costs.in_reads.times),
         from_times("hand-off alone (row to buffer)", costs.in_hand_off.times),
         from_times("the agent's hooks, reads included", costs.in_agent.times, p99_goal=p99_goal_us),
-        from_samples("the agent's hooks beyond the reads", "us", beyond, scale=1e6, goal=beyond_goal_us),
+        from_samples(
+            "the agent's hooks beyond the reads", "us", beyond, scale=1e6, goal=beyond_goal_us
+        ),
         from_samples("step with the agent less step without", "us", _added(costs), scale=1e6),
     ]
 
@@ -114,10 +123,19 @@ def slowdown(costs: StepCosts, *, goal_percent: float | None = None) -> list[Fig
         both = [hook + thread for hook, thread in zip(hooks, threads, strict=True)]
         found += [
             from_samples("CPU of the agent's threads, a step", "us", threads, scale=1e6),
-            from_samples("hooks + all CPU of the agent's threads", "%", both, scale=100 / bare_s, goal=goal_percent),
+            from_samples(
+                "hooks + all CPU of the agent's threads",
+                "%",
+                both,
+                scale=100 / bare_s,
+                goal=goal_percent,
+            ),
         ]
     return found
 
 
 def _added(costs: StepCosts) -> list[float]:
-    return [watched - bare for watched, bare in zip(costs.agent.medians, costs.bare.medians, strict=True)]
+    return [
+        watched - bare
+        for watched, bare in zip(costs.agent.medians, costs.bare.medians, strict=True)
+    ]

@@ -71,7 +71,9 @@ def ten_milliseconds() -> Workload:
     _settle()
     width, tokens = 128, 64
     layers = [
-        torch.nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        torch.nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         for _ in range(2)
     ]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 256))
@@ -90,7 +92,9 @@ def ten_milliseconds() -> Workload:
 
 def _mlp(name: str, *, width: int, batch: int) -> Workload:
     _settle()
-    model = torch.nn.Sequential(torch.nn.Linear(256, width), torch.nn.ReLU(), torch.nn.Linear(width, 64))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(256, width), torch.nn.ReLU(), torch.nn.Linear(width, 64)
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     return Workload(name, model, optimizer, _step(model, optimizer, torch.randn(batch, 256)))
 

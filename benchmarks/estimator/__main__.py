@@ -47,17 +47,30 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     verbs = parser.add_subparsers(dest="verb", required=True)
     score = verbs.add_parser("score", help="the error table, against every truth there is")
-    score.add_argument("--quick", action="store_true", help="a few cases of the zoo: shows that it works")
+    score.add_argument(
+        "--quick", action="store_true", help="a few cases of the zoo: shows that it works"
+    )
     score.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
-    record = verbs.add_parser("record", help="measure the zoo on this machine's GPU and keep it as a truth")
-    record.add_argument("--out", type=Path, metavar="FILE", help="default: benchmarks/estimator/truth/<gpu>.json")
+    record = verbs.add_parser(
+        "record", help="measure the zoo on this machine's GPU and keep it as a truth"
+    )
+    record.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: benchmarks/estimator/truth/<gpu>.json"
+    )
     record.add_argument("--quick", action="store_true", help="a few small cases")
     record.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try the recorder out where there is no GPU"
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu: try the recorder out where there is no GPU",
     )
-    operators = verbs.add_parser("operators", help="the storages of torch's operators, real and traced, one by one")
+    operators = verbs.add_parser(
+        "operators", help="the storages of torch's operators, real and traced, one by one"
+    )
     operators.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], metavar="NAME")
-    speed = verbs.add_parser("speed", help="how long a two-step trace takes, and how much its process grows")
+    speed = verbs.add_parser(
+        "speed", help="how long a two-step trace takes, and how much its process grows"
+    )
     speed.add_argument("--only", nargs="+", metavar="MODEL", help="some of the models")
     return parser
 

@@ -38,7 +38,10 @@ class Prediction:
 def told(answer: Estimate) -> Prediction:
     """What one of our own estimates says."""
     return Prediction(
-        answer.peak_allocated_bytes, answer.peak_reserved_bytes, answer.peak_device_bytes, dict(answer.intervals)
+        answer.peak_allocated_bytes,
+        answer.peak_reserved_bytes,
+        answer.peak_device_bytes,
+        dict(answer.intervals),
     )
 
 
@@ -55,10 +58,13 @@ def ours_by_formula(case: Case, where: Where) -> Prediction:
 
     workload = meta(case)
     shapes = tuple(
-        (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in workload.batch()[0].values()
+        (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for tensor in workload.batch()[0].values()
     )
     kind = "cuda" if where.kind == "cuda" else "host"
-    return told(from_model.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind))
+    return told(
+        from_model.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind)
+    )
 
 
 def ours_by_shape(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
@@ -97,12 +103,16 @@ def accelerate_rule(case: Case, _: Where) -> Prediction:
     """
     weights = sum(_bytes(tensor) for tensor in _named(meta(case).model).values())
     half = case.autocast is not None or case.dtype == "bfloat16"
-    fp32 = 2 * weights if case.dtype == "bfloat16" else weights  # it is given the model as the hub's config makes it
+    fp32 = (
+        2 * weights if case.dtype == "bfloat16" else weights
+    )  # it is given the model as the hub's config makes it
     if find_spec("accelerate") is None:
         return Prediction((2 if half else 4) * fp32)
     from accelerate.commands.estimate import estimate_training_usage
 
-    return Prediction(int(max(estimate_training_usage(fp32, "bfloat16" if half else "float32").values())))
+    return Prediction(
+        int(max(estimate_training_usage(fp32, "bfloat16" if half else "float32").values()))
+    )
 
 
 def deepspeed_zero2_rule(case: Case, _: Where) -> Prediction:
@@ -116,7 +126,9 @@ def deepspeed_zero2_rule(case: Case, _: Where) -> Prediction:
 def deepspeed_zero3_rule(case: Case, _: Where) -> Prediction:
     """`estimate_zero3_model_states_mem_needs`, one GPU, no offload: 18 bytes a parameter and 4 of the largest layer (stage3.py)."""
     model = meta(case).model
-    largest = max(sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules())
+    largest = max(
+        sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules()
+    )
     return Prediction(18 * _count(model) + 4 * largest)
 
 

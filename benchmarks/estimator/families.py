@@ -70,13 +70,17 @@ def _diffusion(case: Case) -> Built:
 
 def _text(rows: int, length: int, words: int) -> Batch:
     def batch() -> tuple[Tensors, Tensors]:
-        return {"tokens": torch.randint(words, (rows, length))}, {"labels": torch.randint(words, (rows, length))}
+        return {"tokens": torch.randint(words, (rows, length))}, {
+            "labels": torch.randint(words, (rows, length))
+        }
 
     return batch
 
 
 def _decoder(case: Case, kind: str = "attention") -> Built:
-    width, layers, words, rows, length = (1024, 12, 32000, 8, 1024) if case.size == "large" else (64, 2, 512, 4, 64)
+    width, layers, words, rows, length = (
+        (1024, 12, 32000, 8, 1024) if case.size == "large" else (64, 2, 512, 4, 64)
+    )
     if kind == "scan":
         length = 256 if case.size == "large" else 32
     net: nn.Module = models.Decoder(
@@ -94,17 +98,23 @@ def _scan(case: Case) -> Built:
 
 
 def _lstm(case: Case) -> Built:
-    width, layers, words, rows, length = (1024, 4, 32000, 64, 256) if case.size == "large" else (64, 2, 512, 4, 32)
+    width, layers, words, rows, length = (
+        (1024, 4, 32000, 64, 256) if case.size == "large" else (64, 2, 512, 4, 32)
+    )
     return models.Lstm(width, layers, words), _text(rows, length, words), next_word
 
 
 def _encoder(case: Case) -> Built:
-    width, layers, words, rows, length = (1024, 12, 32000, 16, 512) if case.size == "large" else (64, 2, 512, 4, 64)
+    width, layers, words, rows, length = (
+        (1024, 12, 32000, 16, 512) if case.size == "large" else (64, 2, 512, 4, 64)
+    )
     return models.Encoder(width, layers, words), _text(rows, length, words), next_word
 
 
 def _graph(case: Case) -> Built:
-    width, layers, nodes, edges = (512, 4, 50_000, 500_000) if case.size == "large" else (32, 3, 500, 2000)
+    width, layers, nodes, edges = (
+        (512, 4, 50_000, 500_000) if case.size == "large" else (32, 3, 500, 2000)
+    )
 
     def batch() -> tuple[Tensors, Tensors]:
         inputs = {"nodes": torch.randn(nodes, width), "edges": torch.randint(nodes, (2, edges))}

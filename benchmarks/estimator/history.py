@@ -27,10 +27,14 @@ _BLOCK = ("address", "size", "requested_size", "state")
 def reduced(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """The snapshot without frames and without what is not memory (marks of the profiler, say)."""
     traces = [
-        [_kept(event, _EVENT) for event in trace if event["action"] in ACTIONS] for trace in snapshot["device_traces"]
+        [_kept(event, _EVENT) for event in trace if event["action"] in ACTIONS]
+        for trace in snapshot["device_traces"]
     ]
     segments = [
-        {**_kept(segment, _SEGMENT), "blocks": [_kept(block, _BLOCK) for block in segment.get("blocks", ())]}
+        {
+            **_kept(segment, _SEGMENT),
+            "blocks": [_kept(block, _BLOCK) for block in segment.get("blocks", ())],
+        }
         for segment in snapshot["segments"]
     ]
     return {

@@ -25,7 +25,9 @@ class Outcome(Generic[Answer]):
     seconds: float | None = None
 
 
-def call(function: Callable[[], Answer], *, timeout_s: float = 300.0, log: Path | None = None) -> Outcome[Answer]:
+def call(
+    function: Callable[[], Answer], *, timeout_s: float = 300.0, log: Path | None = None
+) -> Outcome[Answer]:
     """Runs `function` in a forked child and gives back what it returned or why it did not, be that a crash or a hang.
 
     What the child prints goes to `log`, or nowhere.

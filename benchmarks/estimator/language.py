@@ -19,7 +19,9 @@ def _gpt2(case: Case) -> Built:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     width, layers, heads, words = (768, 12, 12, 50257) if case.size == "large" else (64, 2, 4, 512)
-    config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads, vocab_size=words, **_common(case))
+    config = GPT2Config(
+        n_embd=width, n_layer=layers, n_head=heads, vocab_size=words, **_common(case)
+    )
     return _finished(case, GPT2LMHeadModel(config), targets=["c_attn"], words=words)
 
 
@@ -31,13 +33,17 @@ def _bert(case: Case) -> Built:
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width, vocab_size=words,
         **_common(case),
     )  # fmt: skip
-    return _finished(case, BertForMaskedLM(config), targets=["query", "value"], words=words, length=512)
+    return _finished(
+        case, BertForMaskedLM(config), targets=["query", "value"], words=words, length=512
+    )
 
 
 def _llama(case: Case) -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return _finished(case, LlamaForCausalLM(LlamaConfig(**_llama_shape(case))), targets=["q_proj", "v_proj"])
+    return _finished(
+        case, LlamaForCausalLM(LlamaConfig(**_llama_shape(case))), targets=["q_proj", "v_proj"]
+    )
 
 
 def _mixtral(case: Case) -> Built:
@@ -72,7 +78,11 @@ def _mamba(case: Case) -> Built:
 
     width, layers = (768, 6) if case.size == "large" else (64, 2)
     config = MambaConfig(
-        hidden_size=width, num_hidden_layers=layers, state_size=8, vocab_size=_words(case), use_cache=False
+        hidden_size=width,
+        num_hidden_layers=layers,
+        state_size=8,
+        vocab_size=_words(case),
+        use_cache=False,
     )
     return _finished(case, MambaForCausalLM(config), targets=["in_proj"], length=256)
 
@@ -89,13 +99,21 @@ def _vit(case: Case) -> Built:
     )  # fmt: skip
 
     def batch() -> tuple[Tensors, Tensors]:
-        return {"pixel_values": torch.randn(images, 3, size, size), "labels": torch.randint(100, (images,))}, {}
+        return {
+            "pixel_values": torch.randn(images, 3, size, size),
+            "labels": torch.randint(100, (images,)),
+        }, {}
 
     return prepared(case, ViTForImageClassification(config), ["query", "value"]), batch, own_loss
 
 
 def _common(case: Case) -> dict[str, Any]:
-    return {"use_cache": False, "attn_implementation": case.attention, "bos_token_id": 0, "eos_token_id": 1}
+    return {
+        "use_cache": False,
+        "attn_implementation": case.attention,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
 
 
 def _words(case: Case) -> int:
@@ -103,7 +121,12 @@ def _words(case: Case) -> int:
 
 
 def _finished(
-    case: Case, model: nn.Module, *, targets: list[str], words: int | None = None, length: int | None = None
+    case: Case,
+    model: nn.Module,
+    *,
+    targets: list[str],
+    words: int | None = None,
+    length: int | None = None,
 ) -> Built:
     rows, tokens = (8, length or 1024) if case.size == "large" else (4, 64)
     return prepared(case, model, targets), text(rows, tokens, words or _words(case)), own_loss
@@ -123,7 +146,10 @@ def prepared(case: Case, model: Any, targets: list[str], *, rank: int = 8) -> nn
     """Checkpointing before LoRA, as `transformers.Trainer` users do it."""
     if case.checkpointing != "none":
         arguments = {"use_reentrant": _CHECKPOINTING[case.checkpointing]}
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable = (
+            getattr(model, "activation_checkpointing_enable", None)
+            or model.gradient_checkpointing_enable
+        )
         enable(arguments)  # its name since transformers 5.23, and the one before
     if not case.lora:
         return model
@@ -133,8 +159,12 @@ def prepared(case: Case, model: Any, targets: list[str], *, rank: int = 8) -> nn
         model.enable_input_require_grads()
     is_conv1d = "c_attn" in targets  # GPT-2's, whose weights are transposed
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name of before 5.23
-        return get_peft_model(model, LoraConfig(r=rank, target_modules=targets, fan_in_fan_out=is_conv1d))
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # peft asks transformers by a name of before 5.23
+        return get_peft_model(
+            model, LoraConfig(r=rank, target_modules=targets, fan_in_fan_out=is_conv1d)
+        )
 
 
 FAMILIES: dict[str, Callable[[Case], Built]] = {

@@ -48,7 +48,9 @@ class Residual(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or into != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         inner = self.relu(self.first_norm(self.first(x)))
@@ -85,13 +87,19 @@ class TimedBlock(nn.Module):
     def __init__(self, into: int, out: int, time: int, *, attention: bool) -> None:
         super().__init__()
         self.norm_in, self.norm_out = nn.GroupNorm(8, into), nn.GroupNorm(8, out)
-        self.conv_in, self.conv_out = nn.Conv2d(into, out, 3, padding=1), nn.Conv2d(out, out, 3, padding=1)
+        self.conv_in, self.conv_out = (
+            nn.Conv2d(into, out, 3, padding=1),
+            nn.Conv2d(out, out, 3, padding=1),
+        )
         self.time = nn.Linear(time, out)
         self.shortcut = nn.Conv2d(into, out, 1) if into != out else nn.Identity()
         self.attention = nn.MultiheadAttention(out, 4, batch_first=True) if attention else None
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        inner = self.conv_in(functional.silu(self.norm_in(x))) + self.time(functional.silu(time))[:, :, None, None]
+        inner = (
+            self.conv_in(functional.silu(self.norm_in(x)))
+            + self.time(functional.silu(time))[:, :, None, None]
+        )
         x = self.conv_out(functional.silu(self.norm_out(inner))) + self.shortcut(x)
         if self.attention is None:
             return x
@@ -109,13 +117,19 @@ class UNet(nn.Module):
         widths = [width * 2**level for level in range(levels)]
         self.stem, self.head = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, 3, 3, padding=1)
         pairs = list(zip([width, *widths], widths, strict=False))
-        self.down = nn.ModuleList(TimedBlock(into, out, width, attention=False) for into, out in pairs)
+        self.down = nn.ModuleList(
+            TimedBlock(into, out, width, attention=False) for into, out in pairs
+        )
         self.middle = TimedBlock(widths[-1], widths[-1], width, attention=attention)
-        self.up = nn.ModuleList(TimedBlock(2 * out, into, width, attention=False) for into, out in reversed(pairs))
+        self.up = nn.ModuleList(
+            TimedBlock(2 * out, into, width, attention=False) for into, out in reversed(pairs)
+        )
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         rates = torch.arange(self.width // 2, device=x.device) / self.width
-        embedded = torch.cat([torch.sin(time[:, None] * rates), torch.cos(time[:, None] * rates)], dim=1)
+        embedded = torch.cat(
+            [torch.sin(time[:, None] * rates), torch.cos(time[:, None] * rates)], dim=1
+        )
         x, skips = self.stem(x), []
         for block in self.down:
             x = self.run(block, x, embedded)
@@ -137,7 +151,9 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, tokens, _ = x.shape
-        query, key, value = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(x.shape))
 
@@ -149,7 +165,8 @@ class Experts(nn.Module):
         super().__init__()
         self.router = nn.Linear(width, experts)
         self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(experts)
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(experts)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -158,7 +175,9 @@ class Experts(nn.Module):
         mixed = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             rows, places = torch.where(chosen == number)
-            mixed = mixed.index_add(0, rows, (expert(tokens[rows]) * shares[rows, places, None]).to(mixed.dtype))
+            mixed = mixed.index_add(
+                0, rows, (expert(tokens[rows]) * shares[rows, places, None]).to(mixed.dtype)
+            )
         return mixed.view(x.shape)
 
 
@@ -199,7 +218,9 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """Tokens in, scores of the next ones out; the head shares the embedding. `kind` chooses the mixer or the feed-forward."""
 
-    def __init__(self, *, width: int, layers: int, words: int, checkpointing: str, kind: str = "attention") -> None:
+    def __init__(
+        self, *, width: int, layers: int, words: int, checkpointing: str, kind: str = "attention"
+    ) -> None:
         super().__init__()
         self.run, self.words = run_blocks(checkpointing), nn.Embedding(words, width)
         self.layers = nn.ModuleList(

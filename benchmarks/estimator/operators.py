@@ -49,7 +49,9 @@ def compare(dtype: torch.dtype) -> tuple[int, list[Difference]]:
         if found is not None:
             counts[name] += 1
             examples.setdefault(name, found)
-    return compared, [Difference(name, count, examples[name]) for name, count in sorted(counts.items())]
+    return compared, [
+        Difference(name, count, examples[name]) for name, count in sorted(counts.items())
+    ]
 
 
 def main(dtypes: tuple[str, ...]) -> int:
@@ -79,7 +81,9 @@ def _samples(dtype: torch.dtype) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _operators() -> list[Any]:
-    if "expecttest" not in sys.modules:  # torch's test code imports it, and uses it for something else
+    if (
+        "expecttest" not in sys.modules
+    ):  # torch's test code imports it, and uses it for something else
         stub = types.ModuleType("expecttest")
         stub.TestCase, stub.assert_expected_inline = unittest.TestCase, None  # type: ignore[attr-defined]
         sys.modules["expecttest"] = stub
@@ -95,7 +99,11 @@ def _births(run: Any, sample: Any, recorder: StorageRecorder) -> list[tuple[str,
         recorder.phase = "forward"
         output = run(*arguments, **keywords)
         recorder.phase = "backward"
-        leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        leaves = [
+            leaf
+            for leaf in tree_leaves(output)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
         if leaves:
             torch.autograd.backward(leaves, [torch.ones_like(leaf) for leaf in leaves])
     for leaf in tree_leaves(sample):
@@ -110,7 +118,9 @@ def _births(run: Any, sample: Any, recorder: StorageRecorder) -> list[tuple[str,
 
 def _difference(real: list[tuple[str, int]], run: Any, sample: Any) -> str | None:
     mode = FakeTensorMode()
-    fake = tree_map(lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, sample)
+    fake = tree_map(
+        lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, sample
+    )
     try:
         with mode:
             traced = _births(run, fake, StorageRecorder("cpu", answer=answer))

@@ -39,7 +39,11 @@ class AdamW8bit(torch.optim.Optimizer):
         gradient = parameter.grad.float()
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        parameter.addcdiv_(mean.to(parameter.dtype), square.abs().sqrt_().add_(1e-8).to(parameter.dtype), value=-rate)
+        parameter.addcdiv_(
+            mean.to(parameter.dtype),
+            square.abs().sqrt_().add_(1e-8).to(parameter.dtype),
+            value=-rate,
+        )
         state["mean"], state["square"] = _closed(mean), _closed(square)
 
 
@@ -55,7 +59,14 @@ def _opened(state: Any, like: torch.Tensor) -> torch.Tensor:
     if isinstance(state, torch.Tensor):
         return state
     codes, scale = state
-    return codes.float().sub_(128).div_(127).mul_(scale[:, None]).flatten()[: like.numel()].view(like.shape)
+    return (
+        codes.float()
+        .sub_(128)
+        .div_(127)
+        .mul_(scale[:, None])
+        .flatten()[: like.numel()]
+        .view(like.shape)
+    )
 
 
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {

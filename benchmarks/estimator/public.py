@@ -73,7 +73,13 @@ def rows(path: Path) -> Iterator[Row]:
             yield Row(content["source"], case, died_at_bytes=content["device_bytes"], **facts)
             continue
         levels = {"allocated": row["peak_allocated_bytes"], "device": row["nvidia_smi_mib"] * _MIB}
-        yield Row(content["source"], case, levels=levels, steady_bytes=row["steady_allocated_bytes"], **facts)
+        yield Row(
+            content["source"],
+            case,
+            levels=levels,
+            steady_bytes=row["steady_allocated_bytes"],
+            **facts,
+        )
 
 
 def spec_of(row: Mapping[str, Any]) -> TrainingSpec:
@@ -163,14 +169,19 @@ def _santacoder(case: Case) -> Built:
 def _mistral(case: Case) -> Built:
     from transformers import MistralConfig, MistralForCausalLM
 
-    return _finished(case, as_of_4_48(MistralForCausalLM(MistralConfig(**_MISTRAL_7B))), 4096, 32000)
+    return _finished(
+        case, as_of_4_48(MistralForCausalLM(MistralConfig(**_MISTRAL_7B))), 4096, 32000
+    )
 
 
 def _mixtral(case: Case) -> Built:
     from transformers import MixtralConfig, MixtralForCausalLM
 
     return _finished(
-        case, as_of_4_48(MixtralForCausalLM(MixtralConfig(**_MISTRAL_7B, num_local_experts=8))), 4096, 32000
+        case,
+        as_of_4_48(MixtralForCausalLM(MixtralConfig(**_MISTRAL_7B, num_local_experts=8))),
+        4096,
+        32000,
     )
 
 

@@ -48,7 +48,9 @@ def spread(model: nn.Module, case: Case, device: str) -> nn.Module:
         return model
     if case.parallel.startswith("ddp"):
         start_alone()
-        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=case.parallel == "ddp_views")
+        return nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=case.parallel == "ddp_views"
+        )
     from torch.distributed.fsdp import fully_shard
 
     where = mesh(device)

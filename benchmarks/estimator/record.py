@@ -71,7 +71,9 @@ class CudaDevice:
 
     def record_history(self) -> None:
         torch.cuda.empty_cache()
-        torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=_MOST_EVENTS)
+        torch.cuda.memory._record_memory_history(
+            enabled="all", context=None, stacks="python", max_entries=_MOST_EVENTS
+        )
 
     def restart_peaks(self) -> None:
         torch.cuda.synchronize()
@@ -226,7 +228,11 @@ def _keep(peaks: dict[str, dict[str, int | None]], name: str, found: dict[str, i
 
 def _machine(device: str) -> dict[str, Any]:
     """Asked in a process of its own, since it begins CUDA. Raises RuntimeError where there is none."""
-    shared = {"python": platform.python_version(), "torch": torch.__version__, "versions": _versions()}
+    shared = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "versions": _versions(),
+    }
     if device == "cpu":
         return {"gpu": "cpu", "device_bytes": None, **shared}
     if not torch.cuda.is_available():

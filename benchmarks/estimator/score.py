@@ -102,7 +102,9 @@ class Summary:
         return asdict(self)
 
 
-def estimates(truths: Iterable[Truth], say: Callable[[str], None] = lambda _: None) -> Iterator[Result]:
+def estimates(
+    truths: Iterable[Truth], say: Callable[[str], None] = lambda _: None
+) -> Iterator[Result]:
     """Every estimator on every truth that there is, each in a process of its own."""
     for truth in truths:
         if not truth.levels and truth.died_at_bytes is None:
@@ -112,7 +114,9 @@ def estimates(truths: Iterable[Truth], say: Callable[[str], None] = lambda _: No
             yield from _compared(truth, name, estimate)
 
 
-def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Prediction]) -> Iterator[Result]:
+def _compared(
+    truth: Truth, name: str, estimate: Callable[[Case, str], Prediction]
+) -> Iterator[Result]:
     outcome = isolated.call(partial(_asked, truth, estimate), timeout_s=_TIMEOUT_S)
     for level in truth.levels or ("allocated",):
         shared = {
@@ -133,7 +137,11 @@ def _compared(truth: Truth, name: str, estimate: Callable[[Case, str], Predictio
             continue
         bounds = outcome.value.intervals.get(level, (None, None))
         yield Result(
-            **shared, predicted_bytes=found, low_bytes=bounds[0], high_bytes=bounds[1], seconds=outcome.seconds
+            **shared,
+            predicted_bytes=found,
+            low_bytes=bounds[0],
+            high_bytes=bounds[1],
+            seconds=outcome.seconds,
         )
 
 
@@ -147,7 +155,12 @@ def _asked(truth: Truth, estimate: Callable[..., Prediction]) -> Prediction:
 
 def _at(level: str, prediction: Prediction, truth: Truth) -> int | None:
     """What is predicted at this level. The device holds what the allocator holds, and the context, which agents measure."""
-    if level == "device" and prediction.device_bytes is None and prediction.reserved_bytes and truth.context_bytes:
+    if (
+        level == "device"
+        and prediction.device_bytes is None
+        and prediction.reserved_bytes
+        and truth.context_bytes
+    ):
         return prediction.reserved_bytes + truth.context_bytes
     found: int | None = getattr(prediction, f"{level}_bytes")
     return found
@@ -157,7 +170,9 @@ def summaries(results: Sequence[Result]) -> list[Summary]:
     """In the order of sources, levels and estimators."""
     sources = list(dict.fromkeys(result.source for result in results))
     keys = [(source, level, name) for source in sources for level in LEVELS for name in ESTIMATORS]
-    groups = ((key, [r for r in results if (r.source, r.level, r.estimator) == key]) for key in keys)
+    groups = (
+        (key, [r for r in results if (r.source, r.level, r.estimator) == key]) for key in keys
+    )
     return [_summary(*key, group) for key, group in groups if group]
 
 
@@ -197,11 +212,15 @@ def _verdicts(results: Sequence[Result]) -> dict[str, Any]:
     recall, false_alarms = verdict_ratios(verdicts)
     if not any(result.low_bytes is not None for result in results):
         return {"recall_ratio": recall, "false_alarm_ratio": false_alarms}
-    sure_recall, sure_false_alarms = verdict_ratios(verdict for verdict in verdicts if not verdict.in_doubt)
+    sure_recall, sure_false_alarms = verdict_ratios(
+        verdict for verdict in verdicts if not verdict.in_doubt
+    )
     return {
         "recall_ratio": recall,
         "false_alarm_ratio": false_alarms,
-        "doubt_ratio": sum(verdict.in_doubt for verdict in verdicts) / len(verdicts) if verdicts else None,
+        "doubt_ratio": sum(verdict.in_doubt for verdict in verdicts) / len(verdicts)
+        if verdicts
+        else None,
         "sure_recall_ratio": sure_recall,
         "sure_false_alarm_ratio": sure_false_alarms,
     }

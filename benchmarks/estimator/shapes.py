@@ -39,7 +39,9 @@ def _spec(case: Case, where: Where) -> TrainingSpec:
     shape = from_config(model.config.to_dict() | {"architectures": [type(_bare(model)).__name__]})
     inputs = workload.batch()[0]
     batch, *rest = next(iter(inputs.values())).shape
-    options: dict[str, Any] = {"lora_rank": _RANK, "lora_targets": _TARGETS[case.family]} if case.lora else {}
+    options: dict[str, Any] = (
+        {"lora_rank": _RANK, "lora_targets": _TARGETS[case.family]} if case.lora else {}
+    )
     return TrainingSpec(
         shape,
         batch=batch,

@@ -72,12 +72,22 @@ def cost(config: dict[str, Any], training: dict[str, Any]) -> Cost:
     traced = time.perf_counter()
     question.estimate(trace)
     done = time.perf_counter()
-    return Cost(trace.parameters, len(trace.events), _cpu_s() - busy, done - began, done - traced, trace.growth_bytes)
+    return Cost(
+        trace.parameters,
+        len(trace.events),
+        _cpu_s() - busy,
+        done - began,
+        done - traced,
+        trace.growth_bytes,
+    )
 
 
 def _cpu_s() -> float:
     """Of this process and of the children that have ended: a trace is one."""
-    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    mine, children = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
 
 
@@ -88,7 +98,9 @@ def main(only: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print(f"{'':22}{'parameters':>14}{'events':>9}{'core':>9}{'clock':>9}{'replay':>9}{'growth':>10}   at most")
+    print(
+        f"{'':22}{'parameters':>14}{'events':>9}{'core':>9}{'clock':>9}{'replay':>9}{'growth':>10}   at most"
+    )
     late = 0
     for name, (config, training, limit_s) in MODELS.items():
         if only and name not in only:

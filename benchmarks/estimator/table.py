@@ -28,10 +28,21 @@ _SHORT = {
 
 
 def printed(
-    truths: Sequence[Truth], results: Sequence[Result], found: Sequence[Summary], histories: Sequence[Repeated]
+    truths: Sequence[Truth],
+    results: Sequence[Result],
+    found: Sequence[Summary],
+    histories: Sequence[Repeated],
 ) -> str:
     """Everything."""
-    return "\n\n".join([_checked(truths), _histories(histories), _summaries(found), _verdicts(found), *_cases(results)])
+    return "\n\n".join(
+        [
+            _checked(truths),
+            _histories(histories),
+            _summaries(found),
+            _verdicts(found),
+            *_cases(results),
+        ]
+    )
 
 
 def percent(ratio: float | None, *, signed: bool = False) -> str:
@@ -39,7 +50,17 @@ def percent(ratio: float | None, *, signed: bool = False) -> str:
     if ratio is None:
         return "-"
     size = abs(100 * ratio)
-    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else 3 if size >= 0.1 else 4
+    digits = (
+        0
+        if size >= 100 or size == 0
+        else 1
+        if size >= 10
+        else 2
+        if size >= 1
+        else 3
+        if size >= 0.1
+        else 4
+    )
     return f"{100 * ratio:{'+' if signed and size else ''}.{digits}f} %"
 
 
@@ -51,9 +72,17 @@ def _checked(truths: Sequence[Truth]) -> str:
         if truth.profiled_bytes and truth.counted_bytes
     ]
     alike = sum(abs(difference) <= _ALIKE for difference, _ in pairs)
-    rows = [f"-- peaks by torch.profiler less those of the storages counted: {alike} of {len(pairs)} within 0.01 %"]
-    rows += [f"   {truth.case.name}: {percent(gap, signed=True)}" for gap, truth in pairs if abs(gap) > _ALIKE]
-    unmeasured = [f"   {truth.case.name}: {truth.note}" for truth in truths if not truth.levels and truth.note]
+    rows = [
+        f"-- peaks by torch.profiler less those of the storages counted: {alike} of {len(pairs)} within 0.01 %"
+    ]
+    rows += [
+        f"   {truth.case.name}: {percent(gap, signed=True)}"
+        for gap, truth in pairs
+        if abs(gap) > _ALIKE
+    ]
+    unmeasured = [
+        f"   {truth.case.name}: {truth.note}" for truth in truths if not truth.levels and truth.note
+    ]
     return "\n".join(rows + ["-- not measured"] * bool(unmeasured) + unmeasured)
 
 
@@ -62,10 +91,16 @@ def _histories(histories: Sequence[Repeated]) -> str:
     if not histories:
         return "-- the allocator simulator alone: no history has been recorded on a GPU yet"
     exact = sum(one.exact is True for one in histories)
-    rows = [f"-- the allocator simulator alone: {exact} of {len(histories)} recorded histories exact"]
+    rows = [
+        f"-- the allocator simulator alone: {exact} of {len(histories)} recorded histories exact"
+    ]
     wrong = (one for one in histories if not one.exact)
     return "\n".join(
-        rows + [f"   {one.source}, {one.case}: {one.note or f'off by {one.worst_bytes} bytes'}" for one in wrong]
+        rows
+        + [
+            f"   {one.source}, {one.case}: {one.note or f'off by {one.worst_bytes} bytes'}"
+            for one in wrong
+        ]
     )
 
 
@@ -73,15 +108,17 @@ def _summaries(found: Sequence[Summary]) -> str:
     rows: list[tuple[str, ...]] = [_HEAD]
     for title in dict.fromkeys((summary.source, summary.level) for summary in found):
         rows.append((f"-- {title[0]}: {title[1]}", *[""] * (len(_HEAD) - 1)))
-        rows += [_summary_row(summary) for summary in found if (summary.source, summary.level) == title]
+        rows += [
+            _summary_row(summary) for summary in found if (summary.source, summary.level) == title
+        ]
     return aligned(rows)
 
 
 def _summary_row(summary: Summary) -> tuple[str, ...]:
     judged = summary.cases - summary.failed - summary.left_out
-    missing = [f"{summary.failed} failed"] * bool(summary.failed) + [f"{summary.left_out} left out"] * bool(
-        summary.left_out
-    )
+    missing = [f"{summary.failed} failed"] * bool(summary.failed) + [
+        f"{summary.left_out} left out"
+    ] * bool(summary.left_out)
     return (
         f"   {summary.estimator}",
         str(judged),
@@ -98,7 +135,15 @@ def _summary_row(summary: Summary) -> tuple[str, ...]:
 def _verdicts(found: Sequence[Summary]) -> str:
     """Fits or won't fit, at limits around the truth and at those of cards: of all, and of those that no interval holds."""
     rows: list[tuple[str, ...]] = [
-        ("fits / won't fit", "OOM recall", "false alarms", "in doubt", "else recall", "false alarms", "")
+        (
+            "fits / won't fit",
+            "OOM recall",
+            "false alarms",
+            "in doubt",
+            "else recall",
+            "false alarms",
+            "",
+        )
     ]
     for title in dict.fromkeys((summary.source, summary.level) for summary in found):
         rows.append((f"-- {title[0]}: {title[1]}", *[""] * 6))
@@ -119,10 +164,18 @@ def _cases(results: Sequence[Result]) -> list[str]:
     parts = []
     for source, level in dict.fromkeys((result.source, result.level) for result in results):
         chosen = [result for result in results if (result.source, result.level) == (source, level)]
-        rows: list[tuple[str, ...]] = [("", "MiB", *(_SHORT.get(name, name) for name in ESTIMATORS), "")]
-        rows.append((f"-- {source}: {level}, predicted over true less one", *[""] * (len(rows[0]) - 1)))
+        rows: list[tuple[str, ...]] = [
+            ("", "MiB", *(_SHORT.get(name, name) for name in ESTIMATORS), "")
+        ]
+        rows.append(
+            (f"-- {source}: {level}, predicted over true less one", *[""] * (len(rows[0]) - 1))
+        )
         for case in dict.fromkeys(result.case for result in chosen):
-            rows.append(_case_row(case, {result.estimator: result for result in chosen if result.case == case}))
+            rows.append(
+                _case_row(
+                    case, {result.estimator: result for result in chosen if result.case == case}
+                )
+            )
         parts.append(aligned(rows))
     return parts
 
@@ -130,16 +183,25 @@ def _cases(results: Sequence[Result]) -> list[str]:
 def _case_row(case: str, by_estimator: dict[str, Result]) -> tuple[str, ...]:
     true = next(iter(by_estimator.values())).true_bytes
     failures = [
-        f"{_SHORT.get(r.estimator, r.estimator)}: {r.note}" for r in by_estimator.values() if r.note and not r.left_out
+        f"{_SHORT.get(r.estimator, r.estimator)}: {r.note}"
+        for r in by_estimator.values()
+        if r.note and not r.left_out
     ]
     errors = (percent(by_estimator[name].error_ratio, signed=True) for name in ESTIMATORS)
-    return (f"   {case}", "died" if true is None else f"{true / 2**20:,.2f}", *errors, "; ".join(failures))
+    return (
+        f"   {case}",
+        "died" if true is None else f"{true / 2**20:,.2f}",
+        *errors,
+        "; ".join(failures),
+    )
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:
     """Columns: the first to the left, the last as it is, the others to the right. A title does not widen its column."""
     last = len(rows[0]) - 1
-    widths = [max(len(row[at]) for row in rows if at or not row[0].startswith("--")) for at in range(last)]
+    widths = [
+        max(len(row[at]) for row in rows if at or not row[0].startswith("--")) for at in range(last)
+    ]
     lines = []
     for row in rows:
         cells = [

@@ -55,7 +55,10 @@ def traced(case: Case, device: str) -> Any:
 
 
 def _described(tensors: dict[str, Any]) -> dict[str, Any]:
-    return {name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors.items()}
+    return {
+        name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in tensors.items()
+    }
 
 
 def _plain(parameters: Iterable[Any]) -> list[nn.Parameter]:

@@ -52,7 +52,8 @@ def smaller(counted: Peaks, profiled: Peaks) -> Peaks:
     """Phase by phase: what both methods agree was not needed, was not."""
     pairs = ((phase, size, profiled.by_phase[phase]) for phase, size in counted.by_phase.items())
     return Peaks(
-        {phase: min(one, other) for phase, one, other in pairs}, min(counted.start_bytes, profiled.start_bytes)
+        {phase: min(one, other) for phase, one, other in pairs},
+        min(counted.start_bytes, profiled.start_bytes),
     )
 
 
@@ -172,9 +173,13 @@ class _Marks:
 def _replayed(profiler: profile) -> Peaks:
     """Adds up mallocs and frees in the order of their times; the ranges say whose phase each is."""
     events = list(profiler.profiler.kineto_results.events())  # type: ignore[union-attr]
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
     ranges = sorted(
-        (event.start_ns(), event.name().removeprefix(_MARK)) for event in events if event.name().startswith(_MARK)
+        (event.start_ns(), event.name().removeprefix(_MARK))
+        for event in events
+        if event.name().startswith(_MARK)
     )
     peaks: dict[str, int] = {}
     live, start, at = 0, 0, -1

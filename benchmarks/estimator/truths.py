@@ -69,7 +69,9 @@ def measured_here(cases: Iterable[Case]) -> Iterator[Truth]:
         yield Truth(CPU, "cpu", case, {"allocated": both.peak_bytes}, both.by_phase, *peaks)
 
 
-def _warm(measure: Callable[..., truth_cpu.Peaks], build: Callable[[], Workload]) -> truth_cpu.Peaks:
+def _warm(
+    measure: Callable[..., truth_cpu.Peaks], build: Callable[[], Workload]
+) -> truth_cpu.Peaks:
     """After a first run, whose imports would allocate within the record and free what was there before it."""
     with truth_cpu.one_thread():
         train_step(build())
@@ -83,13 +85,19 @@ def recorded(folder: Path = FOLDER) -> Iterator[Truth]:
         if content.get("kind") != "recorded":
             continue
         for row in content["cases"]:
-            levels = {level: row[f"peak_{level}_bytes"] for level in LEVELS if row.get(f"peak_{level}_bytes")}
+            levels = {
+                level: row[f"peak_{level}_bytes"]
+                for level in LEVELS
+                if row.get(f"peak_{level}_bytes")
+            }
             rest = {
                 "context_bytes": row.get("context_bytes"),
                 "device_bytes": content.get("device_bytes"),
                 "note": row.get("error", ""),
             }
-            yield Truth(content["gpu"], "cuda", Case(**row["case"]), levels, _allocated(row), **rest)
+            yield Truth(
+                content["gpu"], "cuda", Case(**row["case"]), levels, _allocated(row), **rest
+            )
 
 
 def _allocated(row: dict[str, Any]) -> dict[str, int]:

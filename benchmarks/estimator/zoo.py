@@ -78,7 +78,10 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {}),
     "bert autocast 8-bit": ("bert", {"optimizer": "adamw_8bit", **_BF16}),
     "llama": ("llama", {}),
-    "llama bf16 checkpointed": ("llama", {"dtype": "bfloat16", "optimizer": "adamw_foreach", **_AGAIN}),
+    "llama bf16 checkpointed": (
+        "llama",
+        {"dtype": "bfloat16", "optimizer": "adamw_foreach", **_AGAIN},
+    ),
     "llama lora checkpointed": ("llama", {"lora": True, "dtype": "bfloat16", **_AGAIN_OLD}),
     "llama accumulated": ("llama", {"accumulation": 2}),
     "mixtral": ("mixtral", {}),

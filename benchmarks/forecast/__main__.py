@@ -22,26 +22,37 @@ def main() -> None:
         prog="python -m benchmarks.forecast", description=benchmarks.forecast.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="few traces: shows that it works, not how well")
+    parser.add_argument(
+        "--quick", action="store_true", help="few traces: shows that it works, not how well"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.add_argument("--bench", type=Path, metavar="PATH", help="folder of a generator of labelled traces")
+    parser.add_argument(
+        "--bench", type=Path, metavar="PATH", help="folder of a generator of labelled traces"
+    )
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
     found: dict[str, list[Score]] = {}
     for title, traces in _sets(arguments.bench, arguments.seed, quick=arguments.quick):
         found[title] = [score(name, detector, traces) for name, detector in DETECTORS.items()]
         died = sum(trace.death is not None for trace in traces)
-        print(f"== {title}: {len(traces)} traces, {died} of them die\n{table(found[title])}\n", flush=True)
+        print(
+            f"== {title}: {len(traces)} traces, {died} of them die\n{table(found[title])}\n",
+            flush=True,
+        )
     if arguments.json:
         sets = {title: [one.to_dict() for one in scores] for title, scores in found.items()}
         arguments.json.write_text(
-            json.dumps({"seed": arguments.seed, "quick": arguments.quick, "sets": sets}, indent=2) + "\n"
+            json.dumps({"seed": arguments.seed, "quick": arguments.quick, "sets": sets}, indent=2)
+            + "\n"
         )
 
 
 def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, list[Trace]]]:
     if bench:
-        yield f"generator, seed {seed}", list(generator.traces(bench, GENERATED_QUICK if quick else GENERATED, seed))
+        yield (
+            f"generator, seed {seed}",
+            list(generator.traces(bench, GENERATED_QUICK if quick else GENERATED, seed)),
+        )
     yield f"made, seed {seed}", list(made.traces(EACH_QUICK if quick else EACH, seed))
     yield "recorded", list(recorded.traces())
 

@@ -43,7 +43,10 @@ def _module(folder: Path) -> ModuleType:
 
 def _trace(found: Any) -> Trace:
     rows = len(found.alloc)
-    columns = {name: (getattr(found, field) * GIB).astype("int64").tolist() for name, field in BYTES.items()}
+    columns = {
+        name: (getattr(found, field) * GIB).astype("int64").tolist()
+        for name, field in BYTES.items()
+    }
     columns |= {
         "step": list(range(rows)), "time_s": [found.step_s * step for step in range(rows)], "input_size": found.tokens.tolist(),
         "phase": [PHASES[phase] for phase in found.phase],

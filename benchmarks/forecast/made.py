@@ -56,7 +56,9 @@ HARMLESS: dict[str, Callable[[random.Random], Shape]] = {
     "plateau": _plateau,
     "saw tooth": _saw,
     "jump and stay": _jump_and_stay,
-    "compile, dying out": lambda source: _scaled(_jumps(source, source.randint(8, 40), 5), source.uniform(0.3, 0.85)),
+    "compile, dying out": lambda source: _scaled(
+        _jumps(source, source.randint(8, 40), 5), source.uniform(0.3, 0.85)
+    ),
     "too slow": lambda _source: lambda time: 0.4 * time,
 }
 

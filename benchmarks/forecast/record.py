@@ -36,17 +36,30 @@ class Kind:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.forecast.record", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.forecast.record", description=__doc__
+    )
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("kind", nargs="*", help=f"of {', '.join(LEAKS | HEALTHY)}; all of them where none is given")
+    parser.add_argument(
+        "kind", nargs="*", help=f"of {', '.join(LEAKS | HEALTHY)}; all of them where none is given"
+    )
     parser.add_argument("--cuda", action="store_true", help="train on the first GPU")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         with arguments.file.open("a") as file:
-            file.write(json.dumps(_recorded(arguments.kind[0], cuda=arguments.cuda), separators=(",", ":")) + "\n")
+            file.write(
+                json.dumps(_recorded(arguments.kind[0], cuda=arguments.cuda), separators=(",", ":"))
+                + "\n"
+            )
         return
-    command = [sys.executable, "-m", "benchmarks.forecast.record", "--one", *(["--cuda"] if arguments.cuda else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.forecast.record",
+        "--one",
+        *(["--cuda"] if arguments.cuda else []),
+    ]
     for kind in arguments.kind or LEAKS | HEALTHY:
         subprocess.run([*command, str(arguments.file), kind], check=True)
 
@@ -173,7 +186,9 @@ def _recorded(name: str, *, cuda: bool) -> dict[str, Any]:
     device = torch.device("cuda" if cuda else "cpu")
     layer = nn.TransformerEncoderLayer(96, 4, 384, batch_first=True)
     model = nn.Sequential(
-        nn.Embedding(256, 96), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(96, 256)
+        nn.Embedding(256, 96),
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        nn.Linear(96, 256),
     ).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     memory = CudaMemory() if cuda else HostMemory()

@@ -42,7 +42,9 @@ def traces(file: Path = FILE) -> Iterator[Trace]:
             for planned in (None, len(floors) if death is None else int(1.5 * death)):
                 cause = None if death is None else run.get("cause", "leak")
                 name = f"recorded, {run['kind']}"
-                yield Trace(name, limit, columns, death, cause, death is not None, {"total_steps": planned})
+                yield Trace(
+                    name, limit, columns, death, cause, death is not None, {"total_steps": planned}
+                )
 
 
 def _ends(peaks: list[int], *, leaks: bool) -> Iterator[tuple[int, int | None]]:

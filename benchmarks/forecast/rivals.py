@@ -27,7 +27,9 @@ def memagent(trace: Trace) -> Alarm | None:
 
 
 def threshold_90(trace: Trace) -> Alarm | None:
-    return next((Alarm(step) for step, used in _used(trace) if used > 0.9 * trace.limit_bytes), None)
+    return next(
+        (Alarm(step) for step, used in _used(trace) if used > 0.9 * trace.limit_bytes), None
+    )
 
 
 def predict_linear(trace: Trace) -> Alarm | None:
@@ -80,7 +82,11 @@ DETECTORS: dict[str, Detector] = {
 
 def _used(trace: Trace) -> zip[tuple[int, float]]:
     columns = trace.columns
-    return zip(columns["step"], columns.get("device_used_bytes") or columns["peak_allocated_bytes"], strict=True)
+    return zip(
+        columns["step"],
+        columns.get("device_used_bytes") or columns["peak_allocated_bytes"],
+        strict=True,
+    )
 
 
 class _Line:

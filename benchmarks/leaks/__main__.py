@@ -31,7 +31,9 @@ def main() -> None:
     rows = [measure(count, repeats) for count in (OBJECTS_QUICK if arguments.quick else OBJECTS)]
     print(table(rows))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"quick": arguments.quick, "rows": rows}, indent=2) + "\n")
+        arguments.json.write_text(
+            json.dumps({"quick": arguments.quick, "rows": rows}, indent=2) + "\n"
+        )
 
 
 def measure(count: int, repeats: int) -> dict[str, float | int]:
@@ -82,7 +84,9 @@ def _diagnosis() -> Diagnosis:
         optimizer.zero_grad()
         if (diagnosis := finder.after_step(step)) is not None:
             found = [suspect.kind for suspect in diagnosis.suspects]
-            assert found == ["list"] or diagnosis.is_cut_short, diagnosis  # a busy host leaves no time for all
+            assert found == ["list"] or diagnosis.is_cut_short, (
+                diagnosis
+            )  # a busy host leaves no time for all
             return diagnosis
     raise AssertionError("no diagnosis")
 
@@ -102,12 +106,24 @@ def _ms(seconds: list[float]) -> float:
 
 def table(rows: list[dict[str, float | int]]) -> str:
     """For people."""
-    heads = ("objects", "census", "(least)", "per 100k", "a pass", "diagnosis", "a pass", "cut short")
+    heads = (
+        "objects",
+        "census",
+        "(least)",
+        "per 100k",
+        "a pass",
+        "diagnosis",
+        "a pass",
+        "cut short",
+    )
     lines = ["".join(f"{head:>12}" for head in heads)]
     for row in rows:
         cells = (
             f"{row['objects']:,}",
-            *(f"{row[name]:.1f} ms" for name in ("census_ms", "census_least_ms", "census_ms_per_100k")),
+            *(
+                f"{row[name]:.1f} ms"
+                for name in ("census_ms", "census_least_ms", "census_ms_per_100k")
+            ),
             f"{row['census_passes']:.2f}x",
             f"{row['diagnosis_ms']:.0f} ms",
             f"{row['diagnosis_passes']:.1f}x",

@@ -31,22 +31,39 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--minutes", type=float, default=10.0, metavar="N", help="how long faults are injected (default 10)"
+        "--minutes",
+        type=float,
+        default=10.0,
+        metavar="N",
+        help="how long faults are injected (default 10)",
     )
-    parser.add_argument("--quick", action="store_true", help="every fault once, as short as is useful")
+    parser.add_argument(
+        "--quick", action="store_true", help="every fault once, as short as is useful"
+    )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     arguments = parser.parse_args()
     rng = Random(arguments.seed)
     with impatient(), ExitStack() as stack:
         worlds = [stack.enter_context(world) for world in _worlds(rng)]
-        episodes = list(_episodes(worlds, rng, minutes=0.0 if arguments.quick else arguments.minutes))
-        sieges = [_siege(world, BODIES_QUICK if arguments.quick else BODIES, arguments.seed) for world in worlds]
+        episodes = list(
+            _episodes(worlds, rng, minutes=0.0 if arguments.quick else arguments.minutes)
+        )
+        sieges = [
+            _siege(world, BODIES_QUICK if arguments.quick else BODIES, arguments.seed)
+            for world in worlds
+        ]
     rows = report.rows(episodes)
     wrong = report.complaints(episodes)
     print(f"\n{report.table(rows)}\n", *sieges, *wrong, sep="\n")
     if arguments.json:
-        found = {"seed": arguments.seed, "quick": arguments.quick, "rows": rows, "malformed": sieges, "wrong": wrong}
+        found = {
+            "seed": arguments.seed,
+            "quick": arguments.quick,
+            "rows": rows,
+            "malformed": sieges,
+            "wrong": wrong,
+        }
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
     return 1 if wrong else 0
 
@@ -64,13 +81,18 @@ def _episodes(worlds: list[World], rng: Random, minutes: float) -> Iterator[Epis
     """Every fault once, in any order, and again and again until the time is over."""
     until = time.monotonic() + 60 * minutes
     for round_ in count():
-        plan = [(world, fault) for world in worlds for fault in FAULTS if world.name in fault.databases]
+        plan = [
+            (world, fault) for world in worlds for fault in FAULTS if world.name in fault.databases
+        ]
         for number, (world, fault) in enumerate(rng.sample(plan, len(plan))):
             if round_ and time.monotonic() > until:
                 return
             episode = play(world, fault, f"r{round_}-{number}", rng, is_short=not minutes)
             verdict = "right" if episode.is_right else "WRONG"
-            print(f"{world.name}: {fault.name}: {episode.verdict.sent:,} samples, {verdict}", flush=True)
+            print(
+                f"{world.name}: {fault.name}: {episode.verdict.sent:,} samples, {verdict}",
+                flush=True,
+            )
             yield episode
         if not minutes:
             return
@@ -81,7 +103,9 @@ def _siege(world: World, bodies: int, seed: int) -> str:
     siege = besiege(world.server.url, bodies, world.web_processes, seed)
     stored, accepted = samples_of(world.database_url, RUN), sum(siege.accepted.values())
     assert stored == accepted, f"{stored} samples are stored, of {accepted} that were accepted"
-    statuses = ", ".join(f"{status} {number:,}" for status, number in sorted(siege.statuses.items()))
+    statuses = ", ".join(
+        f"{status} {number:,}" for status, number in sorted(siege.statuses.items())
+    )
     return (
         f"{world.name}: {siege.statuses.total():,} malformed bodies: {statuses}; the largest web process took "
         f"{siege.most_rss_bytes / 2**20:.0f} MiB; nothing stored of what was refused"

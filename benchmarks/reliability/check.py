@@ -75,7 +75,11 @@ def samples_of(database_url: str, run_id: str) -> int:
     try:
         with database.read() as session:
             streams = list(session.scalars(select(Stream).where(Stream.run_id == run_id)))
-            found = sum(len(columns["step"]) for stream in streams for _, columns in read_samples(session, stream.id))
+            found = sum(
+                len(columns["step"])
+                for stream in streams
+                for _, columns in read_samples(session, stream.id)
+            )
             assert found == sum(stream.samples for stream in streams)
     finally:
         database.close()
@@ -99,7 +103,9 @@ def _wrong_books(session: Session, record: Record) -> list[str]:
     events = Counter((event.rank, event.step) for event in session.execute(query))
     if events != Counter((rank, seq * ROWS) for rank, seq in record.made if has_event(seq)):
         wrong.append("the events are not those that were sent, each once")
-    ranks = session.execute(select(Rank.rank, Rank.next_seq).where(Rank.run_id == record.run_id)).all()
+    ranks = session.execute(
+        select(Rank.rank, Rank.next_seq).where(Rank.run_id == record.run_id)
+    ).all()
     next_seqs = {rank.rank: rank.next_seq for rank in ranks}
     made = Counter(rank for rank, _ in record.made)
     if next_seqs != dict(made):

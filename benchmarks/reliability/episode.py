@@ -35,7 +35,11 @@ class Episode:
 
     @property
     def is_right(self) -> bool:
-        return self.verdict.is_right and self.verdict.sent == self.verdict.found and not self.complaints
+        return (
+            self.verdict.is_right
+            and self.verdict.sent == self.verdict.found
+            and not self.complaints
+        )
 
 
 def play(world: World, fault: Fault, name: str, rng: Random, *, is_short: bool) -> Episode:
@@ -44,7 +48,9 @@ def play(world: World, fault: Fault, name: str, rng: Random, *, is_short: bool) 
     around = [BATCHES_AROUND[0] if is_short else rng.randint(*BATCHES_AROUND) for _ in range(2)]
     holds_s = fault.holds_s[0] if is_short else rng.uniform(*fault.holds_s)
     every_s = SHORT_EVERY_S if is_short else EVERY_S
-    with Load(world.agents_url, name, world.folder / "spool", every_s=every_s, clock=_clock(rng)) as load:
+    with Load(
+        world.agents_url, name, world.folder / "spool", every_s=every_s, clock=_clock(rng)
+    ) as load:
         load.wait_for(around[0])
         with fault.strike(world, rng):
             time.sleep(holds_s)

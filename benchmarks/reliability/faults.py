@@ -183,16 +183,45 @@ FAULTS = (
     Fault("web process killed", kill_web, says="exit from worker-"),
     Fault("worker killed", kill_worker, says="the worker ended with status -9; starting it again"),
     Fault("web processes hang", stop_web, holds_s=(3.5, 8.0)),
-    Fault("PostgreSQL backend killed", kill_backend, POSTGRESQL),  # it recovers at once: who asks meanwhile is chance
+    Fault(
+        "PostgreSQL backend killed", kill_backend, POSTGRESQL
+    ),  # it recovers at once: who asks meanwhile is chance
     Fault("PostgreSQL killed", kill_postgres, POSTGRESQL, says="database", felt=REFUSED),
     Fault("PostgreSQL restarted", restart_postgres, POSTGRESQL, says="database", felt=REFUSED),
     Fault("PostgreSQL at a fresh address", fail_over, POSTGRESQL, says="database", felt=REFUSED),
-    Fault("PostgreSQL silent", silent_database, POSTGRESQL, says="database", holds_s=(1.0, 20.0), felt="."),
-    Fault("PostgreSQL's connections cut", cut_database, POSTGRESQL, says="database", holds_s=(1.0, 5.0)),
+    Fault(
+        "PostgreSQL silent",
+        silent_database,
+        POSTGRESQL,
+        says="database",
+        holds_s=(1.0, 20.0),
+        felt=".",
+    ),
+    Fault(
+        "PostgreSQL's connections cut",
+        cut_database,
+        POSTGRESQL,
+        says="database",
+        holds_s=(1.0, 5.0),
+    ),
     Fault("agents' connections cut", cut_agents, holds_s=(1.0, 5.0)),
     Fault("disk full", full_disk, says="database", holds_s=(1.0, 5.0), felt=REFUSED),
-    Fault("database read-only", read_only_postgres, POSTGRESQL, says="database", holds_s=(1.0, 5.0), felt=REFUSED),
-    Fault("database read-only", read_only_sqlite, SQLITE, says="database", holds_s=(1.0, 5.0), felt=REFUSED),
+    Fault(
+        "database read-only",
+        read_only_postgres,
+        POSTGRESQL,
+        says="database",
+        holds_s=(1.0, 5.0),
+        felt=REFUSED,
+    ),
+    Fault(
+        "database read-only",
+        read_only_sqlite,
+        SQLITE,
+        says="database",
+        holds_s=(1.0, 5.0),
+        felt=REFUSED,
+    ),
     Fault("disk hangs (lock held)", hung_disk, holds_s=(4.0, 20.0)),
     Fault("server's clock jumps", jumping_clock),
 )
@@ -217,7 +246,9 @@ def _remount(world: World, how: str) -> None:
     """A moment after their death, processes still hold their files."""
     for _ in range(50):
         if (
-            subprocess.run(["mount", "-o", f"remount,{how}", world.disk], check=False, capture_output=True).returncode
+            subprocess.run(
+                ["mount", "-o", f"remount,{how}", world.disk], check=False, capture_output=True
+            ).returncode
             == 0
         ):
             return

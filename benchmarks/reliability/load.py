@@ -14,12 +14,12 @@ from types import TracebackType
 
 from benchmarks.reliability.truth import ROWS, STREAMS, batch_of
 from memagent.delivery import sender as delivery
-from memagent.delivery.buffer import Drops
-from memagent.delivery.envelope import Parcel, Transport, parcel
+from memagent.delivery.buffer import DroppedSamples
+from memagent.delivery.envelope import Envelope, Transport, parcel
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
 from memagent.delivery.transport import HttpTransport
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, BatchReply, Finish, RunStart
@@ -46,9 +46,14 @@ class Witness(Transport):
     """Delivers over HTTP, and writes down how that went."""
 
     def __init__(self, server: str, record: Record, timeout_s: float) -> None:
-        self._inner, self._server, self._record, self._timeout_s = HttpTransport(server), server, record, timeout_s
+        self._inner, self._server, self._record, self._timeout_s = (
+            HttpTransport(server),
+            server,
+            record,
+            timeout_s,
+        )
 
-    def deliver(self, item: Parcel, *, timeout_s: float) -> BatchReply | None:
+    def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
         try:
             reply = self._inner.deliver(item, timeout_s=min(timeout_s, self._timeout_s))
         except DeliveryError as error:
@@ -57,7 +62,9 @@ class Witness(Transport):
         if item.kind == "batch":
             batch = decode(item.body, Batch)
             if reply is None or reply.accepted != ROWS * len(STREAMS):
-                self._record.wrong.append(f"batch {batch.seq} of rank {batch.rank} was acknowledged as {reply}")
+                self._record.wrong.append(
+                    f"batch {batch.seq} of rank {batch.rank} was acknowledged as {reply}"
+                )
             self._record.acknowledged.add((batch.rank, batch.seq))
         return reply
 
@@ -68,8 +75,17 @@ class Witness(Transport):
         message = str(error).replace(self._server, "the server")
         self._record.answers[message] += 1
         answered = re.search(r" answered (\d+)", message)
-        has_no_time = answered is not None and answered[1] in ("429", "503") and error.retry_after_s is None
-        is_unclear = answered is not None and answered[1] not in ("404", "408", "429", "502", "503", "504")
+        has_no_time = (
+            answered is not None and answered[1] in ("429", "503") and error.retry_after_s is None
+        )
+        is_unclear = answered is not None and answered[1] not in (
+            "404",
+            "408",
+            "429",
+            "502",
+            "503",
+            "504",
+        )
         if isinstance(error, RejectedError) or is_unclear or has_no_time:
             self._record.wrong.append(message)
 
@@ -93,7 +109,7 @@ class Load:
     ) -> None:
         self.record = Record(run_id)
         self._ranks, self._every_s, self._clock = ranks, every_s, clock
-        self._guard = Guard()
+        self._guard = ErrorGuard()
         self._senders = [self._sender(server, rank, folder, timeout_s) for rank in range(ranks)]
         self._next_seq = 0
         self._stop = threading.Event()
@@ -104,11 +120,16 @@ class Load:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
         for rank, sender in enumerate(self._senders):
-            finish = Finish(rank=rank, status="completed", step=self._next_seq * ROWS, finished_at=self._clock())
+            finish = Finish(
+                rank=rank, status="completed", step=self._next_seq * ROWS, finished_at=self._clock()
+            )
             sender.put(parcel(self.record.run_id, finish))
             sender.close(5.0)
 
@@ -119,7 +140,10 @@ class Load:
 
     def wait_until_told(self, pattern: str, patience_s: float = 60.0) -> None:
         """Until an agent was told something other than an acknowledgement that matches. Raises AssertionError where that takes too long."""
-        self._wait(lambda: any(re.search(pattern, answer) for answer in list(self.record.answers)), patience_s)
+        self._wait(
+            lambda: any(re.search(pattern, answer) for answer in list(self.record.answers)),
+            patience_s,
+        )
 
     def stop(self) -> None:
         """Make no more batches."""
@@ -139,7 +163,9 @@ class Load:
         until = time.monotonic() + patience_s
         while not condition():
             assert not self._guard.errors, f"the agent failed: {self._guard.errors}"
-            assert time.monotonic() < until, f"nothing more is delivered: {self.record.answers.most_common(3)}"
+            assert time.monotonic() < until, (
+                f"nothing more is delivered: {self.record.answers.most_common(3)}"
+            )
             time.sleep(0.01)
 
     def _make(self) -> None:
@@ -149,22 +175,34 @@ class Load:
                 self.record.made[rank, self._next_seq] = at
                 sender.put(
                     parcel(
-                        self.record.run_id, batch_of(self.record.run_id, rank, self._next_seq, at), ROWS * len(STREAMS)
+                        self.record.run_id,
+                        batch_of(self.record.run_id, rank, self._next_seq, at),
+                        ROWS * len(STREAMS),
                     )
                 )
             self._next_seq += 1
 
     def _sender(self, server: str, rank: int, folder: Path, timeout_s: float) -> Sender:
         run_id = self.record.run_id
-        start = parcel(run_id, RunStart(run_id=run_id, rank=rank, world_size=self._ranks, project="reliability"))
+        start = parcel(
+            run_id,
+            RunStart(run_id=run_id, rank=rank, world_size=self._ranks, project="reliability"),
+        )
         file = RunFile(folder / f"{run_id}-{rank}.memagent", start)
-        return Sender(file, Witness(server, self.record, timeout_s), Drops(), self._guard, _ignore)
+        return Sender(
+            file, Witness(server, self.record, timeout_s), DroppedSamples(), self._guard, _ignore
+        )
 
 
 @contextmanager
 def impatient() -> Iterator[None]:
     """Agents that wait a tenth of what they usually wait, and keep to themselves what they tell people: more faults fit into a minute."""
-    names = {"FIRST_DELAY_S": 0.1, "LONGEST_DELAY_S": 3.0, "CATCH_UP_PAUSE_S": 0.005, "tell": _ignore}
+    names = {
+        "FIRST_DELAY_S": 0.1,
+        "LONGEST_DELAY_S": 3.0,
+        "CATCH_UP_PAUSE_S": 0.005,
+        "tell": _ignore,
+    }
     before = {name: getattr(delivery, name) for name in names}
     for name, value in names.items():
         setattr(delivery, name, value)

@@ -79,7 +79,9 @@ class Siege:
     most_rss_bytes: int = 0
 
 
-def besiege(url: str, examples: int, web: Callable[[], list[psutil.Process]], seed_: int = 0) -> Siege:
+def besiege(
+    url: str, examples: int, web: Callable[[], list[psutil.Process]], seed_: int = 0
+) -> Siege:
     """Post so many malformed bodies to the server at `url`. Raises AssertionError with the smallest post that it does not bear."""
     siege = Siege()
     pool = urllib3.PoolManager(retries=False)
@@ -98,18 +100,24 @@ def besiege(url: str, examples: int, web: Callable[[], list[psutil.Process]], se
     def bear(post: Post) -> None:
         _judge(siege, post, _send(pool, url, post))
         if siege.statuses.total() % LOOK_EVERY == 0:
-            siege.most_rss_bytes = max([siege.most_rss_bytes, *(process.memory_info().rss for process in web())])
+            siege.most_rss_bytes = max(
+                [siege.most_rss_bytes, *(process.memory_info().rss for process in web())]
+            )
 
     bear()
     pool.clear()
-    assert siege.most_rss_bytes < MOST_RSS_BYTES, f"a web process takes {siege.most_rss_bytes} bytes"
+    assert siege.most_rss_bytes < MOST_RSS_BYTES, (
+        f"a web process takes {siege.most_rss_bytes} bytes"
+    )
     return siege
 
 
 def _send(pool: urllib3.PoolManager, url: str, post: Post) -> urllib3.BaseHTTPResponse:
     headers = {"Content-Type": post.content_type, "Content-Encoding": post.encoding}
     kept = {name: value for name, value in headers.items() if value}
-    return pool.request("POST", url + post.path, body=post.body, headers=kept, timeout=30.0, redirect=False)
+    return pool.request(
+        "POST", url + post.path, body=post.body, headers=kept, timeout=30.0, redirect=False
+    )
 
 
 def _judge(siege: Siege, post: Post, answer: urllib3.BaseHTTPResponse) -> None:
@@ -159,10 +167,14 @@ _LEAVES = (
 )
 _JUNK = st.recursive(
     st.one_of(*_LEAVES, _EDGES),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
-_TYPES = st.sampled_from(["application/x-msgpack", "text/plain", "application/json; charset=latin-1", "", "x"])
+_TYPES = st.sampled_from(
+    ["application/x-msgpack", "text/plain", "application/json; charset=latin-1", "", "x"]
+)
 _PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     "identity": bytes,
@@ -186,7 +198,10 @@ def posts(draw: st.DrawFn) -> Post:
     encoding = draw(st.sampled_from(list(_PACKERS)))
     body = _broken(draw, _PACKERS[encoding](body)) if encoding else body
     if draw(st.integers(0, 9)) == 0:
-        content_type, encoding = draw(_TYPES), draw(st.sampled_from([*_PACKERS, "br", "gzip, gzip"]))
+        content_type, encoding = (
+            draw(_TYPES),
+            draw(st.sampled_from([*_PACKERS, "br", "gzip, gzip"])),
+        )
     return Post(kind, body, content_type, encoding)
 
 
@@ -240,13 +255,26 @@ def _broken(draw: st.DrawFn, body: bytes) -> bytes:
 @st.composite
 def _forged_chunks(draw: st.DrawFn) -> bytes:
     """A packed chunk whose checksum is right and whose header may claim what the payload does not hold."""
-    columns = [Column("step", "int"), Column("time_s", "float"), Column("host_used_bytes", "int", draw(st.booleans()))]
+    columns = [
+        Column("step", "int"),
+        Column("time_s", "float"),
+        Column("host_used_bytes", "int", draw(st.booleans())),
+    ]
     columns = [column for column in columns if draw(st.integers(0, 9))]
     columns += draw(
-        st.lists(st.builds(Column, st.text(max_size=6), st.sampled_from(["int", "float"]), st.booleans()), max_size=1)
+        st.lists(
+            st.builds(
+                Column, st.text(max_size=6), st.sampled_from(["int", "float"]), st.booleans()
+            ),
+            max_size=1,
+        )
     )
     rows = draw(st.one_of(st.integers(1, 3), st.sampled_from([0, -1, 99_999, 2**40])))
-    payload = draw(st.binary(max_size=100)) if draw(st.booleans()) else bytes(8 * min(max(rows, 0), 3) * len(columns))
+    payload = (
+        draw(st.binary(max_size=100))
+        if draw(st.booleans())
+        else bytes(8 * min(max(rows, 0), 3) * len(columns))
+    )
     header = ChunkHeader(
         rows=rows,
         columns=columns,
@@ -256,5 +284,9 @@ def _forged_chunks(draw: st.DrawFn) -> bytes:
         version=draw(st.sampled_from([1, 1, 1, 2])),
     )
     head = msgspec.msgpack.encode(header)
-    packed = zlib.compress(payload) if header.codec == "zlib" else zstandard.ZstdCompressor().compress(payload)
+    packed = (
+        zlib.compress(payload)
+        if header.codec == "zlib"
+        else zstandard.ZstdCompressor().compress(payload)
+    )
     return MAGIC + len(head).to_bytes(4, "little") + head + packed

@@ -93,7 +93,9 @@ class Proxy:
                 return
             far_reader, far = await self._connect()
             self._open.add(far)
-            await asyncio.gather(self._pump(reader, far, weather), self._pump(far_reader, writer, weather))
+            await asyncio.gather(
+                self._pump(reader, far, weather), self._pump(far_reader, writer, weather)
+            )
             for end in (writer, far):
                 end.close()
                 await end.wait_closed()
@@ -109,7 +111,9 @@ class Proxy:
             return await asyncio.open_unix_connection(str(self._target))
         return await asyncio.open_connection(*self._target)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, weather: Weather) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, weather: Weather
+    ) -> None:
         left = None if weather.most_bytes is None else self._rng.randrange(weather.most_bytes)
         while data := await source.read(_AT_ONCE):
             if weather.is_silent:

@@ -18,7 +18,9 @@ def rows(episodes: Iterable[Episode]) -> list[dict[str, Any]]:
         groups[episode.database, episode.fault].append(episode)
         groups["both", "everything"].append(episode)
     total = groups.pop(("both", "everything"), [])
-    return [_row(*key, found) for key, found in sorted(groups.items())] + [_row("both", "everything", total)]
+    return [_row(*key, found) for key, found in sorted(groups.items())] + [
+        _row("both", "everything", total)
+    ]
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
@@ -27,7 +29,15 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     lines = [heads, ["---", "---", *["---:"] * (len(COLUMNS) + 1), "---"]]
     for row in found:
         counts = [f"{row[name]:,}" for name in COLUMNS]
-        lines.append([row["database"], row["fault"], *counts, f"{row['slowest_recovery_s']:.1f} s", row["answers"]])
+        lines.append(
+            [
+                row["database"],
+                row["fault"],
+                *counts,
+                f"{row['slowest_recovery_s']:.1f} s",
+                row["answers"],
+            ]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -39,19 +49,31 @@ def complaints(episodes: Iterable[Episode]) -> list[str]:
         if not episode.verdict.is_right:
             found.append(f"{where}: {episode.verdict}")
         if episode.verdict.sent != episode.verdict.found:
-            found.append(f"{where}: {episode.verdict.sent - episode.verdict.found} samples were never delivered")
+            found.append(
+                f"{where}: {episode.verdict.sent - episode.verdict.found} samples were never delivered"
+            )
         found += [f"{where}: {complaint}" for complaint in episode.complaints]
     return found
 
 
 def _row(database: str, fault: str, episodes: Sequence[Episode]) -> dict[str, Any]:
     row: dict[str, Any] = {"database": database, "fault": fault, "injected": len(episodes)}
-    row |= {name: sum(getattr(episode.verdict, name) for episode in episodes) for name in COLUMNS[1:]}
+    row |= {
+        name: sum(getattr(episode.verdict, name) for episode in episodes) for name in COLUMNS[1:]
+    }
     kinds = sum(
-        (Counter({_kind(text): count for text, count in episode.answers.items()}) for episode in episodes), Counter()
+        (
+            Counter({_kind(text): count for text, count in episode.answers.items()})
+            for episode in episodes
+        ),
+        Counter(),
     )
-    row["slowest_recovery_s"] = round(max((episode.recovered_s for episode in episodes), default=0.0), 1)
-    row["answers"] = ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items())) or "none"
+    row["slowest_recovery_s"] = round(
+        max((episode.recovered_s for episode in episodes), default=0.0), 1
+    )
+    row["answers"] = (
+        ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items())) or "none"
+    )
     return row
 
 

@@ -56,7 +56,9 @@ def batch_of(run_id: str, rank: int, seq: int, at: float) -> Batch:
 
 def stored_rows(rank: int, stream: str, columns: dict[str, list[Value]]) -> Iterator[Row]:
     """The rows of columns as the store gives them."""
-    for step, time_s, value in zip(columns["step"], columns["time_s"], columns[_VALUES[stream]], strict=True):
+    for step, time_s, value in zip(
+        columns["step"], columns["time_s"], columns[_VALUES[stream]], strict=True
+    ):
         assert step is not None
         assert time_s is not None
         assert value is not None

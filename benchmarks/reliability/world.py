@@ -61,7 +61,9 @@ class World:
         self.server.kill()  # the one that runs by then
 
     def _make_disk(self, undo: contextlib.ExitStack) -> None:
-        self.folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="memagent-world-")))
+        self.folder = Path(
+            undo.enter_context(tempfile.TemporaryDirectory(prefix="memagent-world-"))
+        )
         self.folder.chmod(0o755)  # PostgreSQL's account must get through
         self.disk, self.clock_file = self.folder / "disk", self.folder / "clock"
         self.disk.mkdir()
@@ -104,7 +106,9 @@ class World:
             "RELIABILITY_CLOCK": str(self.clock_file),
         }
         arguments = ("--workers", str(WEB_PROCESSES))
-        self.server = LiveServer.start(self.folder / "server", f"127.0.0.1:{port}", arguments, environ)
+        self.server = LiveServer.start(
+            self.folder / "server", f"127.0.0.1:{port}", arguments, environ
+        )
 
     def restart_server(self) -> None:
         self.start_server(self.port)
@@ -135,8 +139,12 @@ class World:
     def full_disk(self) -> Iterator[None]:
         """Not a byte more fits: a ballast fills the database's disk, or without a disk of its own, no file may grow (RLIMIT_FSIZE)."""
         if self.postgres is None:
-            with contextlib.closing(sqlite3.connect(self.disk / "memagent.db", timeout=PATIENCE_S)) as connection:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # it would go on in what its log takes up already
+            with contextlib.closing(
+                sqlite3.connect(self.disk / "memagent.db", timeout=PATIENCE_S)
+            ) as connection:
+                connection.execute(
+                    "PRAGMA wal_checkpoint(TRUNCATE)"
+                )  # it would go on in what its log takes up already
         with self._ballast() if self.has_own_disk else self._no_growth():
             yield
 
@@ -178,8 +186,15 @@ class World:
     @contextmanager
     def _no_growth(self) -> Iterator[None]:
         """Enough for the server's log, less than any write-ahead log has already."""
-        roots = [self.server.process.pid, *([self.postgres.pid] if self.postgres is not None else [])]
-        limited = [process for pid in roots for process in (psutil.Process(pid), *psutil.Process(pid).children(True))]
+        roots = [
+            self.server.process.pid,
+            *([self.postgres.pid] if self.postgres is not None else []),
+        ]
+        limited = [
+            process
+            for pid in roots
+            for process in (psutil.Process(pid), *psutil.Process(pid).children(True))
+        ]
         for process in limited:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2**17, resource.RLIM_INFINITY))
         try:
@@ -187,12 +202,22 @@ class World:
         finally:
             for process in limited:
                 with contextlib.suppress(ProcessLookupError):
-                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+                    resource.prlimit(
+                        process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2
+                    )
 
 
 def _mount(folder: Path) -> bool:
     """Whether the folder is now a small file system of its own; that takes Linux, and root."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES},mode=755", "memagent-reliability", folder]
+    command = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        f"size={SMALL_DISK_BYTES},mode=755",
+        "memagent-reliability",
+        folder,
+    ]
     return subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0

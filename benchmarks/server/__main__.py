@@ -46,18 +46,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.server", description=benchmarks.server.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds: shows that it works, not how fast it is"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP", help="some groups")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=GROUPS,
+        default=list(GROUPS),
+        metavar="GROUP",
+        help="some groups",
+    )
     given = parser.parse_args(arguments)
     sections = {GROUPS[name].TITLE: _measured(name, given.quick) for name in given.only}
     machine = {**describe(), "sqlite": sqlite3.sqlite_version}
-    print(f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f}\n{table(sections)}")
+    print(
+        f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f}\n{table(sections)}"
+    )
     if given.json:
-        rows = {title: [figure.to_dict() for figure in figures] for title, figures in sections.items()}
+        rows = {
+            title: [figure.to_dict() for figure in figures] for title, figures in sections.items()
+        }
         text = json.dumps({"machine": machine, "quick": given.quick, "sections": rows}, indent=2)
         given.json.write_text(text + "\n")
-    return 1 if any(figure.note.startswith(FAILED) for figures in sections.values() for figure in figures) else 0
+    return (
+        1
+        if any(
+            figure.note.startswith(FAILED) for figures in sections.values() for figure in figures
+        )
+        else 0
+    )
 
 
 def _measured(name: str, quick: bool) -> list[Figure]:

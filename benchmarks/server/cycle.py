@@ -57,13 +57,17 @@ def _start(database: Database, ranks: Iterable[int], now: float) -> None:
             start_run(session, start(rank), now)
 
 
-def _flush(database: Database, ranks: Iterable[int], seq: int, first_step: int, rows: int, began_at: float) -> None:
+def _flush(
+    database: Database, ranks: Iterable[int], seq: int, first_step: int, rows: int, began_at: float
+) -> None:
     now = began_at + (first_step + rows) * STEP_S
     for rank in ranks:
         if rank % RANKS_A_RUN == 0:
             with database.write() as session:
                 for mine in range(rank, rank + RANKS_A_RUN):
-                    add_batch(session, run_of(mine), batch(mine, seq, first_step, rows, began_at), now)
+                    add_batch(
+                        session, run_of(mine), batch(mine, seq, first_step, rows, began_at), now
+                    )
 
 
 def _turn(evaluator: Evaluator, now: float) -> float:
@@ -79,7 +83,10 @@ def _bare(ranks: Iterable[int], steps: int, began_at: float) -> float:
     for rank, forecaster in forecasters:
         for _ in feed(forecaster, columns(rank, 0, steps - FLUSH_ROWS, began_at)):
             pass
-    new = [(forecaster, columns(rank, steps - FLUSH_ROWS, FLUSH_ROWS, began_at)) for rank, forecaster in forecasters]
+    new = [
+        (forecaster, columns(rank, steps - FLUSH_ROWS, FLUSH_ROWS, began_at))
+        for rank, forecaster in forecasters
+    ]
     began = time.process_time()
     for forecaster, sampled in new:
         for _ in feed(forecaster, sampled):

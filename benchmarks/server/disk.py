@@ -33,11 +33,18 @@ FLUSH = 10
 
 
 def measure(quick: bool) -> list[Figure]:
-    return [figure for name, goal in GOALS.items() for figure in _of_trace(name, goal, 520 if quick else None)]
+    return [
+        figure
+        for name, goal in GOALS.items()
+        for figure in _of_trace(name, goal, 520 if quick else None)
+    ]
 
 
 def _of_trace(name: str, goal: float, most: int | None) -> list[Figure]:
-    columns = {key: values[:most] for key, values in unseal((RECORDED / f"{name}.chunk").read_bytes()).items()}
+    columns = {
+        key: values[:most]
+        for key, values in unseal((RECORDED / f"{name}.chunk").read_bytes()).items()
+    }
     samples = len(columns["step"])
     with fresh_database() as database:
         empty = _file_bytes(database)
@@ -60,20 +67,27 @@ def _send(database: Database, columns: dict[str, list[Value]]) -> None:
     with database.write() as session:
         for seq, first in enumerate(range(0, samples, FLUSH)):
             packed = pack({name: values[first : first + FLUSH] for name, values in columns.items()})
-            add_batch(session, "run", Batch(seq=seq, chunks=[Chunk(stream="host", packed=packed)]), 1e9)
+            add_batch(
+                session, "run", Batch(seq=seq, chunks=[Chunk(stream="host", packed=packed)]), 1e9
+            )
         finish_run(session, "run", Finish(status="completed"), 2e9)
 
 
 def _bulk_bytes(database: Database) -> int:
     sizes = (StoredChunk.packed, StoredChunk.stats, Rollup.packed)
     with database.read() as session:
-        return sum(session.scalar(select(func.coalesce(func.sum(func.length(column)), 0))) or 0 for column in sizes)
+        return sum(
+            session.scalar(select(func.coalesce(func.sum(func.length(column)), 0))) or 0
+            for column in sizes
+        )
 
 
 def _file_bytes(database: Database) -> int:
     connection = sqlite3.connect(str(database.engine.url.database), isolation_level=None)
     connection.execute("VACUUM")
-    pages, size = (connection.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size"))
+    pages, size = (
+        connection.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size")
+    )
     connection.close()
     return int(pages * size)
 

@@ -46,7 +46,9 @@ def fleet(ranks: int, seconds: float) -> list[Figure]:
         pasts = [7 * rank % UNIT_ROWS for rank in range(ranks)]
         _prepare(database, pasts, began_at)
         database.close()
-        clients = [_client(first, pasts, seconds, began_at) for first in range(0, ranks, RANKS_A_RUN)]
+        clients = [
+            _client(first, pasts, seconds, began_at) for first in range(0, ranks, RANKS_A_RUN)
+        ]
         with running_server(database.url, "--workers", str(PROCESSES), worker=True) as server:
             _wait_for_rest(server)
             idle = _by_role(server)
@@ -60,7 +62,9 @@ def fleet(ranks: int, seconds: float) -> list[Figure]:
     for role in after:
         rest = (before[role] - idle[role]) / IDLE_S
         cores[role] = rest + scale * max(0.0, (after[role] - before[role]) / took_s - rest)
-    note = f"{ranks} ranks for {took_s:.0f} s" + (f"; what they add to rest, times {scale:.0f}" if scale != 1 else "")
+    note = f"{ranks} ranks for {took_s:.0f} s" + (
+        f"; what they add to rest, times {scale:.0f}" if scale != 1 else ""
+    )
     refused = f"{answers.refused} refused" if answers.refused else ""
     return [
         Figure("processor time, all of it", "cores", sum(cores.values()), goal=GOAL_CORES, note=note),
@@ -85,7 +89,9 @@ def _client(first: int, pasts: Sequence[int], seconds: float, began_at: float) -
     """One connection for the ranks of a run, which send one after the other."""
     mine = range(first, min(first + RANKS_A_RUN, len(pasts)))
     bodies = [
-        body(rank, flush + bool(pasts[rank]), pasts[rank] + flush * FLUSH_ROWS, FLUSH_ROWS, began_at)
+        body(
+            rank, flush + bool(pasts[rank]), pasts[rank] + flush * FLUSH_ROWS, FLUSH_ROWS, began_at
+        )
         for flush in range(int(seconds / FLUSH_S))
         for rank in mine
     ]

@@ -59,7 +59,9 @@ def raw_s(count: int) -> float:
 
 
 def _ratio(name: str, ours: list[float], raw: list[float]) -> Figure:
-    return from_samples(name, "x", [one / other for one, other in zip(ours, raw, strict=True)], goal=RATIO_GOAL)
+    return from_samples(
+        name, "x", [one / other for one, other in zip(ours, raw, strict=True)], goal=RATIO_GOAL
+    )
 
 
 def _raw(database: Database, number: int) -> Callable[[bytes], None]:
@@ -92,7 +94,9 @@ def _store(database: Database, run_id: str) -> Callable[[bytes], None]:
 
     def store(body: bytes) -> None:
         batch, chunks = check_batch(decode(body, Batch))
-        database.together(lambda connection: take_batch(connection, run_id, batch, time.time(), chunks=chunks))
+        database.together(
+            lambda connection: take_batch(connection, run_id, batch, time.time(), chunks=chunks)
+        )
 
     return store
 
@@ -102,7 +106,9 @@ def _crowd_s(database: Database, number: int, sent: list[bytes]) -> float:
     stores = [_store(database, f"crowd-{number}-{thread}") for thread in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         began = time.process_time()
-        for done in [pool.submit(lambda store=store: [store(body) for body in sent]) for store in stores]:
+        for done in [
+            pool.submit(lambda store=store: [store(body) for body in sent]) for store in stores
+        ]:
             done.result()
         return (time.process_time() - began) / (THREADS * len(sent))
 

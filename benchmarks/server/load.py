@@ -48,7 +48,9 @@ def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answ
     ends, workers = [], []
     for number in range(min(processes, len(clients))):
         ours, theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(url, clients[number::processes], theirs), daemon=True)
+        worker = context.Process(
+            target=_work, args=(url, clients[number::processes], theirs), daemon=True
+        )
         worker.start()
         theirs.close()
         ends.append(ours)
@@ -72,7 +74,9 @@ def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answ
 
 def _work(url: str, clients: Sequence[Client], end: Connection) -> None:
     parts = urlsplit(url)
-    requests = [[_request(client, body, parts.netloc) for body in client.bodies] for client in clients]
+    requests = [
+        [_request(client, body, parts.netloc) for body in client.bodies] for client in clients
+    ]
     end.send("ready")
     end.recv()
     with ThreadPoolExecutor(len(clients)) as pool:
@@ -83,10 +87,14 @@ def _work(url: str, clients: Sequence[Client], end: Connection) -> None:
         except OSError as error:
             end.send(error)
             return
-    end.send(([one for seconds, _ in found for one in seconds], sum(refused for _, refused in found)))
+    end.send(
+        ([one for seconds, _ in found for one in seconds], sum(refused for _, refused in found))
+    )
 
 
-def _send(client: Client, requests: Sequence[bytes], address: tuple[str, int]) -> tuple[list[float], int]:
+def _send(
+    client: Client, requests: Sequence[bytes], address: tuple[str, int]
+) -> tuple[list[float], int]:
     connection = socket.create_connection(address, timeout=_TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     seconds: list[float] = []
@@ -107,7 +115,12 @@ def _send(client: Client, requests: Sequence[bytes], address: tuple[str, int]) -
 
 
 def _request(client: Client, body: bytes, host: str) -> bytes:
-    lines = (f"POST {client.path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", *client.headers)
+    lines = (
+        f"POST {client.path} HTTP/1.1",
+        f"Host: {host}",
+        f"Content-Length: {len(body)}",
+        *client.headers,
+    )
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
@@ -120,7 +133,14 @@ def _is_good(connection: socket.socket) -> bool:
             raise ConnectionError("the server closed the connection")
         received += part
     head, _, body = received.partition(b"\r\n\r\n")
-    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    length = next(
+        (
+            int(line[15:])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        ),
+        0,
+    )
     while len(body) < length:
         body += connection.recv(65536)
     return head[9:10] == b"2"

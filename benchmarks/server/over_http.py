@@ -47,14 +47,38 @@ def measure(quick: bool) -> list[Figure]:
     return [
         Figure("raw, in process", "us", 1e6 * middle(raw_s)),
         Figure("processor time of the server, a batch of 500", "us", 1e6 * middle(cpu_s)),
-        Figure("the same by raw", "x", middle(c / r for c, r in zip(cpu_s, raw_s, strict=True)), goal=CPU_GOAL),
         Figure(
-            "requests by those of a server that answers 204", "x", middle(shares), goal=SHARE_GOAL, more_is_better=True
+            "the same by raw",
+            "x",
+            middle(c / r for c, r in zip(cpu_s, raw_s, strict=True)),
+            goal=CPU_GOAL,
         ),
-        Figure("samples a second, 500 a batch", "/s", middle(large_per_s), goal=LARGE_GOAL, more_is_better=True),
-        Figure("samples a second, 16 a batch", "/s", middle(small_per_s), goal=SMALL_GOAL, more_is_better=True),
         Figure(
-            "p99 of a saturated server, 500 a batch", "ms", 1e3 * middle(slowest), note=f"{CLIENTS} clients at once"
+            "requests by those of a server that answers 204",
+            "x",
+            middle(shares),
+            goal=SHARE_GOAL,
+            more_is_better=True,
+        ),
+        Figure(
+            "samples a second, 500 a batch",
+            "/s",
+            middle(large_per_s),
+            goal=LARGE_GOAL,
+            more_is_better=True,
+        ),
+        Figure(
+            "samples a second, 16 a batch",
+            "/s",
+            middle(small_per_s),
+            goal=SMALL_GOAL,
+            more_is_better=True,
+        ),
+        Figure(
+            "p99 of a saturated server, 500 a batch",
+            "ms",
+            1e3 * middle(slowest),
+            note=f"{CLIENTS} clients at once",
         ),
     ]
 
@@ -63,7 +87,8 @@ def clients(number: int, count: int, rows: int, *, every_s: float = 0.0) -> list
     """Agents with a run each, that send `count` batches of `rows` samples. All have the same samples: they cost the same."""
     same = bodies(count, rows)
     return [
-        Client(f"/api/v1/runs/run-{index}/batches", same, every_s, every_s * index / number) for index in range(number)
+        Client(f"/api/v1/runs/run-{index}/batches", same, every_s, every_s * index / number)
+        for index in range(number)
     ]
 
 
@@ -71,10 +96,14 @@ def clients(number: int, count: int, rows: int, *, every_s: float = 0.0) -> list
 def fresh_server(those: Sequence[Client]) -> Iterator[Server]:
     """Ours, over a fresh database that knows the clients' runs, warmed up."""
     with fresh_database() as database:
-        enter_runs(database, ["warm", *(client.path.split("/")[4] for client in those)], time.time())
+        enter_runs(
+            database, ["warm", *(client.path.split("/")[4] for client in those)], time.time()
+        )
         database.close()
         with running_server(database.url, "--workers", str(PROCESSES)) as server:
-            warm = [Client("/api/v1/runs/warm/batches", bodies(5, 16)) for _ in range(4 * PROCESSES)]
+            warm = [
+                Client("/api/v1/runs/warm/batches", bodies(5, 16)) for _ in range(4 * PROCESSES)
+            ]
             post_all(server.url, warm)
             yield server
 

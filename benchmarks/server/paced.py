@@ -20,7 +20,13 @@ def measure(quick: bool) -> list[Figure]:
         middle, slow = quantile(answers.seconds, 0.5), quantile(answers.seconds, 0.99)
         note = f"p99.9 {1e3 * quantile(answers.seconds, 0.999):.1f}, worst {1e3 * max(answers.seconds):.1f}; {PROCESSES} web processes"
         found += [
-            Figure(f"a batch of {rows} samples, from when it was due", "ms", 1e3 * middle, p99=1e3 * slow, note=note),
+            Figure(
+                f"a batch of {rows} samples, from when it was due",
+                "ms",
+                1e3 * middle,
+                p99=1e3 * slow,
+                note=note,
+            ),
             Figure("p99 by p50", "x", slow / middle, goal=SPREAD_GOAL),
         ]
     return found

@@ -34,17 +34,29 @@ MLFLOW_VALUES = 1000
 
 def measure(quick: bool) -> list[Figure]:
     ours = _ours(4 if quick else 100)
-    found = [Figure("memagent, 500 samples a request", "/s", ours, note=f"{PROCESSES} web processes")]
-    for name, goal, values_per_s in (("mlflow", MLFLOW_GOAL, _mlflow), ("trackio", TRACKIO_GOAL, _trackio)):
+    found = [
+        Figure("memagent, 500 samples a request", "/s", ours, note=f"{PROCESSES} web processes")
+    ]
+    for name, goal, values_per_s in (
+        ("mlflow", MLFLOW_GOAL, _mlflow),
+        ("trackio", TRACKIO_GOAL, _trackio),
+    ):
         python = os.environ.get(f"BENCHMARK_{name.upper()}", sys.executable)
         version = _version(python, name)
         if version is None:
-            missing = f"not installed: pip install {name}, here or where BENCHMARK_{name.upper()} says"
-            found += [Figure(f"{name} server", "/s", note=missing), Figure(f"memagent by {name}", "x", note=missing)]
+            missing = (
+                f"not installed: pip install {name}, here or where BENCHMARK_{name.upper()} says"
+            )
+            found += [
+                Figure(f"{name} server", "/s", note=missing),
+                Figure(f"memagent by {name}", "x", note=missing),
+            ]
             continue
         theirs = values_per_s(python, 2 if quick else 20)
         found.append(Figure(f"{name} server", "/s", theirs, note=f"{name} {version}"))
-        found.append(Figure(f"memagent by {name}", "x", ours / theirs, goal=goal, more_is_better=True))
+        found.append(
+            Figure(f"memagent by {name}", "x", ours / theirs, goal=goal, more_is_better=True)
+        )
     return found
 
 
@@ -57,11 +69,27 @@ def _ours(count: int) -> float:
 def _mlflow(python: str, count: int) -> float:
     with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
         port = _free_port()
-        command = [python, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
-        command += ["--artifacts-destination", folder, "--port", str(port), "--workers", str(PROCESSES)]
+        command = [
+            python,
+            "-m",
+            "mlflow",
+            "server",
+            "--backend-store-uri",
+            f"sqlite:///{folder}/mlflow.db",
+        ]
+        command += [
+            "--artifacts-destination",
+            folder,
+            "--port",
+            str(port),
+            "--workers",
+            str(PROCESSES),
+        ]
         with _serving(command, port) as server:
             runs = [_create_run(server.url) for _ in range(CLIENTS)]
-            answers = _posted(server.url, "/api/2.0/mlflow/runs/log-batch", [_batches(run, count) for run in runs])
+            answers = _posted(
+                server.url, "/api/2.0/mlflow/runs/log-batch", [_batches(run, count) for run in runs]
+            )
             return answers.per_s * MLFLOW_VALUES
 
 
@@ -71,7 +99,11 @@ def _trackio(python: str, count: int) -> float:
     start = "import sys; from trackio.cli import main; sys.argv = ['trackio', 'show']; main()"
     with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
         port = _free_port()
-        environ = {"TRACKIO_DIR": folder, "TRACKIO_WRITE_TOKEN": token, "GRADIO_SERVER_PORT": str(port)}
+        environ = {
+            "TRACKIO_DIR": folder,
+            "TRACKIO_WRITE_TOKEN": token,
+            "GRADIO_SERVER_PORT": str(port),
+        }
         environ |= {
             "GRADIO_NUM_PORTS": "1",
             "GRADIO_ANALYTICS_ENABLED": "False",
@@ -107,7 +139,9 @@ def _logs(run: str, count: int, rows: int) -> list[bytes]:
 
 
 def _create_run(url: str) -> str:
-    answer = urllib3.request("POST", f"{url}/api/2.0/mlflow/runs/create", json={"experiment_id": "0"}, timeout=60.0)
+    answer = urllib3.request(
+        "POST", f"{url}/api/2.0/mlflow/runs/create", json={"experiment_id": "0"}, timeout=60.0
+    )
     run_id: str = answer.json()["run"]["info"]["run_id"]
     return run_id
 
@@ -119,7 +153,12 @@ def _batches(run_id: str, count: int) -> list[bytes]:
             {
                 "run_id": run_id,
                 "metrics": [
-                    {"key": name, "value": 1e9 + step, "timestamp": 1_700_000_000_000 + step, "step": step}
+                    {
+                        "key": name,
+                        "value": 1e9 + step,
+                        "timestamp": 1_700_000_000_000 + step,
+                        "step": step,
+                    }
                     for step in range(number * samples, (number + 1) * samples)
                     for name in ("step", "time_s", *COUNTERS)
                 ],
@@ -139,7 +178,9 @@ def _posted(
 
 
 @contextmanager
-def _serving(command: list[str], port: int, environ: dict[str, str] | None = None) -> Iterator[Server]:
+def _serving(
+    command: list[str], port: int, environ: dict[str, str] | None = None
+) -> Iterator[Server]:
     """A server that says nothing of its own: it is ready when it answers."""
     shell = ["sh", "-c", f'echo http://127.0.0.1:{port}; exec "$@" >/dev/null 2>&1', "sh", *command]
     with running(shell, environ or {}) as server:

@@ -25,7 +25,11 @@ def start(rank: int) -> RunStart:
     """What the rank's agent says first."""
     device = Device(id=DEVICE, kind="cuda", name="GPU", limit_bytes=LIMIT_BYTES)
     return RunStart(
-        run_id=run_of(rank), project="benchmark", rank=rank % RANKS_A_RUN, world_size=RANKS_A_RUN, devices=[device]
+        run_id=run_of(rank),
+        project="benchmark",
+        rank=rank % RANKS_A_RUN,
+        world_size=RANKS_A_RUN,
+        devices=[device],
     )
 
 

@@ -54,12 +54,17 @@ def measure(quick: bool) -> list[Figure]:
         _fill_list(database, runs)
         wide = _wide(database, steps)
         with running_server(database.url) as server, _asking(server.url) as ask:
-            charts = [*_charts(ask, wide, steps, requests), *_spent(server, ask, wide, steps, requests)]
+            charts = [
+                *_charts(ask, wide, steps, requests),
+                *_spent(server, ask, wide, steps, requests),
+            ]
             lists = _lists(ask, runs, requests)
         return [*charts, *lists, _old(database, requests)]
 
 
-def _charts(ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, requests: int) -> list[Figure]:
+def _charts(
+    ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, requests: int
+) -> list[Figure]:
     whole, long = _chart("long"), _chart("longer")
     one, ten, rows, ratios, lengths = [], [], [], [], []
     for number in range(requests):
@@ -69,7 +74,9 @@ def _charts(ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, r
         if number < max(3, requests // 10):
             rows.append(_timed(_of_wide_rows, wide, steps))
             ratios.append(one[-1] / rows[-1])
-            ask(whole)  # reading a million rows has emptied every cache, and charts are not asked for after that
+            ask(
+                whole
+            )  # reading a million rows has emptied every cache, and charts are not asked for after that
     zoomed = [
         from_samples(f"{width:,} of them, zoomed", "ms", _times(ask, _chart("long", steps // 3 + 7, width), requests), scale=1e3)
         for width in (steps // 5, steps // 50, steps // 500)
@@ -125,7 +132,9 @@ def _old(database: Database, requests: int) -> Figure:
         with database.read() as session:
             assert find_old(session, Limits(1e9, 1e9), sizes=False) == []
 
-    return from_samples("runs with something to let go of", "ms", [_timed(ask) for _ in range(requests)], scale=1e3)
+    return from_samples(
+        "runs with something to let go of", "ms", [_timed(ask) for _ in range(requests)], scale=1e3
+    )
 
 
 # -- filling -----------------------------------------------------------------------------------------------------------
@@ -137,7 +146,9 @@ def _fill(database: Database, steps: int) -> None:
     for seq, first in enumerate(range(0, steps, ROWS)):
         packed = pack(columns(first, min(ROWS, steps - first)))
         with database.write() as session:
-            add_batch(session, "long", Batch(seq=seq, chunks=[Chunk(stream=DEVICE, packed=packed)]), 1e9)
+            add_batch(
+                session, "long", Batch(seq=seq, chunks=[Chunk(stream=DEVICE, packed=packed)]), 1e9
+            )
     with database.write() as session:
         finish_run(session, "long", Finish(status="completed", finished_at=2e9), 2e9)
     finish(database, "long")
@@ -148,21 +159,34 @@ def _repeat(database: Database, steps: int, times: int) -> None:
     enter_runs(database, ["longer"], 1e9)
     packed = pack(columns(0, 1))
     with database.write() as session:
-        add_batch(session, "longer", Batch(seq=0, chunks=[Chunk(stream=DEVICE, packed=packed)]), 1e9)
+        add_batch(
+            session, "longer", Batch(seq=0, chunks=[Chunk(stream=DEVICE, packed=packed)]), 1e9
+        )
         finish_run(session, "longer", Finish(status="completed", finished_at=2e9), 2e9)
     with database.write() as session:
         stream_id = session.scalars(select(Stream.id).where(Stream.run_id == "long")).one()
         other_id = session.scalars(select(Stream.id).where(Stream.run_id == "longer")).one()
-        once, levels = Levels(session, "long", stream_id).read(0), Levels(session, "longer", other_id)
+        once, levels = (
+            Levels(session, "long", stream_id).read(0),
+            Levels(session, "longer", other_id),
+        )
         for number in range(times):
             levels.extend(_later(once, number * steps))
         levels.save(session)
-        last = {"samples": times * steps, "compacted_seq": times * steps - 1, "rolled_seq": times * steps - 1}
-        session.execute(update(Stream).where(Stream.id == other_id).values(**last, is_compacted=True))
+        last = {
+            "samples": times * steps,
+            "compacted_seq": times * steps - 1,
+            "rolled_seq": times * steps - 1,
+        }
+        session.execute(
+            update(Stream).where(Stream.id == other_id).values(**last, is_compacted=True)
+        )
 
 
 def _later(found: Buckets, steps: int) -> Buckets:
-    return Buckets(found.seqs + steps, found.rows, {**found.stats, "step": found.stats["step"] + steps})
+    return Buckets(
+        found.seqs + steps, found.rows, {**found.stats, "step": found.stats["step"] + steps}
+    )
 
 
 def _fill_list(database: Database, runs: int) -> None:
@@ -226,7 +250,11 @@ def _chart(run_id: str, first: int | None = None, width: int = 0) -> str:
 
 def _cursor(number: int) -> str:
     """Of the page that ends with that run: see `run_list`."""
-    return base64.urlsafe_b64encode(json.dumps([1e9 + number, f"run-{number}"]).encode()).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(json.dumps([1e9 + number, f"run-{number}"]).encode())
+        .decode()
+        .rstrip("=")
+    )
 
 
 def _times(ask: Callable[[str], bytes], path: str, requests: int) -> list[float]:

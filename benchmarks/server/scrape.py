@@ -42,7 +42,9 @@ def measure(quick: bool) -> list[Figure]:
             text = generate_openmetrics(read)
             small.append(_timed(lambda text=text: gzip.compress(text, GZIP_LEVEL)))
     return [
-        from_samples("text", "ms", whole, scale=1e3, goal=GOAL_MS, note=f"{text.count(b'run_id='):,} series"),
+        from_samples(
+            "text", "ms", whole, scale=1e3, goal=GOAL_MS, note=f"{text.count(b'run_id='):,} series"
+        ),
         from_samples("OpenMetrics", "ms", openmetrics, scale=1e3, goal=GOAL_MS),
         from_samples(f"gzip level {GZIP_LEVEL}", "ms", small, scale=1e3),
         from_samples("prometheus-client's writer alone", "ms", theirs, scale=1e3),

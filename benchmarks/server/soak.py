@@ -39,7 +39,11 @@ def soak(minutes: float, ranks: int) -> dict[str, list[tuple[float, float]]]:
             while time.monotonic() - began < 60 * minutes:
                 _round(server, number, ranks)
                 number += 1
-                print({role: round(points[-1][1]) for role, points in read.items()}, file=sys.stderr, flush=True)
+                print(
+                    {role: round(points[-1][1]) for role, points in read.items()},
+                    file=sys.stderr,
+                    flush=True,
+                )
             stop.set()
             watching.join()
     return read
@@ -51,7 +55,9 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     middle = sum(at for at, _ in late) / len(late)
     mean = sum(size for _, size in late) / len(late)
     spread = sum((at - middle) ** 2 for at, _ in late)
-    return 3600 * sum((at - middle) * (size - mean) for at, size in late) / spread if spread else 0.0
+    return (
+        3600 * sum((at - middle) * (size - mean) for at, size in late) / spread if spread else 0.0
+    )
 
 
 def _round(server: Server, number: int, ranks: int) -> None:
@@ -62,19 +68,27 @@ def _round(server: Server, number: int, ranks: int) -> None:
         message = start(rank)
         run_id = f"{message.run_id}-{number}"
         renamed = RunStart(
-            run_id=run_id, project="soak", rank=message.rank, world_size=RANKS_A_RUN, devices=message.devices
+            run_id=run_id,
+            project="soak",
+            rank=message.rank,
+            world_size=RANKS_A_RUN,
+            devices=message.devices,
         )
         _post(pool, f"{server.url}/api/v1/runs", encode(renamed))
         bodies = [
             body(rank, flush, flush * ROWS, ROWS, began_at - ROUND_S / STEP_S) for flush in range(int(ROUND_S / EVERY_S))
         ]  # fmt: skip
-        clients.append(Client(f"/api/v1/runs/{run_id}/batches", bodies, EVERY_S, EVERY_S * rank / ranks))
+        clients.append(
+            Client(f"/api/v1/runs/{run_id}/batches", bodies, EVERY_S, EVERY_S * rank / ranks)
+        )
     post_all(server.url, clients)
     for path in ("/metrics", "/", "/api/v1/runs?limit=50", "/api/v1/alerts"):
         pool.request("GET", server.url + path)
     for rank in range(ranks):
         finish = Finish(status="completed", step=ROWS, rank=rank % RANKS_A_RUN)
-        _post(pool, f"{server.url}/api/v1/runs/{start(rank).run_id}-{number}/finish", encode(finish))
+        _post(
+            pool, f"{server.url}/api/v1/runs/{start(rank).run_id}-{number}/finish", encode(finish)
+        )
 
 
 def _post(pool: urllib3.PoolManager, url: str, content: bytes) -> None:
@@ -83,11 +97,19 @@ def _post(pool: urllib3.PoolManager, url: str, content: bytes) -> None:
         raise RuntimeError(f"{url} answered {answer.status}: {answer.data[:200]!r}")
 
 
-def _watch(server: Server, began: float, read: dict[str, list[tuple[float, float]]], stop: threading.Event) -> None:
+def _watch(
+    server: Server, began: float, read: dict[str, list[tuple[float, float]]], stop: threading.Event
+) -> None:
     while not stop.wait(EVERY_S):
         for process in server.process.children(recursive=True):
             command = process.cmdline()
-            role = "worker" if "worker" in command else "web" if "multiprocessing.spawn" in " ".join(command) else ""
+            role = (
+                "worker"
+                if "worker" in command
+                else "web"
+                if "multiprocessing.spawn" in " ".join(command)
+                else ""
+            )
             if role:
                 size = process.memory_info().rss / MIB
                 read.setdefault(role, []).append((time.monotonic() - began, size))
@@ -101,7 +123,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     given = parser.parse_args()
     for role, points in sorted(soak(given.minutes, given.ranks).items()):
-        print(f"{role}: {points[0][1]:.0f} MiB at first, {points[-1][1]:.0f} at last, {slope(points):+.1f} MiB an hour")
+        print(
+            f"{role}: {points[0][1]:.0f} MiB at first, {points[-1][1]:.0f} at last, {slope(points):+.1f} MiB an hour"
+        )
 
 
 if __name__ == "__main__":

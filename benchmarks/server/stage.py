@@ -41,11 +41,16 @@ class Server:
 
     def cpu_s(self) -> float:
         """Processor time of all its processes so far."""
-        return sum(_cpu_s(process) for process in [self.process, *self.process.children(recursive=True)])
+        return sum(
+            _cpu_s(process) for process in [self.process, *self.process.children(recursive=True)]
+        )
 
     def resident_bytes(self) -> int:
         """Resident memory of all its processes now."""
-        return sum(process.memory_info().rss for process in [self.process, *self.process.children(recursive=True)])
+        return sum(
+            process.memory_info().rss
+            for process in [self.process, *self.process.children(recursive=True)]
+        )
 
 
 @contextmanager
@@ -54,7 +59,16 @@ def running_server(
 ) -> Iterator[Server]:
     """`memagent serve ARGUMENTS` over a database, without the background worker unless asked for."""
     role = () if worker else ("--role", "web")
-    command = [sys.executable, "-m", "memagent", "serve", "--listen", "127.0.0.1:0", *role, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "memagent",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        *role,
+        *arguments,
+    ]
     with running(command, {"MEMAGENT_DATABASE_URL": database_url, **(environ or {})}) as server:
         yield server
 
@@ -65,12 +79,20 @@ def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
 
     Its log goes to a file, as it would in service; the end of it is shown where something goes wrong.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+    }
     with (
-        tempfile.TemporaryDirectory(prefix="memagent-benchmark-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="memagent-benchmark-", ignore_cleanup_errors=True
+        ) as folder,
         Path(folder, "log").open("w+b") as log,
     ):
-        environ = {"MEMAGENT_SECRET_KEY": "a secret for benchmarks only", "TMPDIR": folder, **environ}
+        environ = {
+            "MEMAGENT_SECRET_KEY": "a secret for benchmarks only",
+            "TMPDIR": folder,
+            **environ,
+        }
         process = subprocess.Popen(
             command, env={**inherited, **environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             text=True, start_new_session=True,
@@ -79,7 +101,9 @@ def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
             assert process.stdout is not None
             line = next((line for line in process.stdout if "http://" in line), None)
             if line is None:
-                raise RuntimeError(f"{Path(command[0]).name} ended with {process.wait()} before it was ready")
+                raise RuntimeError(
+                    f"{Path(command[0]).name} ended with {process.wait()} before it was ready"
+                )
             yield Server(line[line.index("http://") :].strip(), psutil.Process(process.pid))
         except BaseException:
             log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_SHOWN_BYTES))

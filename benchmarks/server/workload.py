@@ -12,7 +12,9 @@ from memagent_server.store.engine import Database
 from memagent_server.store.runs import start_run
 
 DEVICE = "GPU-benchmark"
-COUNTERS = [field.name for field in FIELDS if field.kind == "int" and field.name.endswith("_bytes")][:18]
+COUNTERS = [
+    field.name for field in FIELDS if field.kind == "int" and field.name.endswith("_bytes")
+][:18]
 """With `step` and `time_s` a sample has 20 columns: 160 bytes unpacked."""
 
 
@@ -21,7 +23,9 @@ def columns(first_step: int, rows: int, *, seed: int = 0) -> dict[str, list[Valu
     source = random.Random(f"{seed} {first_step}")
     found: dict[str, list[Value]] = {
         "step": list(range(first_step, first_step + rows)),
-        "time_s": [1.7e9 + 0.5 * (first_step + row) + source.random() * 0.01 for row in range(rows)],
+        "time_s": [
+            1.7e9 + 0.5 * (first_step + row) + source.random() * 0.01 for row in range(rows)
+        ],
     }
     for number, name in enumerate(COUNTERS, start=1):
         found[name] = [number * 10**9 + source.randrange(10**7) for _ in range(rows)]

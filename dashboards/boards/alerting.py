@@ -25,7 +25,12 @@ _OF_THE_API = ("folderUID", "orgID", "ruleGroup")
 def provisioning(rules_file: Path) -> dict[str, Any]:
     """A provisioning file. Recorded series are written out, for Grafana records nothing here."""
     read = yaml.safe_load(rules_file.read_text())["groups"]
-    recorded = {rule["record"]: rule["expr"] for group in read for rule in group["rules"] if "record" in rule}
+    recorded = {
+        rule["record"]: rule["expr"]
+        for group in read
+        for rule in group["rules"]
+        if "record" in rule
+    }
     groups = [
         {"orgId": 1, "name": group["name"], "folder": FOLDER, "interval": EVERY, "rules": rules}
         for group in read
@@ -48,7 +53,12 @@ def _rule(rule: dict[str, Any], recorded: dict[str, str]) -> dict[str, Any]:
         .no_data_state("OK")
         .exec_err_state("Error")
         .labels(rule["labels"])
-        .annotations({name: text.replace("$value", "$values.A.Value") for name, text in rule["annotations"].items()})
+        .annotations(
+            {
+                name: text.replace("$value", "$values.A.Value")
+                for name, text in rule["annotations"].items()
+            }
+        )
     )
     return {name: value for name, value in json_of(made.build()).items() if name not in _OF_THE_API}
 

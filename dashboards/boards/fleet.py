@@ -55,4 +55,9 @@ ROWS = (
 )  # fmt: skip
 
 
-BOARD = Board("memagent-fleet", "memagent / Fleet", "Who is near the limit, and who will run out of memory.", ROWS)
+BOARD = Board(
+    "memagent-fleet",
+    "memagent / Fleet",
+    "Who is near the limit, and who will run out of memory.",
+    ROWS,
+)

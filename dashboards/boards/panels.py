@@ -16,7 +16,14 @@ with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", DeprecationWarning
     )  # the SDK prefers dashboards of version 2, which Grafana 11 cannot read
-    from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
+    from grafana_foundation_sdk.builders import (
+        common,
+        dashboard,
+        prometheus,
+        stat,
+        table,
+        timeseries,
+    )
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as common_types
 from grafana_foundation_sdk.models import dashboard as types
@@ -79,7 +86,9 @@ def build(board: Board) -> types.Dashboard:
         .refresh("10s")
         .time("now-1h", "now")
         .tooltip(types.DashboardCursorSync.CROSSHAIR)
-        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(
+            dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+        )
         .with_variable(
             dashboard.TextBoxVariable("memagent")
             .label("memagent")
@@ -129,7 +138,13 @@ def query_variable(name: str, label: str, query: str, *, multi: bool = False) ->
 
 def _annotations(board: Board) -> Any:
     """Warnings and deaths, as the server writes them to Grafana where it knows one."""
-    target = dashboard.AnnotationTarget().limit(200).match_any(False).tags(list(board.annotated_by)).type("tags")
+    target = (
+        dashboard.AnnotationTarget()
+        .limit(200)
+        .match_any(False)
+        .tags(list(board.annotated_by))
+        .type("tags")
+    )
     return (
         dashboard.AnnotationQuery()
         .name("Alerts and deaths")
@@ -173,7 +188,13 @@ def _panel(panel: Panel) -> Any:
 
 
 def _query(panel: Panel, ref_id: str, expression: str, legend: str) -> Any:
-    made = prometheus.Dataquery().ref_id(ref_id).datasource(DATASOURCE).expr(expression).legend_format(legend)
+    made = (
+        prometheus.Dataquery()
+        .ref_id(ref_id)
+        .datasource(DATASOURCE)
+        .expr(expression)
+        .legend_format(legend)
+    )
     if panel.kind == "timeseries":
         return made.range().format(prometheus_types.PromQueryFormat.TIME_SERIES)
     is_table = panel.kind == "table"
@@ -229,15 +250,26 @@ def _table(panel: Panel) -> Any:
             types.DataTransformerConfig(
                 id_val="organize",
                 options={
-                    "excludeByName": {"Time": True, "__name__": True, "instance": True, "job": True},
+                    "excludeByName": {
+                        "Time": True,
+                        "__name__": True,
+                        "instance": True,
+                        "job": True,
+                    },
                     "indexByName": {name: index for index, name in enumerate(shown)},
                     "renameByName": {"Value": panel.value, "run_id": "run"},
                 },
             )
         )
     )
-    cell = {"type": "gauge", "mode": "basic"} if panel.unit == "percentunit" else {"type": "color-text"}
-    made = made.override_by_name(panel.value, [_property("custom.cellOptions", cell), _property("custom.width", 260)])
+    cell = (
+        {"type": "gauge", "mode": "basic"}
+        if panel.unit == "percentunit"
+        else {"type": "color-text"}
+    )
+    made = made.override_by_name(
+        panel.value, [_property("custom.cellOptions", cell), _property("custom.width", 260)]
+    )
     if "run_id" not in panel.columns:
         return made
     links = [

@@ -56,7 +56,9 @@ BOARD = Board(
     variables=(
         query_variable("project", "Project", "label_values(memagent_run_info, project)"),
         query_variable("run", "Run", 'label_values(memagent_run_info{project="$project"}, run_id)'),
-        query_variable("rank", "Rank", 'label_values(memagent_step{run_id="$run"}, rank)', multi=True),
+        query_variable(
+            "rank", "Rank", 'label_values(memagent_step{run_id="$run"}, rank)', multi=True
+        ),
     ),
     annotated_by=("memagent", "run:$run"),
 )

@@ -45,5 +45,8 @@ ROWS = (
 )  # fmt: skip
 
 BOARD = Board(
-    "memagent-server", "memagent / Alerts & server health", "What fires, who was told, and how the server is.", ROWS
+    "memagent-server",
+    "memagent / Alerts & server health",
+    "What fires, who was told, and how the server is.",
+    ROWS,
 )

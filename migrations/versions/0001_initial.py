@@ -36,12 +36,21 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("runs", schema=None) as batch_op:
         batch_op.create_index("ix_runs_created", ["created_at", "id"], unique=False)
-        batch_op.create_index("ix_runs_project_created", ["project", "created_at", "id"], unique=False)
-        batch_op.create_index("ix_runs_status_created", ["status", "created_at", "id"], unique=False)
+        batch_op.create_index(
+            "ix_runs_project_created", ["project", "created_at", "id"], unique=False
+        )
+        batch_op.create_index(
+            "ix_runs_status_created", ["status", "created_at", "id"], unique=False
+        )
 
     op.create_table(
         "tokens",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("name", sa.String(length=200), nullable=False),
         sa.Column("scope", sa.String(length=20), nullable=False),
         sa.Column("hash", sa.String(length=64), nullable=False),
@@ -75,7 +84,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "events",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.String(length=64), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
         sa.Column("attempt", sa.BigInteger(), nullable=False),
@@ -91,7 +105,12 @@ def upgrade() -> None:
 
     op.create_table(
         "predictions",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.String(length=64), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
         sa.Column("device", sa.String(length=200), nullable=False),
@@ -128,7 +147,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "streams",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.String(length=64), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
         sa.Column("attempt", sa.BigInteger(), nullable=False),
@@ -147,11 +171,18 @@ def upgrade() -> None:
         sa.Column("latest", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("run_id", "rank", "attempt", "device", name="uq_streams_run_rank_attempt_device"),
+        sa.UniqueConstraint(
+            "run_id", "rank", "attempt", "device", name="uq_streams_run_rank_attempt_device"
+        ),
     )
     op.create_table(
         "alerts",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.String(length=64), nullable=False),
         sa.Column("stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("rule", sa.String(length=40), nullable=False),
@@ -176,7 +207,9 @@ def upgrade() -> None:
 
     op.create_table(
         "chunks",
-        sa.Column("stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column(
+            "stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
         sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("first_step", sa.BigInteger(), nullable=False),
         sa.Column("last_step", sa.BigInteger(), nullable=False),
@@ -193,9 +226,16 @@ def upgrade() -> None:
 
     op.create_table(
         "forecasts",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.String(length=64), nullable=False),
-        sa.Column("stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column(
+            "stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
         sa.Column("at", sa.Float(precision=53), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("level", sa.String(length=20), nullable=False),
@@ -219,7 +259,12 @@ def upgrade() -> None:
 
     op.create_table(
         "transitions",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("alert_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("at", sa.Float(precision=53), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
@@ -236,9 +281,16 @@ def upgrade() -> None:
 
     op.create_table(
         "notifications",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("alert_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("transition_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column(
+            "transition_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
         sa.Column("channel", sa.String(length=40), nullable=False),
         sa.Column("dedup_key", sa.String(length=200), nullable=False),
         sa.Column("state", sa.String(length=20), nullable=False),

@@ -13,7 +13,9 @@ depends_on = None
 
 def upgrade() -> None:
     with op.batch_alter_table("ranks", schema=None) as batch_op:
-        batch_op.add_column(sa.Column("is_replayed", sa.Boolean(), nullable=False, server_default=sa.false()))
+        batch_op.add_column(
+            sa.Column("is_replayed", sa.Boolean(), nullable=False, server_default=sa.false())
+        )
 
 
 def downgrade() -> None:

@@ -29,7 +29,9 @@ def upgrade() -> None:
     for key, low, high in connection.execute(bounds).all():
         if low is not None and high is not None:
             connection.execute(
-                _predictions.update().where(_predictions.c.id == key).values(intervals={"allocated": [low, high]})
+                _predictions.update()
+                .where(_predictions.c.id == key)
+                .values(intervals={"allocated": [low, high]})
             )
     with op.batch_alter_table("predictions", schema=None) as batch_op:
         batch_op.drop_column("low_bytes")
@@ -59,10 +61,14 @@ def downgrade() -> None:
         batch_op.add_column(sa.Column("low_bytes", sa.BigInteger(), nullable=True))
         batch_op.add_column(sa.Column("high_bytes", sa.BigInteger(), nullable=True))
     connection = op.get_bind()
-    for key, intervals in connection.execute(sa.select(_predictions.c.id, _predictions.c.intervals)).all():
+    for key, intervals in connection.execute(
+        sa.select(_predictions.c.id, _predictions.c.intervals)
+    ).all():
         if bounds := (intervals or {}).get("allocated"):
             connection.execute(
-                _predictions.update().where(_predictions.c.id == key).values(low_bytes=bounds[0], high_bytes=bounds[1])
+                _predictions.update()
+                .where(_predictions.c.id == key)
+                .values(low_bytes=bounds[0], high_bytes=bounds[1])
             )
     with op.batch_alter_table("predictions", schema=None) as batch_op:
         for name in ("terms", "phases", "intervals", "peak_device_bytes"):

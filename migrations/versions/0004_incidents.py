@@ -93,7 +93,9 @@ def _fold_what_is_there() -> None:
     op.execute("UPDATE alerts SET incident_id = id")
     op.execute("UPDATE notifications SET incident_id = alert_id")
     if not is_sqlite:
-        op.execute("SELECT setval(pg_get_serial_sequence('incidents', 'id'), (SELECT max(id) FROM incidents))")
+        op.execute(
+            "SELECT setval(pg_get_serial_sequence('incidents', 'id'), (SELECT max(id) FROM incidents))"
+        )
 
 
 def downgrade() -> None:

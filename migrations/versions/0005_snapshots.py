@@ -14,7 +14,12 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "snapshots",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.String(64), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
         sa.Column("attempt", sa.BigInteger(), nullable=False),
@@ -30,7 +35,9 @@ def upgrade() -> None:
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"),
+        sa.UniqueConstraint(
+            "run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"
+        ),
     )
 
 

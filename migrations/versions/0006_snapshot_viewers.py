@@ -13,7 +13,9 @@ depends_on = None
 
 def upgrade() -> None:
     with op.batch_alter_table("snapshots") as table:
-        table.add_column(sa.Column("has_viewer", sa.Boolean(), nullable=False, server_default=sa.false()))
+        table.add_column(
+            sa.Column("has_viewer", sa.Boolean(), nullable=False, server_default=sa.false())
+        )
         table.add_column(sa.Column("viewer", sa.LargeBinary(), nullable=True))
 
 

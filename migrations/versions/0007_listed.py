@@ -10,7 +10,10 @@ down_revision = "0006"
 branch_labels = None
 depends_on = None
 
-_OLD = {"ix_runs_created": ["created_at", "id"], "ix_runs_project_created": ["project", "created_at", "id"]}
+_OLD = {
+    "ix_runs_created": ["created_at", "id"],
+    "ix_runs_project_created": ["project", "created_at", "id"],
+}
 _NEW = {
     "ix_runs_archived_created": ["is_archived", "created_at", "id"],
     "ix_runs_archived_project": ["is_archived", "project", "created_at", "id"],
@@ -28,8 +31,12 @@ def upgrade() -> None:
     # Column by column: a table that SQLite makes anew in a batch takes its children along.
     for name in _OLD:
         op.drop_index(name, "runs")
-    op.add_column("runs", sa.Column("are_tags_edited", sa.Boolean(), nullable=False, server_default="0"))
-    op.add_column("runs", sa.Column("is_archived", sa.Boolean(), nullable=False, server_default="0"))
+    op.add_column(
+        "runs", sa.Column("are_tags_edited", sa.Boolean(), nullable=False, server_default="0")
+    )
+    op.add_column(
+        "runs", sa.Column("is_archived", sa.Boolean(), nullable=False, server_default="0")
+    )
     op.add_column("runs", sa.Column("peak_ratio", sa.Float(53), nullable=False, server_default="0"))
     for name, columns in _NEW.items():
         op.create_index(name, "runs", columns, unique=False)
@@ -60,7 +67,9 @@ def downgrade() -> None:
 
 def _fill() -> None:
     """What runs from before would have had. Their sparklines begin with their next samples."""
-    op.execute(f"INSERT INTO run_tags (run_id, tag, created_at) {_TAGS[op.get_bind().dialect.name]}")
+    op.execute(
+        f"INSERT INTO run_tags (run_id, tag, created_at) {_TAGS[op.get_bind().dialect.name]}"
+    )
     op.execute(
         "UPDATE runs SET peak_ratio = coalesce((SELECT max(1.0 * streams.peak_bytes / streams.limit_bytes) FROM streams "
         "WHERE streams.run_id = runs.id AND streams.limit_bytes > 0), 0)"

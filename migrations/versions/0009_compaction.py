@@ -41,9 +41,16 @@ def upgrade() -> None:
         "(SELECT sum(c.rows) FROM chunks_before c WHERE c.stream_id = watches.stream_id AND c.seq <= watches.seq), 0) - 1"
     )
     op.drop_table("chunks_before")
-    op.add_column("streams", sa.Column("compacted_seq", sa.BigInteger(), server_default="-1", nullable=False))
-    op.add_column("streams", sa.Column("rolled_seq", sa.BigInteger(), server_default="-1", nullable=False))
-    op.add_column("streams", sa.Column("is_compacted", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.add_column(
+        "streams", sa.Column("compacted_seq", sa.BigInteger(), server_default="-1", nullable=False)
+    )
+    op.add_column(
+        "streams", sa.Column("rolled_seq", sa.BigInteger(), server_default="-1", nullable=False)
+    )
+    op.add_column(
+        "streams",
+        sa.Column("is_compacted", sa.Boolean(), server_default=sa.false(), nullable=False),
+    )
     op.create_index(
         "ix_streams_uncompacted",
         "streams",
@@ -51,10 +58,20 @@ def upgrade() -> None:
         sqlite_where=sa.text("is_compacted = 0"),
         postgresql_where=sa.text("NOT is_compacted"),
     )
-    op.add_column("runs", sa.Column("keeps", sa.String(20), server_default="samples", nullable=False))
-    op.create_index("ix_runs_archived_project_status", "runs", ["is_archived", "project", "status", "created_at", "id"])
+    op.add_column(
+        "runs", sa.Column("keeps", sa.String(20), server_default="samples", nullable=False)
+    )
     op.create_index(
-        "ix_runs_keeps", "runs", ["keeps", "finished_at"], sqlite_where=_KEEPS_MORE, postgresql_where=_KEEPS_MORE
+        "ix_runs_archived_project_status",
+        "runs",
+        ["is_archived", "project", "status", "created_at", "id"],
+    )
+    op.create_index(
+        "ix_runs_keeps",
+        "runs",
+        ["keeps", "finished_at"],
+        sqlite_where=_KEEPS_MORE,
+        postgresql_where=_KEEPS_MORE,
     )
 
 
@@ -68,7 +85,9 @@ def downgrade() -> None:
     op.execute("ALTER TABLE chunks RENAME TO chunks_cut")
     op.create_table(
         "chunks",
-        sa.Column("stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column(
+            "stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
         *(column for column in _chunk_columns() if column.name not in ("stream_id", "run_id")),
         sa.ForeignKeyConstraint(["stream_id"], ["streams.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("stream_id", "seq"),
@@ -85,9 +104,14 @@ def downgrade() -> None:
 def _number_chunks(bind: sa.Connection, stream: dict[str, object]) -> None:
     """Give a stream's chunks their numbers back, as they were packed before; what only rollups know comes as chunks without samples."""
     rows = {row["seq"]: row for row in _rolled_up(bind, stream)}
-    kept = bind.execute(sa.text("SELECT seq FROM chunks_cut WHERE run_id = :run_id AND stream_id = :stream_id"), stream)
+    kept = bind.execute(
+        sa.text("SELECT seq FROM chunks_cut WHERE run_id = :run_id AND stream_id = :stream_id"),
+        stream,
+    )
     places = sorted({*rows, *kept.scalars()})
-    one = sa.text("SELECT * FROM chunks_cut WHERE run_id = :run_id AND stream_id = :stream_id AND seq = :seq")
+    one = sa.text(
+        "SELECT * FROM chunks_cut WHERE run_id = :run_id AND stream_id = :stream_id AND seq = :seq"
+    )
     for number, place in enumerate(places):
         found = bind.execute(one, {**stream, "seq": place}).mappings().first()
         row = rows[place] if found is None else _unsealed(found)
@@ -99,7 +123,11 @@ def _number_chunks(bind: sa.Connection, stream: dict[str, object]) -> None:
             {**row, **stream, "seq": number},
         )
     mark = bind.scalar(sa.text("SELECT seq FROM watches WHERE stream_id = :stream_id"), stream)
-    numbers = {**stream, "mark": sum(place <= (mark or 0) for place in places) - 1, "chunks": len(places)}
+    numbers = {
+        **stream,
+        "mark": sum(place <= (mark or 0) for place in places) - 1,
+        "chunks": len(places),
+    }
     bind.execute(sa.text("UPDATE watches SET seq = :mark WHERE stream_id = :stream_id"), numbers)
     bind.execute(sa.text("UPDATE streams SET chunks = :chunks WHERE id = :stream_id"), numbers)
 
@@ -170,7 +198,9 @@ def _create_bulk(name: str, *columns: sa.Column[object], keys: list[str]) -> Non
         postgresql_partition_by="HASH (run_id)" if is_partitioned else None,
     )
     if has_citus:
-        op.execute(sa.text("SELECT create_distributed_table(:name, 'run_id')").bindparams(name=name))
+        op.execute(
+            sa.text("SELECT create_distributed_table(:name, 'run_id')").bindparams(name=name)
+        )
     for number in range(PARTITIONS if is_partitioned else 0):
         op.execute(
             f"CREATE TABLE {name}_{number:02d} PARTITION OF {name} "

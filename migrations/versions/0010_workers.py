@@ -37,13 +37,17 @@ def upgrade() -> None:
     op.bulk_insert(shards, [{"shard": shard, "worker_id": None} for shard in range(_SHARDS)])
     op.create_table(
         "recollections",
-        sa.Column("stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column(
+            "stream_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
         sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("state", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["stream_id"], ["streams.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("stream_id"),
     )
-    op.create_index("ix_runs_died", "runs", ["last_seen_at"], sqlite_where=_DIED, postgresql_where=_DIED)
+    op.create_index(
+        "ix_runs_died", "runs", ["last_seen_at"], sqlite_where=_DIED, postgresql_where=_DIED
+    )
 
 
 def downgrade() -> None:

@@ -10,7 +10,15 @@ from flask.sessions import NullSession, SessionInterface
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from memagent_server import ingest, metrics, web
-from memagent_server.http import api_route, auth, csrf, login_throttle, problems, rate_limits, request_logging
+from memagent_server.http import (
+    api_route,
+    auth,
+    csrf,
+    login_throttle,
+    problems,
+    rate_limits,
+    request_logging,
+)
 from memagent_server.http.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -23,7 +31,9 @@ def create_app(
 ) -> Flask:
     """An application over `database`, by default the one that the settings name; its schema must be current."""
     app = Flask("memagent_server", static_folder=None, template_folder=None)
-    app.extensions[EXTENSION] = Context(settings, database or Database(settings.database_url), clock)
+    app.extensions[EXTENSION] = Context(
+        settings, database or Database(settings.database_url), clock
+    )
     app.secret_key = settings.secret_key
     app.session_interface = _NoSessions()
     request_logging.install(app)

@@ -94,7 +94,9 @@ class Settings:
         return tuple(value for value in found if value)
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ, *, listen: str | None = None) -> Settings:
+    def from_environ(
+        cls, environ: Mapping[str, str] = os.environ, *, listen: str | None = None
+    ) -> Settings:
         """Settings from MEMAGENT_ variables. Raises SettingError that names the one at fault."""
         given = read_settings(SERVER_SETTINGS, environ)
         host, port = parse_listen(listen or given.get("MEMAGENT_LISTEN", DEFAULT_LISTEN))
@@ -105,11 +107,16 @@ class Settings:
             secret_key=given.get("MEMAGENT_SECRET_KEY") or _kept_secret_key(data_dir(environ)),
             host=host,
             port=port,
-            public_url=_url("MEMAGENT_PUBLIC_URL", given) or f"http://{_bracketed(shown_host)}:{port}",
+            public_url=_url("MEMAGENT_PUBLIC_URL", given)
+            or f"http://{_bracketed(shown_host)}:{port}",
             admin_token=_token("MEMAGENT_ADMIN_TOKEN", given),
-            retention_days=_days("MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")),
+            retention_days=_days(
+                "MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")
+            ),
             rollup_days=_days("MEMAGENT_ROLLUP_DAYS", given.get("MEMAGENT_ROLLUP_DAYS", "365")),
-            metrics_streams=_count("MEMAGENT_METRICS_STREAMS", given.get("MEMAGENT_METRICS_STREAMS", "2000")),
+            metrics_streams=_count(
+                "MEMAGENT_METRICS_STREAMS", given.get("MEMAGENT_METRICS_STREAMS", "2000")
+            ),
             slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", given),
             slack_bot_token=given.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=given.get("MEMAGENT_SLACK_CHANNEL"),
@@ -170,7 +177,10 @@ def _with_hosts_apart(rest: str) -> str:
     if "," not in hosts:
         return rest
     path, _, query = tail.partition("?")
-    named = (f"host={host if re.search(r':[0-9]+$', host) else f'{host}:5432'}" for host in hosts.split(","))
+    named = (
+        f"host={host if re.search(r':[0-9]+$', host) else f'{host}:5432'}"
+        for host in hosts.split(",")
+    )
     return f"{account}{at}/{path}?{'&'.join([*named, *filter(None, [query])])}"
 
 
@@ -184,7 +194,9 @@ def _kept_secret_key(folder: Path) -> str:
         except FileExistsError:
             pass
         except OSError as error:
-            raise SettingError(f"no secret key can be kept in {folder} ({error}): set MEMAGENT_SECRET_KEY") from error
+            raise SettingError(
+                f"no secret key can be kept in {folder} ({error}): set MEMAGENT_SECRET_KEY"
+            ) from error
     return path.read_text().strip()
 
 
@@ -203,7 +215,11 @@ def _check_companions(given: Mapping[str, str]) -> None:
     """Settings that are of no use alone."""
     for name, needed, what in (
         ("MEMAGENT_SLACK_BOT_TOKEN", "MEMAGENT_SLACK_CHANNEL", "the id of the channel to post to"),
-        ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_TO", "the addresses to write to, separated by commas"),
+        (
+            "MEMAGENT_SMTP_URL",
+            "MEMAGENT_EMAIL_TO",
+            "the addresses to write to, separated by commas",
+        ),
         ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_FROM", "the address to write from"),
     ):
         if given.get(name) and not given.get(needed):
@@ -221,18 +237,27 @@ def _token(name: str, given: Mapping[str, str]) -> str | None:
     return value
 
 
-def _url(name: str, given: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")) -> str | None:
+def _url(
+    name: str, given: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")
+) -> str | None:
     """An address without a slash at its end. Raises SettingError, which does not show it: it may be a secret."""
     value = given.get(name)
     if value is None:
         return None
     try:
         parts = urlsplit(value)
-        is_good = parts.scheme in schemes and bool(parts.hostname) and not re.search(r"\s", value) and parts.port != 0
+        is_good = (
+            parts.scheme in schemes
+            and bool(parts.hostname)
+            and not re.search(r"\s", value)
+            and parts.port != 0
+        )
     except ValueError:
         is_good = False
     if not is_good:
-        raise SettingError(f"{name} must be an {' or '.join(f'{scheme}://' for scheme in schemes)} address")
+        raise SettingError(
+            f"{name} must be an {' or '.join(f'{scheme}://' for scheme in schemes)} address"
+        )
     return value.rstrip("/")
 
 
@@ -243,7 +268,9 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
     return value == "1"
 
 
-def _choice(name: str, given: Mapping[str, str], options: tuple[str, ...], *, default: str | None = None) -> str:
+def _choice(
+    name: str, given: Mapping[str, str], options: tuple[str, ...], *, default: str | None = None
+) -> str:
     """One of the options, by default the first. Raises SettingError."""
     value = given.get(name, default or options[0]).lower()
     if value not in options:
@@ -254,7 +281,9 @@ def _choice(name: str, given: Mapping[str, str], options: tuple[str, ...], *, de
 def _proxies(name: str, given: Mapping[str, str]) -> int:
     value = given.get(name, "0")
     if not re.fullmatch(r"[0-9]", value):
-        raise SettingError(f"{name} is {value!r}: write how many reverse proxies stand in front of the server, 0 to 9")
+        raise SettingError(
+            f"{name} is {value!r}: write how many reverse proxies stand in front of the server, 0 to 9"
+        )
     return int(value)
 
 

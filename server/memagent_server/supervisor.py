@@ -66,7 +66,12 @@ def wsgi_app() -> Flask:
 
 
 def serve(
-    settings: Settings, *, workers: int, with_worker: bool, say: Callable[[str], None], parent_pid: int | None = None
+    settings: Settings,
+    *,
+    workers: int,
+    with_worker: bool,
+    say: Callable[[str], None],
+    parent_pid: int | None = None,
 ) -> int:
     """Serve until a signal says stop, or until the parent is gone where one is given; returns the exit status.
 
@@ -128,7 +133,9 @@ def check_port(settings: Settings) -> None:
         with _listening_socket(settings.host, settings.port):
             pass
     except OSError as error:
-        why = "the port is taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        why = (
+            "the port is taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        )
         raise ServeError(
             f"cannot listen on {settings.host}:{settings.port}: {why}; choose another with --listen HOST:PORT"
         ) from error
@@ -163,7 +170,9 @@ class WorkerProcess:
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._process = self._start()
-        self._thread = threading.Thread(target=self._watch, name="memagent-worker-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, name="memagent-worker-watch", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -176,7 +185,16 @@ class WorkerProcess:
             self._thread.join()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "memagent", "serve", "--role", "worker", "--parent", str(os.getpid())]
+        command = [
+            sys.executable,
+            "-m",
+            "memagent",
+            "serve",
+            "--role",
+            "worker",
+            "--parent",
+            str(os.getpid()),
+        ]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - our own program
 
     def _watch(self) -> None:
@@ -188,7 +206,9 @@ class WorkerProcess:
             delay_s = min(2 * delay_s, MOST_RESTART_DELAY_S) if is_crash_loop else RESTART_DELAY_S
             if self._stopping.is_set():
                 return
-            _log.error("the worker ended with status %s; starting it again in %.0f s", status, delay_s)
+            _log.error(
+                "the worker ended with status %s; starting it again in %.0f s", status, delay_s
+            )
             if self._stopping.wait(delay_s):
                 return
             self._process = self._start()
@@ -205,7 +225,9 @@ def _folder_for_counts() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            os.environ[self_metrics.FOLDER] = str(stack.enter_context(temp_dirs.folder("memagent-counts-")))
+            os.environ[self_metrics.FOLDER] = str(
+                stack.enter_context(temp_dirs.folder("memagent-counts-"))
+            )
         except OSError as error:
             _log.warning("no folder for counters: each process's own are shown (%s)", error)
         try:
@@ -244,7 +266,9 @@ def _run_granian(settings: Settings, workers: int) -> int:
 
 def _announce(settings: Settings, stopping: threading.Event, say: Callable[[str], None]) -> None:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
-    address = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    address = (
+        f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    )
     until = time.monotonic() + READY_TIMEOUT_S
     with urllib3.PoolManager(retries=False) as pool:
         while not stopping.is_set() and time.monotonic() < until:

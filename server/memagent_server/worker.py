@@ -19,15 +19,15 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from memagent_server.alerts.evaluator import Evaluator
-from memagent_server.alerts.sharding import BEAT_S, LeasedShare
-from memagent_server.alerts.share import Everything, LostShare, Share
+from memagent_server.alerts.sharding import BEAT_S, LeasedShards
+from memagent_server.alerts.share import AllShards, LostShards, Share
 from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, NotSetUp
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.db_errors import reason_of, trouble_of
 from memagent_server.store.engine import Database
-from memagent_server.store.maintenance import Upkeep
+from memagent_server.store.maintenance import Maintenance
 from memagent_server.store.models import Run
 from memagent_server.store.outbox import Route
 from memagent_server.store.runs import lose_contact
@@ -65,13 +65,13 @@ class Worker:
     ) -> None:
         found = channels(settings)
         self._database, self._settings, self._lost_after_s = database, settings, lost_after_s
-        self._clock, self._steady, self._share = clock, steady, share or Everything()
+        self._clock, self._steady, self._share = clock, steady, share or AllShards()
         self._evaluator = Evaluator(database, tuple(found), self._share)
         self.dispatchers = (
             *(self._dispatcher(Route(name), channel) for name, channel in found.items()),
             self._dispatcher(Route(None, apart_from=tuple(found)), NotSetUp()),
         )
-        self.upkeep = Upkeep(database, settings.retention_days, settings.rollup_days, clock)
+        self.upkeep = Maintenance(database, settings.retention_days, settings.rollup_days, clock)
         self._listened_at = steady()
         self._heard: dict[str, tuple[float, float]] = {}
         """Of each running run: when it was last seen, and since when that has been so by the steady clock."""
@@ -105,19 +105,25 @@ class Worker:
     def _dispatcher(self, route: Route, channel: Channel) -> Dispatcher:
         settings = self._settings
         least = settings.notify_severities.get(route.channel or "", SEVERITIES[0])
-        return Dispatcher(self._database, route, channel, settings.public_url, self._clock, least_severity=least)
+        return Dispatcher(
+            self._database, route, channel, settings.public_url, self._clock, least_severity=least
+        )
 
     def _find_lost(self, now: float) -> bool:
         """Give up the runs that have not been heard of for too long, if they could have been heard."""
         silent = self._silent()
         for run_id in silent:
-            with suppress(LostShare), self._database.write() as session:
+            with suppress(LostShards), self._database.write() as session:
                 self._share.confirm(session, (run_id,))
                 seen_at = self._heard[run_id][0]
-                still = select(Run.id).where(Run.id == run_id, Run.status == "running", Run.last_seen_at == seen_at)
+                still = select(Run.id).where(
+                    Run.id == run_id, Run.status == "running", Run.last_seen_at == seen_at
+                )
                 if session.scalar(still) is not None:
                     lose_contact(session, run_id, now)
-                    log.warning("run %s has not been heard of for %.0f s", run_id, self._lost_after_s)
+                    log.warning(
+                        "run %s has not been heard of for %.0f s", run_id, self._lost_after_s
+                    )
         return bool(silent)
 
     def _silent(self) -> list[str]:
@@ -126,25 +132,41 @@ class Worker:
         if steady - self._listened_at > DEAF_AFTER_S:
             self._heard.clear()
         with self._database.read() as session:
-            found = session.execute(select(Run.id, Run.last_seen_at).where(Run.status == "running")).all()
+            found = session.execute(
+                select(Run.id, Run.last_seen_at).where(Run.status == "running")
+            ).all()
         before, self._heard = self._heard, {}
         for run_id, seen_at in found:
             if self._share.holds(run_id):
                 known = before.get(run_id)
-                self._heard[run_id] = known if known is not None and known[0] == seen_at else (seen_at, steady)
-        return [run_id for run_id, (_, since) in self._heard.items() if steady - since >= self._lost_after_s]
+                self._heard[run_id] = (
+                    known if known is not None and known[0] == seen_at else (seen_at, steady)
+                )
+        return [
+            run_id
+            for run_id, (_, since) in self._heard.items()
+            if steady - since >= self._lost_after_s
+        ]
 
 
 def run_worker(settings: Settings, stop: threading.Event) -> None:
     """Work until `stop` is set, beside any number of other workers on the same database. One that is away is waited for."""
     database = Database(settings.database_url)
-    share = LeasedShare(database, time.time, time.monotonic)
+    share = LeasedShards(database, time.time, time.monotonic)
     worker = Worker(database, settings, share=share)
-    threads = [_thread("lease", share.beat, stop, lambda _did, _took_s: BEAT_S, after_failure_s=BEAT_S)]
+    threads = [
+        _thread("lease", share.beat, stop, lambda _did, _took_s: BEAT_S, after_failure_s=BEAT_S)
+    ]
     for dispatcher in worker.dispatchers:
         send = partial(worker.send_one, dispatcher)
-        threads.append(_thread(f"notify-{dispatcher.name}", send, stop, lambda did, _took_s: 0.0 if did else IDLE_S))
-    threads.append(_thread("upkeep", worker.keep_small, stop, lambda did, _took_s: 0.0 if did else IDLE_S))
+        threads.append(
+            _thread(
+                f"notify-{dispatcher.name}", send, stop, lambda did, _took_s: 0.0 if did else IDLE_S
+            )
+        )
+    threads.append(
+        _thread("upkeep", worker.keep_small, stop, lambda did, _took_s: 0.0 if did else IDLE_S)
+    )
     _repeat(worker.evaluate, stop, lambda _did, took_s: min(max(IDLE_S, took_s), MOST_PAUSE_S))
     for thread in threads:
         thread.join(15.0)
@@ -164,7 +186,11 @@ def _thread(
 
 
 def _repeat(
-    turn: Callable[[], object], stop: threading.Event, pause: Pause, *, after_failure_s: float | None = None
+    turn: Callable[[], object],
+    stop: threading.Event,
+    pause: Pause,
+    *,
+    after_failure_s: float | None = None,
 ) -> None:
     while not stop.is_set():
         began = time.monotonic()
@@ -181,6 +207,8 @@ def _tell(error: Exception, wait_s: float) -> None:
     trouble = trouble_of(error)
     if isinstance(error, SQLAlchemyError) and trouble is not None:
         what, why = trouble.what, reason_of(error)
-        log.error("the worker waits: the database %s (%s); it tries again in %.0f s", what, why, wait_s)
+        log.error(
+            "the worker waits: the database %s (%s); it tries again in %.0f s", what, why, wait_s
+        )
     else:
         log.error("the worker's turn failed; it goes on in %.0f s", wait_s, exc_info=error)

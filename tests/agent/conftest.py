@@ -12,7 +12,14 @@ import pytest
 from memagent.delivery.run_file import read_frames
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
-from memagent.wire.messages import Batch, Event, Finish, PredictionMessage, RunStart, SnapshotMessage
+from memagent.wire.messages import (
+    Batch,
+    Event,
+    Finish,
+    PredictionMessage,
+    RunStart,
+    SnapshotMessage,
+)
 
 
 @dataclass
@@ -27,10 +34,17 @@ class Recording:
 
     def columns(self, stream: str = "host") -> dict[str, list]:
         """All samples of a stream, in order; a column that a chunk lacks is None there."""
-        chunks = [unpack(chunk.packed) for batch in self.batches for chunk in batch.chunks if chunk.stream == stream]
+        chunks = [
+            unpack(chunk.packed)
+            for batch in self.batches
+            for chunk in batch.chunks
+            if chunk.stream == stream
+        ]
         names = dict.fromkeys(name for chunk in chunks for name in chunk)
         return {
-            name: [value for chunk in chunks for value in chunk.get(name, [None] * len(chunk["step"]))]
+            name: [
+                value for chunk in chunks for value in chunk.get(name, [None] * len(chunk["step"]))
+            ]
             for name in names
         }
 

@@ -13,7 +13,7 @@ import torch
 
 import memagent
 from memagent.errors import SettingError
-from memagent.null_run import DisabledRun
+from memagent.null_run import NullRun
 from memagent.run import Run
 
 
@@ -26,7 +26,10 @@ def test_every_optimizer_step_leaves_one_sample_and_attach_one_at_step_zero(trai
     assert columns["step"] == list(range(26)) and run.step == 25
     assert all(used > 2**20 for used in columns["allocated_bytes"])
     assert all(
-        peak >= used for peak, used in zip(columns["peak_allocated_bytes"], columns["allocated_bytes"], strict=True)
+        peak >= used
+        for peak, used in zip(
+            columns["peak_allocated_bytes"], columns["allocated_bytes"], strict=True
+        )
     )
     assert columns["input_size"] == [None] + [32 * 64] * 25
     assert recording().finish.status == "completed" and recording().finish.step == 25
@@ -35,14 +38,22 @@ def test_every_optimizer_step_leaves_one_sample_and_attach_one_at_step_zero(trai
 def test_the_record_says_who_what_and_where(training, recording):
     model, optimizer, step = training
     with memagent.attach(
-        model, optimizer, project="p", name="n", tags=["a"], config={"lr": 1, "api_key": "x"}, total_steps=9
+        model,
+        optimizer,
+        project="p",
+        name="n",
+        tags=["a"],
+        config={"lr": 1, "api_key": "x"},
+        total_steps=9,
     ):
         step()
     start = recording().start
     assert (start.project, start.name, start.tags, start.total_steps) == ("p", "n", ["a"], 9)
     assert start.config == {"lr": 1, "api_key": "***"}
     assert start.environment["torch"] == torch.__version__ and start.environment["command"]
-    assert [device.kind for device in start.devices][-1] == "host" and start.devices[-1].limit_bytes > 2**20
+    assert [device.kind for device in start.devices][-1] == "host" and start.devices[
+        -1
+    ].limit_bytes > 2**20
 
 
 def test_components_are_exact_once_the_optimizer_has_its_state(training, recording):
@@ -174,7 +185,10 @@ def test_scalars_are_recorded_at_their_step(training, recording):
     columns = recording().columns("scalars")
     assert columns["step"] == [1, 2, 3, 99]
     assert columns["lr"] == [0.1] * 3 + [None] and columns["cache_bytes"][0] == 1.5
-    assert all(isinstance(loss, float) for loss in columns["loss"][:3]) and columns["final"][3] != columns["final"][3]
+    assert (
+        all(isinstance(loss, float) for loss in columns["loss"][:3])
+        and columns["final"][3] != columns["final"][3]
+    )
 
 
 def test_a_bad_scalar_is_named_and_the_others_are_kept(training, recording):
@@ -210,7 +224,11 @@ def test_disabled_leaves_nothing_behind(training, clean_settings, monkeypatch):
 
 
 def test_disabled_offers_all_that_a_run_does():
-    assert {name for name in dir(Run) if name[0] != "_"} - set(dir(DisabledRun)) == {"abandon", "announce", "retire"}
+    assert {name for name in dir(Run) if name[0] != "_"} - set(dir(NullRun)) == {
+        "abandon",
+        "announce",
+        "retire",
+    }
 
 
 def test_a_watched_model_can_be_copied_and_saved(training, recording):
@@ -313,12 +331,16 @@ def test_numbers_and_tags_of_other_types_become_what_the_server_takes(training, 
 def test_text_that_is_no_unicode_is_recorded_as_far_as_it_goes(training, recording, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "caf\udce9.csv"])
     model, optimizer, _ = training
-    memagent.attach(model, optimizer, config={"data": "caf\udce9"}).finish("failed", error="caf\udce9")
+    memagent.attach(model, optimizer, config={"data": "caf\udce9"}).finish(
+        "failed", error="caf\udce9"
+    )
     assert recording().start.config == {"data": "caf?"} and recording().finish.error == "caf?"
 
 
 @pytest.mark.parametrize("name", ["eval!", "x" * 200])
-def test_a_name_that_is_none_of_a_phase_is_told_and_the_script_goes_on(training, recording, monkeypatch, capsys, name):
+def test_a_name_that_is_none_of_a_phase_is_told_and_the_script_goes_on(
+    training, recording, monkeypatch, capsys, name
+):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
@@ -330,12 +352,17 @@ def test_a_name_that_is_none_of_a_phase_is_told_and_the_script_goes_on(training,
     assert recording().columns()["step"] == [0, 1, 2, 3]
 
 
-def test_a_status_that_is_none_ends_the_run_as_failed_and_says_why(training, recording, monkeypatch, capsys):
+def test_a_status_that_is_none_ends_the_run_as_failed_and_says_why(
+    training, recording, monkeypatch, capsys
+):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, _ = training
     memagent.attach(model, optimizer).finish("crashed")
     assert "use completed, failed, oom" in capsys.readouterr().err
-    assert (recording().finish.status, recording().finish.error) == ("failed", "finished with the status 'crashed'")
+    assert (recording().finish.status, recording().finish.error) == (
+        "failed",
+        "finished with the status 'crashed'",
+    )
 
 
 def test_finish_inside_a_signals_handler_during_finish_waits_for_nobody(training, recording):
@@ -381,7 +408,9 @@ def test_the_innermost_phase_that_an_error_left_is_where_it_happened(training, r
 
 def test_gradients_that_another_thread_may_be_writing_are_not_looked_at(recording):
     def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
+        )
         return model, torch.optim.AdamW(model.parameters())
 
     def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -404,7 +433,9 @@ def test_gradients_that_another_thread_may_be_writing_are_not_looked_at(recordin
     assert columns["gradients_bytes"][-1] is None and columns["parameters_bytes"][-1] > 0
 
 
-def test_the_gradients_of_an_optimizer_that_has_not_stepped_yet_are_not_looked_at(training, recording):
+def test_the_gradients_of_an_optimizer_that_has_not_stepped_yet_are_not_looked_at(
+    training, recording
+):
     model, optimizer, step = training
     other = torch.nn.Linear(64, 64)
     other(torch.randn(1, 64)).sum().backward()

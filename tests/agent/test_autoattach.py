@@ -25,7 +25,9 @@ def auto():
 
 
 def net(size=8):
-    return torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 1))
+    return torch.nn.Sequential(
+        torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 1)
+    )
 
 
 def train(model, optimizer, steps=1):
@@ -67,7 +69,9 @@ def test_a_gan_is_counted_by_its_first_optimizer_and_measured_whole(auto, record
 
 def test_a_critic_that_steps_five_times_as_often_does_not_take_over(auto):
     generator, critic = net(), net()
-    generate, criticise = (torch.optim.SGD(model.parameters(), lr=0.01) for model in (generator, critic))
+    generate, criticise = (
+        torch.optim.SGD(model.parameters(), lr=0.01) for model in (generator, critic)
+    )
     train(generator, generate)
     for _ in range(10):
         train(critic, criticise, 5)
@@ -120,7 +124,9 @@ def test_optimizers_for_throw_away_copies_are_not_looked_up_for_ever(auto, monke
 
     looks = []
     find = autoattach.find_models
-    monkeypatch.setattr(autoattach, "find_models", lambda optimizers: looks.append(1) or find(optimizers))
+    monkeypatch.setattr(
+        autoattach, "find_models", lambda optimizers: looks.append(1) or find(optimizers)
+    )
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept = []

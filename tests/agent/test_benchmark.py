@@ -39,7 +39,9 @@ def test_it_prints_every_row_and_writes_the_same_as_json(tmp_path):
     done = run_benchmark("--quick", "--json", str(out))
     assert done.returncode == 0, done.stderr
     written = json.loads(out.read_text())
-    sections = {title: {row["name"]: row for row in rows} for title, rows in written["sections"].items()}
+    sections = {
+        title: {row["name"]: row for row in rows} for title, rows in written["sections"].items()
+    }
     empty, small, ten_ms, wide, peers, once = sections.values()
     assert set(empty) == set(small) == ROWS
     assert set(ten_ms) == set(wide) > ROWS and "slowdown, end to end (paired)" in ten_ms
@@ -51,7 +53,11 @@ def test_it_prints_every_row_and_writes_the_same_as_json(tmp_path):
     for name, row in peers.items():
         assert (row["value"] is None) == (installed_version(PEERS[name].package) is None)
         assert (row["value"] is None) == ("not installed" in row["note"])
-    assert all(row["value"] > 0 for row in small.values() if "less" not in row["name"] and "beyond" not in row["name"])
+    assert all(
+        row["value"] > 0
+        for row in small.values()
+        if "less" not in row["name"] and "beyond" not in row["name"]
+    )
     assert written["quick"] is True and written["machine"]["torch"]
 
 
@@ -83,7 +89,12 @@ def test_the_interval_holds_the_median_and_narrows_with_more_samples():
 
 def test_the_table_shows_figures_goals_and_reasons():
     text = table(
-        {"one": [Figure("cost", "us", 9.12345, 8.0, 11.0, goal=10.0), Figure("other", "us", note="not installed")]}
+        {
+            "one": [
+                Figure("cost", "us", 9.12345, 8.0, 11.0, goal=10.0),
+                Figure("other", "us", note="not installed"),
+            ]
+        }
     )
     lines = text.splitlines()
     assert lines[1] == "-- one"

@@ -40,7 +40,11 @@ def test_bash_completes_verbs_actions_options_and_choices(script, line, has, lac
         _memagent; printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     answer = subprocess.run(
-        ["bash", "--norc", "-c", script("bash") + ask], capture_output=True, text=True, check=True, timeout=30
+        ["bash", "--norc", "-c", script("bash") + ask],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     found = set(answer.stdout.split())
     assert has <= found and not lacks & found
@@ -52,7 +56,10 @@ def test_fish_knows_every_verb_and_what_options_are_for(script):
     for verb, what in VERBS.items():
         assert sum(f"__fish_use_subcommand -a {verb} -d" in line for line in lines) == 1, what
     (status,) = [line for line in lines if "from runs'" in line and "-l status" in line]
-    assert "-x -a 'running completed failed oom lost_contact'" in status and "only runs with this status" in status
+    assert (
+        "-x -a 'running completed failed oom lost_contact'" in status
+        and "only runs with this status" in status
+    )
     assert any("the server\\'s" in line for line in lines)
 
 
@@ -66,4 +73,6 @@ def test_the_shell_itself_reads_the_script(script, shell, tmp_path):
 
 def test_zsh_reads_bashs(script):
     text = script("zsh")
-    assert text.startswith("#compdef memagent\n") and "bashcompinit" in text and script("bash") in text
+    assert (
+        text.startswith("#compdef memagent\n") and "bashcompinit" in text and script("bash") in text
+    )

@@ -8,7 +8,11 @@ from memagent.cli import VERBS, main, parser_of
 
 QUIET = ("run", "serve", "export", "completion")
 """Verbs that print no data, or print it as what it is: a script's output, a log, CSV, a shell script."""
-ACTIONS = {"token": ("create x", "list"), "notify": ("list", "test all"), "dashboards": ("push", "export .")}
+ACTIONS = {
+    "token": ("create x", "list"),
+    "notify": ("list", "test all"),
+    "dashboards": ("push", "export ."),
+}
 NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
 
 
@@ -36,11 +40,15 @@ NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
         ("serve --listen here", 2, "127.0.0.1:8420"),
     ],
 )
-def test_an_error_is_one_line_that_says_what_to_do(command, status, words, tmp_path, monkeypatch, capsys):
+def test_an_error_is_one_line_that_says_what_to_do(
+    command, status, words, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MEMAGENT_DATABASE_URL", f"sqlite:///{tmp_path / 'memagent.db'}")
     monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
-    monkeypatch.setenv("MEMAGENT_LISTEN", "127.0.0.1:8420")  # `serve` sets it: back with it afterwards
+    monkeypatch.setenv(
+        "MEMAGENT_LISTEN", "127.0.0.1:8420"
+    )  # `serve` sets it: back with it afterwards
     assert main(command.split()) == status
     said = capsys.readouterr()
     (line,) = said.err.splitlines()

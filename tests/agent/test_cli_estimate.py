@@ -71,7 +71,10 @@ def test_a_model_by_name_is_a_table_with_bars_levels_and_a_verdict(estimate):
     assert (status, err) == (0, "")
     assert out.startswith("gpt2-xl, batch 4, on 24GiB (1.56 billion parameters)\n")
     assert "5.80 GiB" in lines["parameters"] and "█" in lines["parameters"]
-    assert all(" between " in lines[level] for level in ("tensors' peak", "reserved by torch", "on the device"))
+    assert all(
+        " between " in lines[level]
+        for level in ("tensors' peak", "reserved by torch", "on the device")
+    )
     assert "optimizer" in lines["in each phase"]
     assert "will not fit: needs " in out and " of 24.00 GiB (predicted by formula)" in out
     assert "\033[" not in out
@@ -97,8 +100,13 @@ def test_json_is_the_estimate_with_its_advice(estimate):
 def test_lora_on_quantised_weights(estimate):
     _, out, _ = estimate("--model", "llama-7b", "--lora", "16", "--quantised", "nf4", "--json")
     found = json.loads(out)
-    assert 3.2e9 < found["components"]["parameters"] < 4.5e9 and found["assumptions"]["precision"] == "bf16"
-    _, out, _ = estimate("--model", "gpt2", "--lora", "8", "--json")  # targets by the family's own names
+    assert (
+        3.2e9 < found["components"]["parameters"] < 4.5e9
+        and found["assumptions"]["precision"] == "bf16"
+    )
+    _, out, _ = estimate(
+        "--model", "gpt2", "--lora", "8", "--json"
+    )  # targets by the family's own names
     assert "c_attn" in json.loads(out)["assumptions"]["lora"]
 
 
@@ -138,7 +146,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(estimate):
     _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch", "--json")
     found = json.loads(out)
     fits = [
-        json.loads(estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(size), "--json")[1])["fits"]
+        json.loads(estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(size), "--json")[1])[
+            "fits"
+        ]
         for size in (found["batch"], found["batch"] + 1)
     ]
     assert fits == [True, False] and found["estimate"]["assumptions"]["batch"] == found["batch"]
@@ -153,7 +163,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(estimate):
     assert status == 1 and out.startswith("not even a batch of 1 fits in 1.00 GiB")
 
 
-@pytest.mark.parametrize("asked", [["1,64x128,1024"], ["batch=1,64", "seq=128,1024"], ["seq=128,1024", "batch=1,64"]])
+@pytest.mark.parametrize(
+    "asked", [["1,64x128,1024"], ["batch=1,64", "seq=128,1024"], ["seq=128,1024", "batch=1,64"]]
+)
 def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, asked):
     _, out, _ = estimate("--model", "gpt2", "--gpu", "8GiB", "--sweep", *asked)
     head, short, long, foot = out.splitlines()
@@ -165,12 +177,17 @@ def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, asked):
 
 def test_a_sweep_in_json_has_an_estimate_for_each_cell(estimate):
     _, out, _ = estimate("--model", "gpt2", "--sweep", "batch=1,2", "--json")
-    assert [(row["batch"], row["method"]) for row in json.loads(out)] == [(1, "formula"), (2, "formula")]
+    assert [(row["batch"], row["method"]) for row in json.loads(out)] == [
+        (1, "formula"),
+        (2, "formula"),
+    ]
 
 
 def test_a_sweep_alone_is_over_usual_batches(estimate):
     _, out, _ = estimate("--model", "gpt2", "--seq", "512", "--sweep", "--json")
-    assert [(row["batch"], row["sequence"]) for row in json.loads(out)] == [(size, 512) for size in (1, 2, 4, 8, 16)]
+    assert [(row["batch"], row["sequence"]) for row in json.loads(out)] == [
+        (size, 512) for size in (1, 2, 4, 8, 16)
+    ]
 
 
 def test_a_config_of_hugging_face_is_read_without_its_hub(estimate, config):
@@ -186,7 +203,9 @@ def test_a_config_is_traced_with_the_class_of_the_installed_transformers(estimat
     found = json.loads(out)
     assert status == 0 and found["method"] == "trace" and found["fits"]
     formula = json.loads(
-        estimate("--model", config(SMALL), "--batch", "2", "--dtype", "amp", "--ranks", "2", "--json")[1]
+        estimate(
+            "--model", config(SMALL), "--batch", "2", "--dtype", "amp", "--ranks", "2", "--json"
+        )[1]
     )
     assert formula["method"] == "formula"  # a trace knows nothing of ranks
     assert formula["components"]["parameters"] == found["components"]["parameters"]
@@ -206,7 +225,11 @@ def test_a_config_that_transformers_does_not_know_is_reckoned(estimate, config):
 
 def test_all_advice_has_its_lines_of_code(estimate):
     short = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam")[1]
-    assert "What would save memory" in short and "bitsandbytes" not in short and "--advice shows" in short
+    assert (
+        "What would save memory" in short
+        and "bitsandbytes" not in short
+        and "--advice shows" in short
+    )
     out = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam", "--advice")[1]
     assert "    optimizer = bitsandbytes.optim.Adam8bit(model.parameters(), lr=lr)" in out
 
@@ -242,21 +265,29 @@ def test_a_factorys_screen_names_its_largest_tensors_and_its_advice(estimate, fa
 @traced
 @pytest.mark.long
 def test_a_factorys_largest_batch_is_found_by_tracing(estimate, factory):
-    status, out, _ = estimate("--model", factory, "--input", "64x512", "--gpu", "1GiB", "--max-batch", "--json")
+    status, out, _ = estimate(
+        "--model", factory, "--input", "64x512", "--gpu", "1GiB", "--max-batch", "--json"
+    )
     batch = json.loads(out)["batch"]
     assert status == 0 and batch > 64
 
     def fits(size: int) -> bool:
-        return json.loads(estimate("--model", factory, "--input", f"{size}x512", "--gpu", "1GiB", "--json")[1])["fits"]
+        return json.loads(
+            estimate("--model", factory, "--input", f"{size}x512", "--gpu", "1GiB", "--json")[1]
+        )["fits"]
 
     assert fits(batch) and not fits(batch + batch // 32)
 
 
 @traced
 def test_a_factory_is_swept_over_its_batch(estimate, factory):
-    _, out, _ = estimate("--model", factory, "--input", "64x512", "--sweep", "batch=64,128", "--json")
+    _, out, _ = estimate(
+        "--model", factory, "--input", "64x512", "--sweep", "batch=64,128", "--json"
+    )
     assert [row["batch"] for row in json.loads(out)] == [64, 128]
-    status, _, err = estimate("--model", factory, "--input", "64x512", "--sweep", "batch=64", "seq=3")
+    status, _, err = estimate(
+        "--model", factory, "--input", "64x512", "--sweep", "batch=64", "seq=3"
+    )
     assert status == 2 and "--input" in err
 
 
@@ -269,7 +300,10 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         (["--model", "gpt2", "--max-batch"], "--max-batch needs --gpu"),
         (["--model", "gpt2", "--sweep", "a,b"], "--sweep a,b is not"),
         (["--model", "gpt2", "--sweep", "batch=0"], "--sweep batch=0 is not"),
-        (["--model", "gpt2", "--sweep", "heads=2"], "write it as in --sweep batch=1,2,4 seq=512,1024"),
+        (
+            ["--model", "gpt2", "--sweep", "heads=2"],
+            "write it as in --sweep batch=1,2,4 seq=512,1024",
+        ),
         (["--model", "gpt2", "--input", "8"], "--input is for path.py:factory"),
         (["--model", "gpt2", "--batch", "0"], "batch is 0"),
         (["--model", "gpt2", "--method", "trace"], "is known by its shape only"),
@@ -302,7 +336,9 @@ def test_mistakes_about_a_factory_are_as_clear(estimate, factory, options, words
 
 
 def test_a_trace_does_not_pretend_to_know_what_only_the_formula_does(estimate, config):
-    status, _, err = estimate("--model", config(SMALL), "--method", "trace", "--zero", "3", "--ranks", "8")
+    status, _, err = estimate(
+        "--model", config(SMALL), "--method", "trace", "--zero", "3", "--ranks", "8"
+    )
     assert status == 2 and "--ranks, --zero" in err and "--method formula" in err
 
 

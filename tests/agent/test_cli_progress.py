@@ -27,7 +27,9 @@ def test_it_draws_what_is_done(done, total, line):
 
 
 def test_it_says_how_long_the_rest_takes_once_that_can_be_guessed():
-    assert bar(1, 4, "runs", elapsed_s=30.0).endswith("25%  runs, 90 s left".replace("90 s", "2 min"))
+    assert bar(1, 4, "runs", elapsed_s=30.0).endswith(
+        "25%  runs, 90 s left".replace("90 s", "2 min")
+    )
     assert bar(1, 4, "runs", elapsed_s=1.0).endswith("runs")
 
 
@@ -65,5 +67,7 @@ def test_a_sweep_shows_a_bar_on_a_terminal_and_leaves_nothing_behind():
 
 
 def test_nothing_is_shown_where_stderr_is_no_terminal():
-    process = subprocess.run([sys.executable, "-m", "memagent", *SWEEP], capture_output=True, text=True, timeout=60)
+    process = subprocess.run(
+        [sys.executable, "-m", "memagent", *SWEEP], capture_output=True, text=True, timeout=60
+    )
     assert process.returncode == 0 and process.stderr == ""

@@ -11,7 +11,10 @@ import memagent
 from memagent.cli import main
 
 GIB = 2**30
-LEAK = {"step": list(range(1, 601)), "peak_allocated_bytes": [4 * GIB + 2**25 * step for step in range(1, 601)]}
+LEAK = {
+    "step": list(range(1, 601)),
+    "peak_allocated_bytes": [4 * GIB + 2**25 * step for step in range(1, 601)],
+}
 
 
 @pytest.fixture
@@ -73,9 +76,23 @@ def test_it_replays_one_rank_of_an_export_in_its_newest_attempt(tmp_path, capsys
     path = tmp_path / "export.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["rank", "device", "attempt", "step", "time_s", "allocated_bytes", "limit_bytes", "loss"])
+        writer.writerow(
+            [
+                "rank",
+                "device",
+                "attempt",
+                "step",
+                "time_s",
+                "allocated_bytes",
+                "limit_bytes",
+                "loss",
+            ]
+        )
         for attempt, rank in ((1, 0), (2, 0), (2, 1)):
-            writer.writerows([rank, "GPU-1", attempt, step, step, GIB, (rank + 8) * GIB, ""] for step in (1, 2, 3))
+            writer.writerows(
+                [rank, "GPU-1", attempt, step, step, GIB, (rank + 8) * GIB, ""]
+                for step in (1, 2, 3)
+            )
             writer.writerow([rank, "scalars", attempt, 1, 1.0, "", "", 0.5])
     assert replayed(capsys, path)["samples"] == 3
     assert replayed(capsys, path, "--rank", 1)["devices"][0]["limit_bytes"] == 9 * GIB
@@ -96,7 +113,9 @@ def test_it_replays_one_rank_of_an_export_in_its_newest_attempt(tmp_path, capsys
         ("x.json", '{"columns": {"allocated_bytes": [5]}}', "give --limit"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_line_that_says_what_to_do(tmp_path, capsys, name, content, words):
+def test_what_cannot_be_replayed_is_one_line_that_says_what_to_do(
+    tmp_path, capsys, name, content, words
+):
     if content is not None:
         (tmp_path / name).write_text(content)
     assert main(["replay", str(tmp_path / name)]) == 2

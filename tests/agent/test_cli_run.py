@@ -30,12 +30,29 @@ print("args", sys.argv, __name__)
 def memagent_run(warm_python: WarmPython, tmp_path: Path):
     """Write a script, run it under `memagent run`, return (process, report or None). A `cold` Python has not imported torch."""
 
-    def run(script: str, *options: str, arguments: tuple[str, ...] = (), is_cold: bool = False, **environ: str):
+    def run(
+        script: str,
+        *options: str,
+        arguments: tuple[str, ...] = (),
+        is_cold: bool = False,
+        **environ: str,
+    ):
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
         report = tmp_path / "out" / "report.json"
-        command = ["-m", "memagent", "run", "--report", str(report), *options, str(path), *arguments]
-        process = cold(command) if is_cold else warm_python.run(*command, env={**os.environ, **environ})
+        command = [
+            "-m",
+            "memagent",
+            "run",
+            "--report",
+            str(report),
+            *options,
+            str(path),
+            *arguments,
+        ]
+        process = (
+            cold(command) if is_cold else warm_python.run(*command, env={**os.environ, **environ})
+        )
         return process, json.loads(report.read_text()) if report.exists() else None
 
     return run
@@ -75,8 +92,13 @@ def test_the_outermost_module_is_found(memagent_run):
 
 
 def test_a_script_that_attaches_by_itself_takes_over(memagent_run):
-    own = SCRIPT.replace("for step", "import memagent\nrun = memagent.attach(model, optimizer, name='mine')\nfor step")
-    process, report = memagent_run(own + "\nprint('id', run.id, len(optimizer._optimizer_step_post_hooks))")
+    own = SCRIPT.replace(
+        "for step",
+        "import memagent\nrun = memagent.attach(model, optimizer, name='mine')\nfor step",
+    )
+    process, report = memagent_run(
+        own + "\nprint('id', run.id, len(optimizer._optimizer_step_post_hooks))"
+    )
     assert process.returncode == 0, process.stderr
     assert f"id {report['run_id']} 1" in process.stdout
     assert report["steps"] == 12
@@ -94,16 +116,24 @@ def test_exit_codes_pass_through(memagent_run):
     assert process.returncode == 7 and report["status"] == "failed"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
 def test_a_real_out_of_memory_is_reported_as_such(memagent_run):
-    script = "import resource\nresource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n" + SCRIPT.replace(
-        "    optimizer.step()\n",
-        "    optimizer.step()\n    kept = globals().setdefault('kept', []); kept.append(torch.ones(2**25))\n",
+    script = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n"
+        + SCRIPT.replace(
+            "    optimizer.step()\n",
+            "    optimizer.step()\n    kept = globals().setdefault('kept', []); kept.append(torch.ones(2**25))\n",
+        )
     )
     process, report = memagent_run(script)
     assert process.returncode == 1 and "can't allocate memory" in process.stderr
     assert report["status"] == "oom" and 0 < report["steps"] < 12
-    assert report["peaks"]["host"]["limit_bytes"] == 2**30 and report["peaks"]["host"]["limit_source"] == "RLIMIT_DATA"
+    assert (
+        report["peaks"]["host"]["limit_bytes"] == 2**30
+        and report["peaks"]["host"]["limit_source"] == "RLIMIT_DATA"
+    )
 
 
 def test_a_memory_budget_fails_the_script_that_exceeds_it(memagent_run):

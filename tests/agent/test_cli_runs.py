@@ -16,7 +16,9 @@ from memagent.cli.runs import table
 def two_runs(training):
     """One that completed after three steps, one that failed after one."""
     model, optimizer, step = training
-    with memagent.attach(model, optimizer, run_id="first", name="\033[31mred", project="a", total_steps=3):
+    with memagent.attach(
+        model, optimizer, run_id="first", name="\033[31mred", project="a", total_steps=3
+    ):
         for _ in range(3):
             step()
     with pytest.raises(KeyError), memagent.attach(model, optimizer, run_id="second", project="b"):
@@ -32,7 +34,12 @@ def listed(capsys, *arguments: str) -> list[dict]:
 def test_runs_in_files_are_listed_the_newest_first(two_runs, capsys):
     second, first = listed(capsys)
     assert (second["id"], second["status"], second["step"]) == ("second", "failed", 1)
-    assert (first["id"], first["status"], first["step"], first["total_steps"]) == ("first", "completed", 3, 3)
+    assert (first["id"], first["status"], first["step"], first["total_steps"]) == (
+        "first",
+        "completed",
+        3,
+        3,
+    )
     assert first["limit_bytes"] > first["peak_bytes"] > 2**20
     assert [one["id"] for one in listed(capsys, "--status", "failed")] == ["second"]
     assert [one["id"] for one in listed(capsys, "--project", "a")] == ["first"]
@@ -62,7 +69,9 @@ def test_the_table_fits_the_terminal():
     name = "a name that is rather long for a narrow terminal"
     row = ("k3v9leak", name, "oom", "12", "1.00 / 2.00 GiB", "ok", "8 s ago")
     lines = table([row], 80)
-    assert max(map(len, lines)) <= 80 and "…" in lines[1] and lines[1].startswith("k3v9leak  a name")
+    assert (
+        max(map(len, lines)) <= 80 and "…" in lines[1] and lines[1].startswith("k3v9leak  a name")
+    )
     assert name in table([row], None)[1]
     assert lines[0].index("STATUS") == lines[1].index("oom")
     assert "\033[31moom" in table([row], 200, in_colour=True)[1]

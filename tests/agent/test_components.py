@@ -62,7 +62,9 @@ def test_a_trained_model_is_counted_exactly():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     trained(model, optimizer, torch.randn(4, 10))
     parameters = 4 * (10 * 20 + 20 + 20 + 20)
-    assert measure([model], [optimizer]) == Components(parameters, parameters, parameters, 4 * 20 * 2 + 8)
+    assert measure([model], [optimizer]) == Components(
+        parameters, parameters, parameters, 4 * 20 * 2 + 8
+    )
 
 
 def test_tied_weights_and_views_count_once():
@@ -85,13 +87,18 @@ def test_a_view_counts_the_storage_that_it_keeps_alive():
 
 def test_two_storages_over_one_memory_count_once():
     array = torch.zeros(1000).numpy()
-    assert measure([Holder(a=torch.from_numpy(array), b=torch.from_numpy(array))], []).buffers_bytes == 4000
+    assert (
+        measure([Holder(a=torch.from_numpy(array), b=torch.from_numpy(array))], []).buffers_bytes
+        == 4000
+    )
 
 
 def test_shared_memory_counts_as_any_other():
     weight = nn.Parameter(torch.zeros(1000))
     weight.share_memory_()
-    assert measure([Holder(weight=weight, view=weight.detach()[:10])], []) == Components(4000, 0, 0, 0)
+    assert measure([Holder(weight=weight, view=weight.detach()[:10])], []) == Components(
+        4000, 0, 0, 0
+    )
 
 
 def test_storages_without_memory_count_nothing_and_hide_nothing():
@@ -99,7 +106,11 @@ def test_storages_without_memory_count_nothing_and_hide_nothing():
     freed.untyped_storage().resize_(0)
     other.untyped_storage().resize_(0)
     model = Holder(
-        freed=freed, other=other, meta=torch.zeros(99, device="meta"), empty=torch.zeros(0), held=torch.zeros(7)
+        freed=freed,
+        other=other,
+        meta=torch.zeros(99, device="meta"),
+        empty=torch.zeros(0),
+        held=torch.zeros(7),
     )
     assert by_device([model], []) == {"cpu": Components(0, 0, 0, 28)}
 
@@ -133,7 +144,10 @@ def test_measuring_does_not_make_the_copy_of_a_lazy_copy():
         (lambda t: t.to_sparse(), lambda s: (s._indices(), s._values())),
         (lambda t: t.to_sparse_csr(), lambda s: (s.crow_indices(), s.col_indices(), s.values())),
         (lambda t: t.to_sparse_csc(), lambda s: (s.ccol_indices(), s.row_indices(), s.values())),
-        (lambda t: t.to_sparse_bsr((2, 2)), lambda s: (s.crow_indices(), s.col_indices(), s.values())),
+        (
+            lambda t: t.to_sparse_bsr((2, 2)),
+            lambda s: (s.crow_indices(), s.col_indices(), s.values()),
+        ),
     ],
     ids=["coo", "csr", "csc", "bsr"],
 )
@@ -164,7 +178,9 @@ def test_onednn_tensors_count_their_own_memory():
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_quantised_tensors_count_their_scales():
-    packed = torch.quantize_per_channel(torch.randn(16, 64), torch.ones(16), torch.zeros(16), 0, torch.qint8)
+    packed = torch.quantize_per_channel(
+        torch.randn(16, 64), torch.ones(16), torch.zeros(16), 0, torch.qint8
+    )
     held = packed.q_per_channel_scales(), packed.q_per_channel_zero_points()
     assert measure([Holder(packed=packed)], []).buffers_bytes == 16 * 64 + size(*held)
 
@@ -247,7 +263,11 @@ def test_state_in_nested_containers_is_found():
     weight = nn.Parameter(torch.zeros(10))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     bytes_7 = torch.zeros(7, dtype=torch.uint8)
-    optimizer.state[weight] = {"a": [torch.zeros(5), {"b": (bytes_7,)}], "c": deque([torch.zeros(3)]), "step": 3}
+    optimizer.state[weight] = {
+        "a": [torch.zeros(5), {"b": (bytes_7,)}],
+        "c": deque([torch.zeros(3)]),
+        "step": 3,
+    }
     assert measure([], [optimizer]) == Components(40, 0, 20 + 7 + 12, 0)
 
 
@@ -289,7 +309,11 @@ def test_tensors_on_the_optimizer_itself_are_state():
 def test_state_that_holds_itself_ends():
     weight = nn.Parameter(torch.zeros(10))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    optimizer.state[weight] = {"me": optimizer.state, "optimizer": optimizer, "value": torch.zeros(1)}
+    optimizer.state[weight] = {
+        "me": optimizer.state,
+        "optimizer": optimizer,
+        "value": torch.zeros(1),
+    }
     assert measure([], [optimizer]).optimizer_state_bytes == 4
 
 
@@ -301,7 +325,11 @@ def test_what_an_optimizer_merely_refers_to_is_not_its_state():
     Trainer.__module__ = "some_trainer.loop"
     weight = nn.Parameter(torch.zeros(10))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    optimizer.model, optimizer.trainer, optimizer.ids = nn.Linear(100, 100), Trainer(), list(range(10_000))
+    optimizer.model, optimizer.trainer, optimizer.ids = (
+        nn.Linear(100, 100),
+        Trainer(),
+        list(range(10_000)),
+    )
     batch = torch.zeros(1000)
     optimizer.call = lambda: batch
     assert measure([], [optimizer]) == Components(40, 0, 0, 0)
@@ -338,7 +366,9 @@ def test_what_hangs_on_a_parameter_belongs_to_it():
 
 def test_bitsandbytes_4bit_weights_count_with_their_quantisation_state():
     bnb = real("bitsandbytes")
-    model = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compress_statistics=True).to("cpu")
+    model = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compress_statistics=True).to(
+        "cpu"
+    )
     weight = model.weight
     if weight.quant_state is None:  # the lazy quantisation of some versions
         pytest.fail("bitsandbytes did not quantise on CPU")
@@ -441,7 +471,9 @@ def test_shards_count_what_this_rank_holds(warm_python, tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     whole = 2 * 64 * 64 * 4
     for out, _ in outputs:
-        lines = dict(line.split(" ", 1) for line in out.splitlines() if line[:4] in ("fsdp", "ddp ", "buck"))
+        lines = dict(
+            line.split(" ", 1) for line in out.splitlines() if line[:4] in ("fsdp", "ddp ", "buck")
+        )
         assert lines["fsdp2"] == str((whole // 2,) * 3)
         assert lines["ddp"] == lines["buckets"] == str((whole,) * 3)
         assert lines["fsdp1"] == str((whole // 2,) * 3)

@@ -4,7 +4,7 @@ import io
 import logging
 import sys
 
-from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell
+from memagent.diagnostics.error_guard import MOST_TOLD, ErrorGuard, tell
 from memagent.errors import SettingError
 
 
@@ -38,7 +38,7 @@ def test_a_closed_stderr_does_no_harm(monkeypatch):
 
 
 def test_a_mistake_of_the_script_is_one_line_and_told_once(capsys, caplog):
-    guard = Guard()
+    guard = ErrorGuard()
     for _ in range(3):
         for mistake in ("this", "that"):
             guard.caught("run.log", SettingError(mistake))
@@ -47,14 +47,14 @@ def test_a_mistake_of_the_script_is_one_line_and_told_once(capsys, caplog):
 
 
 def test_mistakes_that_never_end_are_told_a_few_times(capsys):
-    guard = Guard()
+    guard = ErrorGuard()
     for number in range(100):
         guard.caught("run.log", SettingError(f"mistake {number}"))
     assert len(capsys.readouterr().err.splitlines()) == MOST_TOLD
 
 
 def test_an_error_of_ours_is_logged_once_a_place_after_any_mistake_of_the_script(capsys, caplog):
-    guard = Guard()
+    guard = ErrorGuard()
     with caplog.at_level(logging.WARNING, logger="memagent"):
         for error in (SettingError("this"), KeyError("ours"), KeyError("ours")):
             guard.caught("run.log", error)

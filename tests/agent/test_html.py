@@ -57,14 +57,24 @@ def test_what_is_not_known_is_left_out():
     bare = {**REPORT, "prediction": None, "forecast": {"level": "ok"}}
     bare["peaks"] = {"host": {"name": None, "peak_allocated_bytes": 0, "limit_bytes": None}}
     page = Page(card(bare, place="runs/k3v9.memagent"))
-    assert "predicted" not in page.said and "warning" not in page.said and "runs/k3v9.memagent" in page.said
+    assert (
+        "predicted" not in page.said
+        and "warning" not in page.said
+        and "runs/k3v9.memagent" in page.said
+    )
     assert page.links == []
 
 
 def test_texts_are_escaped():
     evil = '"><script>alert(1)</script>'
     peaks = {evil: {"name": evil, "peak_allocated_bytes": 1, "limit_bytes": 2}}
-    report = {**REPORT, "run_id": evil, "status": evil, "peaks": peaks, "forecast": {"level": "warning", "cause": evil}}
+    report = {
+        **REPORT,
+        "run_id": evil,
+        "status": evil,
+        "peaks": peaks,
+        "forecast": {"level": "warning", "cause": evil},
+    }
     page = Page(card(report, place=evil, name=evil, url=f"http://box/{evil}"))
     assert set(page.tags) == {"div", "b", "span", "a"}
 
@@ -75,7 +85,9 @@ def test_a_real_run_is_shown_while_it_runs_and_when_it_has_ended(training):
         step()
         assert "running" in Page(run._repr_html_()).said
     page = Page(run._repr_html_())
-    assert all(text in page.said for text in ("<mine>", "completed", "step 1", "peak", "shown-rank0"))
+    assert all(
+        text in page.said for text in ("<mine>", "completed", "step 1", "peak", "shown-rank0")
+    )
 
 
 def test_ipython_chooses_the_card(training):

@@ -16,13 +16,26 @@ TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
     "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "0",
 }  # fmt: skip
-TORCHRUN_NODES = {**TORCHRUN, "TORCHELASTIC_RUN_ID": "9f1c", "MASTER_ADDR": "node1", "LOCAL_WORLD_SIZE": "2"}
+TORCHRUN_NODES = {
+    **TORCHRUN,
+    "TORCHELASTIC_RUN_ID": "9f1c",
+    "MASTER_ADDR": "node1",
+    "LOCAL_WORLD_SIZE": "2",
+}
 SRUN = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_CLUSTER_NAME": "big",
     "SLURM_SUBMIT_HOST": "login1",
 }  # fmt: skip
-OPEN_MPI_4 = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_MCA_ess_base_jobid": "2467495937"}
-OPEN_MPI_5 = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-node1-4711@1"}
+OPEN_MPI_4 = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_MCA_ess_base_jobid": "2467495937",
+}
+OPEN_MPI_5 = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-node1-4711@1",
+}
 HYDRA = {"PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}
 PALS = {"PMI_SIZE": "4", "PALS_APID": "b7e1a5f2-5c0d-4a3e"}
 DEEPSPEED = {
@@ -37,7 +50,10 @@ LAUNCHERS = {
     "torchrun": (TORCHRUN, "RANK"),
     "torchrun, nodes": (TORCHRUN_NODES, "RANK"),
     "accelerate launch": ({**TORCHRUN, "ACCELERATE_MIXED_PRECISION": "bf16"}, "RANK"),
-    "torchrun in Slurm": ({**TORCHRUN_NODES, **SRUN, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, "RANK"),
+    "torchrun in Slurm": (
+        {**TORCHRUN_NODES, **SRUN, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
+        "RANK",
+    ),
     "srun": (SRUN, "SLURM_PROCID"),
     "Open MPI 4": (OPEN_MPI_4, "OMPI_COMM_WORLD_RANK"),
     "Open MPI 5": (OPEN_MPI_5, "OMPI_COMM_WORLD_RANK"),
@@ -47,8 +63,16 @@ LAUNCHERS = {
 }
 
 
-def at(environ: dict[str, str], *, launcher: str = "node1:4711:99", run_id: str | None = None, **options) -> Identity:
-    return identify(run_id, environ, launcher=lambda _environ: launcher, group=lambda: None, **options)
+def at(
+    environ: dict[str, str],
+    *,
+    launcher: str = "node1:4711:99",
+    run_id: str | None = None,
+    **options,
+) -> Identity:
+    return identify(
+        run_id, environ, launcher=lambda _environ: launcher, group=lambda: None, **options
+    )
 
 
 @pytest.mark.parametrize(("environ", "rank_name"), LAUNCHERS.values(), ids=LAUNCHERS)
@@ -76,7 +100,9 @@ def test_another_launch_has_another_id(environ, other):
     assert at({**environ, "RANK": "1"}).run_id != at({**environ, **other, "RANK": "1"}).run_id
 
 
-@pytest.mark.parametrize("environ", [TORCHRUN, DEEPSPEED, HYDRA, {**TORCHRUN, "TORCHELASTIC_RUN_ID": "456"}])
+@pytest.mark.parametrize(
+    "environ", [TORCHRUN, DEEPSPEED, HYDRA, {**TORCHRUN, "TORCHELASTIC_RUN_ID": "456"}]
+)
 def test_launches_of_one_name_on_one_machine_differ_by_their_launcher(environ):
     assert at(environ, launcher="a").run_id != at(environ, launcher="b").run_id
 
@@ -90,7 +116,10 @@ def test_an_elastic_restart_is_a_new_attempt_of_the_same_run():
 
 
 def test_a_requeued_slurm_job_is_the_same_run():
-    assert at(SRUN, launcher="a").run_id == at({**SRUN, "SLURM_RESTART_COUNT": "1"}, launcher="b").run_id
+    assert (
+        at(SRUN, launcher="a").run_id
+        == at({**SRUN, "SLURM_RESTART_COUNT": "1"}, launcher="b").run_id
+    )
 
 
 def test_the_runs_of_one_process_differ():
@@ -156,9 +185,13 @@ def test_torchruns_workers_really_arrive_at_one_id(tmp_path):
             "--rdzv-endpoint=localhost:0",
         ]  # any free port; the launch is called "none"
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous]
-        done = subprocess.run([*command, "--no-python", str(shell)], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [*command, "--no-python", str(shell)], capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
-        return sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ID"))
+        return sorted(
+            line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ID")
+        )
 
     first, second = launch(), launch()
     assert [line[1:] for line in first] == [["0", "2"], ["1", "2"]]

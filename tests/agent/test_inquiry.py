@@ -13,7 +13,7 @@ import torch
 import memagent
 from memagent.diagnostics.display_paths import shown_path
 from memagent.forecast import Forecast
-from memagent.leaks.detectors.allocator_history import HistoryWindow
+from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -21,7 +21,9 @@ class Trainer:
     """Trains for real, and keeps each output where `leaks`."""
 
     def __init__(self, *, leaks: bool) -> None:
-        self.model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.history: list[torch.Tensor] = []
         self.leaks = leaks
@@ -50,8 +52,12 @@ def watched(monkeypatch):
 
     def watched(*, leaks: bool):
         trainer = Trainer(leaks=leaks)
-        runs.append(memagent.attach(trainer.model, trainer.optimizer, predict=False, limit_bytes="64GiB"))
-        runs[-1]._inquiry._finder.longest_pause_s = math.inf  # how busy this host is should not decide
+        runs.append(
+            memagent.attach(trainer.model, trainer.optimizer, predict=False, limit_bytes="64GiB")
+        )
+        runs[
+            -1
+        ]._inquiry._finder.longest_pause_s = math.inf  # how busy this host is should not decide
         return trainer, runs[-1]
 
     yield watched
@@ -79,7 +85,10 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
     assert "ms" in snapshot.notes[0]
     file = shown_path(__file__, run._inquiry.roots)
-    assert f"suspect: {file}:{LINE} in Trainer.train: Trainer.history: list of" in capfd.readouterr().err
+    assert (
+        f"suspect: {file}:{LINE} in Trainer.train: Trainer.history: list of"
+        in capfd.readouterr().err
+    )
 
 
 def test_causes_without_a_holder_start_no_search(watched, recording):
@@ -136,7 +145,9 @@ def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched,
     trainer.train(25)
     assert run.report()["suspects"] == []
     trainer.leaks = True
-    run._suspect(Forecast(step=run.step, level="warning", cause="leak"))  # too early: it would see the same steps
+    run._suspect(
+        Forecast(step=run.step, level="warning", cause="leak")
+    )  # too early: it would see the same steps
     trainer.train(25)
     run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
     assert not run._inquiry._finder.budget.allows(1.0)
@@ -174,7 +185,9 @@ def test_nothing_is_looked_at_unless_somebody_asks(watched, recording):
     assert recording().snapshots == []
 
 
-@pytest.mark.parametrize(("steps", "why"), [(0, "no growth was suspected"), (3, "growth was suspected only 2 steps")])
+@pytest.mark.parametrize(
+    ("steps", "why"), [(0, "no growth was suspected"), (3, "growth was suspected only 2 steps")]
+)
 def test_a_run_that_dies_before_anybody_looked_says_why(watched, recording, capfd, steps, why):
     trainer, run = watched(leaks=True)
     trainer.train(5)
@@ -245,7 +258,7 @@ def test_a_snapshot_saves_the_allocators_record_where_there_is_one(watched, reco
     trainer, run = watched(leaks=False)
     trainer.train(5)
     run.snapshot("to look closer")
-    run._inquiry._finder.history = history = HistoryWindow()
+    run._inquiry._finder.history = history = AllocatorHistoryDetector()
     history.last = {"segments": [], "device_traces": [[]], "allocator_settings": {}}
     trainer.train(25)
     run.finish()

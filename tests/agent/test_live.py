@@ -20,7 +20,7 @@ import pytest
 
 from memagent.cli import main
 from memagent.live.render import HEIGHT, lines, plain
-from memagent.live.state import Seen
+from memagent.live.state import RunState
 
 GIB = 2**30
 SCRIPT = """
@@ -47,7 +47,7 @@ def message(rank: int = 0, steps: int = 10, peak: int = 6 * GIB, **forecast: obj
 
 
 def test_it_has_the_pace_and_what_is_left():
-    seen = Seen()
+    seen = RunState()
     seen.take(message(steps=10), 0.0)
     seen.take(message(steps=10), 1.0)
     seen.take(message(steps=30), 2.0)
@@ -60,7 +60,7 @@ def test_it_has_the_pace_and_what_is_left():
 
 
 def test_it_shows_the_rank_that_is_nearest_to_its_limit():
-    seen = Seen()
+    seen = RunState()
     assert seen.shown() is None
     for rank, peak in ((0, 2 * GIB), (1, 7 * GIB), (2, 3 * GIB)):
         seen.take(message(rank, peak=peak), 0.0)
@@ -72,14 +72,18 @@ def test_it_shows_the_rank_that_is_nearest_to_its_limit():
 @pytest.mark.parametrize("columns", [30, 80, 200])
 def test_every_line_fits_and_the_forecast_says_when_and_why(columns):
     needs_rich()
-    seen = Seen()
-    seen.take(message(level="critical", eta_step=50.0, eta_s=8.0, oom_probability=0.9, cause="leak"), 0.0)
+    seen = RunState()
+    seen.take(
+        message(level="critical", eta_step=50.0, eta_s=8.0, oom_probability=0.9, cause="leak"), 0.0
+    )
     shown = seen.shown()
     assert shown is not None
     drawn = lines(shown, columns, in_colour=False)
     assert len(drawn) == HEIGHT and all(len(line) <= columns for line in drawn)
     if columns >= 80:
-        assert drawn[0].startswith("memagent · r · a GPU ") and drawn[2].rstrip().endswith("headroom 2.00 GiB")
+        assert drawn[0].startswith("memagent · r · a GPU ") and drawn[2].rstrip().endswith(
+            "headroom 2.00 GiB"
+        )
     assert "forecast: critical: out of memory in about 40 steps (8 s), 90% likely; cause: leak".startswith(
         drawn[3].rstrip().removesuffix("…")
     )
@@ -140,7 +144,9 @@ def test_the_view_is_drawn_beside_the_scripts_output_which_stays_as_it_was(tmp_p
     needs_rich()
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    terminal = Terminal([sys.executable, "-m", "memagent", "run", "--live", str(script), "an argument"])
+    terminal = Terminal(
+        [sys.executable, "-m", "memagent", "run", "--live", str(script), "an argument"]
+    )
     told = terminal.read()
     assert terminal.process.returncode == 3
     assert "\x1b[1;20r" in told and told.rindex("\x1b[r") > told.rindex("\x1b[1;20r")
@@ -179,7 +185,9 @@ def test_a_terminal_that_is_too_small_gets_no_view(tmp_path):
 def test_without_a_terminal_there_are_plain_lines(tmp_path):
     done = subprocess.run(beside(tmp_path), capture_output=True, text=True, timeout=90)
     assert (done.returncode, done.stdout) == (0, "".join(f"line {step}\n" for step in range(4)))
-    assert re.fullmatch(r"memagent: step \d of 100; .*headroom 2.00 GiB on a GPU; forecast: ok\n", done.stderr)
+    assert re.fullmatch(
+        r"memagent: step \d of 100; .*headroom 2.00 GiB on a GPU; forecast: ok\n", done.stderr
+    )
 
 
 def test_it_says_what_to_install(tmp_path, monkeypatch, capsys):

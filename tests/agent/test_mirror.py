@@ -47,11 +47,25 @@ def trained(training, **options: Any) -> Any:
 
 def test_it_keeps_the_last_of_a_state_and_the_maximum_of_a_peak():
     window = Window()
-    columns = {"step": [1, 2], "time_s": [10.0, 11.0], "allocated_bytes": [7, 5], "peak_allocated_bytes": [9, 8]}
+    columns = {
+        "step": [1, 2],
+        "time_s": [10.0, 11.0],
+        "allocated_bytes": [7, 5],
+        "peak_allocated_bytes": [9, 8],
+    }
     window.add("cuda0", {**columns, "phase_eval_peak_bytes": [None, 4], "power_w": [1.0, 2.0]})
-    window.add("cuda0", {"step": [3], "time_s": [12.0], "allocated_bytes": [6], "peak_allocated_bytes": [2]})
+    window.add(
+        "cuda0",
+        {"step": [3], "time_s": [12.0], "allocated_bytes": [6], "peak_allocated_bytes": [2]},
+    )
     assert window.point() == Point(
-        3, 12.0, {"cuda0/allocated_bytes": 6, "cuda0/peak_allocated_bytes": 9, "cuda0/phase_eval_peak_bytes": 4}
+        3,
+        12.0,
+        {
+            "cuda0/allocated_bytes": 6,
+            "cuda0/peak_allocated_bytes": 9,
+            "cuda0/phase_eval_peak_bytes": 4,
+        },
     )
 
 
@@ -82,7 +96,9 @@ def test_it_says_what_to_install(monkeypatch):
         requested("wandb")
 
 
-@pytest.mark.parametrize(("name", "advice"), [("wandb", r"wandb\.init\(\)"), ("mlflow", r"mlflow\.start_run\(\)")])
+@pytest.mark.parametrize(
+    ("name", "advice"), [("wandb", r"wandb\.init\(\)"), ("mlflow", r"mlflow\.start_run\(\)")]
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_it_starts_no_run_of_its_own_and_says_how_to(training, name, advice, tmp_path, monkeypatch):
     needed(name)
@@ -169,7 +185,7 @@ def test_a_setting_asks_for_it_and_the_argument_beats_it(training, recorder, mon
 def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missing(
     training, recording, monkeypatch, capsys
 ):
-    from memagent.lifecycle.options import Options
+    from memagent.lifecycle.options import AttachOptions
     from memagent.lifecycle.registry import start_run
     from memagent.settings import Settings
 
@@ -180,9 +196,14 @@ def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missi
     monkeypatch.setattr("memagent.mirror.wandb.find", missing)
     monkeypatch.setenv("MEMAGENT_MIRROR", "wandb")
     model, optimizer, step = training
-    with start_run(Settings.from_environ(), [model], [optimizer], Options(automatic=True, predict=False)):
+    with start_run(
+        Settings.from_environ(), [model], [optimizer], AttachOptions(automatic=True, predict=False)
+    ):
         step()
-    assert "memagent: there is no active run; the run is recorded without a mirror\n" in capsys.readouterr().err
+    assert (
+        "memagent: there is no active run; the run is recorded without a mirror\n"
+        in capsys.readouterr().err
+    )
     assert recording().columns()["step"] == [0, 1]
 
 
@@ -236,7 +257,15 @@ def test_without_trackers_there_is_no_thread():
 
 def test_forecasts_prediction_rank_and_device_are_in_the_names():
     recorder = Recorder()
-    risk = Risk(level="warning", rank=2, device="GPU-1", step=7, oom_probability=0.8, eta_step=40.0, cause="leak")
+    risk = Risk(
+        level="warning",
+        rank=2,
+        device="GPU-1",
+        step=7,
+        oom_probability=0.8,
+        eta_step=40.0,
+        cause="leak",
+    )
     mirror = Mirror([recorder], [GPU, HOST], 2, risks=lambda: [risk], predicted_bytes=lambda: 60)
     mirror.note_risk(risk)
     mirror.observe("GPU-1", {"step": [7], "allocated_bytes": [50]})
@@ -258,7 +287,9 @@ def test_forecasts_prediction_rank_and_device_are_in_the_names():
 def test_points_wait_for_rows_of_the_script_and_the_oldest_are_merged():
     rows: list[tuple[dict, dict]] = []
     run = SimpleNamespace(
-        step=0, define_metric=lambda *_, **__: None, log=lambda row, **keywords: rows.append((row, keywords))
+        step=0,
+        define_metric=lambda *_, **__: None,
+        log=lambda row, **keywords: rows.append((row, keywords)),
     )
     tracker = WandbTracker(run)
     for step in range(MOST_WAITING + 1):
@@ -266,7 +297,9 @@ def test_points_wait_for_rows_of_the_script_and_the_oldest_are_merged():
     assert rows == []
     run.step = 1
     tracker.write(Point(600, 600.0, {"host/host_rss_bytes": 1}))
-    assert rows == [({"memagent/step": 600, "memagent/host/host_rss_bytes": 1000}, {"commit": False})]
+    assert rows == [
+        ({"memagent/step": 600, "memagent/host/host_rss_bytes": 1000}, {"commit": False})
+    ]
 
 
 @pytest.fixture
@@ -277,7 +310,9 @@ def wandb_run(tmp_path, monkeypatch) -> Iterator[Any]:
     monkeypatch.setenv("WANDB_DISABLE_GIT", "true")
     import wandb
 
-    run = wandb.init(project="memagent", dir=str(tmp_path), settings=wandb.Settings(x_disable_stats=True))
+    run = wandb.init(
+        project="memagent", dir=str(tmp_path), settings=wandb.Settings(x_disable_stats=True)
+    )
     yield run
     run.finish()
 
@@ -313,11 +348,17 @@ def read_wandb(path: Path) -> Iterator[Any]:
 
 
 def wandb_rows(folder: Path) -> list[dict[str, str]]:
-    records = [record for record in wandb_records(folder) if record.WhichOneof("record_type") == "history"]
-    return [{item.nested_key[0]: item.value_json for item in record.history.item} for record in records]
+    records = [
+        record for record in wandb_records(folder) if record.WhichOneof("record_type") == "history"
+    ]
+    return [
+        {item.nested_key[0]: item.value_json for item in record.history.item} for record in records
+    ]
 
 
-def test_wandb_shows_it_in_the_scripts_own_rows_at_the_scripts_own_steps(training, wandb_run, tmp_path):
+def test_wandb_shows_it_in_the_scripts_own_rows_at_the_scripts_own_steps(
+    training, wandb_run, tmp_path
+):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, predict=False, mirror="wandb") as run:
         for epoch in range(3):
@@ -326,10 +367,20 @@ def test_wandb_shows_it_in_the_scripts_own_rows_at_the_scripts_own_steps(trainin
         run._mirror.warn("careful\nbecause", step=3, is_critical=False)
     wandb_run.finish()
     rows = wandb_rows(tmp_path)
-    assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == [("1", "0.5"), ("2", "0.5"), ("3", "0.5")]
+    assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == [
+        ("1", "0.5"),
+        ("2", "0.5"),
+        ("3", "0.5"),
+    ]
     assert [row["memagent/step"] for row in rows if SERIES in row][-1] == "3"
-    alerts = [record.alert for record in wandb_records(tmp_path) if record.WhichOneof("record_type") == "alert"]
-    assert [(alert.title, alert.text, alert.level) for alert in alerts] == [("careful", "because", "WARN")]
+    alerts = [
+        record.alert
+        for record in wandb_records(tmp_path)
+        if record.WhichOneof("record_type") == "alert"
+    ]
+    assert [(alert.title, alert.text, alert.level) for alert in alerts] == [
+        ("careful", "because", "WARN")
+    ]
 
 
 def test_wandb_shows_it_where_the_script_logs_nothing(training, wandb_run, tmp_path):

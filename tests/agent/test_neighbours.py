@@ -57,7 +57,9 @@ def test_both_see_every_step_of_the_same_training(tmp_path, recording):
     for phase in ("data", "forward", "backward", "optimizer"):
         assert all(peak > 2**20 for peak in columns[f"phase_{phase}_peak_bytes"][1:])
 
-    sections = json.loads((logs / "both" / "final_summary.json").read_text())["analysis_window"]["sections"]
+    sections = json.loads((logs / "both" / "final_summary.json").read_text())["analysis_window"][
+        "sections"
+    ]
     assert sections["step_time"]["samples"] == sections["step_memory"]["samples"] == STEPS + 20
 
 
@@ -72,7 +74,9 @@ def test_the_peaks_that_traceml_reads_and_resets_are_the_same_beside_the_agent(r
 
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 8)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 8)
+    ).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     inputs = torch.randn(256, 512, device="cuda")
     tracker = StepMemoryTracker(model)
@@ -103,7 +107,15 @@ def run_under_traceml(script: Path, logs: Path) -> dict[str, object]:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    command = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", str(script), "--aggregator-port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "traceml_ai.launcher.cli",
+        "run",
+        str(script),
+        "--aggregator-port",
+        str(port),
+    ]
     done = subprocess.run(
         [*command, "--logs-dir", str(logs), "--run-name", "both"],
         capture_output=True,

@@ -19,39 +19,60 @@ WORDS = {
             "components": {"gradients": 3 * GIB, "optimizer_state": 6 * GIB},
         }
     },
-    "largest_tensors": [{"name": "logits", "shape": [8, 1024], "dtype": "float32", "size_bytes": 32 * MIB}],
+    "largest_tensors": [
+        {"name": "logits", "shape": [8, 1024], "dtype": "float32", "size_bytes": 32 * MIB}
+    ],
 }
 
 
 def test_it_says_where_what_was_asked_for_and_how_full_it_was():
     report = oom_report(WORDS, 311)
     assert report.title == "Out of memory in backward of step 312 on NVIDIA H100"
-    assert any("gradients come while activations are still there" in finding for finding in report.findings)
-    assert "2.00 GiB were asked for with 1.00 GiB free; 78.00 GiB of 79.00 GiB were used." in report.findings
+    assert any(
+        "gradients come while activations are still there" in finding for finding in report.findings
+    )
+    assert (
+        "2.00 GiB were asked for with 1.00 GiB free; 78.00 GiB of 79.00 GiB were used."
+        in report.findings
+    )
     assert report.components == (("optimizer_state", 6 * GIB), ("gradients", 3 * GIB))
 
 
-@pytest.mark.parametrize(("allocated", "helps"), [(76.5 * GIB, True), (77.5 * GIB, False), (70 * GIB, True)])
+@pytest.mark.parametrize(
+    ("allocated", "helps"), [(76.5 * GIB, True), (77.5 * GIB, False), (70 * GIB, True)]
+)
 def test_expandable_segments_are_advised_where_the_pieces_would_have_been_enough(allocated, helps):
-    report = oom_report(WORDS, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": int(allocated)})
+    report = oom_report(
+        WORDS, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": int(allocated)}
+    )
     assert any(EXPANDABLE in code for _, _, code in report.changes) == helps
 
 
 def test_a_large_cache_that_is_still_not_enough_is_said_to_be_no_help():
     words = {**WORDS, "asked_bytes": 40 * GIB}
     report = oom_report(words, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": 60 * GIB})
-    assert any("joining the pieces would not have been enough" in finding for finding in report.findings)
+    assert any(
+        "joining the pieces would not have been enough" in finding for finding in report.findings
+    )
     assert not any(EXPANDABLE in code for _, _, code in report.changes)
 
 
 @pytest.mark.parametrize(
     ("phase", "advice"),
-    [("forward", "smaller batch"), ("backward", "checkpointing"), ("optimizer", "8-bit"), ("eval", "inference_mode")],
+    [
+        ("forward", "smaller batch"),
+        ("backward", "checkpointing"),
+        ("optimizer", "8-bit"),
+        ("eval", "inference_mode"),
+    ],
 )
 def test_phases_are_told_apart_and_advised_on_accordingly(phase, advice):
     report = oom_report({**WORDS, "phase": phase}, 0)
     assert advice in report.changes[-1][0]
-    others = {p: oom_report({**WORDS, "phase": p}, 0).findings[0] for p in ("forward", "backward", "optimizer", "eval")}
+    others = {
+        p: oom_report({**WORDS, "phase": p}, 0).findings[0]
+        for p in ("forward", "backward", "optimizer", "eval")
+    }
     assert len(set(others.values())) == 4
 
 
@@ -70,19 +91,38 @@ def test_the_prediction_and_other_processes_are_mentioned():
 
 
 def test_suspects_are_named_with_their_line_and_what_grows_is_to_be_stopped_first():
-    suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412", "fix": "Append a number."} | {
-        "bytes_per_step": 2048
-    }
+    suspect = {
+        "file": "train.py",
+        "line": 42,
+        "holder": "history: list of 412",
+        "fix": "Append a number.",
+    } | {"bytes_per_step": 2048}
     report = oom_report(WORDS, 0, suspects=[suspect], advice=[{"change": "Use bf16"}])
-    assert "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number." in report.lines()
+    assert (
+        "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number."
+        in report.lines()
+    )
     assert [change.split()[0] for change, _, _ in report.changes] == ["Stop", "Use", "Use"]
 
 
 def test_a_suspects_tensors_are_told_from_all_that_grew_and_when_it_was_so_long():
-    suspect = {"file": "train.py", "line": 42, "kind": "list", "holder": "history: list of 20", "bytes_per_step": 2048}
-    words = {**WORDS, "suspects": [suspect], "suspect_search": {"step": 26, "growth_bytes_per_step": 4096}}
+    suspect = {
+        "file": "train.py",
+        "line": 42,
+        "kind": "list",
+        "holder": "history: list of 20",
+        "bytes_per_step": 2048,
+    }
+    words = {
+        **WORDS,
+        "suspects": [suspect],
+        "suspect_search": {"step": 26, "growth_bytes_per_step": 4096},
+    }
     [line] = [line for line in oom_report(words, 311).lines() if "suspect: " in line]
-    assert "history: list of 20 at step 26, 2.0 KiB a step in tensors alone (memory in use grew by 4.0 KiB)." in line
+    assert (
+        "history: list of 20 at step 26, 2.0 KiB a step in tensors alone (memory in use grew by 4.0 KiB)."
+        in line
+    )
 
 
 @pytest.mark.parametrize(("kind", "growth"), [("list", 2100), ("list", None), ("worker", 9000)])
@@ -93,12 +133,17 @@ def test_growth_that_tells_nothing_more_is_left_out(kind, growth):
 def test_the_peaks_of_the_last_steps_tell_how_it_got_there():
     words = {**WORDS, "last_peaks": [[309, 70 * GIB], [310, None], [311, 77 * GIB]]}
     assert "Peaks of steps 309 to 311: 70.00 GiB, 77.00 GiB." in oom_report(words, 311).findings
-    assert not any("Peaks of" in finding for finding in oom_report({**WORDS, "last_peaks": [[311, GIB]]}, 311).findings)
+    assert not any(
+        "Peaks of" in finding
+        for finding in oom_report({**WORDS, "last_peaks": [[311, GIB]]}, 311).findings
+    )
 
 
 @pytest.mark.parametrize("junk", ["words", 3, [3], ["a", {}], {"step": "x"}, [[1], [1, "2"]]])
 def test_nonsense_in_the_last_words_breaks_no_report(junk):
-    report = oom_report({**WORDS, "suspects": junk, "suspect_search": junk, "last_peaks": junk}, 311)
+    report = oom_report(
+        {**WORDS, "suspects": junk, "suspect_search": junk, "last_peaks": junk}, 311
+    )
     assert report.suspects == () and not any("Peaks of" in finding for finding in report.findings)
 
 
@@ -109,9 +154,17 @@ def test_nothing_is_needed_of_the_last_words():
 
 
 def test_nobody_found_and_nobody_looked_are_told_apart():
-    found = oom_report({**WORDS, "suspects": [], "suspect_search": {"first_step": 5, "step": 26}}, 311)
-    assert found.search == "No suspect was found: who holds what grew was looked for over steps 5 to 26."
-    assert "  no suspect was found: who holds what grew was looked for over steps 5 to 26." in found.lines()
+    found = oom_report(
+        {**WORDS, "suspects": [], "suspect_search": {"first_step": 5, "step": 26}}, 311
+    )
+    assert (
+        found.search
+        == "No suspect was found: who holds what grew was looked for over steps 5 to 26."
+    )
+    assert (
+        "  no suspect was found: who holds what grew was looked for over steps 5 to 26."
+        in found.lines()
+    )
     nobody = oom_report({**WORDS, "suspect_search": {"why_not": "no growth was suspected"}}, 311)
     assert "  nobody looked who holds the memory: no growth was suspected." in nobody.lines()
 

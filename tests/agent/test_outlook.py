@@ -12,7 +12,7 @@ import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Hints
 from memagent.local_forecast import forecast_monitor
-from memagent.local_forecast.forecast_monitor import REPEAT_S, Outlook, warning_text
+from memagent.local_forecast.forecast_monitor import REPEAT_S, ForecastMonitor, warning_text
 from memagent.probe.host import HostProbe
 from memagent.wire.messages import AdviceItem, Device, Risk
 
@@ -29,7 +29,11 @@ PREDICTION = Estimate(
     {},
     advice=(
         AdviceItem(change="a smaller batch", saving_bytes=2 * GIB, code="batch = 4"),
-        AdviceItem(change="recomputing activations", saving_bytes=9 * GIB, code="model.checkpointing()\nmore"),
+        AdviceItem(
+            change="recomputing activations",
+            saving_bytes=9 * GIB,
+            code="model.checkpointing()\nmore",
+        ),
     ),
 )
 
@@ -41,7 +45,7 @@ def told(monkeypatch):
     def tell(*levels: str, step_s: float = 1.0) -> tuple[list[str], list[Risk]]:
         lines, risks = [], []
         monkeypatch.setattr(forecast_monitor, "tell", lines.append)
-        made = Outlook(0, [GPU], Hints(), risks.append)
+        made = ForecastMonitor(0, [GPU], Hints(), risks.append)
         for second, level in enumerate(levels):
             made._consider(made._lookouts["gpu"], replace(FORECAST, level=level), second * step_s)
         return [line.partition(":")[0] for line in lines], risks
@@ -51,7 +55,10 @@ def told(monkeypatch):
 
 def test_a_warning_and_a_worse_one_are_told_once_each(told):
     lines, risks = told("ok", "warning", "warning", "critical", "critical")
-    assert lines == ["WARNING", "WARNING"] and [risk.level for risk in risks] == ["warning", "critical"]
+    assert lines == ["WARNING", "WARNING"] and [risk.level for risk in risks] == [
+        "warning",
+        "critical",
+    ]
 
 
 def test_it_is_told_again_every_minute_but_asks_for_no_second_checkpoint(told):
@@ -92,7 +99,9 @@ def test_without_a_prediction_the_words_do_without():
 def test_a_prediction_is_of_the_device_trained_on(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(forecast_monitor, "tell", lines.append)
-    made = Outlook(0, [GPU, HOST], Hints(), lambda risk: None, prediction=lambda: PREDICTION)
+    made = ForecastMonitor(
+        0, [GPU, HOST], Hints(), lambda risk: None, prediction=lambda: PREDICTION
+    )
     for device in ("gpu", "host"):
         made._consider(made._lookouts[device], FORECAST, 0.0)
     assert ["predicted" in line for line in lines] == [True, False]
@@ -118,7 +127,9 @@ def test_state_that_will_not_fit_is_told_before_the_step_that_would_die(training
 
 def test_the_forecaster_is_told_what_the_script_says(training, recording):
     model, optimizer, step = training
-    run = memagent.attach(model, optimizer, config={"epoch_steps": 7, "max_input_size": "no"}, predict=False)
+    run = memagent.attach(
+        model, optimizer, config={"epoch_steps": 7, "max_input_size": "no"}, predict=False
+    )
     run.expect(max_input_size=4096)
     step()
     run.finish()
@@ -180,8 +191,12 @@ while True:
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(warm_python, tmp_path, recording):
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
+def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(
+    warm_python, tmp_path, recording
+):
     path = tmp_path / "checkpoint.pt"
     done = warm_python.run("-c", LEAKING, str(path))
     assert done.returncode == 1 and done.stdout.startswith("saved at "), done.stderr

@@ -21,7 +21,12 @@ PATIENCE_S = 60.0
 
 def wait_for_answer(run) -> None:
     """Until the trace has answered, or it is said why there is none."""
-    wait_until(lambda: run.prediction and (run.prediction.method == "trace" or "trace" in run.prediction.assumptions))
+    wait_until(
+        lambda: (
+            run.prediction
+            and (run.prediction.method == "trace" or "trace" in run.prediction.assumptions)
+        )
+    )
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -51,7 +56,9 @@ def test_the_trace_of_the_first_inputs_becomes_the_runs_prediction(training, rec
 def losses(attach: bool) -> tuple[list[float], torch.Tensor]:
     """Four steps of the same training from the same seed, and the random state after them."""
     torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Dropout(0.3), torch.nn.Linear(256, 8))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.Dropout(0.3), torch.nn.Linear(256, 8)
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     run = memagent.attach(model, optimizer) if attach else None
     found = []
@@ -98,7 +105,9 @@ def test_a_model_that_cannot_be_traced_says_at_which_operator(recording):
 def autocast_model() -> torch.nn.Module:
     torch.manual_seed(0)
     layer = torch.nn.Linear
-    return torch.nn.Sequential(layer(256, 1024), torch.nn.GELU(), layer(1024, 1024), torch.nn.GELU(), layer(1024, 64))
+    return torch.nn.Sequential(
+        layer(256, 1024), torch.nn.GELU(), layer(1024, 1024), torch.nn.GELU(), layer(1024, 64)
+    )
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
@@ -123,7 +132,11 @@ def test_a_script_under_autocast_is_predicted_as_it_really_runs(recording, dtype
 
 
 def test_where_memory_is_short_the_prediction_says_what_would_save_some(recording):
-    block = lambda: torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64))  # noqa: E731
+    def block():
+        return torch.nn.Sequential(
+            torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)
+        )
+
     model = torch.nn.Sequential(*(block() for _ in range(8)))
     optimizer = torch.optim.AdamW(model.parameters())
     with memagent.attach(model, optimizer, limit_bytes="1MiB") as run:
@@ -154,7 +167,9 @@ def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch)
     model(torch.randn(4096, 64)).pow(2).mean().backward()
     optimizer.step()
     wait_for_answer(run)
-    wait_until(lambda: not any(thread.name == "memagent-predict" for thread in threading.enumerate()))
+    wait_until(
+        lambda: not any(thread.name == "memagent-predict" for thread in threading.enumerate())
+    )
     run.finish()
     assert [found.method for found in recording().predictions] == ["formula", "trace"]
     assert children() <= before

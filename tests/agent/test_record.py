@@ -22,7 +22,13 @@ import torch
 
 from memagent import record
 from memagent.errors import SettingError
-from memagent.record import DirtyCheck, describe_process, masked_arguments, masked_text, plain_config
+from memagent.record import (
+    DirtyCheck,
+    describe_process,
+    masked_arguments,
+    masked_text,
+    plain_config,
+)
 from memagent.record import config as config_module
 from memagent.record.git import describe_code
 from memagent.record.process import telling_variables
@@ -82,13 +88,22 @@ def test_a_secret_is_known_by_its_shape_wherever_it_stands(secret):
     core = secret.split()[-1]
     assert core not in masked_text(f"login({secret!r}) and more")
     assert core not in json.dumps(plain_config({"notes": [f"use {secret}"], secret: 1}))
-    assert core not in " ".join(masked_arguments(["train.py", secret, f"--note={secret}", "-c", f"login('{secret}')"]))
+    assert core not in " ".join(
+        masked_arguments(["train.py", secret, f"--note={secret}", "-c", f"login('{secret}')"])
+    )
     assert core not in json.dumps(telling_variables({"NCCL_DEBUG_FILE": secret}))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a ski-slope-that-is-quite-long-indeed", "gpt2-xl", "s3://bucket/key", "https://host/path@v2", "d" * 40, "hf_hub"],
+    [
+        "a ski-slope-that-is-quite-long-indeed",
+        "gpt2-xl",
+        "s3://bucket/key",
+        "https://host/path@v2",
+        "d" * 40,
+        "hf_hub",
+    ],
 )
 def test_ordinary_text_is_left_alone(text):
     assert masked_text(text) == text
@@ -114,7 +129,10 @@ def test_switches_and_what_is_not_set_are_no_secrets():
         (["--hf_token", "abc", "x"], ["--hf_token", "***", "x"]),
         (["--hub-token", "--lr", "3"], ["--hub-token", "--lr", "3"]),
         (["--password", "-dash"], ["--password", "***"]),
-        (["wandb.api_key=abc", "+hf_token=abc", "lr=3"], ["wandb.api_key=***", "+hf_token=***", "lr=3"]),
+        (
+            ["wandb.api_key=abc", "+hf_token=abc", "lr=3"],
+            ["wandb.api_key=***", "+hf_token=***", "lr=3"],
+        ),
         (["--tokenizer", "gpt2", "--max-tokens=5"], ["--tokenizer", "gpt2", "--max-tokens=5"]),
         (["-c", "login(token='abc', user='me')"], ["-c", "login(token='***', user='me')"]),
         (["--env", "HF_TOKEN=abc"], ["--env", "HF_TOKEN=***"]),
@@ -306,8 +324,17 @@ def test_what_has_no_names_is_no_config(config):
 
 
 def git(*arguments: str, at: Path) -> str:
-    identity = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=at, capture_output=True, text=True, check=True)
+    identity = [
+        "-c",
+        "user.name=me",
+        "-c",
+        "user.email=me@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    ]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=at, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -334,7 +361,9 @@ def test_commit_branch_and_changes_are_recorded(repository):
     assert describe_process({})["git_dirty"] is True
 
 
-def test_the_scripts_repository_counts_before_the_current_folders(repository, tmp_path, monkeypatch):
+def test_the_scripts_repository_counts_before_the_current_folders(
+    repository, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert "git_commit" not in describe_process({})
     monkeypatch.setattr(sys, "argv", [str(repository / "train.py")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.delivery.buffer import Drops
+from memagent.delivery.buffer import DroppedSamples
 from memagent.sampling.sampler import MOST_MOMENTS, Sampler
 from memagent.wire.messages import Device
 
@@ -41,7 +41,9 @@ def probe():
 
 def rows(sampler: Sampler) -> list[dict]:
     buffer = sampler.tracks[0].buffer
-    return [dict(zip(buffer.columns, row, strict=True)) | (extra or {}) for row, extra in buffer.drain()]
+    return [
+        dict(zip(buffer.columns, row, strict=True)) | (extra or {}) for row, extra in buffer.drain()
+    ]
 
 
 def go(sampler: Sampler, probe: ReplayProbe, *moments: tuple[str, int]) -> None:
@@ -51,19 +53,31 @@ def go(sampler: Sampler, probe: ReplayProbe, *moments: tuple[str, int]) -> None:
 
 
 def test_1_a_peak_belongs_to_the_phase_that_ends_and_to_the_one_that_begins(probe):
-    sampler = Sampler([probe], Drops())
+    sampler = Sampler([probe], DroppedSamples())
     go(sampler, probe, ("forward", 10), ("backward", 60), ("optimizer", 20))
     probe.now = 25
     assert sampler.end_step()
     (row,) = rows(sampler)
     assert (row["phase_data_peak_bytes"], row["phase_forward_peak_bytes"]) == (10, 60)
     assert (row["phase_backward_peak_bytes"], row["phase_optimizer_peak_bytes"]) == (60, 25)
-    assert (row["peak_allocated_bytes"], row["activations_bytes"], row["allocated_bytes"]) == (60, 60, 25)
+    assert (row["peak_allocated_bytes"], row["activations_bytes"], row["allocated_bytes"]) == (
+        60,
+        60,
+        25,
+    )
 
 
 def test_1_gradient_accumulation_keeps_the_highest_of_each_phase(probe):
-    sampler = Sampler([probe], Drops())
-    go(sampler, probe, ("forward", 10), ("backward", 60), ("forward", 12), ("backward", 80), ("optimizer", 20))
+    sampler = Sampler([probe], DroppedSamples())
+    go(
+        sampler,
+        probe,
+        ("forward", 10),
+        ("backward", 60),
+        ("forward", 12),
+        ("backward", 80),
+        ("optimizer", 20),
+    )
     sampler.end_step()
     (row,) = rows(sampler)
     assert (row["phase_forward_peak_bytes"], row["phase_backward_peak_bytes"]) == (80, 80)
@@ -71,19 +85,18 @@ def test_1_gradient_accumulation_keeps_the_highest_of_each_phase(probe):
 
 
 def test_2_peaks_cover_the_steps_that_are_skipped(probe):
-    sampler = Sampler([probe], Drops(), every=3)
+    sampler = Sampler([probe], DroppedSamples(), every=3)
     for used in (10, 70, 10, 10, 10, 30):
         go(sampler, probe, ("forward", 5), ("backward", used), ("optimizer", 6))
         sampler.end_step()
     found = rows(sampler)
-    assert [(row["step"], row["peak_allocated_bytes"], row["phase_forward_peak_bytes"]) for row in found] == [
-        (3, 70, 70),
-        (6, 30, 30),
-    ]
+    assert [
+        (row["step"], row["peak_allocated_bytes"], row["phase_forward_peak_bytes"]) for row in found
+    ] == [(3, 70, 70), (6, 30, 30)]
 
 
 def test_3_a_phase_of_the_users_holds_whatever_the_hooks_see(probe):
-    sampler = Sampler([probe], Drops())
+    sampler = Sampler([probe], DroppedSamples())
     assert sampler.hold("validation") is None
     go(sampler, probe, ("eval", 10), ("data", 90))
     assert sampler.hold("inner") == "validation"
@@ -102,7 +115,7 @@ def test_3_a_phase_of_the_users_holds_whatever_the_hooks_see(probe):
 
 def test_4_beside_a_gpu_the_host_is_read_at_the_end_of_steps_only(probe):
     host = ReplayProbe("host")
-    sampler = Sampler([probe, host], Drops())
+    sampler = Sampler([probe, host], DroppedSamples())
     read = (probe.marks, host.marks)
     go(sampler, probe, ("forward", 1), ("backward", 1), ("optimizer", 1))
     sampler.end_step()
@@ -110,7 +123,7 @@ def test_4_beside_a_gpu_the_host_is_read_at_the_end_of_steps_only(probe):
 
 
 def test_5_an_evaluation_of_hours_keeps_its_peak_in_bounded_memory(probe):
-    sampler = Sampler([probe], Drops())
+    sampler = Sampler([probe], DroppedSamples())
     most = 0
     for index in range(5 * MOST_MOMENTS):
         go(sampler, probe, ("eval", 900 if index == 3 else 10))
@@ -123,7 +136,7 @@ def test_5_an_evaluation_of_hours_keeps_its_peak_in_bounded_memory(probe):
 
 
 def test_without_phases_only_the_peak_is_told(probe):
-    sampler = Sampler([probe], Drops(), phases=False)
+    sampler = Sampler([probe], DroppedSamples(), phases=False)
     go(sampler, probe, ("optimizer", 50))
     sampler.end_step()
     (row,) = rows(sampler)

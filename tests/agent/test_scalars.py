@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from memagent.delivery.buffer import Drops, to_columns
+from memagent.delivery.buffer import DroppedSamples, to_columns
 from memagent.errors import SettingError
 from memagent.sampling import scalars
 from memagent.sampling.scalars import ScalarLog
@@ -20,7 +20,7 @@ class Rows:
     """A log and what it has written."""
 
     def __init__(self) -> None:
-        self.drops = Drops()
+        self.drops = DroppedSamples()
         self.log = ScalarLog(self.drops)
 
     def columns(self) -> dict[str, list]:
@@ -237,7 +237,9 @@ def device(request, monkeypatch) -> Device:
         monkeypatch.setattr(backend, "current_stream", lambda of: f"stream of {of}")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     if hasattr(backend, "synchronize"):
-        monkeypatch.setattr(backend, "synchronize", lambda *_: pytest.fail("the device is synchronised"))
+        monkeypatch.setattr(
+            backend, "synchronize", lambda *_: pytest.fail("the device is synchronised")
+        )
     empty = torch.empty
 
     def noted(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
@@ -271,7 +273,9 @@ def test_one_event_tells_of_all_values_of_a_call(rows, device):
 
 
 def test_values_are_copied_in_their_own_dtype_so_that_no_kernel_is_launched(rows, device):
-    rows.log.log(5, {"a": on_device(0.0, dtype=torch.bfloat16), "b": on_device(7, dtype=torch.int64)})
+    rows.log.log(
+        5, {"a": on_device(0.0, dtype=torch.bfloat16), "b": on_device(7, dtype=torch.int64)}
+    )
     assert [target.dtype for target, _ in OnDevice.copies] == [torch.bfloat16, torch.int64]
 
 
@@ -304,7 +308,9 @@ def test_the_end_waits_a_moment_and_keeps_what_is_there(rows, device, monkeypatc
 def test_a_lost_device_loses_its_values_only(rows, device, monkeypatch):
     rows.log.log(1, {"loss": on_device(0.0), "lr": 0.1})
     monkeypatch.setattr(
-        scalars.Arrival, "is_there", lambda self: (_ for _ in ()).throw(RuntimeError("device-side assert"))
+        scalars.Arrival,
+        "is_there",
+        lambda self: (_ for _ in ()).throw(RuntimeError("device-side assert")),
     )
     rows.log.flush()
     assert rows.values() == [{"lr": 0.1}]

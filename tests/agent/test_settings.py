@@ -59,4 +59,6 @@ def test_a_user_without_a_home_has_a_folder_too(monkeypatch):
 
     monkeypatch.setattr(Path, "home", homeless)
     assert Settings.from_environ({}).directory.name == "runs"
-    assert Settings.from_environ({"XDG_DATA_HOME": "/data"}).directory == Path("/data/memagent/runs")
+    assert Settings.from_environ({"XDG_DATA_HOME": "/data"}).directory == Path(
+        "/data/memagent/runs"
+    )

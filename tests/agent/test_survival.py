@@ -29,14 +29,21 @@ def step():
 @pytest.fixture
 def run_script(warm_python) -> Callable[..., subprocess.CompletedProcess[str]]:
     """run_script(code, NAME="setting"): a real process that attaches and goes on with the code."""
-    return lambda code, **environ: warm_python.run("-c", STEPS + textwrap.dedent(code), env={**os.environ, **environ})
+    return lambda code, **environ: warm_python.run(
+        "-c", STEPS + textwrap.dedent(code), env={**os.environ, **environ}
+    )
 
 
 def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(run_script, recording):
-    process = run_script("for _ in range(50): step()\nprint('trained')", MEMAGENT_SERVER="http://127.0.0.1:9")
+    process = run_script(
+        "for _ in range(50): step()\nprint('trained')", MEMAGENT_SERVER="http://127.0.0.1:9"
+    )
     assert process.returncode == 0 and process.stdout == "trained\n"
     assert "cannot be reached" in process.stderr and "51 samples wait in" in process.stderr
-    assert recording().columns()["step"] == list(range(51)) and recording().finish.status == "completed"
+    assert (
+        recording().columns()["step"] == list(range(51))
+        and recording().finish.status == "completed"
+    )
 
 
 def test_a_server_that_never_answers_does_not_hold_the_script(run_script):
@@ -50,10 +57,14 @@ def test_a_server_that_never_answers_does_not_hold_the_script(run_script):
 
 def test_an_exit_without_finish_still_ends_the_run(run_script, recording):
     assert run_script("for _ in range(5): step()").returncode == 0
-    assert recording().finish.status == "completed" and recording().columns()["step"] == list(range(6))
+    assert recording().finish.status == "completed" and recording().columns()["step"] == list(
+        range(6)
+    )
 
 
-def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_failed(run_script, recording):
+def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_failed(
+    run_script, recording
+):
     process = run_script("step()\nraise KeyError('mine')")
     assert process.returncode == 1 and process.stderr.rstrip().endswith("KeyError: 'mine'")
     assert recording().finish.status == "failed" and recording().finish.error == "KeyError: 'mine'"
@@ -67,10 +78,16 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
         ("sys.exit(0)", "completed", None),
         ("try: torch.empty(2**50)\nexcept RuntimeError: sys.exit(1)", "oom", "SystemExit: 1"),
         ("try: sys.exit(1)\nexcept SystemExit: step()", "completed", None),
-        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\nsignal.raise_signal(15)", "failed", "SystemExit: 1"),
+        (
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\nsignal.raise_signal(15)",
+            "failed",
+            "SystemExit: 1",
+        ),
     ],
 )
-def test_a_script_that_calls_exit_ends_its_run_as_it_says(run_script, recording, ending, status, error):
+def test_a_script_that_calls_exit_ends_its_run_as_it_says(
+    run_script, recording, ending, status, error
+):
     process = run_script("import sys, signal\nstep()\n" + ending)
     assert (process.returncode == 0) == (status == "completed"), process.stderr
     assert (recording().finish.status, recording().finish.error) == (status, error)
@@ -88,10 +105,14 @@ def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(run_script, r
     """
     process = run_script(code)
     assert process.returncode == 0 and "memagent: out of memory in data of step 2" in process.stderr
-    assert recording().finish.status == "oom" and [event.kind for event in recording().events] == ["oom"]
+    assert recording().finish.status == "oom" and [event.kind for event in recording().events] == [
+        "oom"
+    ]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
 def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, recording):
     process = run_script(
         """
@@ -114,8 +135,12 @@ def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, record
     assert event.data["phase"] == "data" and event.data["asked_bytes"] is None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_gets_a_note(run_script, recording):
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
+def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_gets_a_note(
+    run_script, recording
+):
     process = run_script(
         """
         import resource
@@ -132,7 +157,11 @@ def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_ge
     (event,) = recording().events
     assert event.data["phase"] == "eval" and event.data["asked_bytes"] == 2**30
     largest = event.data["largest_tensors"]
-    assert (largest[0]["size_bytes"], largest[0]["shape"], largest[0]["kind"]) == (2**28, [2**26], "other")
+    assert (largest[0]["size_bytes"], largest[0]["shape"], largest[0]["kind"]) == (
+        2**28,
+        [2**26],
+        "other",
+    )
     assert largest[0]["name"] == "hog"
     assert {(item["name"], item["kind"]) for item in largest[1:]} >= {
         ("weight", "parameter"),
@@ -142,14 +171,20 @@ def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_ge
     *_, error, told = process.stderr.rstrip().splitlines()
     assert error.startswith("RuntimeError") and "tried to allocate 1073741824 bytes" in error
     if sys.version_info >= (3, 11):
-        assert told.startswith("memagent: out of memory in eval of step 2, asking for 1.00 GiB with ")
+        assert told.startswith(
+            "memagent: out of memory in eval of step 2, asking for 1.00 GiB with "
+        )
         assert told.endswith(".memagent")
 
 
-def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(training, recording, monkeypatch):
+def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(
+    training, recording, monkeypatch
+):
     model, optimizer, step = training
     observers = []
-    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False
+    )
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr("memagent.hooks.oom_observer._observed_cores", [])
     with memagent.attach(model, optimizer):
@@ -189,7 +224,9 @@ def test_a_forked_child_sends_nothing_and_the_parent_goes_on(run_script, recordi
         """
     )
     assert process.returncode == 0, process.stderr
-    assert recording().columns()["step"] == [0, 1, 2] and "child" not in recording().columns("scalars")
+    assert recording().columns()["step"] == [0, 1, 2] and "child" not in recording().columns(
+        "scalars"
+    )
 
 
 def test_data_loader_workers_leave_the_run_alone(run_script, recording):
@@ -201,10 +238,14 @@ def test_data_loader_workers_leave_the_run_alone(run_script, recording):
         """
     )
     assert process.returncode == 0, process.stderr
-    assert recording().columns()["step"] == list(range(9)) and recording().finish.status == "completed"
+    assert (
+        recording().columns()["step"] == list(range(9)) and recording().finish.status == "completed"
+    )
 
 
-def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(training, recording, monkeypatch, caplog):
+def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(
+    training, recording, monkeypatch, caplog
+):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
@@ -213,7 +254,9 @@ def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(training, r
         step()
     run.finish()
     assert run.guard.errors["after step"] == 5
-    assert [record.message.startswith("memagent failed in after step") for record in caplog.records] == [True]
+    assert [
+        record.message.startswith("memagent failed in after step") for record in caplog.records
+    ] == [True]
     assert recording().finish.status == "completed"
 
 
@@ -226,7 +269,9 @@ def test_the_same_errors_are_raised_in_tests(training):
     run.finish()
 
 
-def test_a_disk_that_cannot_be_written_does_not_stop_the_training(training, clean_settings, monkeypatch, capsys):
+def test_a_disk_that_cannot_be_written_does_not_stop_the_training(
+    training, clean_settings, monkeypatch, capsys
+):
     clean_settings.parent.joinpath("runs").write_text("a file where the folder should be")
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
@@ -251,7 +296,9 @@ def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording)
     base.finish()
     limit = used + 800 * 2**20
     # a MiB a step: the limit is 800 steps away, beyond the fifth of the plan in which growth may end with a first epoch
-    run = memagent.attach(model, optimizer, limit_bytes=limit, total_steps=2000, on_risk=on_risk, predict=False)
+    run = memagent.attach(
+        model, optimizer, limit_bytes=limit, total_steps=2000, on_risk=on_risk, predict=False
+    )
     for _ in range(700):
         model(torch.randn(64, 256)).sum().backward()
         optimizer.step()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from memagent.local_forecast import gc_request
-from memagent.local_forecast.gc_request import Sweep
+from memagent.local_forecast.gc_request import GarbageCollectionRequest
 
 
 class Cycle:
@@ -38,7 +38,7 @@ def test_rule_1_who_asks_does_not_wait_and_the_next_boundary_collects():
     gc.disable()
     try:
         cycle = weakref.ref(Cycle())
-        asked = Sweep()
+        asked = GarbageCollectionRequest()
         assert asked.ask() is None and asked.is_asked and cycle() is not None
         asked.collect()
         assert cycle() is None and not asked.is_asked
@@ -50,7 +50,7 @@ def test_rule_2_never_while_a_graph_is_captured(monkeypatch):
     capturing = True
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-    asked = Sweep()
+    asked = GarbageCollectionRequest()
     asked.ask()
     asked.collect()
     assert asked.is_asked and asked.collections == 0
@@ -60,7 +60,7 @@ def test_rule_2_never_while_a_graph_is_captured(monkeypatch):
 
 
 def test_rule_3_all_of_them_together_take_less_than_a_thousandth_of_the_run(clock):
-    asked = Sweep()
+    asked = GarbageCollectionRequest()
     for _ in range(1000):  # asked once a second
         clock["at"] += 1.0
         asked.ask()
@@ -105,5 +105,7 @@ print(gc_request.collections, risks)
 @pytest.mark.long
 def test_reference_cycles_that_grow_like_a_leak_page_nobody():
     """The first tooth of a saw: 4 MiB a step until somebody collects, in a run that would run out by it."""
-    done = subprocess.run([sys.executable, "-c", SAW_TOOTH], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SAW_TOOTH], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout == "1 []\n", done.stderr

@@ -10,7 +10,14 @@ from memagent.units import format_bytes, format_duration, parse_bytes
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("1024", 1024), ("24GiB", 24 * 2**30), ("1.5g", 3 * 2**29), ("80GB", 80 * 10**9), (" 512 MiB ", 2**29), (7, 7)],
+    [
+        ("1024", 1024),
+        ("24GiB", 24 * 2**30),
+        ("1.5g", 3 * 2**29),
+        ("80GB", 80 * 10**9),
+        (" 512 MiB ", 2**29),
+        (7, 7),
+    ],
 )
 def test_it_reads_sizes_as_people_write_them(text, size):
     assert parse_bytes(text) == size

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = os.environ.get("MEMAGENT_TEST_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+CHROMIUM = (
+    os.environ.get("MEMAGENT_TEST_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+)
 ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -32,7 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium; without it these tests are skipped, and under CI they fail."""
-    playwright = pytest.importorskip("playwright.sync_api") if not os.environ.get("CI") else _playwright()
+    playwright = (
+        pytest.importorskip("playwright.sync_api") if not os.environ.get("CI") else _playwright()
+    )
     if not Path(CHROMIUM).exists():
         reason = f"there is no Chromium at {CHROMIUM}: install chromium, or set MEMAGENT_TEST_CHROMIUM to its path"
         if os.environ.get("CI"):
@@ -62,7 +66,9 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         **options: Any,
     ) -> Any:
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            **options,
         )
         context.set_default_timeout(15_000)
         contexts.append(context)
@@ -139,9 +145,15 @@ def _playwright() -> Any:
 
 def _complaint(said: Any, *, may_fail: bool) -> str | None:
     is_expected = may_fail and "server responded with a status of 4" in said.text
-    return f"console: {said.text}" if said.type in ("error", "warning") and not is_expected else None
+    return (
+        f"console: {said.text}" if said.type in ("error", "warning") and not is_expected else None
+    )
 
 
 def _failure(request: Any) -> str | None:
     """Requests that a page gave up itself, on leaving or for a newer one, are no failures."""
-    return None if request.failure == "net::ERR_ABORTED" else f"failed: {request.url} {request.failure}"
+    return (
+        None
+        if request.failure == "net::ERR_ABORTED"
+        else f"failed: {request.url} {request.failure}"
+    )

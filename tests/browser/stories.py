@@ -22,7 +22,7 @@ MARKUP = '<script>window.hacked=1</script><img src=x onerror="window.hacked=2">'
 
 
 @dataclass
-class Story:
+class AlertMessage:
     """One run as its agents would tell it. `streams` is {(rank, device): columns}; steps are in the columns."""
 
     run_id: str
@@ -58,7 +58,9 @@ class Story:
             self._post(server, f"/api/v1/runs/{self.run_id}/snapshots", self.snapshot)
         if self.finish:
             for rank in ranks:
-                self._post(server, f"/api/v1/runs/{self.run_id}/finish", {**self.finish, "rank": rank})
+                self._post(
+                    server, f"/api/v1/runs/{self.run_id}/finish", {**self.finish, "rank": rank}
+                )
         if self.forecasts or self.alert or self.status:
             self._conclude(server)
 
@@ -70,7 +72,14 @@ class Story:
             "devices": [device for device in self.devices if (rank, device["id"]) in self.streams],
         }  # fmt: skip
 
-    def send(self, server: Any, rank: int, device: str, columns: dict[str, list[Any]], seq: int | None = None) -> None:
+    def send(
+        self,
+        server: Any,
+        rank: int,
+        device: str,
+        columns: dict[str, list[Any]],
+        seq: int | None = None,
+    ) -> None:
         rows = len(columns["step"])
         seq = seq if seq is not None else {"scalars": 500_000}.get(device, 0)
         for first in range(0, rows, 10_000):
@@ -93,16 +102,30 @@ class Story:
         from sqlalchemy import select
 
         from memagent_server.store.engine import Database
-        from memagent_server.store.models import Alert, Forecast, Incident, Notification, Run, Stream, Transition
+        from memagent_server.store.models import (
+            Alert,
+            Forecast,
+            Incident,
+            Notification,
+            Run,
+            Stream,
+            Transition,
+        )
 
         now, database = time.time(), Database(server.database_url)
         with database.write() as session:
             stream = session.scalars(
-                select(Stream).where(Stream.run_id == self.run_id, Stream.kind != "scalars").order_by(Stream.id.desc())
+                select(Stream)
+                .where(Stream.run_id == self.run_id, Stream.kind != "scalars")
+                .order_by(Stream.id.desc())
             ).first()
             for facts in self.forecasts:
                 session.add(
-                    Forecast(run_id=self.run_id, stream_id=stream.id, **{**NO_FORECAST, "at": now - 5, **facts})
+                    Forecast(
+                        run_id=self.run_id,
+                        stream_id=stream.id,
+                        **{**NO_FORECAST, "at": now - 5, **facts},
+                    )
                 )
             if self.status:
                 run = session.get(Run, self.run_id)
@@ -192,14 +215,14 @@ class Stories:
     """The runs that people meet."""
 
     @staticmethod
-    def leaking() -> Story:
+    def leaking() -> AlertMessage:
         """On a GPU, growing since step 300, warned at 870, about 420 steps from its end."""
         last, growth = 1180, 30 * MIB
         streams = {
             (0, H100["id"]): gpu_columns(last, leak_from=300, growth=growth, base=40 * GIB),
             (0, "scalars"): scalar_columns(last),
         }
-        return Story(
+        return AlertMessage(
             "k3v9leak", "gpt2-medium, longer context", streams, [H100], total_steps=5000, tags=["sweep-4", "bf16"],
             prediction=PREDICTION, events=[Event(kind="snapshot", step=640, time_s=time.time() - 700)],
             snapshot={**SNAPSHOT, "device": H100["id"], "step": 640},
@@ -225,23 +248,23 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
-    def healthy() -> Story:
+    def healthy() -> AlertMessage:
         last = 2400
         streams = {
             (0, H100["id"]): gpu_columns(last, seed=2, base=46 * GIB),
             (0, "scalars"): scalar_columns(last, seed=2),
         }
-        return Story(
+        return AlertMessage(
             "h8healthy", "gpt2-medium baseline", streams, [H100], total_steps=5000, prediction=PREDICTION,
             forecasts=[{"step": last, "used_bytes": 46 * GIB, "limit_bytes": 79 * GIB}], user="ben", host="gpu-02",
         )  # fmt: skip
 
     @staticmethod
-    def died() -> Story:
+    def died() -> AlertMessage:
         """On a host: warned 310 steps before the end."""
         last, growth = 1234, int(5.4 * MIB)
         columns = host_columns(last, growth=growth)
-        return Story(
+        return AlertMessage(
             "d1ed", "char-gpt on stdlib", {(0, "host"): columns, (0, "scalars"): scalar_columns(last, seed=3)}, [BOX],
             project="demo", total_steps=4000, prediction=HOST_PREDICTION, started_s_ago=600,
             events=[Event(kind="oom", step=last, time_s=time.time() - 20, data=LAST_WORDS)],
@@ -266,30 +289,32 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
-    def two_ranks() -> Story:
+    def two_ranks() -> AlertMessage:
         last = 640
         devices = [H100, {**H100, "id": "GPU-91d0be77", "index": 1}]
         streams = {
             (rank, device["id"]): gpu_columns(last, seed=5 + rank, base=(40 + 14 * rank) * GIB)
             for rank, device in enumerate(devices)
         }
-        return Story(
+        return AlertMessage(
             "ddp2", "llama-1b ddp", streams, devices, total_steps=20_000, project="llama",
             prediction={**PREDICTION, "rank": 1, "device": devices[1]["id"]},
             forecasts=[{**TAIL, "step": last}],
         )  # fmt: skip
 
     @staticmethod
-    def sweep() -> list[Story]:
+    def sweep() -> list[AlertMessage]:
         """Two short runs that differ in context and batch; both count tokens, the second at twice the speed."""
         found = []
-        for number, (context, batch, base) in enumerate(((1024, 16, 40 * GIB), (2048, 8, 46 * GIB))):
+        for number, (context, batch, base) in enumerate(
+            ((1024, 16, 40 * GIB), (2048, 8, 46 * GIB))
+        ):
             scalars = {
                 **scalar_columns(300, seed=20 + number),
                 "tokens": [16_384 * (1 + number) * step for step in range(1, 301)],
             }
             found.append(
-                Story(
+                AlertMessage(
                     f"sweep{number}", f"gpt2-medium, context {context}",
                     {(0, H100["id"]): gpu_columns(300 + 100 * number, seed=30 + number, base=base), (0, "scalars"): scalars}, [H100],
                     config={**CONFIG, "model": {**CONFIG["model"], "context": context}, "batch_size": batch}, prediction=PREDICTION,
@@ -299,21 +324,21 @@ class Stories:
         return found
 
     @staticmethod
-    def long() -> Story:
+    def long() -> AlertMessage:
         """100,000 steps and one spike of a single step."""
         last = 100_000
         columns = host_columns(last, growth=0, seed=7)
         columns["peak_allocated_bytes"][54_321] = 7 * GIB
-        return Story(
+        return AlertMessage(
             "l0ng", "wikitext overnight", {(0, "host"): columns}, [BOX], total_steps=last, finish={"status": "completed", "step": last},
             started_s_ago=9 * 3600, user="chen",
         )  # fmt: skip
 
     @staticmethod
-    def hostile() -> Story:
+    def hostile() -> AlertMessage:
         """Everything a stranger can write is markup."""
         columns = host_columns(60, growth=0)
-        return Story(
+        return AlertMessage(
             "h0stile", MARKUP, {(0, "host"): columns, (0, "scalars"): {"step": [1, 2], "time_s": [1.0, 2.0], "loss": [1.0, 0.5]}},
             [{**BOX, "name": MARKUP, "limit_source": MARKUP}], project=MARKUP, tags=[MARKUP], user=MARKUP, host=MARKUP,
             config={MARKUP: {MARKUP: MARKUP}, "list": [MARKUP]}, finish={"status": "failed", "step": 60, "error": MARKUP},
@@ -325,22 +350,30 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
-    def lost() -> Story:
-        return Story(
+    def lost() -> AlertMessage:
+        return AlertMessage(
             "l0st", "resnet50 augment", {(0, H100["id"]): gpu_columns(310, seed=9, base=30 * GIB)}, [H100], project="vision",
             status="lost_contact", user="dora", host="gpu-11", started_s_ago=4000,
         )  # fmt: skip
 
     @staticmethod
-    def failed() -> Story:
-        return Story(
+    def failed() -> AlertMessage:
+        return AlertMessage(
             "fa1led", "vit-b16 lr sweep", {(0, H100["id"]): gpu_columns(77, seed=10, base=22 * GIB)}, [H100], project="vision",
             finish={"status": "failed", "step": 77, "error": "KeyError: 'labels'"}, user="dora", host="gpu-11", started_s_ago=90_000,
         )  # fmt: skip
 
     @classmethod
-    def all(cls) -> list[Story]:
-        return [cls.failed(), cls.long(), cls.lost(), cls.died(), cls.healthy(), cls.two_ranks(), cls.leaking()]
+    def all(cls) -> list[AlertMessage]:
+        return [
+            cls.failed(),
+            cls.long(),
+            cls.lost(),
+            cls.died(),
+            cls.healthy(),
+            cls.two_ranks(),
+            cls.leaking(),
+        ]
 
 
 CPU_OOM = (
@@ -422,7 +455,9 @@ def gpu_columns(
     floor_bytes = base // 8
     for step in range(last + 1):
         floor = floor_bytes + growth * max(0, step - leak_from) + noise.randrange(40 * MIB)
-        peak = floor + base - floor_bytes + noise.randrange(GIB) + (3 * GIB if step % 173 == 60 else 0)
+        peak = (
+            floor + base - floor_bytes + noise.randrange(GIB) + (3 * GIB if step % 173 == 60 else 0)
+        )
         reserved = max(int(peak * 1.04), rows[-1]["reserved_bytes"] if rows else 0)
         rows.append(
             {

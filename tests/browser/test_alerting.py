@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-PATHS = ("/alerts", "/alerts/scoreboard", "/settings", "/settings?project=language", "/settings/channels")
+PATHS = (
+    "/alerts",
+    "/alerts/scoreboard",
+    "/settings",
+    "/settings?project=language",
+    "/settings/channels",
+)
 
 
-def test_an_alert_is_acknowledged_snoozed_and_called_false_by_buttons(server, tell, stories, open_page):
+def test_an_alert_is_acknowledged_snoozed_and_called_false_by_buttons(
+    server, tell, stories, open_page
+):
     tell(stories.leaking())
     page = open_page(f"{server.url}/alerts?state=open")
     for button, said in (
@@ -55,11 +63,15 @@ def test_a_threshold_out_of_bounds_is_not_sent(server, tell, stories, open_page)
     page = open_page(f"{server.url}/settings")
     page.get_by_label("leak: grown by this share of the limit so far").fill("700")
     page.get_by_role("button", name="Save").click()
-    assert page.get_by_label("leak: grown by this share of the limit so far").evaluate("it => !it.validity.valid")
+    assert page.get_by_label("leak: grown by this share of the limit so far").evaluate(
+        "it => !it.validity.valid"
+    )
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
-def test_no_page_about_alerts_scrolls_sideways_and_every_control_has_a_name(server, tell, stories, open_page, width):
+def test_no_page_about_alerts_scrolls_sideways_and_every_control_has_a_name(
+    server, tell, stories, open_page, width
+):
     tell(stories.leaking())
     tell(stories.hostile())
     page = open_page(width=width)

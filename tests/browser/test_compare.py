@@ -23,7 +23,9 @@ COLOURS = """() => {
 }"""
 
 
-def test_curves_are_drawn_and_aligned_by_step_time_or_tokens(server, stories, tell, open_page, until):
+def test_curves_are_drawn_and_aligned_by_step_time_or_tokens(
+    server, stories, tell, open_page, until
+):
     for story in stories.sweep():
         tell(story)
     page = open_page(f"{server.url}/compare?runs=sweep0&runs=sweep1")
@@ -42,7 +44,9 @@ def test_curves_are_drawn_and_aligned_by_step_time_or_tokens(server, stories, te
     until(lambda: chart.get_attribute("data-curve") == "scalar:loss")
     assert page.url.endswith("/compare?runs=sweep0,sweep1&by=tokens&curve=scalar%3Aloss")
     page.reload()
-    page.wait_for_selector("#compare-chart[data-drawn='2'][data-by='tokens'][data-curve='scalar:loss']")
+    page.wait_for_selector(
+        "#compare-chart[data-drawn='2'][data-by='tokens'][data-curve='scalar:loss']"
+    )
     assert page.get_by_role("button", name="Tokens").get_attribute("aria-pressed") == "true"
 
     page.get_by_role("button", name="Time").click()

@@ -48,8 +48,16 @@ def axe():
         Axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe  # noqa: N806
 
     def axe(page, options=None):
-        found = Axe().run(page, options=options or {"resultTypes": ["violations"]}).response["violations"]
-        return [f"{one['id']}: {node['target']} {node['html'][:160]}" for one in found for node in one["nodes"]]
+        found = (
+            Axe()
+            .run(page, options=options or {"resultTypes": ["violations"]})
+            .response["violations"]
+        )
+        return [
+            f"{one['id']}: {node['target']} {node['html'][:160]}"
+            for one in found
+            for node in one["nodes"]
+        ]
 
     return axe
 
@@ -68,7 +76,9 @@ def look(axe, open_page, until):
             if chart := CHARTS.get(name.partition("-")[0]):
                 page.wait_for_selector(chart)
             page.screenshot(path=FOLDER / f"{name}-light.png", full_page=True)
-            page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+            page.evaluate(
+                "for (const part of document.querySelectorAll('details')) part.open = true"
+            )
             wrong[name, "light"] = axe(page)
             page.emulate_media(color_scheme="dark")
             wrong[name, "dark"] = axe(page, CONTRAST)
@@ -85,11 +95,19 @@ def look(axe, open_page, until):
 
 def test_every_page_is_accessible_and_fits_on_a_phone(server, tell, stories, look):
     assert look(server.url, BEFORE_TOKENS) == {}
-    for story in (stories.lost(), stories.died(), stories.two_ranks(), stories.leaking(), *stories.sweep()):
+    for story in (
+        stories.lost(),
+        stories.died(),
+        stories.two_ranks(),
+        stories.leaking(),
+        *stories.sweep(),
+    ):
         tell(story)
     assert look(server.url, PAGES) == {}
 
 
 def test_the_page_that_asks_for_a_token_is_accessible(start_server, look):
-    server = start_server("--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": "a token for tests only"})
+    server = start_server(
+        "--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": "a token for tests only"}
+    )
     assert look(server.url, WITH_TOKENS) == {}

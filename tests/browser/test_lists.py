@@ -158,7 +158,9 @@ def test_nothing_is_loaded_from_elsewhere(server, tell, stories, open_page):
 
 
 def test_people_log_in_with_a_token_and_out_again(start_server, open_page):
-    server = start_server("--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": "a token for tests only"})
+    server = start_server(
+        "--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": "a token for tests only"}
+    )
     page = open_page(f"{server.url}/alerts")
     assert page.url == f"{server.url}/login?next=%2Falerts"
     page.get_by_label("Token").fill("a token for tests only")
@@ -177,7 +179,9 @@ def test_no_list_scrolls_sideways(server, tell, stories, open_page, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
-def test_runs_in_danger_stand_first_until_somebody_snoozes_them(server, tell, stories, open_page, until):
+def test_runs_in_danger_stand_first_until_somebody_snoozes_them(
+    server, tell, stories, open_page, until
+):
     tell(stories.failed())
     page = open_page(server.url)
     danger = page.locator("#danger")

@@ -39,7 +39,8 @@ def drawn(page):
 def colour(page, name):
     """A custom property as [r, g, b]."""
     text = page.evaluate(
-        "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()", f"--{name}"
+        "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()",
+        f"--{name}",
     )
     assert re.fullmatch("#[0-9a-f]{6}", text)
     return [int(text[place : place + 2], 16) for place in (1, 3, 5)]
@@ -72,7 +73,9 @@ def drag(page, start, end):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(server, tell, stories, open_page, until, dark):
+def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(
+    server, tell, stories, open_page, until, dark
+):
     tell(stories.leaking())
     page = drawn(open_page(f"{server.url}/runs/k3v9leak"))
     if dark:  # while the page is open, as it happens in the evening
@@ -83,7 +86,14 @@ def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(server, te
         until(lambda: pixels(page, "curve-allocated") > 150)
         page.emulate_media(media="screen")
         until(lambda: pixels(page, "curve-allocated") > 150)
-    for name in ("curve-allocated", "curve-peak", "curve-reserved", "curve-device", "curve-limit", "curve-predicted"):
+    for name in (
+        "curve-allocated",
+        "curve-peak",
+        "curve-reserved",
+        "curve-device",
+        "curve-limit",
+        "curve-predicted",
+    ):
         assert pixels(page, name) > 150, name
     for number in (1, 2, 3):
         assert pixels(page, "curve-scalar", f".scalar-chart:nth-child({number})") > 100
@@ -98,7 +108,8 @@ def test_the_page_says_what_the_chart_shows(server, tell, stories, open_page):
     page = drawn(open_page(f"{server.url}/runs/k3v9leak"))
     assert page.locator(".headline").inner_text() == "Runs out of memory in about 420 steps (9 min)"
     assert (
-        "limit is reached at about step 1,598 (between 1,530 and 1,700)" in page.locator("#chart-summary").inner_text()
+        "limit is reached at about step 1,598 (between 1,530 and 1,700)"
+        in page.locator("#chart-summary").inner_text()
     )
     assert "Peak within the step" in page.locator("#chart-legend").inner_text()
     assert page.locator("#cause h2").inner_text() == "Likely cause: leak"
@@ -114,12 +125,17 @@ def test_a_dead_run_shows_how_early_the_warning_was(server, tell, stories, open_
     tell(stories.died())
     page = drawn(open_page(f"{server.url}/runs/d1ed"))
     assert page.locator(".headline").inner_text() == "Died of out-of-memory at step 1,234"
-    assert page.locator(".headline-detail").inner_text() == "First warning 310 steps before, at step 924."
+    assert (
+        page.locator(".headline-detail").inner_text()
+        == "First warning 310 steps before, at step 924."
+    )
     assert "First warning's forecast" in page.locator("#chart-legend").inner_text()
     assert pixels(page, "bar-warning") > 100
 
 
-def test_a_spike_of_one_step_in_a_hundred_thousand_is_seen_and_found(server, tell, stories, open_page, until):
+def test_a_spike_of_one_step_in_a_hundred_thousand_is_seen_and_found(
+    server, tell, stories, open_page, until
+):
     tell(stories.long())
     page, answers = open_page(), []
     page.on("response", lambda answer: answers.append(answer))
@@ -166,7 +182,9 @@ def test_a_zoomed_page_can_be_shared_and_reset_by_keyboard(server, tell, stories
     assert "from=2200&to=2400" in page.url
 
 
-def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(server, tell, stories, open_page, until):
+def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(
+    server, tell, stories, open_page, until
+):
     tell(stories.healthy())
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
     asked = []
@@ -177,7 +195,11 @@ def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(server, tell
     drag(page, 0.25, 0.5)
     until(lambda: window(page)[2] < 700)
     first, last, samples = window(page)
-    assert (abs(first - 600) < 60, abs(last - 1200) < 60, samples == last - first + 1) == (True, True, True)
+    assert (abs(first - 600) < 60, abs(last - 1200) < 60, samples == last - first + 1) == (
+        True,
+        True,
+        True,
+    )
     assert len(asked) == 2  # memory and scalars, once each
     assert len(set(asked)) == 1
     over = page.locator(".scalar-chart .u-over").first
@@ -225,15 +247,22 @@ def test_another_rank_is_one_click_away(server, tell, stories, open_page):
     assert page.locator("#chart-summary").inner_text().startswith("Rank 0 on")
 
 
-def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(server, tell, stories, open_page, until):
+def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(
+    server, tell, stories, open_page, until
+):
     tell(stories.two_ranks())
     page = drawn(open_page(f"{server.url}/runs/ddp2", dark=True))
-    assert page.locator("#imbalance").inner_text() == "Uneven: rank 1 peaks at 58.00 GiB, 32 % above rank 0."
+    assert (
+        page.locator("#imbalance").inner_text()
+        == "Uneven: rank 1 peaks at 58.00 GiB, 32 % above rank 0."
+    )
     page.wait_for_selector("#heat[data-drawn='2']")
     emptier, fuller = page.evaluate(HEAT_ROWS)
     assert emptier != fuller
     page.locator("#ranks-table summary").click()
-    assert [row.split("\t")[0] for row in page.locator("#heat-table tbody").inner_text().splitlines()] == ["0", "1"]
+    assert [
+        row.split("\t")[0] for row in page.locator("#heat-table tbody").inner_text().splitlines()
+    ] == ["0", "1"]
     assert page.locator("#heat-table tbody tr").first.locator("td").count() == 8
     page.mouse.move(*middle(page.locator("#heat canvas")))
     assert "% " in page.locator("#heat-at").inner_text() + " "
@@ -244,7 +273,10 @@ def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(server, tell, stori
     drag(page, 0.25, 0.5)
     until(lambda: window(page)[2] < 300)
     first, last, _ = window(page)
-    assert (abs(first - 160) < 30, abs(last - 320) < 30) == (True, True)  # steps, though they were chosen by the clock
+    assert (abs(first - 160) < 30, abs(last - 320) < 30) == (
+        True,
+        True,
+    )  # steps, though they were chosen by the clock
     until(lambda: any("/ranks?" in url and f"from={first}&to={last}" in url for url in asked))
     page.locator("#zoom-reset").click()
     page.get_by_role("button", name="All ranks").click()
@@ -254,7 +286,9 @@ def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(server, tell, stori
     assert pixels(page, "curve-device") == 0
 
 
-def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(server, tell, stories, open_page):
+def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(
+    server, tell, stories, open_page
+):
     tell(stories.failed())
     page = drawn(open_page(f"{server.url}/runs/fa1led"))
     with page.expect_download() as saved:
@@ -274,16 +308,27 @@ def test_the_page_stays_fresh_without_being_reloaded(server, tell, stories, open
     story = stories.healthy()
     columns = story.streams[0, story.devices[0]["id"]]
     story.streams = {
-        key: {name: values[:200] for name, values in found.items()} for key, found in story.streams.items()
+        key: {name: values[:200] for name, values in found.items()}
+        for key, found in story.streams.items()
     }
     tell(story)
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
-    page.evaluate("window.untouched = true; document.querySelector('#memory-chart canvas').untouched = true")
+    page.evaluate(
+        "window.untouched = true; document.querySelector('#memory-chart canvas').untouched = true"
+    )
     page.locator("#streams a").first.focus()
-    story.send(server, 0, story.devices[0]["id"], {name: values[200:320] for name, values in columns.items()}, seq=77)
+    story.send(
+        server,
+        0,
+        story.devices[0]["id"],
+        {name: values[200:320] for name, values in columns.items()},
+        seq=77,
+    )
     until(lambda: window(page)[1] == 319)
     assert "319" in page.locator("#streams").inner_text()
-    assert page.evaluate("window.untouched && document.querySelector('#memory-chart canvas').untouched")
+    assert page.evaluate(
+        "window.untouched && document.querySelector('#memory-chart canvas').untouched"
+    )
     assert page.evaluate("document.activeElement.closest('#streams') !== null")
 
 
@@ -339,7 +384,9 @@ def test_the_chart_follows_the_size_of_the_window(server, tell, stories, open_pa
     assert page.evaluate("document.documentElement.scrollWidth") <= 700
 
 
-def test_a_forecast_beyond_the_chart_is_told_in_words_and_not_in_the_legend(server, tell, stories, open_page):
+def test_a_forecast_beyond_the_chart_is_told_in_words_and_not_in_the_legend(
+    server, tell, stories, open_page
+):
     tell(stories.two_ranks())
     page = drawn(open_page(f"{server.url}/runs/ddp2"))
     assert "the limit is reached at about step 5,600" in page.locator("#chart-summary").inner_text()
@@ -361,25 +408,37 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, 
     tell(stories.leaking())
     page = open_page(f"{server.url}/runs/k3v9leak")
     assert "train.py:88 in train_epoch" in page.locator("#suspects").inner_text()
-    assert "train.py:88 keeps" in page.locator("#head").inner_text(), "at three in the morning nobody scrolls"
+    assert "train.py:88 keeps" in page.locator("#head").inner_text(), (
+        "at three in the morning nobody scrolls"
+    )
     blocks = page.locator("#flame rect")
     assert blocks.count() >= 12
     outermost = blocks.first.bounding_box()["width"]
     assert outermost > 900 and blocks.nth(2).bounding_box()["width"] < outermost
-    assert page.locator("#flame title", has_text="attention (model.py:90): 9.00 GiB (33 %)").count() == 1
+    assert (
+        page.locator("#flame title", has_text="attention (model.py:90): 9.00 GiB (33 %)").count()
+        == 1
+    )
 
 
-def test_components_are_stacked_over_steps_once_somebody_comes_near(server, tell, stories, open_page, until):
+def test_components_are_stacked_over_steps_once_somebody_comes_near(
+    server, tell, stories, open_page, until
+):
     tell(stories.leaking())
     page, asked = open_page(), []
-    page.on("request", lambda request: "activations_bytes" in request.url and asked.append(request.url))
+    page.on(
+        "request", lambda request: "activations_bytes" in request.url and asked.append(request.url)
+    )
     page.goto(f"{server.url}/runs/k3v9leak")
     drawn(page)
     assert asked == []
     place = page.locator("#stack-chart")
     place.scroll_into_view_if_needed()
     page.wait_for_selector("#stack-chart[data-drawn]")
-    assert place.get_attribute("data-drawn") == "parameters,gradients,optimizer_state,buffers,other,activations"
+    assert (
+        place.get_attribute("data-drawn")
+        == "parameters,gradients,optimizer_state,buffers,other,activations"
+    )
     legend = page.locator("#stack-legend").inner_text()
     assert "optimizer state\n2.64 GiB" in legend
     assert "other tensors\n25.5" in legend  # 880 steps that leaked 30 MiB each
@@ -390,7 +449,9 @@ def test_components_are_stacked_over_steps_once_somebody_comes_near(server, tell
     page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 20, steps=4)
     page.mouse.up()
     until(lambda: window(page)[2] < 500)  # all charts show what was chosen in one
-    until(lambda: window(page) and len(asked) == 2)  # requests are heard of while the page is asked something
+    until(
+        lambda: window(page) and len(asked) == 2
+    )  # requests are heard of while the page is asked something
     first, last, _ = window(page)
     assert f"from={first}&to={last}" in asked[1]
     page.get_by_role("button", name="Clock").click()

@@ -12,7 +12,9 @@ def test_tokens_are_made_and_revoked_without_losing_the_login(server, open_page)
         page.get_by_role("button", name="Make it").click()
         assert page.get_by_role("heading", name=f"The token of {name}").is_visible()
         assert page.locator(".secret").inner_text().startswith("mag_")
-    assert page.get_by_label("Scope").input_value() == "ingest", "only the first one must be an admin's"
+    assert page.get_by_label("Scope").input_value() == "ingest", (
+        "only the first one must be an admin's"
+    )
     page.get_by_text("Revoke old laptop", exact=True).click()
     page.get_by_role("button", name="revoke old laptop").click()
     assert "worthless from now on" in page.get_by_role("status").inner_text()

@@ -27,13 +27,19 @@ SNAPSHOT = {
 """As `torch.cuda.memory._snapshot` documents it."""
 
 
-def test_it_comes_from_the_training_to_a_file_of_the_browsers(server, tmp_path, monkeypatch, open_page):
+def test_it_comes_from_the_training_to_a_file_of_the_browsers(
+    server, tmp_path, monkeypatch, open_page
+):
     monkeypatch.setenv("MEMAGENT_DIR", str(tmp_path / "runs"))
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters())
-    with memagent.attach(model, optimizer, predict=False, run_id="traced", server=server.url) as run:
+    with memagent.attach(
+        model, optimizer, predict=False, run_id="traced", server=server.url
+    ) as run:
         run.snapshot("to look closer")
-        run._inquiry._finder.history = window = HistoryWindow()  # a CPU has no allocator that records
+        run._inquiry._finder.history = window = (
+            HistoryWindow()
+        )  # a CPU has no allocator that records
         window.last = SNAPSHOT
         for _ in range(25):
             model(torch.randn(2, 8)).sum().backward()

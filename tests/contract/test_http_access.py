@@ -63,13 +63,17 @@ def test_every_route_refuses_who_has_no_token(routes, ask, of, token_of):
         assert "marker" not in answer.text
 
 
-def test_what_concerns_the_whole_server_is_not_for_tokens_of_some_projects(routes, ask, of, token_of):
+def test_what_concerns_the_whole_server_is_not_for_tokens_of_some_projects(
+    routes, ask, of, token_of
+):
     token, refused = token_of(ADMIN, "vision"), set()
     for name, method, rule in routes:
         answer = ask(token, name, method, rule, of)
         if answer.status_code == 403 and "whole server" in answer.text:
             refused.add(f"{method} {rule.rule}")
-    assert refused == {f"{method} {rule.rule}" for _, method, rule in routes if demanded_by(method, rule) == SERVER}
+    assert refused == {
+        f"{method} {rule.rule}" for _, method, rule in routes if demanded_by(method, rule) == SERVER
+    }
 
 
 def test_the_table_names_routes_that_there_are(routes):

@@ -41,7 +41,10 @@ def client(sqlite_app, sqlite_client, fill):
         fill(run_id, "vision", f"marker-{run_id}")
     for number in (2, 3):
         post = {
-            "batches": {"seq": number, "events": [{"kind": "oom" if number == 3 else "xid", "step": number}]},
+            "batches": {
+                "seq": number,
+                "events": [{"kind": "oom" if number == 3 else "xid", "step": number}],
+            },
             "predictions": {"method": "formula", "peak_allocated_bytes": number},
             "snapshots": {"method": "census", "seq": number},
         }
@@ -49,11 +52,20 @@ def client(sqlite_app, sqlite_client, fill):
             assert sqlite_client.post(f"/api/v1/runs/a/{verb}", json=body).status_code in (200, 201)
     with sqlite_app.extensions["memagent"].database.write() as session:
         for at, run_id in enumerate("abc"):
-            run, stream = lock_run(session, run_id), session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
+            run, stream = (
+                lock_run(session, run_id),
+                session.query(Stream).filter_by(run_id=run_id, kind="cuda").one(),
+            )
             stream.latest = {**stream.latest, "context_bytes": 5}
-            learn_contexts(session, run, session.get_one(Rank, (run_id, 0, 0)), 1.0 if at < 2 else 2.0)
+            learn_contexts(
+                session, run, session.get_one(Rank, (run_id, 0, 0)), 1.0 if at < 2 else 2.0
+            )
             of_a = session.query(Stream).filter_by(run_id="a", kind="cuda").one()
-            session.add(Forecast(run_id="a", stream_id=of_a.id, at=at, step=at, level="ok", oom_probability=0.1))
+            session.add(
+                Forecast(
+                    run_id="a", stream_id=of_a.id, at=at, step=at, level="ok", oom_probability=0.1
+                )
+            )
         assert session.query(Run).count() == 3
     return sqlite_client
 
@@ -84,7 +96,11 @@ def test_a_cursor_that_no_page_gave_is_refused_with_what_to_do(client):
     for path, cursor in product(LISTS, ("x", "-1", "1.5", "٣", "9" * 30, "W10", "WzFd")):
         answer = client.get(path, query_string={"cursor": cursor})
         said = answer.get_json(force=True)
-        assert (answer.status_code, answer.mimetype, said["field"]) == (422, "application/problem+json", "cursor"), path
+        assert (answer.status_code, answer.mimetype, said["field"]) == (
+            422,
+            "application/problem+json",
+            "cursor",
+        ), path
         assert "leave it out to begin with the first page" in said["detail"], (path, cursor)
 
 
@@ -98,21 +114,32 @@ def test_what_has_not_changed_is_not_sent_again(client):
         first = client.get(path)
         assert first.headers["Cache-Control"] == "private, no-cache", path
         again = client.get(path, headers={"If-None-Match": first.headers["ETag"]})
-        assert (again.status_code, again.data, again.headers["ETag"]) == (304, b"", first.headers["ETag"]), path
+        assert (again.status_code, again.data, again.headers["ETag"]) == (
+            304,
+            b"",
+            first.headers["ETag"],
+        ), path
         other = client.get(path, headers={"If-None-Match": 'W/"another"'})
         assert (other.status_code, other.data) == (200, first.data), path
 
 
 def test_what_has_changed_is_sent(client):
     before = client.get("/api/v1/runs/a/series").headers["ETag"]
-    batch = {"seq": 9, "chunks": [{"stream": "GPU-marker-a", "columns": {"step": [4], "allocated_bytes": [1]}}]}
+    batch = {
+        "seq": 9,
+        "chunks": [{"stream": "GPU-marker-a", "columns": {"step": [4], "allocated_bytes": [1]}}],
+    }
     assert client.post("/api/v1/runs/a/batches", json=batch).status_code == 200
     after = client.get("/api/v1/runs/a/series", headers={"If-None-Match": before})
     assert after.status_code == 200 and after.headers["ETag"] != before
 
 
 def test_rows_have_the_fields_that_are_asked_for_and_their_id(client):
-    for name, fields in (("runs", "status, name"), ("alerts", "severity,state"), ("notifications", "state,channel")):
+    for name, fields in (
+        ("runs", "status, name"),
+        ("alerts", "severity,state"),
+        ("notifications", "state,channel"),
+    ):
         path, wanted = f"/api/v1/{name}", {"id", *fields.replace(" ", "").split(",")}
         whole, cut = (
             client.get(path).get_json()[name],
@@ -123,17 +150,28 @@ def test_rows_have_the_fields_that_are_asked_for_and_their_id(client):
 
 
 def test_a_run_has_the_fields_that_are_asked_for(client):
-    assert client.get("/api/v1/runs/a?fields=config,alerts").get_json().keys() == {"id", "config", "alerts"}
+    assert client.get("/api/v1/runs/a?fields=config,alerts").get_json().keys() == {
+        "id",
+        "config",
+        "alerts",
+    }
     answer = client.get("/api/v1/runs/a?fields=config,colour")
     said = answer.get_json(force=True)
     assert (answer.status_code, said["field"]) == (422, "fields")
-    assert "'config,colour' is not a list separated by commas, each one of alerts, config" in said["detail"]
+    assert (
+        "'config,colour' is not a list separated by commas, each one of alerts, config"
+        in said["detail"]
+    )
 
 
 @pytest.mark.parametrize(
     ("path", "field", "detail"),
     [
-        ("/api/v1/runs?projct=x", "projct", "'projct' is no parameter of this; there are limit, cursor, project,"),
+        (
+            "/api/v1/runs?projct=x",
+            "projct",
+            "'projct' is no parameter of this; there are limit, cursor, project,",
+        ),
         ("/api/v1/rules?x=", "x", "'x' is no parameter of this; there are project"),
         ("/api/v1/channels?x=1", "x", "'x' is no parameter of this; it has none"),
         ("/api/v1/runs?limit=many", "limit", "limit: 'many' is not a whole number from 1 to 200"),
@@ -143,7 +181,9 @@ def test_a_run_has_the_fields_that_are_asked_for(client):
         ("/api/v1/compare", "runs", "runs is needed: 2 to 20 of them, separated by commas"),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_refused_with_what_does(sqlite_client, path, field, detail):
+def test_a_parameter_that_makes_no_sense_is_refused_with_what_does(
+    sqlite_client, path, field, detail
+):
     answer = sqlite_client.get(path)
     said = answer.get_json(force=True)
     assert (answer.status_code, said["field"]) == (422, field)
@@ -169,4 +209,7 @@ def test_an_answer_that_the_client_cannot_read_is_not_sent(sqlite_client, accept
 
 def test_strangers_are_told_nothing_of_parameters(sqlite_client, token_of):
     token_of("read")
-    assert sqlite_client.get("/api/v1/runs?projct=x", headers={"Accept": "text/csv"}).status_code == 401
+    assert (
+        sqlite_client.get("/api/v1/runs?projct=x", headers={"Accept": "text/csv"}).status_code
+        == 401
+    )

@@ -39,7 +39,9 @@ def strict(document):
     for name, schema in whole["components"]["schemas"].items():
         if name in SHAPES:
             schema["additionalProperties"] = False
-            schema["required"] = sorted(schema["properties"].keys() - MAY_BE_LEFT_OUT.get(name, set()))
+            schema["required"] = sorted(
+                schema["properties"].keys() - MAY_BE_LEFT_OUT.get(name, set())
+            )
     return whole
 
 
@@ -64,7 +66,11 @@ def check(document, method, rule, answer):
 def test_the_document_is_valid_openapi(document):
     schemathesis.openapi.from_dict(document).validate()
     assert document["openapi"] == "3.1.0"
-    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    names = [
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    ]
     assert len(names) == len(set(names)) and all(
         operation["summary"] for path in document["paths"].values() for operation in path.values()
     )
@@ -77,13 +83,16 @@ def test_every_route_is_described_or_a_page(sqlite_app):
             continue
         assert not rule.rule.startswith("/api"), rule
         if "GET" in rule.methods and not rule.arguments:
-            answer = sqlite_app.test_client().get(rule.rule, headers={"Accept": "text/html"}, follow_redirects=True)
+            answer = sqlite_app.test_client().get(
+                rule.rule, headers={"Accept": "text/html"}, follow_redirects=True
+            )
             assert answer.mimetype == "text/html", rule
 
 
 def test_every_route_of_the_document_has_a_heading_in_the_reference(document):
     headings = {
-        re.sub(r"\{\w+\}", "{}", line) for line in re.findall(r"^### (\w+ /\S+)$", HTTP_MD.read_text(), re.MULTILINE)
+        re.sub(r"\{\w+\}", "{}", line)
+        for line in re.findall(r"^### (\w+ /\S+)$", HTTP_MD.read_text(), re.MULTILINE)
     }
     routes = {
         f"{method.upper()} {re.sub(r'{[^}]+}', '{}', path)}"
@@ -101,11 +110,15 @@ def examples():
             continue
         for before, text in re.findall(r"(?s)(.*?)^```json\n(.*?)^```$", section, re.MULTILINE):
             named = re.search(r"`(\w+)`:\s*$", before)
-            found.append((section.partition("\n")[0].lstrip("# "), named[1] if named else None, text))
+            found.append(
+                (section.partition("\n")[0].lstrip("# "), named[1] if named else None, text)
+            )
     return found
 
 
-@pytest.mark.parametrize(("heading", "shape", "text"), [pytest.param(*one, id=one[1] or one[0]) for one in examples()])
+@pytest.mark.parametrize(
+    ("heading", "shape", "text"), [pytest.param(*one, id=one[1] or one[0]) for one in examples()]
+)
 def test_the_examples_of_the_reference_are_whole_and_right(document, heading, shape, text):
     whole = strict(document)
     name = shape or ("Problem" if heading == "Errors" else None)
@@ -114,7 +127,9 @@ def test_the_examples_of_the_reference_are_whole_and_right(document, heading, sh
         described = {re.sub(r"{\w+}", "{}", path): what for path, what in whole["paths"].items()}
         answers = described[re.sub(r"{\w+}", "{}", path)][method.lower()]["responses"]
         schema = next(
-            answers[status]["content"]["application/json"]["schema"] for status in ("200", "201") if status in answers
+            answers[status]["content"]["application/json"]["schema"]
+            for status in ("200", "201")
+            if status in answers
         )
     else:
         schema = {"$ref": f"#/components/schemas/{name}"}
@@ -125,7 +140,9 @@ def test_every_answer_is_what_the_document_says(sqlite_app, document, fill, toke
     whole, of = strict(document), fill("k", "vision", "marker")
     fill("seen-too", "vision", "too")
     token, checked = token_of("admin"), 0
-    for name, method, rule in sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish")):
+    for name, method, rule in sorted(
+        routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish")
+    ):
         if operation_of(sqlite_app.view_functions[rule.endpoint]) is None:
             continue
         for given in (token, None):  # without a token it is a problem, which is described, too
@@ -146,7 +163,11 @@ def test_the_document_is_open_to_all_and_tells_no_secret(sqlite_client, sqlite_a
     token = token_of("admin", "vision")
     answer = sqlite_client.get("/openapi.json")
     assert (answer.status_code, answer.data) == (200, before)
-    assert token not in answer.text and sqlite_app.secret_key not in answer.text and "vision-" not in answer.text
+    assert (
+        token not in answer.text
+        and sqlite_app.secret_key not in answer.text
+        and "vision-" not in answer.text
+    )
 
 
 def test_every_example_is_what_it_is_an_example_of(document):
@@ -164,7 +185,7 @@ def test_the_examples_of_bodies_are_taken(sqlite_client, fill):
         (f"/runs/{run}/predictions", "PredictionMessage"),
         (f"/runs/{run}/snapshots", "SnapshotMessage"),
         (f"/runs/{run}/finish", "Finish"),
-        ("/estimate", "EstimateRequest"),
+        ("/estimate", "EstimateBody"),
         (f"/alerts/{of.alert_id}/ack", "Said"),
     ):
         answer = sqlite_client.post(f"/api/v1{path}", json=EXAMPLES[name])
@@ -180,4 +201,7 @@ def test_who_may_is_in_the_document(document):
     }
     for path, methods in demanded.items():
         for method, scope in methods.items():
-            assert document["paths"][path][method]["security"] == [{"token": [scope]}, {"session": [scope]}]
+            assert document["paths"][path][method]["security"] == [
+                {"token": [scope]},
+                {"session": [scope]},
+            ]

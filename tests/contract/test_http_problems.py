@@ -52,7 +52,10 @@ def test_an_error_inside_is_told_without_its_trace(sqlite_app, sqlite_client, mo
 
     monkeypatch.setattr(Database, "read", fail)
     answer = sqlite_client.get(RUNS)
-    assert "its log says what" in check(answer, 500)["detail"] and "a secret of ours" not in answer.text
+    assert (
+        "its log says what" in check(answer, 500)["detail"]
+        and "a secret of ours" not in answer.text
+    )
 
 
 def test_the_id_of_a_request_is_kept(sqlite_client):

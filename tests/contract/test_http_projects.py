@@ -25,7 +25,9 @@ def server(sqlite_app, fill, token_of):
     hidden, seen = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
     fill("seen-too", "vision", SEEN + "-too")
     sqlite_app.hidden, sqlite_app.seen = hidden, seen
-    sqlite_app.tokens = {scope: token_of(scope, "vision", "other") for scope in SCOPES} | {"all": token_of("admin")}
+    sqlite_app.tokens = {scope: token_of(scope, "vision", "other") for scope in SCOPES} | {
+        "all": token_of("admin")
+    }
     return sqlite_app
 
 
@@ -34,13 +36,17 @@ def rows(app, run_id):
     database = app.extensions["memagent"].database
     with database.engine.connect() as connection:
         return {
-            table.name: sorted(map(str, connection.execute(select(table).where(table.c.run_id == run_id))))
+            table.name: sorted(
+                map(str, connection.execute(select(table).where(table.c.run_id == run_id)))
+            )
             for table in Base.metadata.sorted_tables
             if "run_id" in table.c
         } | {
             "runs": str(
                 connection.execute(
-                    select(Base.metadata.tables["runs"]).where(Base.metadata.tables["runs"].c.id == run_id)
+                    select(Base.metadata.tables["runs"]).where(
+                        Base.metadata.tables["runs"].c.id == run_id
+                    )
                 ).all()
             )
         }
@@ -64,7 +70,9 @@ def test_the_same_routes_do_serve_runs_of_the_tokens_own_project(server, routes,
     asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
     for name, method, rule in asked:
         answer = ask(server.tokens["admin"], name, method, rule, server.seen)
-        allowed = answer.status_code < 400 or (answer.status_code == 403 and "whole server" in answer.text)
+        allowed = answer.status_code < 400 or (
+            answer.status_code == 403 and "whole server" in answer.text
+        )
         assert allowed, (method, rule.rule, answer.status_code, answer.text[:500])
         if method == "GET" and "<run_id>" in rule.rule and rule.rule.startswith("/api"):
             whole = ask(server.tokens["all"], name, method, rule, server.seen)
@@ -101,29 +109,46 @@ def test_a_run_can_neither_be_made_in_another_project_nor_taken_nor_moved(server
 
 def test_rules_of_every_project_are_seen_and_not_changed(server):
     client = server.test_client()
-    limited, whole = ({"Authorization": f"Bearer {server.tokens[name]}"} for name in ("admin", "all"))
+    limited, whole = (
+        {"Authorization": f"Bearer {server.tokens[name]}"} for name in ("admin", "all")
+    )
     off = {"rules": {"leak": {"is_on": False}}}
     assert client.put("/api/v1/rules", json=off, headers=limited).status_code == 403
     assert client.put("/api/v1/rules", json=off, headers=whole).status_code == 200
     seen = client.get("/api/v1/rules?project=vision", headers=limited).get_json()["rules"]["leak"]
     assert seen["is_on"] is False
     assert (
-        client.put("/api/v1/rules?project=vision", json={"rules": {"leak": None}}, headers=limited).status_code == 200
+        client.put(
+            "/api/v1/rules?project=vision", json={"rules": {"leak": None}}, headers=limited
+        ).status_code
+        == 200
     )
 
 
 def test_the_figures_of_metrics_count_what_the_token_sees(server):
     def value(token, name):
-        page = server.test_client().get("/metrics", headers={"Authorization": f"Bearer {server.tokens[token]}"}).text
-        return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}[{{ ]", line))
+        page = (
+            server.test_client()
+            .get("/metrics", headers={"Authorization": f"Bearer {server.tokens[token]}"})
+            .text
+        )
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in page.splitlines()
+            if re.match(rf"{name}[{{ ]", line)
+        )
 
-    for name, limited, whole in (("memagent_runs", 2, 3), ("memagent_ingested_samples_total", 10, 15)):
+    for name, limited, whole in (
+        ("memagent_runs", 2, 3),
+        ("memagent_ingested_samples_total", 10, 15),
+    ):
         assert (value("read", name), value("all", name)) == (limited, whole)
 
 
 def test_what_concerns_the_whole_server_needs_a_token_for_all_projects(server):
     answer = server.test_client().post(
-        "/api/v1/channels/webhook/test", headers={"Authorization": f"Bearer {server.tokens['admin']}"}
+        "/api/v1/channels/webhook/test",
+        headers={"Authorization": f"Bearer {server.tokens['admin']}"},
     )
     assert answer.status_code == 403 and "whole server" in answer.get_json(force=True)["detail"]
 
@@ -144,4 +169,6 @@ def test_every_table_says_whose_it_is():
         for model in (m.class_ for m in Base.registry.mappers)
         if not set(leading) & set(inspect(model).columns.keys())
     }
-    assert own - set(SHARED) == {model for model in own if model.__name__ in ("Token", "WorkerRow", "Shard")}
+    assert own - set(SHARED) == {
+        model for model in own if model.__name__ in ("Token", "WorkerRow", "Shard")
+    }

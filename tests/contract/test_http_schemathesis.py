@@ -26,7 +26,22 @@ from memagent_server.app import create_app
 
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 TOKEN = "a token for tests only"
-REJECTED = ["400", "401", "403", "404", "405", "406", "408", "409", "413", "415", "422", "428", "429", "5xx"]
+REJECTED = [
+    "400",
+    "401",
+    "403",
+    "404",
+    "405",
+    "406",
+    "408",
+    "409",
+    "413",
+    "415",
+    "422",
+    "428",
+    "429",
+    "5xx",
+]
 ACCEPTED = ["2xx", "3xx", "401", "403", "404", "409", "422", "429", "5xx"]
 SAYS_MORE_THAN_ITS_SCHEMA = ["POST /api/v1/estimate", "POST /api/v1/runs/{run_id}/batches"]
 
@@ -86,7 +101,9 @@ def failures(sqlite_database, make_settings, fill, monkeypatch):
         found, made = defaultdict(list), 0
         for event in from_schema(schema).execute():
             if isinstance(event, events.NonFatalError | events.FatalError):
-                found[repr(getattr(event, "value", None) or event.exception)].append("an error of the run itself")
+                found[repr(getattr(event, "value", None) or event.exception)].append(
+                    "an error of the run itself"
+                )
             elif isinstance(event, events.ScenarioFinished):
                 made += len(event.recorder.interactions)
                 for text, how in _failed(event.recorder):

@@ -11,13 +11,21 @@ from memagent.cli import VERBS, main
 from memagent.environment import ALL_SETTINGS
 
 MANIFEST = Path(__file__).parents[2] / "deploy/kubernetes/memagent.yaml"
-OBJECTS = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(MANIFEST.read_text())}
-PODS = {name: one["spec"]["template"]["spec"] for (kind, name), one in OBJECTS.items() if kind == "Deployment"}
+OBJECTS = {
+    (one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(MANIFEST.read_text())
+}
+PODS = {
+    name: one["spec"]["template"]["spec"]
+    for (kind, name), one in OBJECTS.items()
+    if kind == "Deployment"
+}
 each_pod = pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
 
 
 def test_every_setting_it_sets_exists():
-    assert {name.removesuffix("_FILE") for name in OBJECTS["ConfigMap", "memagent"]["data"]} <= set(ALL_SETTINGS)
+    assert {name.removesuffix("_FILE") for name in OBJECTS["ConfigMap", "memagent"]["data"]} <= set(
+        ALL_SETTINGS
+    )
 
 
 @each_pod
@@ -43,8 +51,16 @@ def test_it_runs_without_root_and_changes_nothing_but_tmp(pod):
 
 @each_pod
 def test_secrets_are_where_the_settings_look_for_them(pod):
-    folder = next(mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "secrets")
-    files = [value for name, value in OBJECTS["ConfigMap", "memagent"]["data"].items() if name.endswith("_FILE")]
+    folder = next(
+        mount["mountPath"]
+        for mount in pod["containers"][0]["volumeMounts"]
+        if mount["name"] == "secrets"
+    )
+    files = [
+        value
+        for name, value in OBJECTS["ConfigMap", "memagent"]["data"].items()
+        if name.endswith("_FILE")
+    ]
     assert files and all(value.startswith(f"{folder}/") for value in files)
     told = MANIFEST.read_text().partition("apiVersion")[0]
     assert all(f"--from-literal={value.rpartition('/')[2]}=" in told for value in files)
@@ -54,5 +70,7 @@ def test_the_service_leads_to_the_servers():
     service = OBJECTS["Service", "memagent"]["spec"]
     server = OBJECTS["Deployment", "memagent-server"]["spec"]["template"]
     assert service["selector"] == server["metadata"]["labels"]
-    ports = {port["name"]: port["containerPort"] for port in server["spec"]["containers"][0]["ports"]}
+    ports = {
+        port["name"]: port["containerPort"] for port in server["spec"]["containers"][0]["ports"]
+    }
     assert ports[service["ports"][0]["targetPort"]] == service["ports"][0]["port"] == 8420

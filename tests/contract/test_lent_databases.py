@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 pytestmark = pytest.mark.postgres
-USED = "INSERT INTO tokens (name, scope, hash, created_at) VALUES ('a', 'read', 'b', 1) RETURNING id"
+USED = (
+    "INSERT INTO tokens (name, scope, hash, created_at) VALUES ('a', 'read', 'b', 1) RETURNING id"
+)
 
 
 def name_of(url: str) -> str:
@@ -22,7 +24,9 @@ def test_it_comes_back_empty_with_what_the_migrations_put_there(postgres_cluster
         assert again == url
         assert connection.execute("SELECT count(*) FROM shards").fetchone() == (shards[0] + 2,)
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() != []
-        assert connection.execute(USED).fetchall() == [(1,)], "ids begin anew, and nobody has the hash"
+        assert connection.execute(USED).fetchall() == [(1,)], (
+            "ids begin anew, and nobody has the hash"
+        )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,9 @@ def test_it_comes_back_empty_with_what_the_migrations_put_there(postgres_cluster
     ["ALTER TABLE runs ADD COLUMN mine int", "CREATE TABLE mine ()", "ALTER TABLE runs RENAME TO yours",
      "ALTER DATABASE {} SET work_mem = '1MB'"],
 )  # fmt: skip
-def test_one_that_was_changed_otherwise_is_not_lent_again(postgres_cluster, postgres_lender, change):
+def test_one_that_was_changed_otherwise_is_not_lent_again(
+    postgres_cluster, postgres_lender, change
+):
     with postgres_lender.lend() as url, postgres_cluster.connected(name_of(url)) as connection:
         connection.execute(change.format(name_of(url)))
     with postgres_lender.lend() as other:

@@ -26,7 +26,9 @@ def test_every_claim_names_a_test():
 def test_every_test_that_is_named_exists():
     existing = set(
         re.findall(
-            r"^def (test_\w+)", "\n".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py")), re.MULTILINE
+            r"^def (test_\w+)",
+            "\n".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py")),
+            re.MULTILINE,
         )
     )
     assert set(re.findall(r"`(test_\w+)`", PAGE)) - existing == set()

@@ -42,7 +42,10 @@ def test_systemd_takes_it(analyze):
 
 def test_it_may_do_little(analyze):
     found = analyze("security", "--offline=true").stdout
-    assert float(re.search(r"exposure level for memagent.service: ([\d.]+)", found)[1]) <= WORST_EXPOSURE
+    assert (
+        float(re.search(r"exposure level for memagent.service: ([\d.]+)", found)[1])
+        <= WORST_EXPOSURE
+    )
 
 
 def test_its_command_and_settings_exist(capsys):
@@ -53,7 +56,9 @@ def test_its_command_and_settings_exist(capsys):
         main([verb, "--help"])
     helped = capsys.readouterr().out
     assert all(option in helped for option in options if option.startswith("--"))
-    assert {name.removesuffix("_FILE") for name in re.findall(r"MEMAGENT_\w+", unit)} <= set(ALL_SETTINGS)
+    assert {name.removesuffix("_FILE") for name in re.findall(r"MEMAGENT_\w+", unit)} <= set(
+        ALL_SETTINGS
+    )
 
 
 def test_it_is_stopped_as_the_server_wants_to_be():

@@ -29,7 +29,9 @@ def clean_run(monkeypatch, tmp_path):
 def gpu_training():
     """A model of some 50 MB on the GPU, its optimizer, and a function that makes one step."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(12)), torch.nn.Linear(1024, 8)).cuda()
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(1024, 1024) for _ in range(12)), torch.nn.Linear(1024, 8)
+    ).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     inputs = torch.randn(256, 1024, device="cuda")
 

@@ -22,7 +22,12 @@ def columns_of(folder) -> dict[str, list]:
     """All samples of the GPU in the one run file of `folder`."""
     (path,) = folder.glob("*.memagent")
     batches = [decode(body, Batch) for kind, body in read_frames(path) if kind == "batch"]
-    chunks = [unpack(chunk.packed) for batch in batches for chunk in batch.chunks if chunk.stream.startswith("GPU-")]
+    chunks = [
+        unpack(chunk.packed)
+        for batch in batches
+        for chunk in batch.chunks
+        if chunk.stream.startswith("GPU-")
+    ]
     return {
         name: [value for chunk in chunks for value in chunk.get(name, [None] * len(chunk["step"]))]
         for name in dict.fromkeys(name for chunk in chunks for name in chunk)
@@ -120,7 +125,9 @@ def test_an_out_of_memory_leaves_last_words_with_what_was_asked_for(clean_run):
             model(torch.ones(8, 4096, device="cuda")).sum().backward(); optimizer.step(); optimizer.zero_grad()
             kept.append(torch.empty(2**27, dtype=torch.uint8, device="cuda"))
     """
-    process = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
+    )
     assert process.returncode == 1 and "OutOfMemoryError" in process.stderr
     (path,) = clean_run.glob("*.memagent")
     batches = [decode(body, Batch) for kind, body in read_frames(path) if kind == "batch"]

@@ -51,7 +51,9 @@ PROGRAM = textwrap.dedent(
 def test_it_repeats_a_recorded_training_exactly(settings, tmp_path):
     file = tmp_path / "history.pickle"
     environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings}
-    subprocess.run([sys.executable, "-c", PROGRAM, str(file)], env=environment, check=True, timeout=250)
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(file)], env=environment, check=True, timeout=250
+    )
     snapshot, peak_reserved, peak_allocated = pickle.loads(file.read_bytes())
     score = score_history(snapshot)
     assert score.exact, score

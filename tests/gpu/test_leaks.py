@@ -61,13 +61,19 @@ def test_switching_off_really_stops_the_recording(gpu_training):
     finder = diagnose(gpu_training[2], history=True)
     assert finder.diagnosis is not None and not is_recording()
     late = torch.ones(2**20, device="cuda")
-    blocks = [block for segment in torch.cuda.memory._snapshot()["segments"] for block in segment["blocks"]]
+    blocks = [
+        block
+        for segment in torch.cuda.memory._snapshot()["segments"]
+        for block in segment["blocks"]
+    ]
     found = next(block for block in blocks if block["address"] == late.data_ptr())
     assert not found.get("frames")
 
 
 def test_a_recording_of_the_script_is_left_alone(gpu_training):
-    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=1000)
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context="all", stacks="python", max_entries=1000
+    )
     try:
         finder = diagnose(gpu_training[2], history=True)
         assert finder.history.last == {} and is_recording()

@@ -23,7 +23,9 @@ def limited():
 
 def test_an_evaluation_takes_on_a_gpu_what_the_allocator_counted(gpu_training):
     model, optimizer, _ = gpu_training
-    batch = torch.randn(65_536, 1024)  # on the host, as a loader gives it: 256 MiB, and twice that within the model
+    batch = torch.randn(
+        65_536, 1024
+    )  # on the host, as a loader gives it: 256 MiB, and twice that within the model
     run = memagent.attach(model, optimizer, preflight=batch, predict=False)
     found = run.preflight(eval_batch=batch)
     held = torch.cuda.memory_allocated()
@@ -41,14 +43,18 @@ def test_a_preflight_gives_back_what_it_took_and_changes_no_step(gpu_training):
     torch.cuda.empty_cache()
     reserved = torch.cuda.memory_reserved()
     run = memagent.attach(model, optimizer, preflight=torch.randn(65_536, 1024), predict=False)
-    assert torch.equal(torch.cuda.get_rng_state(), state) and torch.cuda.memory_reserved() == reserved
+    assert (
+        torch.equal(torch.cuda.get_rng_state(), state) and torch.cuda.memory_reserved() == reserved
+    )
     step()
     run.finish()
 
 
 def test_an_out_of_memory_is_a_finding(gpu_training, limited, capsys):
     model, optimizer, step = gpu_training
-    run = memagent.attach(model, optimizer, preflight=torch.randn(2**20, 1024), predict=False)  # 4 GiB
+    run = memagent.attach(
+        model, optimizer, preflight=torch.randn(2**20, 1024), predict=False
+    )  # 4 GiB
     held = torch.cuda.memory_allocated()
     step()
     run.finish()

@@ -17,5 +17,11 @@ from memagent_server.worker import run_worker  # noqa: E402
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 run_worker(
-    Settings(database_url=sys.argv[1], secret_key="k" * 32, webhook_url=sys.argv[2], allow_local_webhooks=True), stop
+    Settings(
+        database_url=sys.argv[1],
+        secret_key="k" * 32,
+        webhook_url=sys.argv[2],
+        allow_local_webhooks=True,
+    ),
+    stop,
 )

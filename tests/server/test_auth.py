@@ -40,7 +40,9 @@ def test_the_door_is_open_while_no_token_was_ever_made(sqlite_client):
     assert sqlite_client.delete("/api/v1/runs/r").status_code == 204
 
 
-def test_the_first_token_closes_it_and_revoking_it_does_not_open_it(sqlite_client, sqlite_database, token_of):
+def test_the_first_token_closes_it_and_revoking_it_does_not_open_it(
+    sqlite_client, sqlite_database, token_of
+):
     token_of("ingest")
     assert sqlite_client.get("/api/v1/runs").status_code == 401
     with sqlite_database.write() as session:
@@ -111,8 +113,12 @@ def test_an_expired_token_is_worthless_and_so_is_its_cookie(settings, sqlite_dat
     assert client.post("/login", data={"token": token}).status_code == 401
 
 
-def test_the_admin_token_of_the_settings_closes_the_door_and_opens_it(make_settings, sqlite_database):
-    client = create_app(make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database).test_client()
+def test_the_admin_token_of_the_settings_closes_the_door_and_opens_it(
+    make_settings, sqlite_database
+):
+    client = create_app(
+        make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database
+    ).test_client()
     assert client.get("/api/v1/runs").status_code == 401
     assert client.get("/api/v1/runs", headers=bearer("Sesame")).status_code == 401
     assert client.get("/api/v1/runs", headers=bearer("sesame")).status_code == 200
@@ -120,7 +126,9 @@ def test_the_admin_token_of_the_settings_closes_the_door_and_opens_it(make_setti
 
 def test_health_needs_no_token(sqlite_client, token_of):
     token_of("admin")
-    assert sqlite_client.get("/healthz").status_code == sqlite_client.get("/readyz").status_code == 200
+    assert (
+        sqlite_client.get("/healthz").status_code == sqlite_client.get("/readyz").status_code == 200
+    )
 
 
 def test_a_token_is_not_in_the_database(sqlite_database, settings, token_of):
@@ -163,9 +171,17 @@ def test_with_tokens_any_name_will_do(sqlite_client, token_of):
 
 def test_a_page_of_another_origin_may_not_change_anything(sqlite_client):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
-    assert sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "https://evil.example"}).status_code == 403
+    assert (
+        sqlite_client.delete(
+            "/api/v1/runs/r", headers={"Origin": "https://evil.example"}
+        ).status_code
+        == 403
+    )
     assert sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "null"}).status_code == 403
-    assert sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "http://localhost"}).status_code == 204
+    assert (
+        sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "http://localhost"}).status_code
+        == 204
+    )
 
 
 @pytest.fixture
@@ -197,8 +213,16 @@ def test_a_cookie_is_as_good_as_its_token(sqlite_client, sqlite_database, token_
 def test_a_cookie_works_for_our_own_pages_only(sqlite_client, token_of, log_in):
     log_in(sqlite_client, token_of("admin"))
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
-    assert sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "https://evil.example"}).status_code == 403
-    assert sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "http://localhost"}).status_code == 204
+    assert (
+        sqlite_client.delete(
+            "/api/v1/runs/r", headers={"Origin": "https://evil.example"}
+        ).status_code
+        == 403
+    )
+    assert (
+        sqlite_client.delete("/api/v1/runs/r", headers={"Origin": "http://localhost"}).status_code
+        == 204
+    )
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "MQ.aaaa.bbbb", "MQ"])
@@ -225,7 +249,9 @@ def test_an_admin_token_that_could_be_guessed_is_refused(tmp_path, by_file):
             given = {"MEMAGENT_ADMIN_TOKEN_FILE": str(tmp_path / "token")}
         return Settings.from_environ({"XDG_DATA_HOME": str(tmp_path), **given})
 
-    with pytest.raises(SettingError, match=r"MEMAGENT_ADMIN_TOKEN has 15 characters.*openssl rand") as caught:
+    with pytest.raises(
+        SettingError, match=r"MEMAGENT_ADMIN_TOKEN has 15 characters.*openssl rand"
+    ) as caught:
         settings("fifteen-letters")
     assert "fifteen" not in str(caught.value)
     assert settings("sixteen--letters").admin_token == "sixteen--letters"
@@ -234,7 +260,10 @@ def test_an_admin_token_that_could_be_guessed_is_refused(tmp_path, by_file):
 def test_a_browser_without_a_token_is_sent_to_the_login_page(sqlite_client, token_of):
     token_of("read")
     answer = sqlite_client.get("/runs/r?x=1", headers={"Accept": "text/html"})
-    assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=%2Fruns%2Fr%3Fx%3D1")
+    assert (answer.status_code, answer.headers["Location"]) == (
+        303,
+        "/login?next=%2Fruns%2Fr%3Fx%3D1",
+    )
     assert sqlite_client.get("/api/v1/runs", headers={"Accept": "text/html"}).status_code == 401
 
 

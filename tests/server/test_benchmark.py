@@ -53,7 +53,11 @@ def test_it_measures_what_needs_no_server(name, capsys):
 
 
 def test_what_a_server_logs_is_shown_only_where_something_goes_wrong(capfd):
-    with pytest.raises(AssertionError), fresh_database() as database, running_server(database.url) as server:
+    with (
+        pytest.raises(AssertionError),
+        fresh_database() as database,
+        running_server(database.url) as server,
+    ):
         assert urllib3.request("GET", f"{server.url}/api/v1/runs").status == 200
         assert capfd.readouterr().err == ""
         raise AssertionError

@@ -10,7 +10,10 @@ from memagent_server.settings import Settings
 
 def settings(tmp_path, **given: str) -> Settings:
     return Settings.from_environ(
-        {"XDG_DATA_HOME": str(tmp_path), **{f"MEMAGENT_{name}": value for name, value in given.items()}}
+        {
+            "XDG_DATA_HOME": str(tmp_path),
+            **{f"MEMAGENT_{name}": value for name, value in given.items()},
+        }
     )
 
 
@@ -38,7 +41,10 @@ def test_it_reads_them_all(tmp_path):
             {"SMTP_URL": "http://secret", "EMAIL_TO": "a@b", "EMAIL_FROM": "a@b"},
             "MEMAGENT_SMTP_URL must be an smtp:// or smtps:// address",
         ),
-        ({"WEBHOOK_URL": "ftp://secret"}, "MEMAGENT_WEBHOOK_URL must be an http:// or https:// address"),
+        (
+            {"WEBHOOK_URL": "ftp://secret"},
+            "MEMAGENT_WEBHOOK_URL must be an http:// or https:// address",
+        ),
         ({"TEAMS_WEBHOOK_URL": "https://"}, "MEMAGENT_TEAMS_WEBHOOK_URL must be"),
         ({"ALERTMANAGER_URL": "http://x:port"}, "MEMAGENT_ALERTMANAGER_URL must be"),
         ({"ALLOW_LOCAL_WEBHOOKS": "yes"}, "write 1 or 0"),

@@ -16,7 +16,9 @@ def lines(caplog):
     """lines(level): the access log's records of at least that level."""
     caplog.set_level(logging.DEBUG, "memagent.access")
     return lambda level=logging.INFO: [
-        record for record in caplog.records if record.name == "memagent.access" and record.levelno >= level
+        record
+        for record in caplog.records
+        if record.name == "memagent.access" and record.levelno >= level
     ]
 
 
@@ -28,13 +30,22 @@ def test_an_id_is_made_and_is_in_answer_and_problem(sqlite_client):
 
 def test_an_id_that_is_given_is_kept(sqlite_client):
     answer = sqlite_client.get("/api/v1/runs/none", headers={"X-Request-ID": "proxy-1.a_b"})
-    assert answer.headers["X-Request-ID"] == answer.get_json(force=True)["request_id"] == "proxy-1.a_b"
-    assert "proxy-2" in sqlite_client.get("/runs/none", headers={"X-Request-ID": "proxy-2", "Accept": "text/html"}).text
+    assert (
+        answer.headers["X-Request-ID"] == answer.get_json(force=True)["request_id"] == "proxy-1.a_b"
+    )
+    assert (
+        "proxy-2"
+        in sqlite_client.get(
+            "/runs/none", headers={"X-Request-ID": "proxy-2", "Accept": "text/html"}
+        ).text
+    )
 
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 65, "<b>", "a\tb", "ü"])
 def test_an_id_that_is_none_is_replaced(sqlite_client, given):
-    made = sqlite_client.get("/api/v1/runs", headers={"X-Request-ID": given}).headers["X-Request-ID"]
+    made = sqlite_client.get("/api/v1/runs", headers={"X-Request-ID": given}).headers[
+        "X-Request-ID"
+    ]
     assert len(made) == 16 and made != given
 
 
@@ -61,15 +72,22 @@ def test_requests_and_batches_are_counted_by_route_and_not_by_run(sqlite_client)
     for name in ("a", "b"):
         sqlite_client.post("/api/v1/runs", json={"run_id": name})
         chunk = {"stream": "host", "columns": {"step": [1, 2, 3], "allocated_bytes": [1, 2, 3]}}
-        answer = sqlite_client.post(f"/api/v1/runs/{name}/batches", json={"seq": 0, "chunks": [chunk]})
+        answer = sqlite_client.post(
+            f"/api/v1/runs/{name}/batches", json={"seq": 0, "chunks": [chunk]}
+        )
         assert answer.get_json()["accepted"] == 3
     sqlite_client.get("/nothing/at/all")
     found = sqlite_client.get("/metrics").text
     route = "/api/v1/runs/<run_id>/batches"
-    assert f'memagent_http_requests_total{{method="POST",route="{route}",status="200"}} 2.0' in found
+    assert (
+        f'memagent_http_requests_total{{method="POST",route="{route}",status="200"}} 2.0' in found
+    )
     assert f'memagent_http_request_seconds_count{{route="{route}"}} 2.0' in found
     assert 'memagent_http_requests_total{method="GET",route="none",status="404"} 1.0' in found
-    assert "memagent_batch_samples_sum 6.0" in found and "memagent_batch_store_seconds_count 2.0" in found
+    assert (
+        "memagent_batch_samples_sum 6.0" in found
+        and "memagent_batch_store_seconds_count 2.0" in found
+    )
 
 
 def test_the_counts_are_there_when_a_thread_makes_the_exposition(sqlite_client, monkeypatch):

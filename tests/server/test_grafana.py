@@ -62,7 +62,12 @@ class Grafana:
         if method == "PUT" and uid not in kept:
             return 404, {"message": "not found"}
         if kind == "rules":
-            assert body["folderUID"] in self.kept["folders"] and {"ruleGroup", "orgID", "title", "data"} <= set(body)
+            assert body["folderUID"] in self.kept["folders"] and {
+                "ruleGroup",
+                "orgID",
+                "title",
+                "data",
+            } <= set(body)
         kept[body["uid"]] = body
         return 200, body
 
@@ -91,7 +96,15 @@ def memagent(*arguments: object, **environ: str) -> subprocess.CompletedProcess[
 
 
 def test_a_push_makes_everything_and_a_second_changes_nothing(grafana):
-    options = ("push", "--url", grafana.url, "--token", TOKEN, "--prometheus", "http://prometheus:9090")
+    options = (
+        "push",
+        "--url",
+        grafana.url,
+        "--token",
+        TOKEN,
+        "--prometheus",
+        "http://prometheus:9090",
+    )
     given = {
         "MEMAGENT_SLACK_WEBHOOK_URL": "https://hooks.slack.com/services/T/B/X",
         "MEMAGENT_PUBLIC_URL": "https://mem.example.org",
@@ -100,12 +113,16 @@ def test_a_push_makes_everything_and_a_second_changes_nothing(grafana):
     assert first.returncode == 0, first.stderr
     assert set(grafana.dashboards) == {"memagent-fleet", "memagent-run", "memagent-server"}
     assert grafana.kept["datasources"]["memagent-prometheus"]["url"] == "http://prometheus:9090"
-    assert grafana.kept["contacts"]["memagent-contact"]["settings"] == {"url": given["MEMAGENT_SLACK_WEBHOOK_URL"]}
+    assert grafana.kept["contacts"]["memagent-contact"]["settings"] == {
+        "url": given["MEMAGENT_SLACK_WEBHOOK_URL"]
+    }
     rules = grafana.kept["rules"]
     warning = rules["memagent-run-will-run-out-of-memory"]
     assert warning["notification_settings"] == {"receiver": "memagent"}
     assert warning["annotations"]["runbook_url"] == "https://mem.example.org/runbooks#oom_forecast"
-    variables = {item["name"]: item for item in grafana.dashboards["memagent-fleet"]["templating"]["list"]}
+    variables = {
+        item["name"]: item for item in grafana.dashboards["memagent-fleet"]["templating"]["list"]
+    }
     assert variables["memagent"]["query"] == given["MEMAGENT_PUBLIC_URL"]
     before = json.dumps([grafana.kept, grafana.dashboards])
     second = memagent(*options, **given)
@@ -121,7 +138,9 @@ def test_it_uses_the_prometheus_that_grafana_has(grafana):
     }
     result = memagent("push", "--url", grafana.url, "--token", TOKEN)
     assert result.returncode == 0, result.stderr
-    asked = {query["datasourceUid"] for rule in grafana.kept["rules"].values() for query in rule["data"]}
+    asked = {
+        query["datasourceUid"] for rule in grafana.kept["rules"].values() for query in rule["data"]
+    }
     assert asked == {"main"} and "data source main: Grafana's own is used" in result.stdout
     assert not grafana.kept["contacts"] and "contact point: none" in result.stdout
     assert all("notification_settings" not in rule for rule in grafana.kept["rules"].values())
@@ -129,25 +148,41 @@ def test_it_uses_the_prometheus_that_grafana_has(grafana):
 
 def test_without_any_prometheus_it_says_how_to_name_one(grafana):
     result = memagent("push", "--url", grafana.url, "--token", TOKEN)
-    assert result.returncode == 0 and "--prometheus URL" in result.stdout and not grafana.kept["rules"]
+    assert (
+        result.returncode == 0 and "--prometheus URL" in result.stdout and not grafana.kept["rules"]
+    )
     assert len(grafana.dashboards) == 3
 
 
 def test_a_dry_run_changes_nothing(grafana):
-    result = memagent("push", "--url", grafana.url, "--token", TOKEN, "--prometheus", "http://p", "--dry-run")
-    assert result.returncode == 0 and "would be made" in result.stdout and "would be written" in result.stdout
+    result = memagent(
+        "push", "--url", grafana.url, "--token", TOKEN, "--prometheus", "http://p", "--dry-run"
+    )
+    assert (
+        result.returncode == 0
+        and "would be made" in result.stdout
+        and "would be written" in result.stdout
+    )
     assert not any(grafana.kept.values()) and not grafana.dashboards
 
 
 def test_a_bad_token_is_one_clear_line(grafana):
     result = memagent("push", "--url", grafana.url, "--token", "wrong-token")
-    assert result.returncode == 1 and "answered 401" in result.stderr and result.stderr.count("\n") == 1
+    assert (
+        result.returncode == 1
+        and "answered 401" in result.stderr
+        and result.stderr.count("\n") == 1
+    )
     assert "wrong-token" not in result.stderr
 
 
 def test_a_grafana_that_is_not_there_is_one_clear_line():
     result = memagent("push", "--url", "http://127.0.0.1:9", "--token", TOKEN)
-    assert result.returncode == 1 and result.stderr.count("\n") == 1 and "cannot be reached" in result.stderr
+    assert (
+        result.returncode == 1
+        and result.stderr.count("\n") == 1
+        and "cannot be reached" in result.stderr
+    )
 
 
 def test_without_address_it_says_what_to_give():
@@ -156,8 +191,15 @@ def test_without_address_it_says_what_to_give():
 
 
 def test_export_writes_boards_and_rules_that_lead_to_the_server(tmp_path):
-    assert memagent("export", tmp_path / "out", MEMAGENT_PUBLIC_URL="https://mem.example.org").returncode == 0
+    assert (
+        memagent(
+            "export", tmp_path / "out", MEMAGENT_PUBLIC_URL="https://mem.example.org"
+        ).returncode
+        == 0
+    )
     texts = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert set(texts) == {"fleet.json", "run.json", "server.json", "rules.yml"}
     assert json.loads(texts["run.json"])["uid"] == "memagent-run"
-    assert all("https://mem.example.org" in text and "localhost" not in text for text in texts.values())
+    assert all(
+        "https://mem.example.org" in text and "localhost" not in text for text in texts.values()
+    )

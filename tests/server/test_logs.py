@@ -19,7 +19,9 @@ def record(message, *arguments, error=None, **fields):
 
 
 def test_it_writes_logfmt():
-    line = LineFormatter("logfmt").format(record("a run %s", "r", status=200, token=None, name="two words"))
+    line = LineFormatter("logfmt").format(
+        record("a run %s", "r", status=200, token=None, name="two words")
+    )
     assert line == (
         'time=2026-01-01T00:00:00.250Z level=info logger=memagent.test message="a run r" status=200 name="two words"'
     )
@@ -33,12 +35,16 @@ def test_it_writes_json():
 
 
 @pytest.mark.parametrize("style", ["logfmt", "json"])
-@pytest.mark.parametrize("text", ["a\nlevel=error", "a\r\nb", "a\u2028b\x85c", "\x1b[31m", 'quote " here', "NUL \0"])
+@pytest.mark.parametrize(
+    "text", ["a\nlevel=error", "a\r\nb", "a\u2028b\x85c", "\x1b[31m", 'quote " here', "NUL \0"]
+)
 def test_it_is_one_line_whatever_is_in_it(style, text):
     try:
         raise ValueError(text)
     except ValueError:
-        line = LineFormatter(style).format(record("about %s", text, error=sys.exc_info(), name=text))
+        line = LineFormatter(style).format(
+            record("about %s", text, error=sys.exc_info(), name=text)
+        )
     assert len(line.splitlines()) == 1
     assert all(" " <= character <= "~" for character in line)
     assert "Traceback" in line

@@ -22,7 +22,11 @@ from memagent_server.http.problems import ERROR_PAGE
 def test_errors_of_the_router_are_problems(sqlite_client, method, path, status):
     answer = sqlite_client.open(path, method=method)
     problem = answer.get_json(force=True)
-    assert (answer.status_code, answer.mimetype, problem["status"]) == (status, "application/problem+json", status)
+    assert (answer.status_code, answer.mimetype, problem["status"]) == (
+        status,
+        "application/problem+json",
+        status,
+    )
     assert path in problem["detail"]
 
 
@@ -69,7 +73,9 @@ def test_what_is_wrong_with_the_database_is_one_line_for_those_who_run_it_and_on
 
 
 def test_browsers_get_a_page_where_there_is_one(sqlite_app):
-    sqlite_app.extensions[ERROR_PAGE] = lambda status, title, detail: f"<h1>{status} {title}</h1>{detail}"
+    sqlite_app.extensions[ERROR_PAGE] = lambda status, title, detail: (
+        f"<h1>{status} {title}</h1>{detail}"
+    )
     browser = sqlite_app.test_client()
     headers = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     answer = browser.get("/nowhere", headers=headers)

@@ -1,4 +1,4 @@
-"""Quotas of a token: a bucket by the clock, 429 with the time to wait, and an agent that waits it and loses nothing."""
+"""RateLimits of a token: a bucket by the clock, 429 with the time to wait, and an agent that waits it and loses nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from memagent.errors import SettingError
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app
 from memagent_server.http.auth import issue_token
-from memagent_server.http.rate_limits import BURST_S, Bucket, Quotas
-from memagent_server.http.shared_counters import Tally
+from memagent_server.http.rate_limits import BURST_S, Bucket, RateLimits
+from memagent_server.http.shared_counters import SharedCounters
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
 
@@ -48,7 +48,7 @@ def test_a_clock_that_stands_or_goes_back_gives_nothing_and_takes_nothing():
 
 
 def test_tokens_have_buckets_of_their_own():
-    quotas = Quotas(1.0, None, Tally("quotas", 2, "secret"), clock=lambda: 100.0)
+    quotas = RateLimits(1.0, None, SharedCounters("quotas", 2, "secret"), clock=lambda: 100.0)
     assert [quotas.take(1, "requests", 1.0) for _ in range(11)][-1] == 1.0
     assert quotas.take(2, "requests", 1.0) == 0.0
     assert quotas.take(1, "bytes", 1e12) == 0.0, "no quota, no bound"
@@ -63,7 +63,9 @@ def limited(sqlite_database, make_settings):
         with sqlite_database.write() as session:
             token, _ = issue_token(session, settings, name="ci", scope="ingest", now=1.0)
         client = create_app(settings, sqlite_database).test_client()
-        return lambda path, body: client.post(path, json=body, headers={"Authorization": f"Bearer {token}"})
+        return lambda path, body: client.post(
+            path, json=body, headers={"Authorization": f"Bearer {token}"}
+        )
 
     return limited
 
@@ -87,24 +89,36 @@ def test_more_bytes_than_the_quota_get_429(limited):
 def test_quotas_are_rates_above_zero():
     environ = {"MEMAGENT_DATABASE_URL": "sqlite:////nowhere.db", "MEMAGENT_SECRET_KEY": "k"}
     assert Settings.from_environ(environ).quota_requests is None
-    assert Settings.from_environ({**environ, "MEMAGENT_QUOTA_BYTES": "1e6"}).quota_bytes == 1_000_000
+    assert (
+        Settings.from_environ({**environ, "MEMAGENT_QUOTA_BYTES": "1e6"}).quota_bytes == 1_000_000
+    )
     for wrong in ("0", "-1", "many", "inf", "nan"):
         with pytest.raises(SettingError, match="MEMAGENT_QUOTA_REQUESTS"):
             Settings.from_environ({**environ, "MEMAGENT_QUOTA_REQUESTS": wrong})
 
 
-def test_an_agent_waits_as_it_is_told_and_loses_nothing(start_server, make_settings, tmp_path, capsys):
+def test_an_agent_waits_as_it_is_told_and_loses_nothing(
+    start_server, make_settings, tmp_path, capsys
+):
     """Ten requests at once, then one a second: the last ones have to wait."""
     environ = {"MEMAGENT_QUOTA_REQUESTS": "1", "MEMAGENT_ADMIN_TOKEN": ADMIN}
     server = start_server("--role", "web", environ=environ)
     database = Database(server.database_url)
     with database.write() as session:
-        token, _ = issue_token(session, make_settings(database.url), name="ci", scope="ingest", now=1.0)
+        token, _ = issue_token(
+            session, make_settings(database.url), name="ci", scope="ingest", now=1.0
+        )
     database.close()
     transport = HttpTransport(server.url, token)
     drops, replies = Drops(), []
     start = parcel("r", RunStart(run_id="r"))
-    sender = Sender(RunFile(tmp_path / "r.memagent", start), transport, drops, Guard(raise_errors=True), replies.append)
+    sender = Sender(
+        RunFile(tmp_path / "r.memagent", start),
+        transport,
+        drops,
+        Guard(raise_errors=True),
+        replies.append,
+    )
     for seq in range(11):
         batch = Batch(seq=seq, chunks=[Chunk(stream="host", columns={"step": [seq]})])
         sender.put(parcel("r", batch, samples=1))

@@ -33,7 +33,9 @@ def owner(temporary):
     """Another process with a folder of its own: (process, folder)."""
     command = [sys.executable, "-c", OWNER]
     environ = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         yield process, temporary / process.stdout.readline().strip()
 
 

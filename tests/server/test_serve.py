@@ -50,8 +50,12 @@ def memagent(warm_server, tmp_path):
             "MEMAGENT_SECRET_KEY": "a secret key for tests only",
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
         }
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-        return warm_server.run("-m", "memagent", *arguments, env={**inherited, **own, **(environ or {})})
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
+        return warm_server.run(
+            "-m", "memagent", *arguments, env={**inherited, **own, **(environ or {})}
+        )
 
     return memagent
 
@@ -62,7 +66,9 @@ def sqlite_lock():
 
     @contextlib.contextmanager
     def locked(server):
-        with contextlib.closing(sqlite3.connect(server.data / "memagent.db", isolation_level=None)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(server.data / "memagent.db", isolation_level=None)
+        ) as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")
@@ -82,7 +88,16 @@ def start_gunicorn(tmp_path, memagent):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
-        command = ["gunicorn", "--bind", address, "--worker-class", "gthread", "--threads", "8", "--no-control-socket"]
+        command = [
+            "gunicorn",
+            "--bind",
+            address,
+            "--worker-class",
+            "gthread",
+            "--threads",
+            "8",
+            "--no-control-socket",
+        ]
         environ = {
             **os.environ,
             "XDG_DATA_HOME": str(data),
@@ -91,7 +106,9 @@ def start_gunicorn(tmp_path, memagent):
         }
         with (data / "stderr.log").open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command, "memagent_server.supervisor:wsgi_app()"], env=environ, stderr=errors
+                [sys.executable, "-m", *command, "memagent_server.supervisor:wsgi_app()"],
+                env=environ,
+                stderr=errors,
             )
         server = SimpleNamespace(process=process, url=f"http://{address}", data=data)
         server.post = lambda path, body: urllib3.request("POST", server.url + path, json=body)
@@ -140,14 +157,26 @@ def test_a_signal_ends_it_and_all_its_children(live_server, number):
     assert len(children) >= 2
     live_server.process.send_signal(number)
     assert live_server.process.wait(20) == 0
-    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    wait_for(
+        lambda: (
+            not any(
+                child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+            )
+        )
+    )
     assert "Traceback" not in live_server.errors
 
 
 def test_when_only_the_parent_is_killed_the_children_leave_and_free_the_port(live_server):
     children = children_of(live_server)
     os.kill(live_server.process.pid, signal.SIGKILL)
-    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    wait_for(
+        lambda: (
+            not any(
+                child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+            )
+        )
+    )
     port = int(live_server.url.rpartition(":")[2])
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,11 +191,17 @@ def test_a_server_that_belongs_to_somebody_leaves_with_them(tmp_path):
         "subprocess.run([*serve, '--parent', str(os.getpid())])"
     )
     environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert "listening on" in owner.stdout.readline()
         family = psutil.Process(owner.pid).children(recursive=True)
         owner.kill()
-        wait_for(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family))
+        wait_for(
+            lambda: (
+                not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
+            )
+        )
 
 
 def test_the_next_server_removes_the_folder_of_one_that_was_killed(live_server, start_server):
@@ -204,18 +239,31 @@ def test_a_role_serves_its_part_only(start_server):
     assert (len(pids_of(server, WEB)), len(pids_of(server, WORKER))) == (2, 0)
     assert {server.get("/healthz").status for _ in range(10)} == {200}
     wanted = 'memagent_http_requests_total{method="GET",route="/healthz",status="200"}'
-    (line,) = [line for line in server.get("/metrics").body.decode().splitlines() if line.startswith(wanted)]
-    assert float(line.split()[-1]) >= 10, "whichever process is scraped, it knows what the other one counted"
+    (line,) = [
+        line
+        for line in server.get("/metrics").body.decode().splitlines()
+        if line.startswith(wanted)
+    ]
+    assert float(line.split()[-1]) >= 10, (
+        "whichever process is scraped, it knows what the other one counted"
+    )
 
 
 @pytest.mark.parametrize("serve", ["granian", "gunicorn"])
-def test_what_was_accepted_before_a_stop_is_answered_and_kept(serve, start_server, start_gunicorn, sqlite_lock):
+def test_what_was_accepted_before_a_stop_is_answered_and_kept(
+    serve, start_server, start_gunicorn, sqlite_lock
+):
     server = start_server("--role", "web") if serve == "granian" else start_gunicorn()
     patient = partial(urllib3.request, timeout=30.0, retries=False)
     server.post("/api/v1/runs", {"run_id": "r"})
     with ThreadPoolExecutor(6) as pool, sqlite_lock(server):
         posted = [
-            pool.submit(patient, "POST", f"{server.url}/api/v1/runs/r/batches", json={"seq": 0, "rank": rank})
+            pool.submit(
+                patient,
+                "POST",
+                f"{server.url}/api/v1/runs/r/batches",
+                json={"seq": 0, "rank": rank},
+            )
             for rank in range(6)
         ]
         wait_for(lambda: all(future.running() for future in posted))
@@ -234,13 +282,20 @@ def test_the_log_is_json_where_that_is_asked_for_and_holds_the_request(start_ser
     server.get("/api/v1/runs/none", x_request_id="the-one")
     lines = [json.loads(line) for line in server.errors.splitlines()]
     (line,) = [line for line in lines if line["logger"] == "memagent.access"]
-    assert (line["message"], line["status"], line["request_id"]) == ("GET /api/v1/runs/none", 404, "the-one")
+    assert (line["message"], line["status"], line["request_id"]) == (
+        "GET /api/v1/runs/none",
+        404,
+        "the-one",
+    )
 
 
 @pytest.mark.parametrize(("name", "value"), [("FORMAT", "xml"), ("LEVEL", "loud")])
 def test_a_log_that_cannot_be_is_bad_usage(memagent, name, value):
     done = memagent("serve", environ={f"MEMAGENT_LOG_{name}": value})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"MEMAGENT_LOG_{name}" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (
+        2,
+        1,
+    ) and f"MEMAGENT_LOG_{name}" in done.stderr
 
 
 def test_a_port_that_is_taken_is_one_clear_line(start_server, memagent):
@@ -315,7 +370,9 @@ def test_tokens_are_created_listed_and_revoked(memagent):
 
 def test_a_body_that_nobody_reads_costs_the_client_no_connection(start_server):
     host, port = start_server("--role", "web").url.removeprefix("http://").split(":")
-    head = "POST /api/v1/channels/none/test HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n"
+    head = (
+        "POST /api/v1/channels/none/test HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n"
+    )
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
     connection.connect()
     for _ in range(2):

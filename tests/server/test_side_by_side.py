@@ -56,7 +56,12 @@ def start_worker(database, receiver, tmp_path):
 
     def start(name: str) -> subprocess.Popen:
         (tmp_path / name).write_text("0")
-        command = [sys.executable, str(Path(__file__).with_name("side_by_side.py")), database.url, receiver.url]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("side_by_side.py")),
+            database.url,
+            receiver.url,
+        ]
         processes.append(subprocess.Popen([*command, str(tmp_path / name)]))
         return processes[-1]
 
@@ -97,10 +102,14 @@ def feed(database, seq: int) -> None:
             "allocated_bytes": [10 * GIB + 20 * 2**20 * step for step in steps],
         }
         with database.write() as session:
-            add_batch(session, run_id, Batch(seq=seq, chunks=[Chunk(stream="gpu", columns=columns)]), now)
+            add_batch(
+                session, run_id, Batch(seq=seq, chunks=[Chunk(stream="gpu", columns=columns)]), now
+            )
 
 
-def test_one_of_two_workers_is_killed_and_every_alert_is_raised_once(database, receiver, start_worker, tmp_path):
+def test_one_of_two_workers_is_killed_and_every_alert_is_raised_once(
+    database, receiver, start_worker, tmp_path
+):
     device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=40 * GIB)
     for run_id in RUNS:
         with database.write() as session:
@@ -114,18 +123,26 @@ def test_one_of_two_workers_is_killed_and_every_alert_is_raised_once(database, r
             killed.wait()
         set_clock(tmp_path / "left", "3600" if seq == 3 else "-3600" if seq == 4 else "0")
         time.sleep(0.5)
-    wait_until(lambda: {run_id for _, run_id, state in receiver.got if state == "firing"} == set(RUNS), "all are told")
+    wait_until(
+        lambda: {run_id for _, run_id, state in receiver.got if state == "firing"} == set(RUNS),
+        "all are told",
+    )
     assert parts(database) == [SHARDS]
     for run_id in RUNS:
         with database.write() as session:
             finish_run(session, run_id, Finish(status="oom", step=1200), time.time())
     wait_until(
-        lambda: {run_id for _, run_id, state in receiver.got if state == "oom"} == set(RUNS), "all ends are told"
+        lambda: {run_id for _, run_id, state in receiver.got if state == "oom"} == set(RUNS),
+        "all ends are told",
     )
     left.terminate()
     assert left.wait(PATIENCE_S) == 0
     with database.read() as session:
-        told = [alert["run_id"] for alert in list_alerts(session, limit=100)["alerts"] if alert["severity"] != "note"]
+        told = [
+            alert["run_id"]
+            for alert in list_alerts(session, limit=100)["alerts"]
+            if alert["severity"] != "note"
+        ]
         forecasts = Counter(session.execute(select(Forecast.stream_id, Forecast.step)).all())
         keys = Counter(session.scalars(select(Notification.dedup_key)))
         assert session.scalar(select(func.count()).select_from(WorkerRow)) == 0

@@ -13,7 +13,7 @@ import pytest
 
 from memagent_server.http.auth import issue_token
 from memagent_server.http.login_throttle import MOST
-from memagent_server.http.shared_counters import SETS, WAYS, Tally, shared
+from memagent_server.http.shared_counters import SETS, WAYS, SharedCounters, shared
 from memagent_server.observability.self_metrics import FOLDER
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -21,8 +21,8 @@ from tests.live import SECRET_KEY
 
 COUNT = """
 import sys
-from memagent_server.http.shared_counters import Tally
-tally = Tally("test", 2, "secret", sys.argv[1])
+from memagent_server.http.shared_counters import SharedCounters
+tally = SharedCounters("test", 2, "secret", sys.argv[1])
 for _ in range(2_000):
     with tally.row("key") as row:
         row[0] += 1.0
@@ -40,17 +40,17 @@ def add(tally, key):
 
 
 def test_processes_and_threads_lose_nothing_of_each_other(tmp_path):
-    tally = Tally("test", 2, "secret", str(tmp_path))
+    tally = SharedCounters("test", 2, "secret", str(tmp_path))
     other = subprocess.Popen([sys.executable, "-c", COUNT, str(tmp_path)])
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: add(tally, "key"), range(2_000)))
     assert other.wait() == 0
     assert read(tally, "key") == [4_000.0, 0.0]
-    assert read(Tally("test", 2, "secret", str(tmp_path)), "key") == [4_000.0, 0.0]
+    assert read(SharedCounters("test", 2, "secret", str(tmp_path)), "key") == [4_000.0, 0.0]
 
 
 def test_keys_have_rows_of_their_own_and_the_oldest_make_room():
-    tally = Tally("test", 1, "secret")
+    tally = SharedCounters("test", 1, "secret")
     keys = [f"key {number}" for number in range(2 * SETS * WAYS)]
     for key in keys:
         add(tally, key)
@@ -59,10 +59,10 @@ def test_keys_have_rows_of_their_own_and_the_oldest_make_room():
 
 
 def test_the_file_tells_no_key_and_another_secret_finds_nothing(tmp_path):
-    add(Tally("test", 1, "secret", str(tmp_path)), "mag_a-token")
+    add(SharedCounters("test", 1, "secret", str(tmp_path)), "mag_a-token")
     (file,) = tmp_path.iterdir()
     assert b"mag_a" not in file.read_bytes() and file.stat().st_mode & 0o077 == 0
-    assert read(Tally("test", 1, "another", str(tmp_path)), "mag_a-token") == [0.0]
+    assert read(SharedCounters("test", 1, "another", str(tmp_path)), "mag_a-token") == [0.0]
 
 
 def test_without_a_place_for_the_file_a_process_counts_for_itself(tmp_path, monkeypatch, caplog):
@@ -75,7 +75,9 @@ def test_without_a_place_for_the_file_a_process_counts_for_itself(tmp_path, monk
 @pytest.fixture
 def of_two_processes(start_server):
     """A server with two web processes and a token, and a kept connection to each of the two: (token, one, other)."""
-    server = start_server("--role", "web", "--workers", "2", environ={"MEMAGENT_QUOTA_REQUESTS": "0.2"})
+    server = start_server(
+        "--role", "web", "--workers", "2", environ={"MEMAGENT_QUOTA_REQUESTS": "0.2"}
+    )
     database = Database(server.database_url)
     settings = Settings(database_url=server.database_url, secret_key=SECRET_KEY)
     with database.write() as session:

@@ -75,7 +75,9 @@ def add_leaking_run(database, run_id: str) -> None:
     device = Device(id="host", kind="host", name="host", limit_bytes=40 * GIB)
     with database.write() as session:
         start_run(session, RunStart(run_id=run_id, devices=[device]), now)
-        add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)]), now)
+        add_batch(
+            session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)]), now
+        )
 
 
 def alerts(database) -> dict[str, dict]:
@@ -90,25 +92,38 @@ def wait_until(condition, what: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_slack_that_hangs_does_not_delay_the_next_warning(database, make_settings, hanging_slack, work):
+def test_a_slack_that_hangs_does_not_delay_the_next_warning(
+    database, make_settings, hanging_slack, work
+):
     add_leaking_run(database, "first")
-    work(make_settings(database.url, slack_webhook_url=hanging_slack.url, allow_local_webhooks=True))
+    work(
+        make_settings(database.url, slack_webhook_url=hanging_slack.url, allow_local_webhooks=True)
+    )
     assert hanging_slack.asked.wait(PATIENCE_S)
     add_leaking_run(database, "second")
-    wait_until(lambda: "second" in alerts(database), "the second alert, while Slack hangs on the first")
+    wait_until(
+        lambda: "second" in alerts(database), "the second alert, while Slack hangs on the first"
+    )
     assert all(alert["notifications"][0]["state"] != "sent" for alert in alerts(database).values())
     hanging_slack.go_on.set()
     wait_until(
-        lambda: all(alert["notifications"][0]["state"] == "sent" for alert in alerts(database).values()),
+        lambda: all(
+            alert["notifications"][0]["state"] == "sent" for alert in alerts(database).values()
+        ),
         "both are sent",
     )
 
 
-def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path, make_settings, work, monkeypatch, caplog):
+def test_a_database_that_is_not_there_yet_is_waited_for(
+    tmp_path, make_settings, work, monkeypatch, caplog
+):
     monkeypatch.setattr(worker, "AFTER_FAILURE_S", 0.1)
     url = f"sqlite:///{tmp_path}/later/memagent.db"
     work(make_settings(url))
-    wait_until(lambda: "the worker waits: the database does not answer" in caplog.text, "it misses its database")
+    wait_until(
+        lambda: "the worker waits: the database does not answer" in caplog.text,
+        "it misses its database",
+    )
     assert "Traceback" not in caplog.text
     (tmp_path / "later").mkdir()
     database = Database(url)

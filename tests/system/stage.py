@@ -55,7 +55,11 @@ def readme() -> Stage:
         model(batch).sum().backward()
         optimizer.step()
 
-    names = yield {"build": build, "train_step": train_step, "loader": [torch.randn(8, 64) for _ in range(5)]}
+    names = yield {
+        "build": build,
+        "train_step": train_step,
+        "loader": [torch.randn(8, 64) for _ in range(5)],
+    }
     assert names["run"].step == 5
     names["run"].finish()
 
@@ -74,10 +78,21 @@ def forecast() -> Stage:
 
     import memagent
 
-    names = yield {"memagent": memagent, "limit_bytes": 2**30, "step": 1, "now": 1.0, "after": 2**20, "peak": 2**21}
+    names = yield {
+        "memagent": memagent,
+        "limit_bytes": 2**30,
+        "step": 1,
+        "now": 1.0,
+        "after": 2**20,
+        "peak": 2**21,
+    }
     assert names["forecast"].level == "ok"
     model = torch.nn.Linear(8, 8)
-    names = yield {"torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    names = yield {
+        "torch": torch,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+    }
     names["save"](None)
     assert torch.load("last.pt")["step"] == 0
     names["run"].finish()
@@ -90,10 +105,19 @@ def integrations() -> Stage:
     from accelerate import Accelerator
 
     model = torch.nn.Linear(4, 4)
-    model.forward = lambda x, labels=None: {"loss": torch.nn.functional.linear(x, model.weight).sum()}
+    model.forward = lambda x, labels=None: {
+        "loss": torch.nn.functional.linear(x, model.weight).sum()
+    }
     data = [{"x": torch.ones(4)}] * 8
-    arguments = transformers.TrainingArguments("out", max_steps=3, report_to=[], disable_tqdm=True, use_cpu=True)
-    names = yield {"Trainer": transformers.Trainer, "model": model, "arguments": arguments, "data": data}
+    arguments = transformers.TrainingArguments(
+        "out", max_steps=3, report_to=[], disable_tqdm=True, use_cpu=True
+    )
+    names = yield {
+        "Trainer": transformers.Trainer,
+        "model": model,
+        "arguments": arguments,
+        "data": data,
+    }
     names["trainer"].train()
     names = yield {"Accelerator": Accelerator}
     assert names["accelerator"].get_tracker("memagent")
@@ -127,7 +151,11 @@ def leaks() -> Stage:
     import train  # the file that was written just now
 
     batches = (torch.randn(16, 8) for _ in range(1000))
-    names = yield {"train_step": train.train_step, "model": torch.nn.Linear(8, 8), "batches": batches}
+    names = yield {
+        "train_step": train.train_step,
+        "model": torch.nn.Linear(8, 8),
+        "batches": batches,
+    }
     assert [suspect.kind for suspect in names["diagnosis"].suspects] == ["list"]
     snapshot: dict[str, Any] = {"segments": [], "device_traces": []}
     yield {"first_snapshot": snapshot, "last_snapshot": snapshot}
@@ -170,7 +198,11 @@ def trace() -> Stage:
 
     names = yield {"model": Model()}
     summary = names["trace"].summary()
-    assert summary.peak_bytes > 0 and set(summary.phase_peak_bytes) >= {"forward", "backward", "optimizer"}
+    assert summary.peak_bytes > 0 and set(summary.phase_peak_bytes) >= {
+        "forward",
+        "backward",
+        "optimizer",
+    }
 
 
 STAGES = {
@@ -189,7 +221,9 @@ def play(name: str, lines: list[int]) -> None:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
         shown = output_after(block, page)
-        assert shown is None or looks_like(shown, printed.getvalue()), f"{block.place}:\n{shown}\n{printed.getvalue()}"
+        assert shown is None or looks_like(shown, printed.getvalue()), (
+            f"{block.place}:\n{shown}\n{printed.getvalue()}"
+        )
     with contextlib.suppress(StopIteration):
         raise AssertionError(f"the stage of {name} waits for another snippet: {stage.send(names)}")
 

@@ -74,14 +74,28 @@ NOT_RUN = {
 """{kind of block: why it is not run here}"""
 RUN = ("console", "python", "sh")
 
-PROGRAMS = ("memagent ", "python -m ", "python dashboards", "make ", "docker ", "pip ", "torchrun ", "journalctl ")
+PROGRAMS = (
+    "memagent ",
+    "python -m ",
+    "python dashboards",
+    "make ",
+    "docker ",
+    "pip ",
+    "torchrun ",
+    "journalctl ",
+)
 LONG_PAGES = ("integrations.md",)
-LONG_COMMANDS = ("memagent completion *", "memagent run *")  # what test_cli_completion.py and test_cli_run.py know best
+LONG_COMMANDS = (
+    "memagent completion *",
+    "memagent run *",
+)  # what test_cli_completion.py and test_cli_run.py know best
 READY_WITHIN_S = 60.0
 
 
 def why_not(block: Block) -> str | None:
-    found = (why for begin, why in CANNOT_RUN.get(block.page, {}).items() if block.text.startswith(begin))
+    found = (
+        why for begin, why in CANNOT_RUN.get(block.page, {}).items() if block.text.startswith(begin)
+    )
     return next(found, None)
 
 
@@ -92,7 +106,9 @@ def to_run(*kinds: str) -> list[Block]:
 def prose_commands() -> list[str]:
     """Each command of the prose that could be typed as it stands: more than the name of a verb, and no placeholder in it."""
     found = {span for page in PAGES for span in spans(page) if span.startswith(PROGRAMS)}
-    return sorted(text for text in found if not is_form(text) and not re.fullmatch(r"memagent [a-z]+", text))
+    return sorted(
+        text for text in found if not is_form(text) and not re.fullmatch(r"memagent [a-z]+", text)
+    )
 
 
 def is_form(text: str) -> bool:
@@ -115,12 +131,26 @@ def is_runnable(text: str) -> bool:
 def environ(tmp_path):
     """A home and a folder for runs of its own, and the programs of this environment."""
     home = tmp_path / "home"
-    for folder in (".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"):
+    for folder in (
+        ".local/share/bash-completion/completions",
+        ".zfunc",
+        ".config/fish/completions",
+    ):
         (home / folder).mkdir(parents=True)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MEMAGENT_", "XDG_"))}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MEMAGENT_", "XDG_"))
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**inherited, "PATH": path, "HOME": str(home), "MEMAGENT_DIR": str(tmp_path / "runs"), "PYTHONPATH": search}
+    return {
+        **inherited,
+        "PATH": path,
+        "HOME": str(home),
+        "MEMAGENT_DIR": str(tmp_path / "runs"),
+        "PYTHONPATH": search,
+    }
 
 
 @pytest.fixture
@@ -131,7 +161,12 @@ def shell(environ, tmp_path):
 
     def shell(command: str, **more: str) -> str:
         done = subprocess.run(
-            ["bash", "-ec", command], cwd=tmp_path, env={**environ, **more}, capture_output=True, text=True, timeout=200
+            ["bash", "-ec", command],
+            cwd=tmp_path,
+            env={**environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=200,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -144,7 +179,10 @@ def played(environ, tmp_path):
     """played(page): what went wrong with its snippets; "" if nothing did. The pages of STAGES that are not long are played together."""
 
     def played(*pages: str) -> dict[str, str]:
-        lines = {page: ",".join(str(block.line) for block in to_run("python") if block.page == page) for page in pages}
+        lines = {
+            page: ",".join(str(block.line) for block in to_run("python") if block.page == page)
+            for page in pages
+        }
         asked = [word for item in lines.items() for word in item]
         done = subprocess.run(
             [sys.executable, "-m", "tests.system.stage", *asked],
@@ -173,7 +211,9 @@ def test_every_page_with_snippets_has_a_stage():
 
 
 @pytest.mark.parametrize(
-    "block", [block for block in to_run("console") if block.page != "integrations.md"], ids=lambda block: block.place
+    "block",
+    [block for block in to_run("console") if block.page != "integrations.md"],
+    ids=lambda block: block.place,
 )
 def test_a_session_prints_what_the_page_shows(shell, block):
     for command, shown in commands(block):
@@ -183,16 +223,25 @@ def test_a_session_prints_what_the_page_shows(shell, block):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "command",
-    [command for block in to_run("console") if block.page == "integrations.md" for command, _ in commands(block)],
+    [
+        command
+        for block in to_run("console")
+        if block.page == "integrations.md"
+        for command, _ in commands(block)
+    ],
 )
 def test_a_launcher_watches_each_rank(shell, environ, command):
     assert "--nproc-per-node 8" in command or "--num_processes 8" in command
     shell(re.sub(r"(nproc-per-node|num_processes) 8", r"\1 2", command))
-    ranks = 1 if "accelerate" in command else 2  # accelerate starts one where there are no GPUs, whatever it is told
+    ranks = (
+        1 if "accelerate" in command else 2
+    )  # accelerate starts one where there are no GPUs, whatever it is told
     assert len(list(Path(environ["MEMAGENT_DIR"]).glob("*-rank?-*.memagent"))) >= ranks
 
 
-@pytest.mark.parametrize("block", [block for block in to_run("sh") if not serves(block)], ids=lambda block: block.place)
+@pytest.mark.parametrize(
+    "block", [block for block in to_run("sh") if not serves(block)], ids=lambda block: block.place
+)
 def test_a_block_of_commands_prints_what_the_page_shows(shell, page_server, block):
     """What a page shows after them is the last that comes."""
     if shutil.which("curl") is None and not os.environ.get("CI"):
@@ -215,7 +264,9 @@ def documents(text: str) -> list[object]:
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(block, id=block.place, marks=[pytest.mark.long] if "gunicorn" in block.text else [])
+        pytest.param(
+            block, id=block.place, marks=[pytest.mark.long] if "gunicorn" in block.text else []
+        )
         for block in to_run("sh")
         if serves(block)
     ],
@@ -223,7 +274,10 @@ def documents(text: str) -> list[object]:
 def test_what_serves_is_ready_and_goes_when_told(block, environ, start_server, tmp_path):
     """Each command that stays runs beside the others over one database, and a worker is heard of."""
     server = start_server("--role", "web", data=tmp_path / "data")
-    given = {"MEMAGENT_DATABASE_URL": server.database_url, "MEMAGENT_SECRET_KEY": "a secret key for tests only"}
+    given = {
+        "MEMAGENT_DATABASE_URL": server.database_url,
+        "MEMAGENT_SECRET_KEY": "a secret key for tests only",
+    }
     url = server.url
     text = re.sub(r"^((?:memagent serve|gunicorn) .*)$", r"\1 &", block.text, flags=re.MULTILINE)
     if "127.0.0.1:8420" in text:
@@ -264,7 +318,8 @@ def wait_for(condition, told) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(text, marks=is_long(text)) for text in prose_commands() if is_runnable(text)]
+    "command",
+    [pytest.param(text, marks=is_long(text)) for text in prose_commands() if is_runnable(text)],
 )
 def test_a_command_of_the_prose_runs(shell, page_server, command):
     shell(command, MEMAGENT_SERVER=page_server.url, MEMAGENT_DATABASE_URL=page_server.database_url)
@@ -272,15 +327,25 @@ def test_a_command_of_the_prose_runs(shell, page_server, command):
 
 def test_every_target_of_make_is_there():
     targets = {
-        text.split()[1] for page in PAGES for text in [*spans(page), *lines_of(page)] if re.match(r"make [a-z-]+", text)
+        text.split()[1]
+        for page in PAGES
+        for text in [*spans(page), *lines_of(page)]
+        if re.match(r"make [a-z-]+", text)
     }
     assert targets
-    done = subprocess.run(["make", "--dry-run", "--silent", *sorted(targets)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "--dry-run", "--silent", *sorted(targets)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [text for text in prose_commands() if fnmatch(text, "python -m benchmarks.*")])
+@pytest.mark.parametrize(
+    "command", [text for text in prose_commands() if fnmatch(text, "python -m benchmarks.*")]
+)
 def test_a_benchmark_takes_what_the_docs_give_it(shell, command):
     options = set(re.findall(r"--[a-z-]+", command))
     assert options <= set(re.findall(r"--[a-z-]+", shell(f"{command} --help")))
@@ -294,7 +359,10 @@ def test_the_tables_name_only_what_is_there():
     found = [block for page in PAGES for block in blocks(page)]
     for page, begins in CANNOT_RUN.items():
         for begin in begins:
-            assert any(block.page == page and block.text.startswith(begin) for block in found), (page, begin)
+            assert any(block.page == page and block.text.startswith(begin) for block in found), (
+                page,
+                begin,
+            )
     for pattern in NEEDS_MORE:
         assert any(fnmatch(text, pattern) for text in prose_commands()), pattern
     for reason in [

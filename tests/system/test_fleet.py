@@ -59,15 +59,23 @@ def wait_until(condition, what: str) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.slow
-def test_two_servers_and_two_workers_on_one_postgresql_lose_and_double_nothing(postgres_url, start_server, tmp_path):
+def test_two_servers_and_two_workers_on_one_postgresql_lose_and_double_nothing(
+    postgres_url, start_server, tmp_path
+):
     environ = {"MEMAGENT_DATABASE_URL": postgres_url}
-    servers = [start_server(environ=environ, data=tmp_path / name) for name in ("one", "two")]  # each with a worker
+    servers = [
+        start_server(environ=environ, data=tmp_path / name) for name in ("one", "two")
+    ]  # each with a worker
     database = Database(postgres_url)
 
     def parts() -> list[int]:
         with database.read() as session:
             return list(
-                session.scalars(select(func.count()).where(Shard.worker_id.is_not(None)).group_by(Shard.worker_id))
+                session.scalars(
+                    select(func.count())
+                    .where(Shard.worker_id.is_not(None))
+                    .group_by(Shard.worker_id)
+                )
             )
 
     wait_until(lambda: parts() == [SHARDS // 2, SHARDS // 2], "each worker has half")
@@ -80,13 +88,19 @@ def test_two_servers_and_two_workers_on_one_postgresql_lose_and_double_nothing(p
     def ended() -> list[str]:
         with database.read() as session:
             found = list_incidents(session, limit=100)["incidents"]
-        return [item["run_id"] for item in found if item["severity"] != "note" and item["state"] == "oom"]
+        return [
+            item["run_id"]
+            for item in found
+            if item["severity"] != "note" and item["state"] == "oom"
+        ]
 
     wait_until(lambda: len(set(ended())) == RUNS, "every death is told")
     assert sorted(ended()) == [f"run-{number}" for number in range(RUNS)]
     with database.read() as session:
         for stream_id in session.scalars(select(Stream.id).where(Stream.kind == "cuda")):
-            steps = [step for _, chunk in read_samples(session, stream_id) for step in chunk["step"]]
+            steps = [
+                step for _, chunk in read_samples(session, stream_id) for step in chunk["step"]
+            ]
             assert steps == list(range(BATCHES * ROWS))
     shown = [{run["id"] for run in server.get("/api/v1/runs").json["runs"]} for server in servers]
     assert shown[0] == shown[1] == {f"run-{number}" for number in range(RUNS)}

@@ -38,7 +38,11 @@ class Held:
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, bool]] = []
-        self.may_answer, self.asked, self.answered = threading.Event(), threading.Event(), threading.Event()
+        self.may_answer, self.asked, self.answered = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         held = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -83,7 +87,9 @@ def start_worker(database_url, receiver, tmp_path):
     started: list[subprocess.Popen] = []
 
     def start_worker() -> subprocess.Popen:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
         environ |= {
             "MEMAGENT_DATABASE_URL": database_url,
             "MEMAGENT_SECRET_KEY": "for tests",
@@ -111,7 +117,13 @@ def database(database_url) -> Iterator[Database]:
                            summary="", data={"step": 5}, now=now)  # fmt: skip
         for state in ("firing", "averted"):
             add_transition(
-                session, alert, from_state="pending", to_state=state, reason="", now=now, channels=["webhook"]
+                session,
+                alert,
+                from_state="pending",
+                to_state=state,
+                reason="",
+                now=now,
+                channels=["webhook"],
             )
     yield database
     database.close()
@@ -194,7 +206,9 @@ def wait_for_worker(database: Database, worker: subprocess.Popen) -> None:
 def finish(database: Database, start_worker) -> None:
     """Let the lease run out, and another worker deliver what is left."""
     with database.write() as session:
-        session.execute(update(Notification).where(Notification.state == "leased").values(leased_until=0.0))
+        session.execute(
+            update(Notification).where(Notification.state == "leased").values(leased_until=0.0)
+        )
     start_worker()
     wait_until(lambda: set(states(database)) == {"sent"}, "everything is sent")
 

@@ -28,14 +28,20 @@ while True:
 LINE = 1 + SCRIPT.splitlines().index("    outputs.append(output)")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
 @pytest.mark.long
 def test_the_line_that_killed_the_run_is_named_everywhere(live_server, tmp_path):
     terminal, report = _die(live_server.url, tmp_path)
     early, _, late = terminal.partition("Out of memory in ")
     assert f"suspect: leak.py:{LINE} in <module>: outputs: list of " in early
     assert f"suspect: leak.py:{LINE}: outputs: list of " in late
-    assert late.index("suspect: ") < late.index("Traceback") < late.index("memagent: out of memory in ")
+    assert (
+        late.index("suspect: ")
+        < late.index("Traceback")
+        < late.index("memagent: out of memory in ")
+    )
 
     assert report["status"] == "oom"
     first = report["suspects"][0]
@@ -53,10 +59,19 @@ def test_the_line_that_killed_the_run_is_named_everywhere(live_server, tmp_path)
 
 def _die(server: str, folder) -> tuple[str, dict]:
     (folder / "leak.py").write_text(SCRIPT)
-    environ = {"MEMAGENT_SERVER": server, "MEMAGENT_RUN_ID": "doomed", "MEMAGENT_DIR": str(folder / "runs")}
+    environ = {
+        "MEMAGENT_SERVER": server,
+        "MEMAGENT_RUN_ID": "doomed",
+        "MEMAGENT_DIR": str(folder / "runs"),
+    }
     command = [sys.executable, "-m", "memagent", "run", "--report", "r.json", "leak.py"]
     done = subprocess.run(
-        command, env={**os.environ, **environ}, cwd=folder, capture_output=True, text=True, timeout=120
+        command,
+        env={**os.environ, **environ},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 1, done.stderr
     return done.stderr, json.loads((folder / "r.json").read_text())

@@ -38,19 +38,28 @@ with memagent.attach(model, optimizer, config={"leak": leak}, total_steps=steps)
 
 @pytest.fixture
 def train(warm_python, tmp_path):
-    def start(url: str, run_id: str, steps: int, *, leak: int = 0, limit: int = 0, environ=None) -> WarmProcess:
+    def start(
+        url: str, run_id: str, steps: int, *, leak: int = 0, limit: int = 0, environ=None
+    ) -> WarmProcess:
         script = tmp_path / f"{run_id}.py"
-        limiting = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))\n" if limit else ""
+        limiting = (
+            f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))\n"
+            if limit
+            else ""
+        )
         script.write_text(limiting + textwrap.dedent(TRAINING))
         settings = {"MEMAGENT_SERVER": url, "MEMAGENT_RUN_ID": run_id}
-        return warm_python.start(str(script), str(steps), str(leak), env={**os.environ, **settings, **(environ or {})})
+        return warm_python.start(
+            str(script), str(steps), str(leak), env={**os.environ, **settings, **(environ or {})}
+        )
 
     return start
 
 
 def all_steps(server, run_id: str, **query: str) -> list[int]:
     options = "&".join(
-        f"{name}={value}" for name, value in {"points": "10000", "fields": "allocated_bytes", **query}.items()
+        f"{name}={value}"
+        for name, value in {"points": "10000", "fields": "allocated_bytes", **query}.items()
     )
     return server.get(f"/api/v1/runs/{run_id}/series?{options}").json["step"]
 
@@ -79,14 +88,17 @@ def test_predicted_stands_beside_observed_with_the_residual(live_server, train):
 
 
 @pytest.mark.long  # tests/system/faults kills one in each run of the suite
-def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(start_server, train, tmp_path):
+def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(
+    start_server, train, tmp_path
+):
     data = tmp_path / "kept"
     server = start_server(data=data)
     listen = server.url.removeprefix("http://")
     process = train(server.url, "survivor", 1200)
     wait_for(
         lambda: (
-            server.get("/api/v1/runs/survivor").status == 200 and server.get("/api/v1/runs/survivor").json["step"] > 50
+            server.get("/api/v1/runs/survivor").status == 200
+            and server.get("/api/v1/runs/survivor").json["step"] > 50
         )
     )
     server.kill()
@@ -100,20 +112,27 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(start_ser
     assert (run["status"], run["dropped_samples"]) == ("completed", {})
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
 @pytest.mark.long  # the demo shows most of it in each run of the suite
 def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
     from memagent.demo.fake_slack import SlackReceiver
 
     with SlackReceiver() as slack:
-        server = start_server(environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url, "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1"})
+        server = start_server(
+            environ={"MEMAGENT_SLACK_WEBHOOK_URL": slack.url, "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1"}
+        )
         process = train(server.url, "doomed", 50_000, leak=2**20, limit=3 * 2**29)
         output, _ = process.communicate()
         died_at = time.time()
         assert process.returncode == 1 and "allocate" in output
         wait_for(lambda: server.get("/api/v1/runs/doomed").json["status"] == "oom")
         wait_for(
-            lambda: all(alert["state"] == "oom" for alert in server.get("/api/v1/alerts?run=doomed").json["alerts"])
+            lambda: all(
+                alert["state"] == "oom"
+                for alert in server.get("/api/v1/alerts?run=doomed").json["alerts"]
+            )
         )
         early = [
             message
@@ -129,7 +148,17 @@ def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
 @pytest.mark.slow
 def test_the_demo_holds(tmp_path):
     """With less memory and fewer steps than `make demo`, which takes twice as long; enough for seconds between warning and death."""
-    command = [sys.executable, "-m", "memagent", "demo", "--json", "--limit", "1.5GiB", "--steps", "130"]
+    command = [
+        sys.executable,
+        "-m",
+        "memagent",
+        "demo",
+        "--json",
+        "--limit",
+        "1.5GiB",
+        "--steps",
+        "130",
+    ]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert process.returncode == 0, process.stderr
@@ -137,12 +166,16 @@ def test_the_demo_holds(tmp_path):
     assert story["healthy"]["status"] == "completed" and story["healthy"]["alerts"] == 0
     leaking = story["leaking"]
     assert leaking["status"] == "oom"
-    assert leaking["first_warning_step"] < leaking["oom_step"] and leaking["warned_seconds_before"] > 0
-    assert "leaking" in leaking["slack_text"]
-    assert re.search(r"Suspect: \S+train\.py:\d+ keeps .* held by outputs: list of", leaking["slack_text"]), (
-        process.stderr
+    assert (
+        leaking["first_warning_step"] < leaking["oom_step"] and leaking["warned_seconds_before"] > 0
     )
-    assert Path(story["database"].removeprefix("sqlite:///")).is_relative_to(tmp_path), "it is there to be looked into"
+    assert "leaking" in leaking["slack_text"]
+    assert re.search(
+        r"Suspect: \S+train\.py:\d+ keeps .* held by outputs: list of", leaking["slack_text"]
+    ), process.stderr
+    assert Path(story["database"].removeprefix("sqlite:///")).is_relative_to(tmp_path), (
+        "it is there to be looked into"
+    )
     assert leaking["first_warning_step"] / 2 < leaking["checkpoint_step"] < leaking["oom_step"]
 
 

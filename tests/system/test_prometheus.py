@@ -47,7 +47,9 @@ def needed(program: str) -> str:
 @pytest.fixture
 def training(live_server):
     environ = {**os.environ, "MEMAGENT_SERVER": live_server.url, "MEMAGENT_RUN_ID": "cpu-run"}
-    process = subprocess.Popen([sys.executable, "-c", TRAINING], env=environ, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING], env=environ, stderr=subprocess.DEVNULL
+    )
     yield process
     process.kill()
     process.wait()
@@ -77,10 +79,17 @@ def gpu_run(live_server):
         "host_rss_bytes": [3 * GIB] * 400,
     }
     prediction = PredictionMessage(
-        method="formula", device="GPU-1", peak_allocated_bytes=25 * GIB, components={"parameters": 4 * GIB}
+        method="formula",
+        device="GPU-1",
+        peak_allocated_bytes=25 * GIB,
+        components={"parameters": 4 * GIB},
     )
     batch = Batch(seq=0, chunks=[Chunk(stream="GPU-1", packed=pack(columns))])
-    for path, message in (("", start), ("/gpu-run/batches", batch), ("/gpu-run/predictions", prediction)):
+    for path, message in (
+        ("", start),
+        ("/gpu-run/batches", batch),
+        ("/gpu-run/predictions", prediction),
+    ):
         answer = live_server.post(f"/api/v1/runs{path}", encode(message))
         assert answer.status in (200, 201), answer.body
 
@@ -90,7 +99,9 @@ class Prometheus:
         self.url = url
 
     def query(self, expression: str) -> list:
-        answer = urllib3.request("GET", f"{self.url}/api/v1/query?query={urllib.parse.quote(expression)}", timeout=10)
+        answer = urllib3.request(
+            "GET", f"{self.url}/api/v1/query?query={urllib.parse.quote(expression)}", timeout=10
+        )
         found = json.loads(answer.data)
         assert found["status"] == "success", (expression, found)
         return found["data"]["result"]
@@ -169,7 +180,9 @@ def expressions() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-def test_no_panel_is_empty_and_an_alert_travels_to_slack(live_server, training, gpu_run, prometheus, slack):
+def test_no_panel_is_empty_and_an_alert_travels_to_slack(
+    live_server, training, gpu_run, prometheus, slack
+):
     wait_for(
         lambda: (
             live_server.get("/api/v1/runs/cpu-run").status == 200
@@ -178,10 +191,18 @@ def test_no_panel_is_empty_and_an_alert_travels_to_slack(live_server, training, 
     )
     wait_for(lambda: live_server.get("/api/v1/runs/gpu-run/forecast").json["forecasts"])
     wait_for(
-        lambda: len(prometheus_up(prometheus)) == 1 and prometheus.query("rate(memagent_ingested_samples_total[1m])")
+        lambda: (
+            len(prometheus_up(prometheus)) == 1
+            and prometheus.query("rate(memagent_ingested_samples_total[1m])")
+        )
     )
-    wait_for(lambda: len(prometheus.query("memagent_oom_probability")) == 2)  # each run has a first forecast of its own
-    assert {item["metric"]["run_id"] for item in prometheus.query("memagent_run_info")} == {"cpu-run", "gpu-run"}
+    wait_for(
+        lambda: len(prometheus.query("memagent_oom_probability")) == 2
+    )  # each run has a first forecast of its own
+    assert {item["metric"]["run_id"] for item in prometheus.query("memagent_run_info")} == {
+        "cpu-run",
+        "gpu-run",
+    }
     empty = [
         (run, name, title, expression)
         for run in ("cpu-run", "gpu-run")
@@ -193,7 +214,10 @@ def test_no_panel_is_empty_and_an_alert_travels_to_slack(live_server, training, 
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
     wait_for(lambda: slack.messages)
     told = json.dumps([message.payload for message in slack.messages])
-    assert "Run gpu-run (rank 0, GPU-1) will run out of memory" in told and "/runbooks#oom_forecast" in told
+    assert (
+        "Run gpu-run (rank 0, GPU-1) will run out of memory" in told
+        and "/runbooks#oom_forecast" in told
+    )
     assert "cpu-run" not in told
 
 
@@ -204,7 +228,9 @@ def test_the_rules_and_their_unit_tests_hold():
         ["test", "rules", "rules_test.yml"],
         ["check", "config", "--syntax-only", "prometheus.yml"],
     ):
-        result = subprocess.run([promtool, *arguments], cwd=DASHBOARDS / "prometheus", capture_output=True, text=True)
+        result = subprocess.run(
+            [promtool, *arguments], cwd=DASHBOARDS / "prometheus", capture_output=True, text=True
+        )
         assert result.returncode == 0, result.stdout + result.stderr
 
 

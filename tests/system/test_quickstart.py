@@ -27,7 +27,9 @@ def test_every_command_of_the_page_works(start_server, tmp_path):
             server = start_server()
         elif not command.startswith("pip install"):
             shell = ["bash", "-ec", command.replace(ADDRESS, server.url if server else ADDRESS)]
-            done = subprocess.run(shell, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+            done = subprocess.run(
+                shell, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
+            )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     runs = server.get("/api/v1/runs").json["runs"]
     assert [(run["status"], run["step"]) for run in runs] == [("completed", 200)] * 2

@@ -64,7 +64,9 @@ def train(warm_python, folder):
     processes = []
 
     def start(code: str, **settings: str) -> WarmProcess:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
         environ |= {"MEMAGENT_DIR": str(folder), "MEMAGENT_RUN_ID": "r", **settings}
         process = warm_python.start("-c", TRAINING + textwrap.dedent(code), env=environ)
         processes.append(process)
@@ -97,7 +99,9 @@ def sync_command(url, *arguments):
 
 
 def sync_environ(folder, **settings):
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+    }
     return {**environ, "MEMAGENT_DIR": str(folder), **settings}
 
 
@@ -106,7 +110,9 @@ def steps_on(server, *, rank=0):
     database = Database(server.database_url)
     try:
         with database.read() as session:
-            streams = session.scalars(select(Stream).where(Stream.device == "host", Stream.rank == rank)).all()
+            streams = session.scalars(
+                select(Stream).where(Stream.device == "host", Stream.rank == rank)
+            ).all()
             return [
                 step
                 for stream in streams
@@ -207,19 +213,29 @@ def test_ranks_that_ended_without_a_server_are_uploaded_together(live_server, tr
     ]
     assert [steps_on(live_server, rank=rank) for rank in range(2)] == [list(range(6))] * 2
     assert status_on(live_server) == "completed"
-    assert {path.suffix for path in folder.iterdir()} == {".synced"} and sync(live_server) == (0, [])
+    assert {path.suffix for path in folder.iterdir()} == {".synced"} and sync(live_server) == (
+        0,
+        [],
+    )
 
 
 def test_a_sync_that_is_killed_and_repeated_loses_and_doubles_nothing(live_server, folder, sync):
     batches = 1500
     write_run(folder, batches)
     for kill_at in (100, 500, 900):
-        process = subprocess.Popen(sync_command(live_server.url), env=sync_environ(folder), stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            sync_command(live_server.url), env=sync_environ(folder), stdout=subprocess.DEVNULL
+        )
         wait_for(lambda least=kill_at: stored_batches(live_server) >= least)
         process.kill()
         assert process.wait() == -signal.SIGKILL and len(list(folder.iterdir())) == 1
     commands = [
-        subprocess.Popen(sync_command(live_server.url), env=sync_environ(folder), stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            sync_command(live_server.url),
+            env=sync_environ(folder),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
     ]
     outcomes = [json.loads(process.communicate()[0])["files"] for process in commands]
@@ -253,7 +269,9 @@ def test_the_file_of_a_living_process_is_left_alone(live_server, train, sync, fo
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_that_outlives_its_parent_neither_writes_nor_keeps_the_lock(live_server, train, sync, folder):
+def test_a_child_that_outlives_its_parent_neither_writes_nor_keeps_the_lock(
+    live_server, train, sync, folder
+):
     process = train(
         """
         run = memagent.attach(model, optimizer)
@@ -288,13 +306,19 @@ def test_the_token_opens_the_server_and_is_in_no_file(start_server, train, sync,
     assert status == 1 and refused["outcome"] == "waiting"
     left = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     status, (file,) = sync(server, MEMAGENT_TOKEN=token)
-    assert (status, file["outcome"], file["samples"]) == (0, "uploaded", 6) and steps_on(server) == list(range(6))
+    assert (status, file["outcome"], file["samples"]) == (0, "uploaded", 6) and steps_on(
+        server
+    ) == list(range(6))
     for text in (output, left.decode("latin-1"), json.dumps([refused, file]), server.errors):
         assert wrong not in text and token not in text
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full")
-def test_a_disk_that_fills_up_is_told_once_and_the_server_gets_all_the_same(live_server, train, folder):
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full"
+)
+def test_a_disk_that_fills_up_is_told_once_and_the_server_gets_all_the_same(
+    live_server, train, folder
+):
     output, _ = train(
         """
         import resource
@@ -316,7 +340,10 @@ def test_without_a_server_it_says_so_in_one_line(folder):
     command = [sys.executable, "-m", "memagent", "sync"]
     done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == "memagent: there is no server to upload to: give --server URL or set MEMAGENT_SERVER\n"
+    assert (
+        done.stderr
+        == "memagent: there is no server to upload to: give --server URL or set MEMAGENT_SERVER\n"
+    )
 
 
 def test_a_path_that_is_missing_is_named(folder):
@@ -332,7 +359,12 @@ def test_people_are_told_what_happened(live_server, folder):
     for arguments in (["--dry-run"], ["--server", live_server.url], ["--server", live_server.url]):
         command = [sys.executable, "-m", "memagent", "sync", *arguments]
         done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
-        outputs.append((done.returncode, *(said.replace(str(folder), "RUNS") for said in (done.stdout, done.stderr))))
+        outputs.append(
+            (
+                done.returncode,
+                *(said.replace(str(folder), "RUNS") for said in (done.stdout, done.stderr)),
+            )
+        )
         if len(outputs) == 2:
             (folder / "notes.memagent").unlink()
     bad = "RUNS/notes.memagent: cannot be read; kept as RUNS/notes.memagent\n"

@@ -34,7 +34,15 @@ VERBS = {
     "dashboards": "push the dashboards to Grafana, or write them to a folder",
     "completion": "print a script that makes the shell complete verbs and options",
 }
-SERVER_PACKAGES = ("flask", "sqlalchemy", "alembic", "granian", "prometheus_client", "slack_sdk", "memagent_server")
+SERVER_PACKAGES = (
+    "flask",
+    "sqlalchemy",
+    "alembic",
+    "granian",
+    "prometheus_client",
+    "slack_sdk",
+    "memagent_server",
+)
 
 
 class Verb(Protocol):
@@ -70,7 +78,9 @@ def parser_of(verb_name: str) -> argparse.ArgumentParser:
 
 
 def _parser(verb_name: str, verb: Verb) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"memagent {verb_name}", description=verb.__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=f"memagent {verb_name}", description=verb.__doc__, allow_abbrev=False
+    )
     verb.add_arguments(parser)
     return parser
 
@@ -98,7 +108,9 @@ def _load(name: str) -> Verb:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in SERVER_PACKAGES:
             raise
-        raise MemagentError(f"`memagent {name}` needs the server's packages: pip install 'memagent[server]'") from error
+        raise MemagentError(
+            f"`memagent {name}` needs the server's packages: pip install 'memagent[server]'"
+        ) from error
     return module
 
 

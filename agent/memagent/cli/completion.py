@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def bash(verbs: dict[str, Words]) -> Iterator[str]:
-    """Lines of a bash script; what it has no words for, bash completes as files."""
+    """RunningLeastSquares of a bash script; what it has no words for, bash completes as files."""
     yield "_memagent() {"
     yield '    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" words=""'
     yield '    case "$COMP_CWORD:${COMP_WORDS[1]}:$prev" in'
@@ -67,16 +67,23 @@ def zsh(verbs: dict[str, Words]) -> Iterator[str]:
 
 
 def fish(verbs: dict[str, Words]) -> Iterator[str]:
-    """Lines of a fish script, with what each verb and option is for."""
+    """RunningLeastSquares of a fish script, with what each verb and option is for."""
     for verb, found in verbs.items():
         yield f"complete -c memagent -f -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}"
         when = f"complete -c memagent -n '__fish_seen_subcommand_from {verb}'"
         if found.words:
             yield f"{when} -f -a {_quoted(' '.join(found.words))}"
         for option in found.options:
-            names = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
+            names = " ".join(
+                f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+                for flag in option.flags
+            )
             value = (
-                f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r" if option.takes_value else ""
+                f" -x -a {_quoted(' '.join(option.choices))}"
+                if option.choices
+                else " -r"
+                if option.takes_value
+                else ""
             )
             yield f"{when} {names}{value} -d {_quoted(option.what)}"
 

@@ -13,14 +13,22 @@ from memagent_server.settings import Settings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="action", required=True, metavar="push|export")
-    pushing = verbs.add_parser("push", help="create or update folder, data source, contact point, rules and dashboards")
+    pushing = verbs.add_parser(
+        "push", help="create or update folder, data source, contact point, rules and dashboards"
+    )
     pushing.add_argument("--url", help="address of Grafana (default MEMAGENT_GRAFANA_URL)")
     pushing.add_argument("--token", help="service-account token (default MEMAGENT_GRAFANA_TOKEN)")
     pushing.add_argument(
-        "--prometheus", metavar="URL", help="where Grafana reaches Prometheus (default: a data source that it has)"
+        "--prometheus",
+        metavar="URL",
+        help="where Grafana reaches Prometheus (default: a data source that it has)",
     )
-    pushing.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
-    exporting = verbs.add_parser("export", help="write the dashboards as JSON files, and the rules for Prometheus")
+    pushing.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and change nothing"
+    )
+    exporting = verbs.add_parser(
+        "export", help="write the dashboards as JSON files, and the rules for Prometheus"
+    )
     exporting.add_argument("directory", type=Path)
     for one in (pushing, exporting):
         one.add_argument("--json", action="store_true", help="print JSON")
@@ -31,7 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [f"wrote {path}" for path in _export(arguments.directory)]
     else:
         settings = Settings.from_environ()
-        url, token = arguments.url or settings.grafana_url, arguments.token or settings.grafana_token
+        url, token = (
+            arguments.url or settings.grafana_url,
+            arguments.token or settings.grafana_token,
+        )
         if not url or not token:
             raise SettingError(
                 "say which Grafana: --url and --token, or MEMAGENT_GRAFANA_URL and MEMAGENT_GRAFANA_TOKEN"
@@ -45,4 +56,6 @@ def _export(directory: Path) -> list[Path]:
     try:
         return export(directory, Settings.from_environ().public_url)
     except OSError as error:
-        raise MemagentError(f"the dashboards cannot be written to {directory}: {error.strerror}") from error
+        raise MemagentError(
+            f"the dashboards cannot be written to {directory}: {error.strerror}"
+        ) from error

@@ -12,7 +12,9 @@ from memagent_server.store.engine import Database
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "action", choices=("upgrade", "current"), help="upgrade: to this program's version; current: show the version"
+        "action",
+        choices=("upgrade", "current"),
+        help="upgrade: to this program's version; current: show the version",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -20,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     database = Database(Settings.from_environ().database_url)
     try:
-        version = migrate.upgrade(database) if arguments.action == "upgrade" else migrate.current(database)
+        version = (
+            migrate.upgrade(database)
+            if arguments.action == "upgrade"
+            else migrate.current(database)
+        )
     finally:
         database.close()
     is_current = version == migrate.head()
@@ -30,5 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"the database has schema {version}, which is current")
     else:
         found = f"schema {version}" if version else "no schema"
-        print(f"the database has {found}, this program needs {migrate.head()}: run `memagent db upgrade`")
+        print(
+            f"the database has {found}, this program needs {migrate.head()}: run `memagent db upgrade`"
+        )
     return 0

@@ -27,26 +27,41 @@ SETTLE_S = 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--limit", default="2GiB", metavar="SIZE", help="memory that each training may use (default %(default)s)"
+        "--limit",
+        default="2GiB",
+        metavar="SIZE",
+        help="memory that each training may use (default %(default)s)",
     )
     parser.add_argument(
-        "--leak", choices=("outputs", "loss"), default="outputs", help="which classic leak (default %(default)s)"
+        "--leak",
+        choices=("outputs", "loss"),
+        default="outputs",
+        help="which classic leak (default %(default)s)",
     )
     parser.add_argument(
-        "--steps", type=int, default=400, help="steps of the healthy run; the leaking one plans three times as many"
+        "--steps",
+        type=int,
+        default=400,
+        help="steps of the healthy run; the leaking one plans three times as many",
     )
     parser.add_argument("--keep", action="store_true", help="leave the server up until Ctrl-C")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else on stdout"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     limit_bytes = parse_bytes(arguments.limit)
     if arguments.steps < 1:
         raise SettingError(f"--steps is {arguments.steps}: give 1 or more")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that server and trainings end with the demo
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that server and trainings end with the demo
     on_gpu = processes.has_gpu()
     if not on_gpu and not sys.platform.startswith("linux"):
-        raise MemagentError("without a GPU the demo needs Linux: this system enforces no memory limit on a process")
+        raise MemagentError(
+            "without a GPU the demo needs Linux: this system enforces no memory limit on a process"
+        )
     with SlackReceiver() as slack, _folder(is_kept=arguments.keep or arguments.json) as folder:
         server = processes.Server(folder, slack.url)
         server.start()
@@ -70,14 +85,22 @@ def _folder(*, is_kept: bool) -> Iterator[Path]:
 
 
 def _play(
-    arguments: argparse.Namespace, server: processes.Server, slack: SlackReceiver, limit_bytes: int, on_gpu: bool
+    arguments: argparse.Namespace,
+    server: processes.Server,
+    slack: SlackReceiver,
+    limit_bytes: int,
+    on_gpu: bool,
 ) -> int:
     suffix = secrets.token_hex(2)
     healthy_id, leaking_id = f"healthy-{suffix}", f"leaking-{suffix}"
     where = "the GPU" if on_gpu else "the CPU"
-    _say(f"server on {server.url}; training on {where} under a limit of {format_bytes(limit_bytes)}")
+    _say(
+        f"server on {server.url}; training on {where} under a limit of {format_bytes(limit_bytes)}"
+    )
     _say(f"healthy: {arguments.steps} steps")
-    train = functools.partial(processes.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_quote)
+    train = functools.partial(
+        processes.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_quote
+    )
     train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps)
     _say(f"leaking ({arguments.leak}): until it dies")
     ended = train("leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps)
@@ -109,7 +132,10 @@ def _keep(server: processes.Server) -> None:
     try:
         while server.process.poll() is None:
             time.sleep(0.5)
-    except (KeyboardInterrupt, SystemExit):  # both end it as meant: the database that was named stays
+    except (
+        KeyboardInterrupt,
+        SystemExit,
+    ):  # both end it as meant: the database that was named stays
         pass
 
 

@@ -25,10 +25,18 @@ def run(arguments: argparse.Namespace) -> int:
     problems = sum(finding.level == "problem" for _, finding in findings)
     if arguments.json:
         print(
-            json.dumps({"problems": problems, "findings": [{"check": name, **asdict(one)} for name, one in findings]})
+            json.dumps(
+                {
+                    "problems": problems,
+                    "findings": [{"check": name, **asdict(one)} for name, one in findings],
+                }
+            )
         )
     else:
-        _print([finding for _, finding in findings], in_colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        _print(
+            [finding for _, finding in findings],
+            in_colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+        )
     return 1 if problems else 0
 
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memagent.cli.estimate_view import Ink, screen, table
+from memagent.cli.estimate_view import Style, screen, table
 from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError
 from memagent.estimator.devices import GPUS, context_of
@@ -47,56 +47,94 @@ _FORMULA_ONLY = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model")
-    model.add_argument("--model", required=True, help="a name (gpt2-xl, llama-7b), a config.json, or path.py:factory")
+    model.add_argument(
+        "--model",
+        required=True,
+        help="a name (gpt2-xl, llama-7b), a config.json, or path.py:factory",
+    )
     model.add_argument("--batch", type=int, help="samples in one forward; default 1")
     model.add_argument("--seq", type=int, help="tokens a sample; default the model's own length")
     model.add_argument(
-        "--input", action="append", metavar="[NAME=]8x1024[:int64]", help="what path.py:factory is called with"
+        "--input",
+        action="append",
+        metavar="[NAME=]8x1024[:int64]",
+        help="what path.py:factory is called with",
     )
     model.add_argument(
-        "--method", choices=("formula", "trace"), help="of a config.json; default: traced where it can be"
+        "--method",
+        choices=("formula", "trace"),
+        help="of a config.json; default: traced where it can be",
     )
     _add_training(parser.add_argument_group("the training"))
     many = parser.add_argument_group("many GPUs (one of them is estimated)")
-    many.add_argument("--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP")
+    many.add_argument(
+        "--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP"
+    )
     many.add_argument("--ranks", type=int, default=1, help="GPUs that share the batch")
     many.add_argument("--tensor", type=int, default=1, help="GPUs that share each matrix")
-    many.add_argument("--sequence-parallel", action="store_true", help="norms and dropout are split over --tensor too")
+    many.add_argument(
+        "--sequence-parallel",
+        action="store_true",
+        help="norms and dropout are split over --tensor too",
+    )
     many.add_argument("--pipeline", type=int, default=1, help="stages that share the layers")
     device = parser.add_argument_group("the device")
     device.add_argument("--gpu", help=f"memory such as 24GiB, or a card: {', '.join(GPUS)}")
-    device.add_argument("--context", metavar="SIZE", help="what the process holds besides; default what is usual")
+    device.add_argument(
+        "--context", metavar="SIZE", help="what the process holds besides; default what is usual"
+    )
     asked = parser.add_argument_group("what is asked")
-    asked.add_argument("--max-batch", action="store_true", help="find the largest batch that fits --gpu")
+    asked.add_argument(
+        "--max-batch", action="store_true", help="find the largest batch that fits --gpu"
+    )
     asked.add_argument(
         "--sweep",
         nargs="*",
         metavar="batch=1,2,4 seq=512,1024",
         help="a table over batches and sequences; alone, over batches of 1 to 16",
     )
-    asked.add_argument("--advice", action="store_true", help="all that would save memory here, with lines of code")
+    asked.add_argument(
+        "--advice", action="store_true", help="all that would save memory here, with lines of code"
+    )
     asked.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _add_training(training: Any) -> None:
     training.add_argument(
-        "--dtype", help="fp32, amp (bf16 autocast: the default), bf16 (with --lora), mixed (with --zero), fp16, fp8"
+        "--dtype",
+        help="fp32, amp (bf16 autocast: the default), bf16 (with --lora), mixed (with --zero), fp16, fp8",
     )
     training.add_argument(
-        "--optimizer", default="adamw", help="adamw (default), sgd, adamw8bit, adafactor, lion, muon, ..."
+        "--optimizer",
+        default="adamw",
+        help="adamw (default), sgd, adamw8bit, adafactor, lion, muon, ...",
     )
     training.add_argument(
-        "--step", choices=("foreach", "fused", "single"), help="how the optimizer steps; default as torch"
+        "--step",
+        choices=("foreach", "fused", "single"),
+        help="how the optimizer steps; default as torch",
     )
     training.add_argument("--checkpointing", choices=("none", "full", "selective"), default="none")
-    training.add_argument("--checkpoint-every", type=int, default=1, metavar="N", help="only every N-th layer")
+    training.add_argument(
+        "--checkpoint-every", type=int, default=1, metavar="N", help="only every N-th layer"
+    )
     training.add_argument("--attention", choices=("sdpa", "math", "eager"), default="sdpa")
-    training.add_argument("--loss", choices=("eager", "inplace", "chunked", "fused"), default="eager")
-    training.add_argument("--accumulate", type=int, default=1, help="forwards for one optimizer step")
-    training.add_argument("--lora", type=int, metavar="RANK", help="train adapters of this rank only")
+    training.add_argument(
+        "--loss", choices=("eager", "inplace", "chunked", "fused"), default="eager"
+    )
+    training.add_argument(
+        "--accumulate", type=int, default=1, help="forwards for one optimizer step"
+    )
+    training.add_argument(
+        "--lora", type=int, metavar="RANK", help="train adapters of this rank only"
+    )
     training.add_argument("--lora-targets", help="names with commas between, or all-linear")
-    training.add_argument("--quantised", help="hold the frozen weights as int8, int4, nf4 or nf4-double (with --lora)")
-    training.add_argument("--offload", choices=("none", "optimizer", "parameters"), default="none", help="to the host")
+    training.add_argument(
+        "--quantised", help="hold the frozen weights as int8, int4, nf4 or nf4-double (with --lora)"
+    )
+    training.add_argument(
+        "--offload", choices=("none", "optimizer", "parameters"), default="none", help="to the host"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,17 +147,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(subject: Subject, arguments: argparse.Namespace) -> int:
-    ink = Ink(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    ink = Style(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     with Progress() as progress:
         if arguments.sweep is not None:
             return _swept(subject, arguments, ink, progress)
         if arguments.max_batch:
             return _largest(subject, arguments, ink, progress)
         progress.tell("tracing" if subject.is_traced else "")
-        found = subject.advised() if arguments.advice or not subject.is_traced else subject.estimate()
+        found = (
+            subject.advised() if arguments.advice or not subject.is_traced else subject.estimate()
+        )
         progress.tell("")
         _print(found, arguments, ink)
-        if subject.is_traced and found.fits is False and not arguments.advice and not arguments.json:
+        if (
+            subject.is_traced
+            and found.fits is False
+            and not arguments.advice
+            and not arguments.json
+        ):
             print(ink.dim("--advice tries what would make it fit."))
     return 0
 
@@ -129,7 +174,9 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     if factory is not None:
         return _of_factory(arguments, Path(factory["path"]))
     if arguments.input:
-        raise SettingError("--input is for path.py:factory: a model by name takes --batch and --seq")
+        raise SettingError(
+            "--input is for path.py:factory: a model by name takes --batch and --seq"
+        )
     config = _config(arguments.model)
     if config is not None and _is_traced(arguments):
         try:
@@ -144,18 +191,28 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     limit, context = _limit(arguments), _context(arguments)
     if context is None and limit is not None and _card(arguments) is None:
         context = context_of(None).size_bytes  # memory alone was said: of some GPU
-    shape = preset(arguments.model) if config is None else from_config(config, name=_name(arguments.model))
+    shape = (
+        preset(arguments.model)
+        if config is None
+        else from_config(config, name=_name(arguments.model))
+    )
     return by_formula(_spec(arguments, shape), limit_bytes=limit, context_bytes=context)
 
 
 def _is_traced(arguments: argparse.Namespace) -> bool:
     """Whether a config.json is traced: as it was said, else where all that is asked can be."""
-    others = {name for name in _FORMULA_ONLY if getattr(arguments, name) not in (None, "none", "eager", 0, 1, False)}
+    others = {
+        name
+        for name in _FORMULA_ONLY
+        if getattr(arguments, name) not in (None, "none", "eager", 0, 1, False)
+    }
     others |= {"dtype"} if arguments.dtype not in (None, "fp32", "amp", "bf16", "fp16") else set()
     others |= {"checkpointing"} if arguments.checkpointing == "selective" else set()
     others |= {"attention"} if arguments.attention == "math" else set()
     others |= (
-        {"optimizer"} if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion") else set()
+        {"optimizer"}
+        if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion")
+        else set()
     )
     if arguments.method == "trace" and others:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(others))
@@ -188,20 +245,28 @@ def _of_config(arguments: argparse.Namespace, config: dict[str, Any]) -> Subject
 
 
 def _of_factory(arguments: argparse.Namespace, path: Path) -> Subject:
-    from memagent.estimator.request import Question
+    from memagent.estimator.request import EstimateRequest
 
     if not path.is_file():
-        raise SettingError(f"{path} is not there: --model path.py:factory names a file and a function in it")
+        raise SettingError(
+            f"{path} is not there: --model path.py:factory names a file and a function in it"
+        )
     if not arguments.input:
-        raise SettingError(f"what is {arguments.model} called with? Give --input, such as --input 8x1024:int64")
+        raise SettingError(
+            f"what is {arguments.model} called with? Give --input, such as --input 8x1024:int64"
+        )
     if arguments.batch or arguments.seq:
-        raise SettingError("--batch and --seq are for models by name or config.json: a factory's are in --input")
+        raise SettingError(
+            "--batch and --seq are for models by name or config.json: a factory's are in --input"
+        )
     return of_question(
-        Question(
+        EstimateRequest(
             model=arguments.model,
             inputs=_inputs(arguments.input),
             optimizer=arguments.optimizer,
-            autocast={None: None, "amp": "bf16", "bf16": "bf16", "fp16": "fp16"}.get(arguments.dtype),
+            autocast={None: None, "amp": "bf16", "bf16": "bf16", "fp16": "fp16"}.get(
+                arguments.dtype
+            ),
             checkpointing="full" if arguments.checkpointing == "full" else None,
             accumulate=arguments.accumulate,
             **_device(arguments),
@@ -213,7 +278,9 @@ def _device(arguments: argparse.Namespace) -> dict[str, Any]:
     from memagent.estimator.api import on_device
 
     card = _card(arguments)
-    return on_device(gpu=card, limit_bytes=None if card else _limit(arguments), context_bytes=_context(arguments))
+    return on_device(
+        gpu=card, limit_bytes=None if card else _limit(arguments), context_bytes=_context(arguments)
+    )
 
 
 def _inputs(texts: Sequence[str]) -> Any:
@@ -269,13 +336,19 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
 
 def _precision(arguments: argparse.Namespace) -> str:
     """As said; else what is usual: frozen weights are loaded in bf16, and ZeRO's masters are fp32."""
-    return str(arguments.dtype or ("bf16" if arguments.lora else "mixed" if arguments.zero else "amp"))
+    return str(
+        arguments.dtype or ("bf16" if arguments.lora else "mixed" if arguments.zero else "amp")
+    )
 
 
 def _targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:
     from memagent.estimator.advice.script_facts import lora_targets
 
-    return tuple(arguments.lora_targets.split(",")) if arguments.lora_targets else lora_targets(TrainingSpec(shape))
+    return (
+        tuple(arguments.lora_targets.split(","))
+        if arguments.lora_targets
+        else lora_targets(TrainingSpec(shape))
+    )
 
 
 def _config(model: str) -> dict[str, Any] | None:
@@ -289,7 +362,9 @@ def _config(model: str) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise SettingError(f"{path} cannot be read as a config.json: {error}") from error
     if not isinstance(content, dict):
-        raise SettingError(f"{path} holds no object: is it the config.json of a Hugging Face model?")
+        raise SettingError(
+            f"{path} holds no object: is it the config.json of a Hugging Face model?"
+        )
     return content
 
 
@@ -324,7 +399,7 @@ _SWEEP = "batch=1,2,4,8,16"
 """Where --sweep is given alone; the sequence is then that of the model, or --seq's."""
 
 
-def _swept(subject: Subject, arguments: argparse.Namespace, ink: Ink, progress: Progress) -> int:
+def _swept(subject: Subject, arguments: argparse.Namespace, ink: Style, progress: Progress) -> int:
     asked = _sweep(arguments.sweep or [_SWEEP])
     batches, sequences = asked.get("batch", ()), asked.get("seq", ())
 
@@ -334,7 +409,10 @@ def _swept(subject: Subject, arguments: argparse.Namespace, ink: Ink, progress: 
     cells = list(grid(subject, batches=batches, sequences=sequences, advance=advance))
     progress.tell("")
     if arguments.json:
-        rows = [{"batch": cell.batch, "sequence": cell.sequence, **cell.estimate.to_dict()} for cell in cells]
+        rows = [
+            {"batch": cell.batch, "sequence": cell.sequence, **cell.estimate.to_dict()}
+            for cell in cells
+        ]
         print(json.dumps(rows, indent=2))
     else:
         print("\n".join(table(cells, subject.limit_bytes, ink=ink)))
@@ -345,34 +423,56 @@ def _sweep(parts: Sequence[str]) -> dict[str, list[int]]:
     """`batch=1,2,4 seq=512,1024`, or in short `1,2,4x512,1024`."""
     short = _OLD_SWEEP.fullmatch(parts[0]) if len(parts) == 1 else None
     named = [part.partition("=") for part in parts] if short is None else []
-    pairs = [(key, values) for key, _, values in named] if short is None else list(short.groupdict().items())
+    pairs = (
+        [(key, values) for key, _, values in named]
+        if short is None
+        else list(short.groupdict().items())
+    )
     try:
-        found = {key: [int(number) for number in values.split(",")] for key, values in pairs if values is not None}
+        found = {
+            key: [int(number) for number in values.split(",")]
+            for key, values in pairs
+            if values is not None
+        }
     except ValueError:
         found = {}
-    if not found or set(found) - {"batch", "seq"} or min(min(numbers) for numbers in found.values()) < 1:
-        raise SettingError(f"--sweep {' '.join(parts)} is not a table: write it as in --sweep batch=1,2,4 seq=512,1024")
+    if (
+        not found
+        or set(found) - {"batch", "seq"}
+        or min(min(numbers) for numbers in found.values()) < 1
+    ):
+        raise SettingError(
+            f"--sweep {' '.join(parts)} is not a table: write it as in --sweep batch=1,2,4 seq=512,1024"
+        )
     return found
 
 
-def _largest(subject: Subject, arguments: argparse.Namespace, ink: Ink, progress: Progress) -> int:
+def _largest(
+    subject: Subject, arguments: argparse.Namespace, ink: Style, progress: Progress
+) -> int:
     answer = largest(subject, tell=progress.tell)
     progress.tell("")
     limit = format_bytes(subject.limit_bytes)
     if arguments.json:
         estimate = answer.estimate.to_dict() if answer.estimate else None
-        found = {"batch": answer.batch, "sure_batch": answer.sure_batch, "limit_bytes": subject.limit_bytes}
+        found = {
+            "batch": answer.batch,
+            "sure_batch": answer.sure_batch,
+            "limit_bytes": subject.limit_bytes,
+        }
         print(json.dumps({**found, "estimate": estimate}, indent=2))
     elif answer.estimate is not None:
         print("\n".join(screen(answer.estimate, ink=ink, title=_title(arguments, answer.batch))))
         sure = f"; to be sure of it take {answer.sure_batch}" if answer.sure_batch else ""
         print(ink.bold(f"batch {answer.batch} fits in {limit}, {answer.too_large} does not{sure}"))
     else:
-        print(f"not even a batch of 1 fits in {limit}; without --max-batch you are told what would help")
+        print(
+            f"not even a batch of 1 fits in {limit}; without --max-batch you are told what would help"
+        )
     return 0 if answer.batch else 1
 
 
-def _print(found: Estimate, arguments: argparse.Namespace, ink: Ink) -> None:
+def _print(found: Estimate, arguments: argparse.Namespace, ink: Style) -> None:
     if arguments.json:
         print(json.dumps(found.to_dict(), indent=2))
         return
@@ -385,7 +485,9 @@ def _title(arguments: argparse.Namespace, batch: int) -> str:
     model = arguments.model
     name = model if _FACTORY.fullmatch(model) or _config(model) is None else _name(model)
     if arguments.input:
-        of_size = f"inputs {' '.join(arguments.input)}" + (f", batch {batch}" if arguments.max_batch else "")
+        of_size = f"inputs {' '.join(arguments.input)}" + (
+            f", batch {batch}" if arguments.max_batch else ""
+        )
     else:
         of_size = f"batch {batch}" + (f" x {arguments.seq:,} tokens" if arguments.seq else "")
     return f"{name}, {of_size}" + (f", on {arguments.gpu}" if arguments.gpu else "")

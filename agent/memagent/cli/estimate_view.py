@@ -14,7 +14,7 @@ from memagent.wire.messages import AdviceItem
 
 BAR = 40
 SHORT = 6
-"""Lines of advice where not all of it was asked for."""
+"""RunningLeastSquares of advice where not all of it was asked for."""
 _NAME = 18
 _RED, _GREEN, _BOLD, _DIM, _PLAIN = "\033[31m", "\033[32m", "\033[1m", "\033[2m", "\033[0m"
 _LEVELS = (
@@ -25,7 +25,7 @@ _LEVELS = (
 
 
 @dataclass(frozen=True)
-class Ink:
+class Style:
     """Colours, or none."""
 
     colour: bool = False
@@ -46,7 +46,9 @@ class Ink:
         return f"{code}{text}{_PLAIN}" if self.colour else text
 
 
-def screen(found: Estimate, *, ink: Ink, title: str = "", everything: bool = False) -> Iterator[str]:
+def screen(
+    found: Estimate, *, ink: Style, title: str = "", everything: bool = False
+) -> Iterator[str]:
     """The whole answer; `title` says what was asked, `everything` gives all advice with its lines of code."""
     yield from (ink.dim(line) for line in _asked(found, title))
     yield ""
@@ -83,7 +85,9 @@ def _asked(found: Estimate, title: str) -> Iterator[str]:
     if title or size:
         yield f"{title or taken.get('model', '')}{size}"
     said = [f"{name} {taken[name]}" for name in _TRAINING if isinstance(taken.get(name), str)]
-    said += [f"{taken['accumulation']} forwards a step"] if taken.get("accumulation", 1) != 1 else []
+    said += (
+        [f"{taken['accumulation']} forwards a step"] if taken.get("accumulation", 1) != 1 else []
+    )
     if said:
         yield ", ".join(said)
 
@@ -119,13 +123,15 @@ def _phases(found: Estimate) -> Iterator[str]:
     """The peak is that of the fullest phase, never the sum of the parts: a reader who adds them up should know why."""
     peaks = {name: size for name, size in found.phases.items() if name != "data"}
     if len(peaks) > 1:
-        yield f"{'in each phase':<{_NAME}}" + "  ".join(f"{name} {format_bytes(size)}" for name, size in peaks.items())
+        yield f"{'in each phase':<{_NAME}}" + "  ".join(
+            f"{name} {format_bytes(size)}" for name, size in peaks.items()
+        )
     held = sum(found.components.values())
     if held > 1.02 * found.needed_bytes:
         yield "(the parts above do not all live at once: they add up to more than the peak)"
 
 
-def _verdict(found: Estimate, ink: Ink) -> str:
+def _verdict(found: Estimate, ink: Style) -> str:
     text = found.verdict()
     if found.fits is None:
         return f"{ink.bold(text)}; with --gpu, a card or memory such as 24GiB, you are told whether it fits"
@@ -138,7 +144,9 @@ def _verdict(found: Estimate, ink: Ink) -> str:
 def _notes(assumptions: dict[str, Any]) -> list[str]:
     notes = [str(note) for note in assumptions.get("notes", ())]
     return notes + [
-        f"{name}: {assumptions[name]}" for name in ("trace", "activations", "device") if name in assumptions
+        f"{name}: {assumptions[name]}"
+        for name in ("trace", "activations", "device")
+        if name in assumptions
     ]
 
 
@@ -154,7 +162,7 @@ def _largest_tensors(found: Estimate) -> Iterator[str]:
         yield f"{format_bytes(tensor['size_bytes']):>10}  {what}  {where or tensor['op']}".rstrip()
 
 
-def _advice(found: Estimate, ink: Ink, *, everything: bool) -> Iterator[str]:
+def _advice(found: Estimate, ink: Style, *, everything: bool) -> Iterator[str]:
     together = next((item for item in found.advice if item.change.startswith(TOGETHER)), None)
     if together is not None:
         yield from _together(found, together, ink, everything=everything)
@@ -174,22 +182,32 @@ def _advice(found: Estimate, ink: Ink, *, everything: bool) -> Iterator[str]:
         yield f"Costs least of what makes it fit: {cheapest.change}."
     left = len(alone) - len(shown)
     if not everything:
-        yield ink.dim(f"--advice shows {f'{left} more, and ' if left else ''}the lines of code for each.")
+        yield ink.dim(
+            f"--advice shows {f'{left} more, and ' if left else ''}the lines of code for each."
+        )
 
 
-def _together(found: Estimate, item: AdviceItem, ink: Ink, *, everything: bool) -> Iterator[str]:
+def _together(found: Estimate, item: AdviceItem, ink: Style, *, everything: bool) -> Iterator[str]:
     then = format_bytes(found.needed_bytes - item.saving_bytes)
-    yield ink.bold(f"No change alone makes it fit on this GPU. These do together, and then it needs {then}:")
+    yield ink.bold(
+        f"No change alone makes it fit on this GPU. These do together, and then it needs {then}:"
+    )
     yield from (f"  + {name}" for name in item.change.removeprefix(TOGETHER).split(" + "))
     yield f"  {ink.dim(item.cost)}"
     if everything:
         yield from _code(item)
 
 
-def _advised(found: Estimate, item: AdviceItem, widest: int, ink: Ink, *, everything: bool) -> Iterator[str]:
+def _advised(
+    found: Estimate, item: AdviceItem, widest: int, ink: Style, *, everything: bool
+) -> Iterator[str]:
     then = found.needed_bytes - item.saving_bytes
     fits = (
-        "" if found.limit_bytes is None or found.fits else ink.green(" fits") if then <= found.limit_bytes else "     "
+        ""
+        if found.limit_bytes is None or found.fits
+        else ink.green(" fits")
+        if then <= found.limit_bytes
+        else "     "
     )
     line = f"{item.change:<{widest}}{format_bytes(item.saving_bytes):>12}{format_bytes(then):>12}{fits}  {ink.dim(item.cost)}"
     yield line.rstrip()
@@ -202,11 +220,13 @@ def _code(item: AdviceItem) -> Iterator[str]:
     yield ""
 
 
-def table(cells: Sequence[Cell], limit_bytes: int | None, *, ink: Ink) -> Iterator[str]:
+def table(cells: Sequence[Cell], limit_bytes: int | None, *, ink: Style) -> Iterator[str]:
     """Batches across, sequences down."""
     columns = list(dict.fromkeys(cell.batch for cell in cells))
     rows = list(dict.fromkeys(cell.sequence for cell in cells))
-    yield ink.bold(f"{'sequence':>8}" + "".join(f"{f'batch {batch}':>14}  " for batch in columns).rstrip())
+    yield ink.bold(
+        f"{'sequence':>8}" + "".join(f"{f'batch {batch}':>14}  " for batch in columns).rstrip()
+    )
     for sequence in rows:
         line = "".join(_cell(cell.estimate, ink) for cell in cells if cell.sequence == sequence)
         yield f"{'own' if sequence is None else sequence:>8}{line}".rstrip()
@@ -214,6 +234,6 @@ def table(cells: Sequence[Cell], limit_bytes: int | None, *, ink: Ink) -> Iterat
         yield ink.dim(f"! does not fit in {format_bytes(limit_bytes)}")
 
 
-def _cell(found: Estimate, ink: Ink) -> str:
+def _cell(found: Estimate, ink: Style) -> str:
     size = f"{format_bytes(found.needed_bytes):>14}"
     return f"{size}  " if found.fits is not False else ink.red(f"{size} !")

@@ -20,14 +20,21 @@ _FORMATS = ("csv", "parquet")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_id", metavar="RUN_ID")
     parser.add_argument("--format", choices=_FORMATS, help="default: as FILE is called, else csv")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
-    parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER, without either the database")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout"
+    )
+    parser.add_argument(
+        "--server",
+        help="address of the server; default MEMAGENT_SERVER, without either the database",
+    )
     parser.add_argument("--token", help="access token with scope read; default MEMAGENT_TOKEN")
 
 
 def run(arguments: argparse.Namespace) -> int:
     path: Path | None = arguments.output
-    form = arguments.format or ("parquet" if path is not None and path.suffix == ".parquet" else "csv")
+    form = arguments.format or (
+        "parquet" if path is not None and path.suffix == ".parquet" else "csv"
+    )
     if path is None and form == "parquet" and sys.stdout.isatty():
         raise SettingError("Parquet is nothing for a terminal: name a file with -o")
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)

@@ -27,6 +27,10 @@ def through_launcher(module: str, arguments: list[str], own_options: list[str]) 
     if parsed.no_python:
         return None
     split = len(arguments) - len(parsed.training_script_args) - 1
-    options = [option for option in arguments[:split] if not (parsed.module and option in ("-m", "--module"))]
+    options = [
+        option
+        for option in arguments[:split]
+        if not (parsed.module and option in ("-m", "--module"))
+    ]
     target = ["-m", parsed.training_script] if parsed.module else [parsed.training_script]
     return [*options, "-m", "memagent", "run", *own_options, *target, *parsed.training_script_args]

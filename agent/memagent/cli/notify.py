@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="the channels, and which of them are set up")
     listing.add_argument("--json", action="store_true", help="print JSON")
     test = actions.add_parser("test", help="send a message that is marked as a test")
-    test.add_argument("channel", metavar="CHANNEL", choices=[*CHANNELS, "all"], help=f"{', '.join(CHANNELS)}, or all")
+    test.add_argument(
+        "channel",
+        metavar="CHANNEL",
+        choices=[*CHANNELS, "all"],
+        help=f"{', '.join(CHANNELS)}, or all",
+    )
     test.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -42,7 +47,11 @@ def _list(arguments: argparse.Namespace, settings: Settings, found: dict[str, Ch
         print(json.dumps(rows))
         return 0
     for row in rows:
-        state = f"set up, hears of {row['least_severity']} and worse" if row["is_set_up"] else "not set up"
+        state = (
+            f"set up, hears of {row['least_severity']} and worse"
+            if row["is_set_up"]
+            else "not set up"
+        )
         print(f"{row['channel']:<14} {state}")
     return 0
 
@@ -66,6 +75,10 @@ def _test(arguments: argparse.Namespace, settings: Settings, found: dict[str, Ch
 
 def _try(name: str, channel: Channel, settings: Settings) -> dict[str, Any]:
     try:
-        return {"channel": name, "ok": True, "answer": send_test(channel, settings.public_url, time.time())}
+        return {
+            "channel": name,
+            "ok": True,
+            "answer": send_test(channel, settings.public_url, time.time()),
+        }
     except DeliveryFailedError as error:
         return {"channel": name, "ok": False, "answer": str(error)}

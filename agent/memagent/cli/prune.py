@@ -25,8 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and rollups older than MEMAGENT_ROLLUP_DAYS; --runs needs it said)",
     )
     parser.add_argument("--project", help="of this project only")
-    parser.add_argument("--runs", action="store_true", help="delete the runs, with all that is known of them")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
+    parser.add_argument(
+        "--runs", action="store_true", help="delete the runs, with all that is known of them"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would go, and change nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -49,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _limits(arguments: argparse.Namespace, settings: Settings, now: float) -> Limits:
     if arguments.older_than is None:
         if arguments.runs:
-            raise SettingError("--runs deletes runs for good: say how old they must be, as in --older-than 90d")
+            raise SettingError(
+                "--runs deletes runs for good: say how old they must be, as in --older-than 90d"
+            )
         return Limits(now - settings.retention_days * DAY_S, now - settings.rollup_days * DAY_S)
     return Limits(now - parse_age("--older-than", arguments.older_than))
 
@@ -68,7 +74,12 @@ def _tell(found: list[Old], arguments: argparse.Namespace) -> None:
     chunks, packed_bytes = sum(old.chunks for old in found), sum(old.packed_bytes for old in found)
     if arguments.json:
         runs = [asdict(old) for old in found]
-        facts = {"dry_run": arguments.dry_run, "whole": arguments.runs, "chunks": chunks, "packed_bytes": packed_bytes}
+        facts = {
+            "dry_run": arguments.dry_run,
+            "whole": arguments.runs,
+            "chunks": chunks,
+            "packed_bytes": packed_bytes,
+        }
         print(json.dumps({**facts, "runs": runs}))
         return
     if arguments.dry_run:

@@ -12,7 +12,7 @@ from typing import Any
 
 from memagent.errors import SettingError
 from memagent.local_forecast.forecast_monitor import risk_of, warning_text
-from memagent.replay import Said, Trace, read_trace, replay
+from memagent.replay import ReplayedForecast, Trace, read_trace, replay
 from memagent.units import format_bytes, parse_bytes
 
 _LOUD = ("warning", "critical")
@@ -20,11 +20,19 @@ _LOUD = ("warning", "critical")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="NAME.memagent, .csv or .json")
-    parser.add_argument("--limit", metavar="SIZE", help="another limit for the device trained on, as in 24GiB")
-    parser.add_argument("--total-steps", type=int, metavar="N", help="another number of planned steps")
-    parser.add_argument("--rank", type=int, metavar="N", help="of a CSV with several ranks; default the first")
     parser.add_argument(
-        "--all", action="store_true", help="the forecast after every sample, not only where the level changes"
+        "--limit", metavar="SIZE", help="another limit for the device trained on, as in 24GiB"
+    )
+    parser.add_argument(
+        "--total-steps", type=int, metavar="N", help="another number of planned steps"
+    )
+    parser.add_argument(
+        "--rank", type=int, metavar="N", help="of a CSV with several ranks; default the first"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="the forecast after every sample, not only where the level changes",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -33,17 +41,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.total_steps is not None and arguments.total_steps < 1:
         raise SettingError(f"--total-steps is {arguments.total_steps}: give 1 or more")
     limit = None if arguments.limit is None else parse_bytes(arguments.limit)
-    trace = read_trace(arguments.file, rank=arguments.rank, limit_bytes=limit, total_steps=arguments.total_steps)
+    trace = read_trace(
+        arguments.file, rank=arguments.rank, limit_bytes=limit, total_steps=arguments.total_steps
+    )
     said = list(replay(trace))
     shown = said if arguments.all else changes(said)
     if arguments.json:
         print(json.dumps(_facts(trace, said, shown), indent=2))
     else:
-        print("\n".join([_head(trace, said), *(_line(trace, one) for one in shown), _end(trace, said)]))
+        print(
+            "\n".join(
+                [_head(trace, said), *(_line(trace, one) for one in shown), _end(trace, said)]
+            )
+        )
     return 0
 
 
-def changes(said: Sequence[Said]) -> list[Said]:
+def changes(said: Sequence[ReplayedForecast]) -> list[ReplayedForecast]:
     """Where the level of a device is another than before; all begin with `ok`."""
     levels: dict[str, str] = {}
     found = []
@@ -54,29 +68,36 @@ def changes(said: Sequence[Said]) -> list[Said]:
     return found
 
 
-def _first_warning(said: Sequence[Said]) -> int | None:
+def _first_warning(said: Sequence[ReplayedForecast]) -> int | None:
     return next((one.forecast.step for one in said if one.forecast.level in _LOUD), None)
 
 
-def _facts(trace: Trace, said: Sequence[Said], shown: Sequence[Said]) -> dict[str, Any]:
+def _facts(
+    trace: Trace, said: Sequence[ReplayedForecast], shown: Sequence[ReplayedForecast]
+) -> dict[str, Any]:
     return {
         "run_id": trace.run_id,
         "rank": trace.rank,
         "status": trace.status,
         "oom_step": trace.oom_step,
         "samples": len(said),
-        "devices": [{"id": one.id, "name": one.name, "limit_bytes": one.limit_bytes} for one in trace.devices],
+        "devices": [
+            {"id": one.id, "name": one.name, "limit_bytes": one.limit_bytes}
+            for one in trace.devices
+        ],
         "first_warning_step": _first_warning(said),
         "forecasts": [{"device": one.device.id, **asdict(one.forecast)} for one in shown],
     }
 
 
-def _head(trace: Trace, said: Sequence[Said]) -> str:
-    limits = ", ".join(f"{one.name} {format_bytes(one.limit_bytes)}" for one in trace.devices if one.limit_bytes)
+def _head(trace: Trace, said: Sequence[ReplayedForecast]) -> str:
+    limits = ", ".join(
+        f"{one.name} {format_bytes(one.limit_bytes)}" for one in trace.devices if one.limit_bytes
+    )
     return f"run {trace.run_id}, rank {trace.rank}: {len(said):,} samples; limit of {limits}"
 
 
-def _line(trace: Trace, one: Said) -> str:
+def _line(trace: Trace, one: ReplayedForecast) -> str:
     forecast = one.forecast
     if forecast.level in _LOUD:
         return warning_text(risk_of(trace.rank, one.device, forecast), one.device.name)
@@ -84,7 +105,7 @@ def _line(trace: Trace, one: Said) -> str:
     return f"step {forecast.step:,}: {one.device.name}: {forecast.level}{chance}"
 
 
-def _end(trace: Trace, said: Sequence[Said]) -> str:
+def _end(trace: Trace, said: Sequence[ReplayedForecast]) -> str:
     first = _first_warning(said)
     warned = "no warning" if first is None else f"first warning at step {first:,}"
     if trace.oom_step is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from memagent.cli.launchers import through_launcher
-from memagent.diagnostics.error_guard import Guard, tell
+from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
 from memagent.integrations.autoattach import AutoAttach
@@ -29,38 +29,59 @@ OVER_BUDGET = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "memagent run [--report FILE] [--fail-over SIZE] [--live] (SCRIPT | -m MODULE) [ARGS ...]"
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="write what happened as JSON (one file a rank: .rankN is added)"
+    parser.usage = (
+        "memagent run [--report FILE] [--fail-over SIZE] [--live] (SCRIPT | -m MODULE) [ARGS ...]"
     )
     parser.add_argument(
-        "--fail-over", metavar="SIZE", help=f"exit with {OVER_BUDGET} when the peak was over SIZE, as in 20GiB"
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write what happened as JSON (one file a rank: .rankN is added)",
     )
-    parser.add_argument("--live", action="store_true", help="show the run on the terminal's last lines")
+    parser.add_argument(
+        "--fail-over",
+        metavar="SIZE",
+        help=f"exit with {OVER_BUDGET} when the peak was over SIZE, as in 20GiB",
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="show the run on the terminal's last lines"
+    )
     parser.add_argument("--project", help="project of the run")
     parser.add_argument("--name", help="name of the run")
-    parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER, else a local file")
+    parser.add_argument(
+        "--server", help="address of the server; default MEMAGENT_SERVER, else a local file"
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="the target is a module")
     parser.add_argument("target", metavar="SCRIPT|MODULE")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="handed to the script")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="handed to the script"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     budget = parse_bytes(arguments.fail_over) if arguments.fail_over else None
-    settings = Settings.from_environ(server=arguments.server, project=arguments.project, name=arguments.name)
+    settings = Settings.from_environ(
+        server=arguments.server, project=arguments.project, name=arguments.name
+    )
     requested(settings.mirror)  # said before the script begins, not after its first forward
     if not arguments.module and not Path(arguments.target).is_file():
-        raise SettingError(f"there is no script {arguments.target}; for a module write -m {arguments.target}")
+        raise SettingError(
+            f"there is no script {arguments.target}; for a module write -m {arguments.target}"
+        )
     if arguments.live:
         return run_beside(_without_live(arguments))
-    launched = arguments.module and through_launcher(arguments.target, arguments.arguments, _own_options(arguments))
+    launched = arguments.module and through_launcher(
+        arguments.target, arguments.arguments, _own_options(arguments)
+    )
     if launched:  # the script runs in processes of the launcher's
         return _run_target(arguments.target, launched, None, is_module=True)
     auto = AutoAttach(settings)
     if not settings.disabled:
         _install(auto)
     try:
-        status = _run_target(arguments.target, arguments.arguments, auto, is_module=arguments.module)
+        status = _run_target(
+            arguments.target, arguments.arguments, auto, is_module=arguments.module
+        )
     finally:
         auto.remove()
     return _conclude(newest_run(), status, arguments.report, budget)
@@ -69,7 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _without_live(arguments: argparse.Namespace) -> list[str]:
     """The same command for a process of its own."""
     target = ["-m", arguments.target] if arguments.module else [arguments.target]
-    return [sys.executable, "-m", "memagent", "run", *_own_options(arguments), *target, *arguments.arguments]
+    return [
+        sys.executable,
+        "-m",
+        "memagent",
+        "run",
+        *_own_options(arguments),
+        *target,
+        *arguments.arguments,
+    ]
 
 
 def _own_options(arguments: argparse.Namespace) -> list[str]:
@@ -83,10 +112,14 @@ def _install(auto: AutoAttach) -> None:
     try:
         auto.install()
     except ImportError as error:
-        raise MemagentError("memagent run needs PyTorch in the same environment: pip install torch") from error
+        raise MemagentError(
+            "memagent run needs PyTorch in the same environment: pip install torch"
+        ) from error
 
 
-def _run_target(target: str, arguments: list[str], auto: AutoAttach | None, *, is_module: bool) -> int:
+def _run_target(
+    target: str, arguments: list[str], auto: AutoAttach | None, *, is_module: bool
+) -> int:
     """Run it as `python target` would: same argv, path, traceback and exit status."""
     sys.argv = [target, *arguments]
     sys.path[0] = os.getcwd() if is_module else str(Path(target).resolve().parent)
@@ -109,7 +142,7 @@ def _run_target(target: str, arguments: list[str], auto: AutoAttach | None, *, i
 def _end(auto: AutoAttach | None, error: BaseException | None, status: int) -> int:
     if auto is None:
         return status
-    with Guard(raise_errors=False).at("attaching"):
+    with ErrorGuard(raise_errors=False).at("attaching"):
         auto.begin()  # a script that died before its first step has a story too
     newest = newest_run()
     if newest is not None and newest.status == "running":
@@ -143,7 +176,11 @@ def _conclude(newest: Run | None, status: int, report: Path | None, budget: int 
         return status
     facts = newest.report()
     if report is not None:
-        path = report.with_suffix(f".rank{facts['rank']}{report.suffix}") if newest.identity.world_size > 1 else report
+        path = (
+            report.with_suffix(f".rank{facts['rank']}{report.suffix}")
+            if newest.identity.world_size > 1
+            else report
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(facts, indent=2) + "\n")
     peak = max(device["peak_allocated_bytes"] for device in facts["peaks"].values())

@@ -26,13 +26,22 @@ _HEAD = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
 _NAME = 1
 """The column that gives way on a narrow terminal: an id is to be copied, and the figures are to be read."""
 _NARROWEST = 12
-_COLOURS = {"oom": "31", "failed": "31", "lost_contact": "33", "running": "32", "warning": "33", "critical": "31"}
+_COLOURS = {
+    "oom": "31",
+    "failed": "31",
+    "lost_contact": "33",
+    "running": "32",
+    "warning": "33",
+    "critical": "31",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--status", choices=STATUSES, help="only runs with this status")
     parser.add_argument("--project", help="only runs of this project")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help=f"how many, 1 to {_MOST} (default: 20)")
+    parser.add_argument(
+        "--limit", type=int, default=20, metavar="N", help=f"how many, 1 to {_MOST} (default: 20)"
+    )
     parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER")
     parser.add_argument("--token", help="access token with scope read; default MEMAGENT_TOKEN")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -42,12 +51,18 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.limit <= _MOST:
         raise SettingError(f"--limit is {arguments.limit}: give 1 to {_MOST}")
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
-    wanted = {name: value for name in ("status", "project") if (value := getattr(arguments, name)) is not None}
+    wanted = {
+        name: value
+        for name in ("status", "project")
+        if (value := getattr(arguments, name)) is not None
+    }
     if settings.server is not None:
         found = _ask(settings.server, settings.token, {**wanted, "limit": arguments.limit})
     else:
         every = recorded_runs(settings.directory)
-        found = [one for one in every if all(one[name] == value for name, value in wanted.items())][: arguments.limit]
+        found = [one for one in every if all(one[name] == value for name, value in wanted.items())][
+            : arguments.limit
+        ]
     if arguments.json:
         print(json.dumps({"server": settings.server, "runs": found}, indent=2))
     elif found:
@@ -56,20 +71,29 @@ def run(arguments: argparse.Namespace) -> int:
         for line in table(rows, _columns(), in_colour=in_colour):
             print(line)
     else:
-        say(f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}")
+        say(
+            f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}"
+        )
     return 0
 
 
 def _columns() -> int | None:
     """Of the terminal, or as COLUMNS says; None for a pipe, whose reader wants whole names."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    return (
+        shutil.get_terminal_size().columns
+        if sys.stdout.isatty() or "COLUMNS" in os.environ
+        else None
+    )
 
 
 def _ask(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
     answer = ask(server, f"/api/v1/runs?{urlencode(query)}", token=token)
     found = answer.fields()
     if answer.status != 200 or "runs" not in found:
-        detail = found.get("detail") or "that is no memagent server's answer; `memagent doctor` looks closer"
+        detail = (
+            found.get("detail")
+            or "that is no memagent server's answer; `memagent doctor` looks closer"
+        )
         raise DeliveryError(f"{server} answered {answer.status}: {detail}")
     return list(found["runs"])
 
@@ -115,8 +139,10 @@ def _ago(started_at: str | float | None, now: float) -> str:
     return f"{format_duration(max(0.0, now - started_at))} ago"
 
 
-def table(rows: Sequence[tuple[str, ...]], columns: int | None, *, in_colour: bool = False) -> list[str]:
-    """Lines of text in `columns` of a terminal; names give way where they are too few. None is room for all."""
+def table(
+    rows: Sequence[tuple[str, ...]], columns: int | None, *, in_colour: bool = False
+) -> list[str]:
+    """RunningLeastSquares of text in `columns` of a terminal; names give way where they are too few. None is room for all."""
     widths = [max(map(len, cells)) for cells in zip(_HEAD, *rows, strict=True)]
     if columns is not None:
         rest = sum(widths) - widths[_NAME] + 2 * (len(widths) - 1)
@@ -125,7 +151,10 @@ def table(rows: Sequence[tuple[str, ...]], columns: int | None, *, in_colour: bo
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, in_colour: bool) -> str:
-    cut = [text if len(text) <= width else f"{text[: width - 1]}…" for text, width in zip(cells, widths, strict=True)]
+    cut = [
+        text if len(text) <= width else f"{text[: width - 1]}…"
+        for text, width in zip(cells, widths, strict=True)
+    ]
     padded = [text.ljust(width) for text, width in zip(cut, widths, strict=True)]
     if in_colour:
         padded = [_coloured(text) for text in padded]

@@ -11,7 +11,9 @@ from memagent_server.settings import DEFAULT_LISTEN, Settings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", help=f"where to listen (default {DEFAULT_LISTEN}; port 0 takes a free one)"
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"where to listen (default {DEFAULT_LISTEN}; port 0 takes a free one)",
     )
     parser.add_argument(
         "--role",
@@ -19,14 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="web: no worker; worker: evaluate, notify and retain only",
     )
-    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="web processes (default 1)")
+    parser.add_argument(
+        "--workers", type=_count, default=1, metavar="N", help="web processes (default 1)"
+    )
     parser.add_argument("--parent", type=int, default=None, help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     listen = arguments.listen or os.environ.get("MEMAGENT_LISTEN")
     if listen:
-        os.environ["MEMAGENT_LISTEN"] = supervisor.with_free_port(listen)  # web processes and worker read it there
+        os.environ["MEMAGENT_LISTEN"] = supervisor.with_free_port(
+            listen
+        )  # web processes and worker read it there
     settings = Settings.from_environ()
     if arguments.role == "worker":
         return supervisor.serve_worker(settings, parent_pid=arguments.parent)

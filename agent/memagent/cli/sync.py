@@ -20,13 +20,19 @@ _FAILURES = ("waiting", "refused", "unreadable")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="PATH", help="run files or folders; default MEMAGENT_DIR"
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="run files or folders; default MEMAGENT_DIR",
     )
     parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER")
     parser.add_argument("--token", help="access token with scope ingest; default MEMAGENT_TOKEN")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be uploaded")
     parser.add_argument(
-        "--keep", action="store_true", help=f"rename uploaded files to NAME{SYNCED} and do not remove them"
+        "--keep",
+        action="store_true",
+        help=f"rename uploaded files to NAME{SYNCED} and do not remove them",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -34,24 +40,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
     if settings.server is None and not arguments.dry_run:
-        raise SettingError("there is no server to upload to: give --server URL or set MEMAGENT_SERVER")
+        raise SettingError(
+            "there is no server to upload to: give --server URL or set MEMAGENT_SERVER"
+        )
     if missing := [str(path) for path in arguments.paths if not path.exists()]:
         raise SettingError(f"there is no {missing[0]}")
     found = find_files(arguments.paths or [settings.directory])
     uploads = _upload_all(found, settings, dry_run=arguments.dry_run, keep=arguments.keep)
     if arguments.json:
-        print(json.dumps({"server": settings.server, "files": [asdict(one) for one in uploads]}, indent=2, default=str))
+        print(
+            json.dumps(
+                {"server": settings.server, "files": [asdict(one) for one in uploads]},
+                indent=2,
+                default=str,
+            )
+        )
     else:
         _print(uploads, dry_run=arguments.dry_run)
     if not uploads:
-        say(f"nothing waits to be uploaded in {', '.join(map(str, arguments.paths)) or settings.directory}")
+        say(
+            f"nothing waits to be uploaded in {', '.join(map(str, arguments.paths)) or settings.directory}"
+        )
     failures = [one for one in uploads if _is_failure(one, dry_run=arguments.dry_run)]
     for one in failures:
         _say_why(one)
     return 1 if failures else 0
 
 
-def _upload_all(found: list[Upload], settings: Settings, *, dry_run: bool, keep: bool) -> list[Upload]:
+def _upload_all(
+    found: list[Upload], settings: Settings, *, dry_run: bool, keep: bool
+) -> list[Upload]:
     """Each file in turn; when the server is away the rest waits, too."""
     if dry_run or settings.server is None:
         return [upload(one, None) for one in found]
@@ -106,5 +124,9 @@ def _what(one: Upload, *, dry_run: bool) -> str:
         return f"{one.samples} samples would be uploaded ({end})"
     if one.outcome == "refused":
         return f"the server refused {one.refused} of {one.parcels} parcels; kept as {one.path}"
-    said = {"waiting": "not uploaded yet, run this again", "in_use": "left alone", "unreadable": "cannot be read"}
+    said = {
+        "waiting": "not uploaded yet, run this again",
+        "in_use": "left alone",
+        "unreadable": "cannot be read",
+    }
     return f"{said[one.outcome]}; kept as {one.path}"

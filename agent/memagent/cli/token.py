@@ -21,7 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = actions.add_parser("create", help="make a token and print it")
     create.add_argument("name", help="what or whom it is for")
     create.add_argument(
-        "--scope", choices=tokens.SCOPES, default="ingest", help="what it allows (default: ingest, for agents)"
+        "--scope",
+        choices=tokens.SCOPES,
+        default="ingest",
+        help="what it allows (default: ingest, for agents)",
     )
     create.add_argument(
         "--project",
@@ -29,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="limit it to the runs of this project; may be given several times",
     )
-    create.add_argument("--expires", metavar="AGE", help="it is worthless after 12h, 90d or 8w (default: never)")
+    create.add_argument(
+        "--expires", metavar="AGE", help="it is worthless after 12h, 90d or 8w (default: never)"
+    )
     create.add_argument("--json", action="store_true", help="print JSON")
     listing = actions.add_parser("list", help="all tokens, without their secret")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -42,18 +47,25 @@ def run(arguments: argparse.Namespace) -> int:
     database = Database(settings.database_url)
     try:
         migrate.upgrade(database)
-        {"create": _create, "list": _list, "revoke": _revoke}[arguments.action](arguments, settings, database)
+        {"create": _create, "list": _list, "revoke": _revoke}[arguments.action](
+            arguments, settings, database
+        )
     finally:
         database.close()
     return 0
 
 
 def _create(arguments: argparse.Namespace, settings: Settings, database: Database) -> None:
-    for what, text in (("a token's name", arguments.name), *(("a project", name) for name in arguments.project)):
+    for what, text in (
+        ("a token's name", arguments.name),
+        *(("a project", name) for name in arguments.project),
+    ):
         if not 0 < len(text) <= 200:
             raise SettingError(f"{what} has 1 to 200 characters")
     now = time.time()
-    expires_at = now + parse_age("--expires", arguments.expires) if arguments.expires is not None else None
+    expires_at = (
+        now + parse_age("--expires", arguments.expires) if arguments.expires is not None else None
+    )
     with database.write() as session:
         secret, made = auth.issue_token(
             session, settings, name=arguments.name, scope=arguments.scope, now=now, projects=arguments.project, expires_at=expires_at
@@ -90,5 +102,7 @@ def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Databa
     with database.write() as session:
         revoked = tokens.revoke_tokens(session, arguments.which, time.time())
     if not revoked:
-        raise MemagentError(f"no valid token is called {arguments.which!r}; `memagent token list` shows them")
+        raise MemagentError(
+            f"no valid token is called {arguments.which!r}; `memagent token list` shows them"
+        )
     print(f"revoked {revoked} token{'s' if revoked > 1 else ''}")

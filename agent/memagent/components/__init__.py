@@ -11,7 +11,14 @@
 Reads no tensor's data, never synchronises and never initialises a device: only sizes and addresses of storages are asked for.
 """
 
-from memagent.components.measure import EMPTY, Components, by_device, distinct, measure, parameters_of
+from memagent.components.measure import (
+    EMPTY,
+    Components,
+    by_device,
+    distinct,
+    measure,
+    parameters_of,
+)
 from memagent.components.state_fingerprint import state_mark
 
 __all__ = ["EMPTY", "Components", "by_device", "distinct", "measure", "parameters_of", "state_mark"]

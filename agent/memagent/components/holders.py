@@ -71,7 +71,11 @@ class _Gatherer:
         torch = sys.modules["torch"]
         self.found: list[Any] = []
         self.follows: Callable[[Any], bool] = lambda _value: True
-        self._tensor, self._module, self._optimizer = torch.Tensor, torch.nn.Module, torch.optim.Optimizer
+        self._tensor, self._module, self._optimizer = (
+            torch.Tensor,
+            torch.nn.Module,
+            torch.optim.Optimizer,
+        )
         self._entered: set[int] = set()
 
     def gather(self, value: Any, depth: int = 0) -> None:
@@ -81,7 +85,9 @@ class _Gatherer:
                 self._each(list(value.__dict__.values()), value, depth)
         elif isinstance(value, _ATOMS):
             return
-        elif isinstance(value, dict):  # a mapping's copy is one step of the interpreter: another thread may change it
+        elif isinstance(
+            value, dict
+        ):  # a mapping's copy is one step of the interpreter: another thread may change it
             self._each(list(value.values()), value, depth)
         elif isinstance(value, list | tuple | Set | deque):
             if len(value) <= _LONG or not isinstance(next(iter(value)), _ATOMS):
@@ -102,7 +108,9 @@ class _Gatherer:
             return
         if isinstance(value, Mapping):
             self._each(list(value.values()), value, depth)
-        elif isinstance(value, self._optimizer) or (not _is_foreign(type(value)) and self.follows(value)):
+        elif isinstance(value, self._optimizer) or (
+            not _is_foreign(type(value)) and self.follows(value)
+        ):
             self.attributes(value, depth)
 
     def _each(self, values: list[Any], holder: Any, depth: int) -> None:

@@ -25,7 +25,9 @@ class Components:
 EMPTY = Components(0, 0, 0, 0)
 
 
-def measure(models: Sequence[Any], optimizers: Sequence[Any], *, device: str | None = None) -> Components:
+def measure(
+    models: Sequence[Any], optimizers: Sequence[Any], *, device: str | None = None
+) -> Components:
     """Bytes now held on `device` ("cpu", "cuda:0"), or on all devices together."""
     found = by_device(models, optimizers)
     if device is not None:
@@ -52,16 +54,25 @@ def by_device(
     modules = _modules_of(models)
     parameters = _parameters_of(modules, optimizers)
     attached, attached_gradients = held_by_parameter(parameters)
-    others = {id(p) for optimizer in busy or () for group in optimizer.param_groups for p in group["params"]}
+    others = {
+        id(p)
+        for optimizer in busy or ()
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
     calm = [p for p in parameters if id(p) not in others] if busy is not None else ()
     gradients = [gradient for p in calm if p.is_leaf and (gradient := p.grad) is not None]
-    buffers = (buffer for module in modules for buffer in module._buffers.values() if buffer is not None)
+    buffers = (
+        buffer for module in modules for buffer in module._buffers.values() if buffer is not None
+    )
     ledger = Ledger(torch)
     return _sorted_by_device(
         ledger.bytes_of(chain(parameters, attached, held_by_module(modules))),
         ledger.bytes_of(chain(gradients, attached_gradients)),
         buffers_bytes=ledger.bytes_of(buffers),
-        optimizer_state_bytes=ledger.bytes_of(chain.from_iterable(map(held_by_optimizer, optimizers))),
+        optimizer_state_bytes=ledger.bytes_of(
+            chain.from_iterable(map(held_by_optimizer, optimizers))
+        ),
     )
 
 
@@ -80,7 +91,9 @@ def distinct(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _parameters_of(modules: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
-    found = {id(parameter): parameter for module in modules for parameter in module._parameters.values()}
+    found = {
+        id(parameter): parameter for module in modules for parameter in module._parameters.values()
+    }
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         found.update((id(parameter), parameter) for parameter in group["params"])
     found.pop(id(None), None)
@@ -95,7 +108,9 @@ def _modules_of(models: Sequence[Any]) -> list[Any]:
         if id(module) not in found:
             found[id(module)] = module
             if module._modules:
-                waiting.extend(child for child in list(module._modules.values()) if child is not None)
+                waiting.extend(
+                    child for child in list(module._modules.values()) if child is not None
+                )
     return list(found.values())
 
 
@@ -106,7 +121,9 @@ def _sorted_by_device(
     optimizer_state_bytes: dict[Any, int],
     buffers_bytes: dict[Any, int],
 ) -> dict[str, Components]:
-    devices = dict.fromkeys(chain(parameters_bytes, gradients_bytes, buffers_bytes, optimizer_state_bytes))
+    devices = dict.fromkeys(
+        chain(parameters_bytes, gradients_bytes, buffers_bytes, optimizer_state_bytes)
+    )
     return {
         str(device): Components(
             parameters_bytes=parameters_bytes.get(device, 0),

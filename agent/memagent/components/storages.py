@@ -36,7 +36,9 @@ class Ledger:
         strided, address_of, seen = self._torch.strided, self._address_of, self._seen
         for tensor in tensors:
             kind = type(tensor)
-            if (kind is not tensor_type and kind is not parameter_type) or tensor.layout is not strided:
+            if (
+                kind is not tensor_type and kind is not parameter_type
+            ) or tensor.layout is not strided:
                 self._add_parts(tensor, totals)
                 continue
             if tensor.is_quantized:
@@ -62,8 +64,14 @@ class Ledger:
         try:
             storage = part.untyped_storage()
             device, size = storage.device, storage.nbytes()
-            address = storage.data_ptr() if device.type != "meta" else 0  # a fake tensor warns when asked
-        except (RuntimeError, NotImplementedError, ValueError):  # no storage, or none that can be seen
+            address = (
+                storage.data_ptr() if device.type != "meta" else 0
+            )  # a fake tensor warns when asked
+        except (
+            RuntimeError,
+            NotImplementedError,
+            ValueError,
+        ):  # no storage, or none that can be seen
             device, size, address = _opaque(part)
         if not address or address in self._seen:
             return {}

@@ -13,7 +13,7 @@ CAPACITY_ROWS = 20_000
 """Rows a buffer may hold: twenty seconds of a loop with a step a millisecond, some 10 MB."""
 
 
-class Drops(Counter[str]):
+class DroppedSamples(Counter[str]):
     """Samples that could not be kept, by reason; cumulative, and sent along with every batch."""
 
 
@@ -23,7 +23,13 @@ class SampleBuffer:
     `append` is called by the training thread, `drain` by the collector; a deque's append and popleft are atomic.
     """
 
-    def __init__(self, stream: str, columns: Sequence[str], drops: Drops, capacity: int = CAPACITY_ROWS) -> None:
+    def __init__(
+        self,
+        stream: str,
+        columns: Sequence[str],
+        drops: DroppedSamples,
+        capacity: int = CAPACITY_ROWS,
+    ) -> None:
         self.stream = stream
         self.columns = tuple(columns)
         self._rows: deque[tuple[Row, dict[str, Value] | None]] = deque()
@@ -46,11 +52,18 @@ class SampleBuffer:
         return rows
 
 
-def to_columns(names: Sequence[str], rows: Sequence[tuple[Row, dict[str, Value] | None]]) -> dict[str, list[Value]]:
+def to_columns(
+    names: Sequence[str], rows: Sequence[tuple[Row, dict[str, Value] | None]]
+) -> dict[str, list[Value]]:
     """Rows turned into columns; a column that has no value at all is left out."""
     columns: dict[str, list[Value]] = {
-        name: list(values) for name, values in zip(names, zip(*(row for row, _ in rows), strict=True), strict=True)
+        name: list(values)
+        for name, values in zip(names, zip(*(row for row, _ in rows), strict=True), strict=True)
     }
     for name in dict.fromkeys(name for _, extra in rows if extra for name in extra):
         columns[name] = [extra.get(name) if extra else None for _, extra in rows]
-    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    return {
+        name: values
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }

@@ -26,7 +26,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What the server said, header names in lower case. `began_at` and `ended_at` are Unix seconds by this machine's clock."""
 
     status: int
@@ -44,8 +44,13 @@ class Answer:
 
 
 def ask(
-    server: str, path: str, *, token: str | None = None, method: str = "GET", timeout_s: float = TIMEOUT_S
-) -> Answer:
+    server: str,
+    path: str,
+    *,
+    token: str | None = None,
+    method: str = "GET",
+    timeout_s: float = TIMEOUT_S,
+) -> Response:
     """Ask `server` for `path`; redirects are not followed. Raises DeliveryError, which says what to do, where nobody answers."""
     import urllib3
 
@@ -55,8 +60,10 @@ def ask(
     pool = urllib3.PoolManager(retries=False)
     began_at = time.time()
     try:
-        response = pool.request(method, server + path, headers=headers, timeout=timeout_s, redirect=False)
-        return Answer(
+        response = pool.request(
+            method, server + path, headers=headers, timeout=timeout_s, redirect=False
+        )
+        return Response(
             response.status,
             {name.lower(): text for name, text in response.headers.items()},
             response.data,
@@ -71,5 +78,13 @@ def ask(
 
 def reason_of(error: BaseException) -> str:
     """What is wrong with a connection, and what to do."""
-    names = {kind.__name__ for found in (error, error.__cause__) if found is not None for kind in type(found).__mro__}
-    return next((reason for name, reason in _REASONS.items() if name in names), str(error) or type(error).__name__)
+    names = {
+        kind.__name__
+        for found in (error, error.__cause__)
+        if found is not None
+        for kind in type(found).__mro__
+    }
+    return next(
+        (reason for name, reason in _REASONS.items() if name in names),
+        str(error) or type(error).__name__,
+    )

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from memagent.delivery.buffer import Drops, Row, SampleBuffer, to_columns
+from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer, to_columns
 from memagent.delivery.envelope import parcel
 from memagent.delivery.partial_batch import Columns, pack_chunk
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.codec import encode
 from memagent.wire.columns import Value
 from memagent.wire.messages import Batch, Chunk, Event
@@ -45,8 +45,8 @@ class Collector:
         attempt: int,
         buffers: Sequence[SampleBuffer],
         sender: Sender,
-        drops: Drops,
-        guard: Guard,
+        drops: DroppedSamples,
+        guard: ErrorGuard,
         *,
         observe: Callable[[str, Columns], None],
         refresh: Callable[[], None],
@@ -60,8 +60,12 @@ class Collector:
         self._seq = 0
         self._sent_at = time.monotonic()
         self._stop = threading.Event()
-        self._collecting = threading.Thread(target=self._collect, name="memagent-collector", daemon=True)
-        self._refreshing = threading.Thread(target=self._refresh_on, name="memagent-refresher", daemon=True)
+        self._collecting = threading.Thread(
+            target=self._collect, name="memagent-collector", daemon=True
+        )
+        self._refreshing = threading.Thread(
+            target=self._refresh_on, name="memagent-refresher", daemon=True
+        )
         self._collecting.start()
         self._refreshing.start()
 
@@ -75,7 +79,9 @@ class Collector:
         self._collecting.join(STOP_S)
         self._refreshing.join(max(0.0, until - time.monotonic()))
         if self._collecting.is_alive():
-            self._drops["not_delivered_at_exit"] += sum(map(len, self._held)) + sum(map(len, self._buffers))
+            self._drops["not_delivered_at_exit"] += sum(map(len, self._held)) + sum(
+                map(len, self._buffers)
+            )
             return
         with self._guard.at("collector"):
             fresh = self._drain()
@@ -145,14 +151,18 @@ class Collector:
         """One batch of all that is held; the sequence number is used up only now, so dropping leaves no gap."""
         held, self._held = self._held, [[] for _ in self._buffers]
         events = list(self._events)
-        del self._events[: len(events)]  # not a new list: another thread may be about to add to this one
+        del self._events[
+            : len(events)
+        ]  # not a new list: another thread may be about to add to this one
         self._drafted_events = 0
         chunks = [
             chunk
             for buffer, rows in zip(self._buffers, held, strict=True)
             if rows and (chunk := self._pack(buffer, rows))
         ]
-        self._sender.put(parcel(self._run_id, self._batch(chunks, events), samples=sum(map(len, held))))
+        self._sender.put(
+            parcel(self._run_id, self._batch(chunks, events), samples=sum(map(len, held)))
+        )
         self._seq += 1
         self._sent_at = time.monotonic()
 
@@ -166,7 +176,9 @@ class Collector:
             dropped_samples=dict(self._drops),
         )
 
-    def _pack(self, buffer: SampleBuffer, rows: list[tuple[Row, dict[str, Value] | None]]) -> Chunk | None:
+    def _pack(
+        self, buffer: SampleBuffer, rows: list[tuple[Row, dict[str, Value] | None]]
+    ) -> Chunk | None:
         with self._guard.at("packing samples"):
             return pack_chunk(buffer.stream, to_columns(buffer.columns, rows))
         self._drops["internal_error"] += len(rows)

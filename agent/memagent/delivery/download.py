@@ -25,7 +25,12 @@ def download(server: str, path: str, *, token: str | None = None) -> Iterator[by
     pool = urllib3.PoolManager(retries=False)
     try:
         answer = pool.request(
-            "GET", server + path, headers=headers, timeout=SILENCE_S, redirect=False, preload_content=False
+            "GET",
+            server + path,
+            headers=headers,
+            timeout=SILENCE_S,
+            redirect=False,
+            preload_content=False,
         )
         if answer.status != 200:
             raise DeliveryError(f"{server} answered {answer.status}{_detail(answer.data)}")

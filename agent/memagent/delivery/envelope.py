@@ -8,7 +8,14 @@ from typing import Literal
 import msgspec
 
 from memagent.wire.codec import encode
-from memagent.wire.messages import Batch, BatchReply, Finish, PredictionMessage, RunStart, SnapshotMessage
+from memagent.wire.messages import (
+    Batch,
+    BatchReply,
+    Finish,
+    PredictionMessage,
+    RunStart,
+    SnapshotMessage,
+)
 
 Kind = Literal["start", "batch", "prediction", "snapshot", "finish"]
 Message = RunStart | Batch | PredictionMessage | SnapshotMessage | Finish
@@ -23,7 +30,7 @@ _KINDS: dict[type[msgspec.Struct], Kind] = {
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Envelope:
     """`samples` is how many are lost if it never arrives."""
 
     kind: Kind
@@ -32,14 +39,14 @@ class Parcel:
     samples: int = 0
 
 
-def parcel(run_id: str, message: Message, samples: int = 0) -> Parcel:
-    return Parcel(_KINDS[type(message)], run_id, encode(message), samples)
+def parcel(run_id: str, message: Message, samples: int = 0) -> Envelope:
+    return Envelope(_KINDS[type(message)], run_id, encode(message), samples)
 
 
 class Transport:
     """Takes parcels somewhere. `deliver` raises DeliveryError to be called again later, RejectedError to never be."""
 
-    def deliver(self, item: Parcel, *, timeout_s: float) -> BatchReply | None:
+    def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
         """The reply to a batch, or None for what has no reply."""
         raise NotImplementedError
 

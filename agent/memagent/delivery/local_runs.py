@@ -22,9 +22,15 @@ _PEAKS = ("peak_allocated_bytes", "allocated_bytes")
 
 def recorded_runs(folder: Path) -> list[dict[str, Any]]:
     """One entry a run, the newest first: the newest launch, all its ranks. Files that cannot be read are left out."""
-    files = [file for file in find_files([folder]) if file.outcome != "unreadable"] if folder.is_dir() else []
+    files = (
+        [file for file in find_files([folder]) if file.outcome != "unreadable"]
+        if folder.is_dir()
+        else []
+    )
     runs = [_run(list(ranks)) for _, ranks in groupby(files, key=lambda file: file.run_id)]
-    return sorted((run for run in runs if run), key=lambda run: run["started_at"] or 0.0, reverse=True)
+    return sorted(
+        (run for run in runs if run), key=lambda run: run["started_at"] or 0.0, reverse=True
+    )
 
 
 def is_in_use(path: Path) -> bool:
@@ -46,11 +52,16 @@ def _run(files: list[Upload]) -> dict[str, Any]:
     ranks = [found for file in files if file.attempt == newest and (found := _rank(file.path))]
     if not ranks:
         return {}
-    nearest = max(ranks, key=lambda rank: rank["peak_bytes"] / rank["limit_bytes"] if rank["limit_bytes"] else 0.0)
+    nearest = max(
+        ranks,
+        key=lambda rank: rank["peak_bytes"] / rank["limit_bytes"] if rank["limit_bytes"] else 0.0,
+    )
     return {
         **ranks[0],
         **{name: nearest[name] for name in ("device", "peak_bytes", "limit_bytes")},
-        "status": next(status for status in _WORST_FIRST if any(rank["status"] == status for rank in ranks)),
+        "status": next(
+            status for status in _WORST_FIRST if any(rank["status"] == status for rank in ranks)
+        ),
         "step": max(rank["step"] for rank in ranks),
     }
 
@@ -64,7 +75,9 @@ def _rank(path: Path) -> dict[str, Any] | None:
         step, peaks, limits = _sizes(chunk for batch in batches for chunk in batch.chunks)
     except (OSError, WireError, IndexError):
         return None
-    limits = {device.id: device.limit_bytes for device in start.devices if device.limit_bytes} | limits
+    limits = {
+        device.id: device.limit_bytes for device in start.devices if device.limit_bytes
+    } | limits
     device = start.devices[0].id if start.devices else next(iter(peaks), None)
     return {
         "id": start.run_id,
@@ -92,9 +105,13 @@ def _sizes(chunks: Iterable[Chunk]) -> tuple[int, dict[str, int], dict[str, int]
         if chunk.stream == SCALARS_STREAM:
             continue
         wanted = ("step", "limit_bytes", *_PEAKS)
-        columns = unpack(chunk.packed, only=wanted) if chunk.packed is not None else chunk.columns or {}
+        columns = (
+            unpack(chunk.packed, only=wanted) if chunk.packed is not None else chunk.columns or {}
+        )
         step = max([step, *(int(value) for value in columns.get("step", ()) if value is not None)])
-        found = [int(value) for name in _PEAKS for value in columns.get(name, ()) if value is not None]
+        found = [
+            int(value) for name in _PEAKS for value in columns.get(name, ()) if value is not None
+        ]
         peaks[chunk.stream] = max([peaks.get(chunk.stream, 0), *found])
         if known := [int(value) for value in columns.get("limit_bytes", ()) if value]:
             limits[chunk.stream] = known[-1]

@@ -21,14 +21,20 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.delivery.envelope import Kind, Parcel
+from memagent.delivery.envelope import Envelope, Kind
 from memagent.delivery.partial_batch import merge_drafts
 from memagent.errors import WireError
 
 MAGIC = b"memagent run file 1\n"
 SUFFIX = ".memagent"
 _FRAME = struct.Struct("<cII")
-_LETTERS: dict[Kind, bytes] = {"start": b"s", "batch": b"b", "prediction": b"p", "snapshot": b"n", "finish": b"f"}
+_LETTERS: dict[Kind, bytes] = {
+    "start": b"s",
+    "batch": b"b",
+    "prediction": b"p",
+    "snapshot": b"n",
+    "finish": b"f",
+}
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 _DRAFT = b"d"
 
@@ -42,7 +48,7 @@ class RunFile:
     bytes. Calls come one at a time: the caller has the lock.
     """
 
-    def __init__(self, path: Path, start: Parcel) -> None:
+    def __init__(self, path: Path, start: Envelope) -> None:
         self.path, self.start = path, start
         self.first = self.end = len(MAGIC) + _FRAME.size + len(start.body)
         self._drafts = b""
@@ -50,9 +56,13 @@ class RunFile:
         self._is_closed = False
         _written.add(self)
 
-    def append(self, item: Parcel) -> None:
+    def append(self, item: Envelope) -> None:
         """Add a parcel. A batch takes the place of its drafts; anything else goes before them."""
-        self._rewrite(self.end, _frame(_LETTERS[item.kind], item.body), b"" if item.kind == "batch" else self._drafts)
+        self._rewrite(
+            self.end,
+            _frame(_LETTERS[item.kind], item.body),
+            b"" if item.kind == "batch" else self._drafts,
+        )
 
     def draft(self, body: bytes) -> None:
         """Add rows of the batch that is still being gathered."""
@@ -60,14 +70,16 @@ class RunFile:
         _write_all(self._open(), frame, self.end + len(self._drafts))
         self._drafts += frame
 
-    def read(self, at: int) -> tuple[Parcel, int]:
+    def read(self, at: int) -> tuple[Envelope, int]:
         """The parcel at an offset, and the offset of the next one. Raises WireError where the file was damaged by somebody."""
         fd = self._open()
-        letter, length, checksum = _FRAME.unpack(os.pread(fd, _FRAME.size, at).ljust(_FRAME.size, b"\0"))
+        letter, length, checksum = _FRAME.unpack(
+            os.pread(fd, _FRAME.size, at).ljust(_FRAME.size, b"\0")
+        )
         body = os.pread(fd, length, at + _FRAME.size) if letter in _KINDS else b""
         if letter not in _KINDS or len(body) != length or zlib.crc32(body) != checksum:
             raise WireError(f"{self.path} was damaged")
-        return Parcel(_KINDS[letter], self.start.run_id, body), at + _FRAME.size + length
+        return Envelope(_KINDS[letter], self.start.run_id, body), at + _FRAME.size + length
 
     def forget(self) -> None:
         """Leave only the run's start, and drafts: the far end has the rest."""
@@ -99,7 +111,9 @@ class RunFile:
                 os.ftruncate(fd, self.end)
             raise
         self.end, self._drafts = at + len(frame), drafts
-        with contextlib.suppress(OSError):  # what is left behind the end can be told by its sequence number
+        with contextlib.suppress(
+            OSError
+        ):  # what is left behind the end can be told by its sequence number
             os.ftruncate(fd, self.end + len(drafts))
 
     def _open(self) -> int:
@@ -163,7 +177,9 @@ def _create(path: Path, content: bytes) -> int:
     unborn = path.with_name(path.name + ".new")
     fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a filesystem without locks: `memagent sync` leaves its files alone
+        with contextlib.suppress(
+            OSError
+        ):  # a filesystem without locks: `memagent sync` leaves its files alone
             try_lock(fd)
         _write_all(fd, content, 0)
         if path.exists():

@@ -17,12 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from memagent.delivery.buffer import Drops
-from memagent.delivery.envelope import Parcel, Transport
+from memagent.delivery.buffer import DroppedSamples
+from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.spool import Spool
 from memagent.delivery.transport import UnknownRunError
-from memagent.diagnostics.error_guard import MOST_TOLD, Guard, tell
+from memagent.diagnostics.error_guard import MOST_TOLD, ErrorGuard, tell
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.messages import BatchReply
 
@@ -47,11 +47,17 @@ class Sender:
         self,
         file: RunFile,
         transport: Transport | None,
-        drops: Drops,
-        guard: Guard,
+        drops: DroppedSamples,
+        guard: ErrorGuard,
         on_reply: Callable[[BatchReply], None],
     ) -> None:
-        self._file, self._transport, self._drops, self._guard, self._on_reply = file, transport, drops, guard, on_reply
+        self._file, self._transport, self._drops, self._guard, self._on_reply = (
+            file,
+            transport,
+            drops,
+            guard,
+            on_reply,
+        )
         self._spool = Spool(file, drops, is_destination=transport is None)
         self._changed = threading.Condition()
         self._deadline: float | None = None
@@ -62,7 +68,9 @@ class Sender:
         self._has_told_of_disk = False
         self._thread: threading.Thread | None = None
         if transport is not None:
-            self._thread = threading.Thread(target=self._run, args=(transport,), name="memagent-sender", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(transport,), name="memagent-sender", daemon=True
+            )
             self._thread.start()
 
     def has_room(self) -> bool:
@@ -73,7 +81,7 @@ class Sender:
         """Whether the last delivery failed: the far end is away."""
         return self._failures > 0
 
-    def put(self, item: Parcel) -> None:
+    def put(self, item: Envelope) -> None:
         """Hand over a parcel; it is on the disk when this returns, if the disk can be written."""
         if not self._locked(lambda: self._spool.put(item), wakes=True):
             self._drops["disk_hangs"] += item.samples
@@ -142,7 +150,7 @@ class Sender:
             self._changed.wait_for(lambda: self._deadline is not None or not self._is_refused)
             self._spool.close()
 
-    def _next(self) -> Parcel | None:
+    def _next(self) -> Envelope | None:
         with self._changed:
             while (item := self._spool.head()) is None:
                 if self._deadline is not None:
@@ -150,7 +158,7 @@ class Sender:
                 self._changed.wait()
             return None if self._is_over() else item
 
-    def _deliver(self, transport: Transport, item: Parcel) -> bool:
+    def _deliver(self, transport: Transport, item: Envelope) -> bool:
         """True when the parcel has arrived or was rejected for good, False when the end has come with it undelivered."""
         while not self._is_over():
             try:
@@ -177,7 +185,7 @@ class Sender:
             return True
         return False
 
-    def _attempt(self, transport: Transport, item: Parcel) -> BatchReply | None:
+    def _attempt(self, transport: Transport, item: Envelope) -> BatchReply | None:
         if item is self._file.start:
             self._start(transport)
             return None

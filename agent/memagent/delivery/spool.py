@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from memagent.delivery.buffer import Drops
-from memagent.delivery.envelope import Parcel
+from memagent.delivery.buffer import DroppedSamples
+from memagent.delivery.envelope import Envelope
 from memagent.delivery.run_file import RunFile
 from memagent.errors import WireError
 
@@ -27,11 +27,11 @@ class Spool:
     Not safe for threads: the sender has the lock. Nothing is raised; `trouble` says what is wrong with the disk, if anything is.
     """
 
-    def __init__(self, file: RunFile, drops: Drops, *, is_destination: bool) -> None:
+    def __init__(self, file: RunFile, drops: DroppedSamples, *, is_destination: bool) -> None:
         self._file, self._drops, self._is_destination = file, drops, is_destination
         self._in_file: deque[int] = deque()  # samples of each parcel there
         self._next = file.first
-        self._in_memory: deque[Parcel] = deque()
+        self._in_memory: deque[Envelope] = deque()
         self._memory_bytes = 0
         self.trouble: str | None = None
 
@@ -56,7 +56,7 @@ class Spool:
             return self._memory_bytes < QUEUE_BYTES
         return self._is_destination or self._file.end < SPOOL_BYTES
 
-    def put(self, item: Parcel) -> None:
+    def put(self, item: Envelope) -> None:
         self._in_memory.append(item)
         self._memory_bytes += len(item.body)
         self._flush()
@@ -70,7 +70,7 @@ class Spool:
         except OSError as error:
             self._note(error)
 
-    def head(self) -> Parcel | None:
+    def head(self) -> Envelope | None:
         """The oldest parcel that waits."""
         if not self._in_file:
             return self._in_memory[0] if self._in_memory else None
@@ -78,7 +78,7 @@ class Spool:
         if found is None:
             return self.head()
         item = found[0]
-        return Parcel(item.kind, item.run_id, item.body, self._in_file[0])
+        return Envelope(item.kind, item.run_id, item.body, self._in_file[0])
 
     def pop(self) -> None:
         """The oldest parcel has arrived."""
@@ -108,7 +108,7 @@ class Spool:
         except OSError as error:
             self._note(error)
 
-    def _read(self) -> tuple[Parcel, int] | None:
+    def _read(self) -> tuple[Envelope, int] | None:
         """The oldest parcel of the file, and what comes next. None if somebody damaged the file: what was in it is lost, and counted."""
         try:
             return self._file.read(self._next)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from memagent import __version__
-from memagent.delivery.envelope import Kind, Parcel, Transport
+from memagent.delivery.envelope import Envelope, Kind, Transport
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.messages import BatchReply
@@ -35,42 +35,58 @@ class HttpTransport(Transport):
 
     def __init__(self, server: str, token: str | None = None, *, replayed: bool = False) -> None:
         self._server = server
-        self._headers = {"Content-Type": MSGPACK, "Accept": "application/json", "User-Agent": f"memagent/{__version__}"}
+        self._headers = {
+            "Content-Type": MSGPACK,
+            "Accept": "application/json",
+            "User-Agent": f"memagent/{__version__}",
+        }
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         if replayed:
             self._headers[REPLAYED_HEADER] = "1"
         self._pool: Any = None
 
-    def deliver(self, item: Parcel, *, timeout_s: float) -> BatchReply | None:
+    def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
         import urllib3  # 40 ms and more: paid by the sender's thread, not by attach()
 
         if self._pool is None:
-            self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False, headers=self._headers)
+            self._pool = urllib3.PoolManager(
+                num_pools=1, maxsize=1, retries=False, headers=self._headers
+            )
         url = self._server + _PATHS[item.kind].format(run_id=item.run_id)
         try:
             response = self._pool.request(
-                "POST", url, body=item.body, timeout=urllib3.Timeout(total=timeout_s), redirect=False
+                "POST",
+                url,
+                body=item.body,
+                timeout=urllib3.Timeout(total=timeout_s),
+                redirect=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise DeliveryError(f"{self._server} cannot be reached: {_reason(error)}") from error
         if 200 <= response.status < 300:
             return self._reply(item, response.data)
-        raise self._refusal(item, response.status, response.headers.get("Retry-After"), response.data)
+        raise self._refusal(
+            item, response.status, response.headers.get("Retry-After"), response.data
+        )
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.clear()
 
-    def _reply(self, item: Parcel, body: bytes) -> BatchReply | None:
+    def _reply(self, item: Envelope, body: bytes) -> BatchReply | None:
         if item.kind != "batch":
             return None
         try:
             return msgspec.json.decode(body, type=BatchReply)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DeliveryError(f"{self._server} answered something that is no reply of a memagent server") from error
+            raise DeliveryError(
+                f"{self._server} answered something that is no reply of a memagent server"
+            ) from error
 
-    def _refusal(self, item: Parcel, status: int, retry_after: str | None, body: bytes) -> DeliveryError:
+    def _refusal(
+        self, item: Envelope, status: int, retry_after: str | None, body: bytes
+    ) -> DeliveryError:
         message = f"{self._server} answered {status} to a {item.kind}{_detail(body)}"
         if status == 404 and item.kind != "start":
             return UnknownRunError(message)

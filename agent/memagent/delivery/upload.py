@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from memagent.delivery.envelope import Kind, Parcel, Transport
+from memagent.delivery.envelope import Envelope, Kind, Transport
 from memagent.delivery.run_file import SUFFIX, read_frames, try_lock, unread_bytes
 from memagent.delivery.transport import UnknownRunError
 from memagent.errors import DeliveryError, RejectedError, WireError
@@ -53,9 +53,15 @@ class Upload:
 
 def find_files(paths: Iterable[Path]) -> list[Upload]:
     """Run files in folders, and those named themselves; older launches first, as the server takes a newer one for the current."""
-    found = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
+    found = [
+        file
+        for path in paths
+        for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])
+    ]
     uploads = [_look_at(path) for path in dict.fromkeys(found)]
-    return sorted(uploads, key=lambda upload: (upload.run_id or "", upload.attempt or 0, upload.rank or 0))
+    return sorted(
+        uploads, key=lambda upload: (upload.run_id or "", upload.attempt or 0, upload.rank or 0)
+    )
 
 
 def upload(
@@ -104,7 +110,9 @@ def _locked(path: Path) -> Iterator[str | None]:
         try:
             is_ours = try_lock(fd)
         except OSError as error:
-            raise OSError(f"{path} cannot be locked ({error.strerror}): copy it to another filesystem") from error
+            raise OSError(
+                f"{path} cannot be locked ({error.strerror}): copy it to another filesystem"
+            ) from error
         if not is_ours:
             yield "its process still runs, or another sync is at it"
             return
@@ -115,8 +123,10 @@ def _locked(path: Path) -> Iterator[str | None]:
         os.close(fd)
 
 
-def _deliver_all(found: Upload, transport: Transport | None, advance: Callable[[int], None], *, keep: bool) -> None:
-    courier = _Courier(found, transport)
+def _deliver_all(
+    found: Upload, transport: Transport | None, advance: Callable[[int], None], *, keep: bool
+) -> None:
+    courier = _FileUploader(found, transport)
     try:
         for kind, body in read_frames(found.path):
             courier.take(kind, body)
@@ -147,18 +157,23 @@ def _put_away(found: Upload, *, keep: bool) -> None:
         found.notes.append(f"{found.path} stays, although all of it was uploaded: {error.strerror}")
 
 
-class _Courier:
+class _FileUploader:
     """Takes the parcels of one file to the server, or with no transport only counts them."""
 
-    def __init__(self, found: Upload, transport: Transport | None, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        found: Upload,
+        transport: Transport | None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._found, self._transport, self._sleep = found, transport, sleep
-        self._start: Parcel | None = None
+        self._start: Envelope | None = None
         self._next_seq, self._last_seq = 0, -1
 
     def take(self, kind: Kind, body: bytes) -> None:
         """Deliver one parcel. Raises DeliveryError when the server is away."""
         found = self._found
-        item = Parcel(kind, found.run_id or "", body)
+        item = Envelope(kind, found.run_id or "", body)
         found.parcels += 1
         if kind == "start":
             self._start = item
@@ -175,9 +190,11 @@ class _Courier:
     def gaps(self) -> list[str]:
         if self._next_seq > self._last_seq:
             return []
-        return [f"the server lacks batch {self._next_seq}: it was lost before it reached the disk, or refused"]
+        return [
+            f"the server lacks batch {self._next_seq}: it was lost before it reached the disk, or refused"
+        ]
 
-    def _deliver(self, item: Parcel) -> None:
+    def _deliver(self, item: Envelope) -> None:
         if self._transport is None:
             return
         for number in range(1, TRIES + 1):
@@ -192,14 +209,18 @@ class _Courier:
             except DeliveryError as error:
                 if number == TRIES:
                     raise
-                delay_s = FIRST_DELAY_S * 2 ** (number - 1) if error.retry_after_s is None else error.retry_after_s
+                delay_s = (
+                    FIRST_DELAY_S * 2 ** (number - 1)
+                    if error.retry_after_s is None
+                    else error.retry_after_s
+                )
                 self._sleep(min(delay_s, LONGEST_DELAY_S))
                 continue
             if reply is not None:
                 self._next_seq = reply.next_seq
             return
 
-    def _attempt(self, transport: Transport, item: Parcel) -> BatchReply | None:
+    def _attempt(self, transport: Transport, item: Envelope) -> BatchReply | None:
         try:
             return transport.deliver(item, timeout_s=TIMEOUT_S)
         except UnknownRunError:

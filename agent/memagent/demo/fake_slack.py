@@ -47,7 +47,9 @@ class SlackReceiver:
                 return None
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="slack-receiver", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="slack-receiver", daemon=True
+        )
 
     @property
     def url(self) -> str:

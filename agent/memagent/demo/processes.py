@@ -35,7 +35,9 @@ class Server:
     def start(self) -> None:
         """Raises MemagentError where the server does not come up."""
         self.database = f"sqlite:///{self.folder / 'demo.db'}"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
         environment |= {
             "MEMAGENT_DATABASE_URL": self.database,
             "MEMAGENT_SECRET_KEY": os.urandom(24).hex(),
@@ -47,7 +49,16 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         log = (self.folder / "server.log").open("w")
         self.process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "memagent", "serve", "--listen", f"127.0.0.1:{port}", "--parent", str(os.getpid())],
+            [
+                sys.executable,
+                "-m",
+                "memagent",
+                "serve",
+                "--listen",
+                f"127.0.0.1:{port}",
+                "--parent",
+                str(os.getpid()),
+            ],
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -75,7 +86,10 @@ class Server:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                if urllib3.request("GET", f"{self.url}/readyz", timeout=2, retries=False).status == 200:
+                if (
+                    urllib3.request("GET", f"{self.url}/readyz", timeout=2, retries=False).status
+                    == 200
+                ):
                     return
             except (urllib3.exceptions.HTTPError, OSError):
                 pass
@@ -112,7 +126,9 @@ def train(
     on_line: Callable[[str], None],
 ) -> Ended:
     """Run the training script to its end, under a limit of `limit_bytes` that the operating system or the GPU's driver keeps."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+    }
     environment |= {
         "MEMAGENT_SERVER": server.url,
         "MEMAGENT_PROJECT": "demo",
@@ -121,7 +137,16 @@ def train(
         "MEMAGENT_DIR": str(server.folder / "runs"),
         "PYTHONUNBUFFERED": "1",
     }
-    command = [sys.executable, str(TRAIN), "--steps", str(steps), "--leak", leak, "--gpu-limit-bytes", str(limit_bytes)]
+    command = [
+        sys.executable,
+        str(TRAIN),
+        "--steps",
+        str(steps),
+        "--leak",
+        leak,
+        "--gpu-limit-bytes",
+        str(limit_bytes),
+    ]
     command += ["--checkpoint", str(server.folder / f"{name}.pt")]
     process = subprocess.Popen(  # noqa: S603
         command if on_gpu else limited(command, limit_bytes),
@@ -153,7 +178,9 @@ def has_gpu() -> bool:
     try:
         import torch
     except ImportError as error:
-        raise MemagentError("the demo trains a real model and needs PyTorch: pip install torch") from error
+        raise MemagentError(
+            "the demo trains a real model and needs PyTorch: pip install torch"
+        ) from error
     return bool(torch.cuda.is_available())
 
 

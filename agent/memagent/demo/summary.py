@@ -43,7 +43,11 @@ class Leaking:
     @property
     def eta_error_ratio(self) -> float | None:
         """How far off the first warning's ETA was, as a share of the steps that were left."""
-        if self.eta_at_warning is None or self.first_warning_step is None or self.oom_step <= self.first_warning_step:
+        if (
+            self.eta_at_warning is None
+            or self.first_warning_step is None
+            or self.oom_step <= self.first_warning_step
+        ):
             return None
         return (self.eta_at_warning - self.oom_step) / (self.oom_step - self.first_warning_step)
 
@@ -51,16 +55,25 @@ class Leaking:
 def read_healthy(server: Server, run_id: str) -> Healthy:
     run = server.get(f"/api/v1/runs/{run_id}")
     alerts = server.get(f"/api/v1/alerts?run={run_id}")["alerts"]
-    return Healthy(run_id, run["status"], run["step"], len(alerts), run["peak_bytes"], run["limit_bytes"])
+    return Healthy(
+        run_id, run["status"], run["step"], len(alerts), run["peak_bytes"], run["limit_bytes"]
+    )
 
 
 def read_leaking(server: Server, run_id: str, ended: Ended, messages: list[Message]) -> Leaking:
     """The first page-worthy forecast, and the first Slack message about this run, beside the death."""
     run = server.get(f"/api/v1/runs/{run_id}")
     history = server.get(f"/api/v1/runs/{run_id}/forecast")["history"]
-    warnings = sorted((item for item in history if item["level"] in PAGING_LEVELS), key=lambda item: int(item["step"]))
+    warnings = sorted(
+        (item for item in history if item["level"] in PAGING_LEVELS),
+        key=lambda item: int(item["step"]),
+    )
     first: dict[str, Any] = warnings[0] if warnings else {}
-    early = [message for message in messages if run_id in str(message.payload) and message.received_at < ended.ended_at]
+    early = [
+        message
+        for message in messages
+        if run_id in str(message.payload) and message.received_at < ended.ended_at
+    ]
     return Leaking(
         run_id=run_id,
         status=run["status"],
@@ -122,16 +135,25 @@ def tell_story(healthy: Healthy, leaking: Leaking, server: Server) -> str:
             f"         Slack had the warning {format_duration(leaking.warned_seconds_before)} before the process died{_eta_words(leaking)}"
         )
     if leaking.checkpoint_step is not None:
-        lines.append(f"         checkpoint saved at step {leaking.checkpoint_step:,} before it died (on_risk)")
+        lines.append(
+            f"         checkpoint saved at step {leaking.checkpoint_step:,} before it died (on_risk)"
+        )
     lines += [f"         {server.url}/runs/{leaking.run_id}", "", "The Slack message:", ""]
-    lines += [f"  {line}" for line in (leaking.slack_text or "none came before the process died").splitlines()]
+    lines += [
+        f"  {line}"
+        for line in (leaking.slack_text or "none came before the process died").splitlines()
+    ]
     return "\n".join(lines)
 
 
 def _warning_line(leaking: Leaking) -> str:
     if leaking.first_warning_step is None:
         return "no warning before it died"
-    eta = f", predicted to run out at step {leaking.eta_at_warning:,.0f}" if leaking.eta_at_warning is not None else ""
+    eta = (
+        f", predicted to run out at step {leaking.eta_at_warning:,.0f}"
+        if leaking.eta_at_warning is not None
+        else ""
+    )
     return f"step {leaking.first_warning_step:,}: first warning{eta} (cause: {leaking.cause})"
 
 

@@ -27,12 +27,15 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, -1)
         )
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
@@ -41,7 +44,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, width: int = 128, layers: int = 3, heads: int = 4, context: int = 128) -> None:
+    def __init__(
+        self, width: int = 128, layers: int = 3, heads: int = 4, context: int = 128
+    ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
@@ -49,7 +54,9 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions(places))))
+        logits: torch.Tensor = self.head(
+            self.norm(self.blocks(self.tokens(tokens) + self.positions(places)))
+        )
         return logits
 
 
@@ -84,8 +91,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--leak", choices=("none", "outputs", "loss"), default="none")
-    parser.add_argument("--gpu-limit-bytes", type=int, help="use at most this much of the GPU, where there is one")
-    parser.add_argument("--checkpoint", type=Path, help="where to save one when memory is about to run out")
+    parser.add_argument(
+        "--gpu-limit-bytes", type=int, help="use at most this much of the GPU, where there is one"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, help="where to save one when memory is about to run out"
+    )
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -101,7 +112,12 @@ def main() -> None:
     def save(_risk: memagent.Risk) -> None:
         if options.checkpoint:
             torch.save(
-                {"step": run.step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, options.checkpoint
+                {
+                    "step": run.step,
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                },
+                options.checkpoint,
             )
             print(f"checkpoint saved at step {run.step}", flush=True)
 

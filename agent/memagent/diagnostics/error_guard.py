@@ -18,7 +18,7 @@ MOST_TOLD = 5
 """Mistakes of the script that are told: one that is made at every step must not fill the terminal."""
 
 
-class Guard:
+class ErrorGuard:
     """`with guard.at("place"):` swallows what goes wrong inside; `guard.caught(place, error)` is the same for hot paths.
 
     `errors` counts by place. What the script got wrong (SettingError) is told in a line; what we did is logged with its traceback.
@@ -45,20 +45,25 @@ class Guard:
                 tell(str(error))
         elif place not in self._logged:
             self._logged.add(place)
-            logger.warning("memagent failed in %s and goes on without it: %r", place, error, exc_info=error)
+            logger.warning(
+                "memagent failed in %s and goes on without it: %r", place, error, exc_info=error
+            )
 
 
 class _Guarded:
     __slots__ = ("_guard", "_place")
 
-    def __init__(self, guard: Guard, place: str) -> None:
+    def __init__(self, guard: ErrorGuard, place: str) -> None:
         self._guard, self._place = guard, place
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         if not isinstance(error, Exception):
             return False

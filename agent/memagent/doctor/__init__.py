@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from memagent.doctor import configuration, data_dir, device, host, nvml, server, versions
-from memagent.doctor.check import DEADLINE_S, Check, Finding, Patient, warning
+from memagent.doctor.check import DEADLINE_S, Check, Environment, Finding, warning
 
 CHECKS: dict[str, Check] = {
     "software": versions.check,
@@ -25,13 +25,18 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(
-    environ: Mapping[str, str], *, checks: Mapping[str, Check] = CHECKS, deadline_s: float = DEADLINE_S
+    environ: Mapping[str, str],
+    *,
+    checks: Mapping[str, Check] = CHECKS,
+    deadline_s: float = DEADLINE_S,
 ) -> dict[str, list[Finding]]:
     """Findings by check, in the order of `checks`. Never raises, and returns soon after `deadline_s` whatever hangs."""
-    patient = Patient(environ, configuration.usable_settings(environ))
+    patient = Environment(environ, configuration.usable_settings(environ))
     found: dict[str, list[Finding]] = {name: [] for name in checks}
     threads = {
-        name: threading.Thread(target=_run, args=(check, patient, found[name]), name=f"doctor-{name}", daemon=True)
+        name: threading.Thread(
+            target=_run, args=(check, patient, found[name]), name=f"doctor-{name}", daemon=True
+        )
         for name, check in checks.items()
     }
     for thread in threads.values():
@@ -47,8 +52,10 @@ def examine(
     return found
 
 
-def _run(check: Check, patient: Patient, found: list[Finding]) -> None:
+def _run(check: Check, patient: Environment, found: list[Finding]) -> None:
     try:
         found.extend(check(patient))
     except Exception as error:  # noqa: BLE001 - whatever an environment throws at a check is a finding, too
-        found.append(warning(f"the check failed: {type(error).__name__}: {error}", "please report this"))
+        found.append(
+            warning(f"the check failed: {type(error).__name__}: {error}", "please report this")
+        )

@@ -23,14 +23,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Patient:
+class Environment:
     """An environment: its variables, and the settings that remain when malformed ones are left out."""
 
     environ: Mapping[str, str]
     settings: Settings
 
 
-Check = Callable[[Patient], Iterator[Finding]]
+Check = Callable[[Environment], Iterator[Finding]]
 
 
 def ok(text: str) -> Finding:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from memagent.doctor.check import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.environment import ALL_SETTINGS
 from memagent.errors import SettingError
 from memagent.settings import Settings
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(patient: Environment) -> Iterator[Finding]:
     given = _by_setting(patient.environ)
     wrong = 0
     for variables in given.values():

@@ -11,16 +11,18 @@ from pathlib import Path
 from memagent.delivery.local_runs import is_in_use
 from memagent.delivery.run_file import try_lock
 from memagent.delivery.upload import Upload, find_files
-from memagent.doctor.check import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.units import GIB, MIB, format_bytes
 
 _SCARCE_BYTES, _FULL_BYTES = GIB, 64 * MIB
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(patient: Environment) -> Iterator[Finding]:
     folder = patient.settings.directory
     if (error := _write_error(folder)) is not None:
-        yield problem(f"{folder} cannot be written: {error}", "set MEMAGENT_DIR to a folder that can")
+        yield problem(
+            f"{folder} cannot be written: {error}", "set MEMAGENT_DIR to a folder that can"
+        )
     else:
         yield judge_space(folder, shutil.disk_usage(_existing(folder)).free)
     if folder.is_dir():
@@ -42,7 +44,11 @@ def _write_error(folder: Path) -> str | None:
     if not place.is_dir():
         return f"{place} is no folder"
     if place != folder:
-        return None if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written by this user"
+        return (
+            None
+            if os.access(place, os.W_OK | os.X_OK)
+            else f"{place} may not be written by this user"
+        )
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"memagent")
@@ -61,8 +67,12 @@ def _waiting(files: list[Upload], *, has_server: bool) -> Iterator[Finding]:
     unreadable = [file for file in files if file.outcome == "unreadable"]
     left = [file for file in files if file.outcome != "unreadable" and not is_in_use(file.path)]
     if unreadable:
-        yield warning(f"{len(unreadable)} run files cannot be read, as {unreadable[0].path}", "move them away")
+        yield warning(
+            f"{len(unreadable)} run files cannot be read, as {unreadable[0].path}", "move them away"
+        )
     if left and has_server:
         yield warning(f"{len(left)} run files wait for the server", "memagent sync")
     elif left:
-        yield ok(f"{len(left)} run files are kept here: `memagent runs` lists them, `memagent sync` uploads them")
+        yield ok(
+            f"{len(left)} run files are kept here: `memagent runs` lists them, `memagent sync` uploads them"
+        )

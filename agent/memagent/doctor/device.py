@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memagent.doctor.check import DEADLINE_S, Finding, Patient, ok, problem, warning
+from memagent.doctor.check import DEADLINE_S, Environment, Finding, ok, problem, warning
 from memagent.units import format_bytes
 
 OLDEST = (2, 0)
@@ -39,20 +39,31 @@ print(json.dumps(found))
 """
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(patient: Environment) -> Iterator[Finding]:
     """Makes a CUDA context for a moment, in the other process."""
     look = [sys.executable, "-W", "ignore", "-c", _LOOK]
     try:
         process = subprocess.run(  # noqa: S603
-            look, env=dict(patient.environ), capture_output=True, text=True, timeout=0.9 * DEADLINE_S, check=False
+            look,
+            env=dict(patient.environ),
+            capture_output=True,
+            text=True,
+            timeout=0.9 * DEADLINE_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        yield problem("torch did not import in time", "a hanging driver or a slow disk: try `python -c 'import torch'`")
+        yield problem(
+            "torch did not import in time",
+            "a hanging driver or a slow disk: try `python -c 'import torch'`",
+        )
         return
     lines = process.stdout.splitlines()
     if process.returncode or not lines:
         said = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-        yield problem(f"torch cannot be imported: {said}", "install it anew: https://pytorch.org/get-started/locally/")
+        yield problem(
+            f"torch cannot be imported: {said}",
+            "install it anew: https://pytorch.org/get-started/locally/",
+        )
         return
     yield from judge(json.loads(lines[-1]), has_driver=has_nvidia_driver(), environ=patient.environ)
 
@@ -61,7 +72,9 @@ def has_nvidia_driver() -> bool:
     return any(path.exists() for path in _DRIVER)
 
 
-def judge(found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]) -> Iterator[Finding]:
+def judge(
+    found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
+) -> Iterator[Finding]:
     """What the other process found, in the light of whether there is an NVIDIA driver on this machine."""
     if not found["installed"]:
         yield warning(
@@ -71,10 +84,14 @@ def judge(found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, s
         return
     version = str(found["version"])
     if _numbers(version) < OLDEST:
-        yield problem(f"torch {version} is too old", f"install torch {OLDEST[0]}.{OLDEST[1]} or newer")
+        yield problem(
+            f"torch {version} is too old", f"install torch {OLDEST[0]}.{OLDEST[1]} or newer"
+        )
     devices, others = found["devices"], found["others"]
     if devices:
-        yield ok(f"torch {version}, {'ROCm' if found['hip'] else 'CUDA'} {found['hip'] or found['cuda']}")
+        yield ok(
+            f"torch {version}, {'ROCm' if found['hip'] else 'CUDA'} {found['hip'] or found['cuda']}"
+        )
         for index, (name, total_bytes) in enumerate(devices):
             yield ok(f"GPU {index}: {name}, {format_bytes(total_bytes)}")
     elif others:
@@ -90,11 +107,16 @@ def judge(found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, s
         yield ok(f"torch {version}, a build for the CPU: host memory is watched")
 
 
-def _no_device(version: str, found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]) -> Finding:
+def _no_device(
+    version: str, found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
+) -> Finding:
     built = f"torch {version} is a build for {'ROCm' if found['hip'] else 'CUDA'}"
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
-        return warning(f"{built}, and CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU", "unset it to train on a GPU")
+        return warning(
+            f"{built}, and CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU",
+            "unset it to train on a GPU",
+        )
     if not has_driver or found["hip"]:
         return warning(
             f"{built}, and no driver is to be seen",
@@ -102,7 +124,8 @@ def _no_device(version: str, found: Mapping[str, Any], *, has_driver: bool, envi
         )
     said = found.get("error", "no device found")
     return problem(
-        f"{built}, and it finds no GPU: {said}", "see `nvidia-smi`: the driver may be too old for this build"
+        f"{built}, and it finds no GPU: {said}",
+        "see `nvidia-smi`: the driver may be too old for this build",
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memagent.doctor.check import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.doctor.device import has_nvidia_driver
 from memagent.probe.nvml import begin
 from memagent.probe.nvml_device import MissingError
 from memagent.units import format_bytes
 
 
-def check(_patient: Patient) -> Iterator[Finding]:
+def check(_patient: Environment) -> Iterator[Finding]:
     try:
         library = begin()
     except MissingError as reason:
@@ -29,7 +29,10 @@ def judge_missing(reason: str, *, has_driver: bool) -> Finding:
     if "install" in reason:
         return problem("the NVML binding is missing or the wrong one", reason)
     if has_driver:
-        return warning(f"no NVML: {reason}", "the GPU's own figures and other processes' memory are unknown till then")
+        return warning(
+            f"no NVML: {reason}",
+            "the GPU's own figures and other processes' memory are unknown till then",
+        )
     return ok("no NVIDIA driver here: nothing to read from NVML")
 
 
@@ -39,14 +42,20 @@ def _look(library: Any) -> Iterator[Finding]:
         try:
             yield _device(library, index)
         except library.NVMLError as error:
-            yield warning(f"NVML, GPU {index}: {error}", "give this user or container access to the device")
+            yield warning(
+                f"NVML, GPU {index}: {error}", "give this user or container access to the device"
+            )
 
 
 def _device(library: Any, index: int) -> Finding:
     handle = library.nvmlDeviceGetHandleByIndex(index)
     name, memory = _text(library.nvmlDeviceGetName(handle)), library.nvmlDeviceGetMemoryInfo(handle)
     text = f"NVML, GPU {index}: {name}, {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
-    return ok(f"{text}; sliced (MIG): limits are those of the slice" if _is_sliced(library, handle) else text)
+    return ok(
+        f"{text}; sliced (MIG): limits are those of the slice"
+        if _is_sliced(library, handle)
+        else text
+    )
 
 
 def _is_sliced(library: Any, handle: Any) -> bool:

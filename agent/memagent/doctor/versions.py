@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from memagent import __version__
-from memagent.doctor.check import Finding, Patient, ok, problem, warning
+from memagent.doctor.check import Environment, Finding, ok, problem, warning
 
 _NEEDED = ("msgspec", "psutil", "urllib3")
 
 
-def check(_patient: Patient) -> Iterator[Finding]:
+def check(_patient: Environment) -> Iterator[Finding]:
     """nvidia-ml-py and torch have checks of their own."""
     yield ok(f"memagent {__version__}, Python {platform.python_version()} ({sys.executable})")
     for name in _NEEDED:
@@ -21,7 +21,10 @@ def check(_patient: Patient) -> Iterator[Finding]:
             yield problem(f"{name} is not installed", f"pip install {name}")
     numpy = version_of("numpy")
     if numpy is None:
-        yield warning("numpy is not installed", "pip install numpy: torch warns without it, memagent itself works")
+        yield warning(
+            "numpy is not installed",
+            "pip install numpy: torch warns without it, memagent itself works",
+        )
     else:
         yield ok(f"numpy {numpy}")
 

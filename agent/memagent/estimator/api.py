@@ -9,10 +9,16 @@ from typing import Any, Literal
 
 from memagent.errors import EstimateError
 from memagent.estimator.advice.by_trace import advise
-from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, Context, context_of, gpu_named
+from memagent.estimator.devices import (
+    CUBLAS_WORKSPACE_BYTES,
+    HANDLES,
+    Context,
+    context_of,
+    gpu_named,
+)
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import predict
-from memagent.estimator.request import Question
+from memagent.estimator.request import EstimateRequest
 from memagent.estimator.trace import TraceError
 from memagent.estimator.traced_config import question_for_config
 from memagent.estimator.validation import (
@@ -59,7 +65,7 @@ def estimate(
     """
     check_step(inputs, loss, accumulate)
     check_optimizer(model, optimizer)
-    question = Question(
+    question = EstimateRequest(
         model=model,
         inputs=inputs,
         targets=targets,
@@ -70,7 +76,13 @@ def estimate(
         accumulate=accumulate,
         set_to_none=set_to_none,
         timeout_s=timeout_s,
-        **on_device(device, gpu=gpu, limit_bytes=limit_bytes, context_bytes=context_bytes, allocator=allocator),
+        **on_device(
+            device,
+            gpu=gpu,
+            limit_bytes=limit_bytes,
+            context_bytes=context_bytes,
+            allocator=allocator,
+        ),
     )
     return answer(question, advice=advice)
 
@@ -91,7 +103,9 @@ def estimate_config(
     `training` is as for `configured.question_for_config`: batch, sequence, precision, optimizer, checkpointing, lora_rank and so on.
     Raises EstimateError where transformers is not installed or has no such model; the formula (`configs.from_config`) may know it.
     """
-    where = on_device(device, gpu=gpu, limit_bytes=limit_bytes, context_bytes=context_bytes, allocator=allocator)
+    where = on_device(
+        device, gpu=gpu, limit_bytes=limit_bytes, context_bytes=context_bytes, allocator=allocator
+    )
     return answer(question_for_config(config, **training, **where), advice=advice)
 
 
@@ -103,22 +117,30 @@ def on_device(
     context_bytes: int | None = None,
     allocator: str | None = None,
 ) -> dict[str, Any]:
-    """The fields of a `Question` that tell of the device; see `estimate`. Raises EstimateError and SettingError."""
+    """The fields of a `EstimateRequest` that tell of the device; see `estimate`. Raises EstimateError and SettingError."""
     card = gpu_named(gpu) if gpu is not None else None
     if device not in ("cuda", "cpu"):
         raise EstimateError(f'device is {device!r}: give "cuda" (no GPU is needed) or "cpu"')
     context = context_of(context_bytes) if device == "cuda" else Context(context_bytes or 0, None)
     return {
         "device": device,
-        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if allocator is None else allocator,
-        "limit_bytes": parse_bytes(limit_bytes) if limit_bytes is not None else card.total_bytes if card else None,
-        "workspace_bytes": HANDLES * (card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES) if device == "cuda" else 0,
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        if allocator is None
+        else allocator,
+        "limit_bytes": parse_bytes(limit_bytes)
+        if limit_bytes is not None
+        else card.total_bytes
+        if card
+        else None,
+        "workspace_bytes": HANDLES * (card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES)
+        if device == "cuda"
+        else 0,
         "context_bytes": context.size_bytes,
         "context_interval": context.interval,
     }
 
 
-def answer(question: Question, *, advice: bool = False) -> Estimate:
+def answer(question: EstimateRequest, *, advice: bool = False) -> Estimate:
     """The question traced; the formula's answer where it can't be, with the reason."""
     try:
         trace = question.trace()
@@ -128,7 +150,7 @@ def answer(question: Question, *, advice: bool = False) -> Estimate:
     return advise(question, trace, found) if advice else found
 
 
-def by_formula(question: Question, error: TraceError) -> Estimate:
+def by_formula(question: EstimateRequest, error: TraceError) -> Estimate:
     """The formula's answer for a model that could not be traced. Raises EstimateError where even its parameters are not to be had."""
     from dataclasses import replace
 
@@ -142,7 +164,9 @@ def by_formula(question: Question, error: TraceError) -> Estimate:
         context_bytes=question.context_bytes,
     )
     operator = f" at {error.op}" if error.op else ""
-    return replace(found, assumptions={**found.assumptions, "trace": f"not traced{operator}: {error}"})
+    return replace(
+        found, assumptions={**found.assumptions, "trace": f"not traced{operator}: {error}"}
+    )
 
 
 def _module(model: Any, error: TraceError) -> Any:
@@ -156,7 +180,9 @@ def _module(model: Any, error: TraceError) -> Any:
         with torch.device("meta"):
             return built(model)
     except Exception as second:
-        raise EstimateError(f"the model can neither be traced ({error}) nor made ({second})") from second
+        raise EstimateError(
+            f"the model can neither be traced ({error}) nor made ({second})"
+        ) from second
 
 
 def _optimizers(model: Any, optimizer: Any) -> Sequence[Any]:
@@ -169,10 +195,16 @@ def _optimizers(model: Any, optimizer: Any) -> Sequence[Any]:
     if callable(optimizer):
         made = optimizer(trained)
         if not hasattr(made, "param_groups"):
-            raise EstimateError(f"the callable given as optimizer makes a {type(made).__name__}, not an optimizer")
+            raise EstimateError(
+                f"the callable given as optimizer makes a {type(made).__name__}, not an optimizer"
+            )
         return [made]
-    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    kinds = {
+        name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)
+    }
     kind = kinds.get(str(optimizer).lower())
     if kind is None:
-        raise EstimateError(f"optimizer {optimizer!r} is not in torch.optim: give one of {', '.join(sorted(kinds))}")
+        raise EstimateError(
+            f"optimizer {optimizer!r} is not in torch.optim: give one of {', '.join(sorted(kinds))}"
+        )
     return [kind(trained, lr=1e-3)]

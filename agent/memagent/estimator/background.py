@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator.advice.by_trace import advise
 from memagent.estimator.devices import HANDLES, Context, context_of, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import predict
-from memagent.estimator.request import Question
+from memagent.estimator.request import EstimateRequest
 from memagent.estimator.trace.isolation import Forked, can_fork
 from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
@@ -46,20 +46,36 @@ _SHARDS = ("DTensor", "FlatParameter")
 """Classes of parameters of which a rank holds a part: FSDP2 and tensor parallel, FSDP1."""
 
 
-class Predictor:
+class BackgroundEstimator:
     """`deliver` gets each estimate, on a thread of ours. `probe` is the device trained on, `host` the host's."""
 
     def __init__(
-        self, probe: Probe, host: Probe, guard: Guard, deliver: Callable[[Estimate], None], *, traces: bool
+        self,
+        probe: Probe,
+        host: Probe,
+        guard: ErrorGuard,
+        deliver: Callable[[Estimate], None],
+        *,
+        traces: bool,
     ) -> None:
-        self._probe, self._host, self._guard, self._deliver, self._traces = probe, host, guard, deliver, traces
+        self._probe, self._host, self._guard, self._deliver, self._traces = (
+            probe,
+            host,
+            guard,
+            deliver,
+            traces,
+        )
         self._has_begun = self._is_over = False
         self._tracing: Forked | None = None
         self._thread: threading.Thread | None = None
         self.newest: Estimate | None = None
 
     def begin(
-        self, models: list[Any], optimizers: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self,
+        models: list[Any],
+        optimizers: list[Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> None:
         """The first call counts: the model is about to be called with these inputs, or steps went by and none were seen. The lists
         become ours."""
@@ -75,7 +91,10 @@ class Predictor:
                 refusal = f"the system refused a fork ({error.strerror})"
         shapes = tensor_shapes(arguments, keywords) or None
         self._thread = threading.Thread(
-            target=self._run, args=(models, optimizers, shapes, refusal), name="memagent-predict", daemon=True
+            target=self._run,
+            args=(models, optimizers, shapes, refusal),
+            name="memagent-predict",
+            daemon=True,
         )
         self._thread.start()
 
@@ -91,7 +110,9 @@ class Predictor:
         """In a forked child: the thread is not here, and the tracing child is the parent's."""
         self._is_over, self._tracing, self._thread = True, None, None
 
-    def _run(self, models: list[Any], optimizers: list[Any], shapes: Any, refusal: str | None) -> None:
+    def _run(
+        self, models: list[Any], optimizers: list[Any], shapes: Any, refusal: str | None
+    ) -> None:
         with self._guard.at("prediction"):
             device = self._probe.device
             formula = predict(
@@ -119,7 +140,11 @@ class Predictor:
         if advised:
             self._tell(_found(advised, formula))
         elif not answer:
-            reason = f"it was not done after {TIMEOUT_S:g} s" if answer is None else f"it died ({exit_code})"
+            reason = (
+                f"it was not done after {TIMEOUT_S:g} s"
+                if answer is None
+                else f"it died ({exit_code})"
+            )
             self._tell(_with_note(formula, reason))
 
     def _tell(self, estimate: Estimate) -> None:
@@ -127,7 +152,9 @@ class Predictor:
             self.newest = estimate
             self._deliver(estimate)
 
-    def _refusal(self, models: Sequence[Any], optimizers: Sequence[Any], has_inputs: bool) -> str | None:
+    def _refusal(
+        self, models: Sequence[Any], optimizers: Sequence[Any], has_inputs: bool
+    ) -> str | None:
         """Why the step is not traced, or None."""
         if not self._traces or not has_inputs:
             return "no input was seen" if self._traces else "not asked for on this rank"
@@ -142,15 +169,21 @@ class Predictor:
             "cgroup",
             "physical memory",
         )  # other limits are each process's own
-        if used > _FORKABLE_BYTES or (is_shared and limit is not None and limit - used < _HOST_HEADROOM_BYTES):
+        if used > _FORKABLE_BYTES or (
+            is_shared and limit is not None and limit - used < _HOST_HEADROOM_BYTES
+        ):
             return "the process is too large, or the host too full, to trace it beside the training"
         return None
 
-    def _question(self, model: Any, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Question:
+    def _question(
+        self, model: Any, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> EstimateRequest:
         device = "cuda" if self._probe.device.kind == "cuda" else "cpu"
-        return Question(
+        return EstimateRequest(
             model=lambda: _eager(model),
-            inputs=_bound(model, arguments, keywords) if keywords and arguments else keywords or arguments,
+            inputs=_bound(model, arguments, keywords)
+            if keywords and arguments
+            else keywords or arguments,
             optimizer=optimizer,
             autocast=_autocast_now(device),
             device=device,
@@ -164,16 +197,22 @@ class Predictor:
     def _context(self) -> Context:
         """As NVML shows it; where that is not to be had, what contexts usually take, with the range that they have."""
         measured = self._probe.context_bytes
-        return context_of(measured or None) if self._probe.device.kind == "cuda" else Context(measured or 0)
+        return (
+            context_of(measured or None)
+            if self._probe.device.kind == "cuda"
+            else Context(measured or 0)
+        )
 
     def _workspace_bytes(self) -> int:
         if self._probe.device.kind != "cuda":
             return 0
         capability = sys.modules["torch"].cuda.get_device_capability(self._probe.device.index)
-        return HANDLES * cublas_workspace_bytes(capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+        return HANDLES * cublas_workspace_bytes(
+            capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+        )
 
 
-def _answers(question: Question) -> Iterator[bytes]:
+def _answers(question: EstimateRequest) -> Iterator[bytes]:
     """In the child: a pickled Estimate, or a text that says why there is none; then one with advice, where memory is short."""
     try:
         _without_autocast()

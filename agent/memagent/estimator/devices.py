@@ -77,7 +77,9 @@ def gpu_named(name: str) -> Gpu:
 
 def context_of(measured_bytes: int | None) -> Context:
     """The measured context as it is; else the middle of what contexts take, with their range."""
-    return Context(CONTEXT_BYTES, CONTEXT_RANGE) if measured_bytes is None else Context(measured_bytes)
+    return (
+        Context(CONTEXT_BYTES, CONTEXT_RANGE) if measured_bytes is None else Context(measured_bytes)
+    )
 
 
 def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | None = None) -> int:

@@ -40,7 +40,9 @@ class Subject:
         return self.ask(self.batch, self.sequence)
 
 
-def by_formula(spec: TrainingSpec, *, limit_bytes: int | None = None, context_bytes: int | None = None) -> Subject:
+def by_formula(
+    spec: TrainingSpec, *, limit_bytes: int | None = None, context_bytes: int | None = None
+) -> Subject:
     """A model's shape and training."""
 
     def ask(batch: int, sequence: int | None) -> Estimate:
@@ -51,11 +53,15 @@ def by_formula(spec: TrainingSpec, *, limit_bytes: int | None = None, context_by
         found = ask(spec.batch, spec.sequence)
         return replace(found, advice=tuple(advise(spec, limit_bytes, context_bytes=context_bytes)))
 
-    return Subject(ask, advised, spec.batch, spec.sequence, ask(spec.batch, spec.sequence).limit_bytes)
+    return Subject(
+        ask, advised, spec.batch, spec.sequence, ask(spec.batch, spec.sequence).limit_bytes
+    )
 
 
-def by_trace(question_for: Callable[[int, int | None], Any], *, batch: int, sequence: int | None = None) -> Subject:
-    """A `Question` for each batch and sequence."""
+def by_trace(
+    question_for: Callable[[int, int | None], Any], *, batch: int, sequence: int | None = None
+) -> Subject:
+    """A `EstimateRequest` for each batch and sequence."""
     from memagent.estimator.api import answer
 
     def ask(batch: int, sequence: int | None) -> Estimate:
@@ -79,7 +85,11 @@ def of_question(question: Any) -> Subject:
         if wanted == batch:
             return question
         inputs = input_specs.with_batch(question.inputs, wanted, instead_of=batch)
-        return replace(question, inputs=inputs, targets=input_specs.with_batch(question.targets, wanted, instead_of=batch))
+        return replace(
+            question,
+            inputs=inputs,
+            targets=input_specs.with_batch(question.targets, wanted, instead_of=batch),
+        )
 
     return by_trace(question_for, batch=batch)
 
@@ -118,7 +128,12 @@ def largest(subject: Subject, *, tell: Callable[[str], None] = _say_nothing) -> 
 
     batch = largest_count(room, grain=GRAIN if subject.is_traced else 0.0)
     too_large = min(size for size, found in known.items() if not found.fits)
-    return Largest(batch, too_large, known.get(batch), None if subject.is_traced else _sure(subject, limit, batch))
+    return Largest(
+        batch,
+        too_large,
+        known.get(batch),
+        None if subject.is_traced else _sure(subject, limit, batch),
+    )
 
 
 def _sure(subject: Subject, limit_bytes: int, batch: int) -> int:

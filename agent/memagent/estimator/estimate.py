@@ -45,7 +45,9 @@ class Estimate:
     @property
     def needed_bytes(self) -> int:
         """What a limit is compared with: the device's bytes where they are known, else the tensors'."""
-        return self.peak_allocated_bytes if self.peak_device_bytes is None else self.peak_device_bytes
+        return (
+            self.peak_allocated_bytes if self.peak_device_bytes is None else self.peak_device_bytes
+        )
 
     @property
     def margin_bytes(self) -> int | None:

@@ -60,7 +60,9 @@ def estimate_of(
     passing = _passing(components, allocated)
     device = reserved + context_bytes + round(HISTORY * passing)
     if fits and limit_bytes is not None:
-        device = max(reserved + context_bytes, min(device, limit_bytes))  # history is cache, which can be given back
+        device = max(
+            reserved + context_bytes, min(device, limit_bytes)
+        )  # history is cache, which can be given back
     return Estimate(
         method="trace",
         peak_allocated_bytes=allocated,
@@ -76,28 +78,38 @@ def estimate_of(
         ),
         limit_bytes=limit_bytes,
         components=components | {"fragmentation": replayed.fragmentation, "context": context_bytes},
-        phases={peak.phase: peak.allocated for peak in replayed.phases if peak.step == trace.steps - 1},
+        phases={
+            peak.phase: peak.allocated for peak in replayed.phases if peak.step == trace.steps - 1
+        },
         assumptions=facts,
-        timeline=tuple((f"{peak.phase} of step {peak.step}", peak.allocated) for peak in replayed.phases),
+        timeline=tuple(
+            (f"{peak.phase} of step {peak.step}", peak.allocated) for peak in replayed.phases
+        ),
         terms={"cublas_workspace": workspace_bytes, "history": device - reserved - context_bytes},
         fits_by_replay=fits,
         gives_back=gives_back,
     )
 
 
-def _on_host(trace: Trace, limit_bytes: int | None, context_bytes: int, facts: dict[str, Any]) -> Estimate:
+def _on_host(
+    trace: Trace, limit_bytes: int | None, context_bytes: int, facts: dict[str, Any]
+) -> Estimate:
     summary = trace.summary(top=0)
     peak = summary.peak_bytes + context_bytes
     components = _components(trace.events, trace.steps, summary.peak_bytes)
     return Estimate(
         method="trace",
         peak_allocated_bytes=peak,
-        intervals=intervals_of(TRACED_ON_HOST, passing_bytes=_passing(components, summary.peak_bytes), allocated=peak),
+        intervals=intervals_of(
+            TRACED_ON_HOST, passing_bytes=_passing(components, summary.peak_bytes), allocated=peak
+        ),
         limit_bytes=limit_bytes,
         components=components | {"context": context_bytes},
         phases={name: size + context_bytes for name, size in summary.phase_peak_bytes.items()},
         assumptions=facts,
-        timeline=tuple((name, size + context_bytes) for name, size in summary.phase_peak_bytes.items()),
+        timeline=tuple(
+            (name, size + context_bytes) for name, size in summary.phase_peak_bytes.items()
+        ),
     )
 
 
@@ -125,7 +137,9 @@ def _spread(events: Iterable[MemoryEvent]) -> Spread:
 
 def _passing(components: Mapping[str, int], peak: int) -> int:
     """What comes and goes within a step: the peak less parameters, buffers and state."""
-    return max(0, peak - sum(components[name] for name in ("parameters", "buffers", "optimizer_state")))
+    return max(
+        0, peak - sum(components[name] for name in ("parameters", "buffers", "optimizer_state"))
+    )
 
 
 def _with_workspace(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[MemoryEvent]:
@@ -145,7 +159,9 @@ def _components(events: Iterable[MemoryEvent], steps: int, peak: int) -> dict[st
     """Bytes by component, each as a run's own reading has it, so that the two can be compared: gradients as the optimizer's step finds
     them, activations as the peak less what is held from step to step. The batch counts as activations."""
     held: Counter[str] = Counter()
-    most: Counter[str] = Counter(dict.fromkeys(("parameters", "gradients", "optimizer_state", "buffers"), 0))
+    most: Counter[str] = Counter(
+        dict.fromkeys(("parameters", "gradients", "optimizer_state", "buffers"), 0)
+    )
     kept: dict[str, int] | None = None
     for event in events:
         if kept is None and event.step == steps - 1:
@@ -154,7 +170,11 @@ def _components(events: Iterable[MemoryEvent], steps: int, peak: int) -> dict[st
         if event.component in most:
             most[event.component] = max(most[event.component], held[event.component])
     kept = kept or {}
-    return {**most, "activations": max(0, peak - sum(kept.values())), "workspace": kept.get("workspace", 0)}
+    return {
+        **most,
+        "activations": max(0, peak - sum(kept.values())),
+        "workspace": kept.get("workspace", 0),
+    }
 
 
 def _facts(trace: Trace) -> dict[str, Any]:
@@ -195,5 +215,6 @@ def _seen(trace: Trace, asked: Mapping[str, Any]) -> dict[str, str]:
 def _recomputes(trace: Trace) -> bool:
     """Whether modules run again in backward: what they allocate there has a module and a line of its source."""
     return any(
-        event.phase == "backward" and event.kind == "alloc" and event.module and event.source for event in trace.events
+        event.phase == "backward" and event.kind == "alloc" and event.module and event.source
+        for event in trace.events
     )

@@ -25,23 +25,31 @@ _HEADS: tuple[tuple[str, Head], ...] = (
 )  # fmt: skip
 
 
-def from_config(config: Mapping[str, Any], *, head: Head | None = None, name: str = "") -> ModelShape:
+def from_config(
+    config: Mapping[str, Any], *, head: Head | None = None, name: str = ""
+) -> ModelShape:
     """The shape that a config.json describes. `head` overrides what its `architectures` say.
 
     Raises EstimateError for a `model_type` that is not known and for numbers that are missing, by name.
     """
     kind = str(config.get("model_type", ""))
     if not kind:
-        raise EstimateError("config has no model_type: is this the config.json of a Hugging Face model?")
+        raise EstimateError(
+            "config has no model_type: is this the config.json of a Hugging Face model?"
+        )
     if ALIASES.get(kind, kind) not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *ALIASES}))
-        raise EstimateError(f"model_type {kind!r} is not known: it is one of {known}, or trace the model instead")
+        raise EstimateError(
+            f"model_type {kind!r} is not known: it is one of {known}, or trace the model instead"
+        )
     family = ALIASES.get(kind, kind)
     common: dict[str, Any] = {field: _first(config, names) for field, names in _NAMES.items()}
     common["vocab"] = common["vocab"] or 0
     for field in ("layers", "hidden", "heads"):
         if common[field] is None:
-            raise EstimateError(f"config has none of {', '.join(_NAMES[field])}: the model's {field} are needed")
+            raise EstimateError(
+                f"config has none of {', '.join(_NAMES[field])}: the model's {field} are needed"
+            )
     common |= {
         "family": family,
         "name": name or str(config.get("_name_or_path") or kind),
@@ -55,7 +63,14 @@ def from_config(config: Mapping[str, Any], *, head: Head | None = None, name: st
     return ModelShape(**{**common, **_READERS[family](config)})
 
 
-_TIED_UNLESS_SAID = {"gpt2": True, "gpt_bigcode": True, "bert": True, "t5": True, "gemma": True, "vit": False}
+_TIED_UNLESS_SAID = {
+    "gpt2": True,
+    "gpt_bigcode": True,
+    "bert": True,
+    "t5": True,
+    "gemma": True,
+    "vit": False,
+}
 
 
 def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
@@ -88,7 +103,9 @@ def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
-    multi_query = config.get("model_type") in ("gpt_bigcode", "starcoder") and config.get("multi_query", True)
+    multi_query = config.get("model_type") in ("gpt_bigcode", "starcoder") and config.get(
+        "multi_query", True
+    )
     return {
         "positions": int(config.get("n_positions", 1024)),
         "kv_heads": 1 if multi_query else None,
@@ -107,7 +124,10 @@ def _bert(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _phi(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"dropout": float(config.get("resid_pdrop", 0.0)), "attention_dropout": config.get("attention_dropout")}
+    return {
+        "dropout": float(config.get("resid_pdrop", 0.0)),
+        "attention_dropout": config.get("attention_dropout"),
+    }
 
 
 def _neox(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,10 @@ def batch_of(value: Any) -> int:
 
 def with_batch(value: Any, size: int, *, instead_of: int) -> Any:
     """The same with `size` samples: tensors whose first dimension is `instead_of`; others stay."""
-    return _each(value, lambda spec: ((size, *spec[0][1:]), spec[1]) if spec[0][:1] == (instead_of,) else spec)
+    return _each(
+        value,
+        lambda spec: ((size, *spec[0][1:]), spec[1]) if spec[0][:1] == (instead_of,) else spec,
+    )
 
 
 def in_bf16(value: Any) -> Any:

@@ -58,12 +58,17 @@ def intervals_of(
     below, above = (share * passing_bytes for share in spread.tensors)
     held = allocated - passing_bytes
     found = {"allocated": _around(allocated, below, above, least=held)}
-    below, above = (hypot(a, b * passing_bytes) for a, b in zip((below, above), spread.fragmentation, strict=True))
+    below, above = (
+        hypot(a, b * passing_bytes)
+        for a, b in zip((below, above), spread.fragmentation, strict=True)
+    )
     if reserved is not None:
         found["reserved"] = _around(reserved, below, above, least=found["allocated"][0])
     if device is not None:
         lower, higher = context or (0, 0)
-        found["device"] = _around(device, hypot(below, lower), hypot(above, higher), least=found["allocated"][0])
+        found["device"] = _around(
+            device, hypot(below, lower), hypot(above, higher), least=found["allocated"][0]
+        )
     return found
 
 

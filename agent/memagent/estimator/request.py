@@ -16,7 +16,7 @@ Change = Callable[[MemoryEvent], MemoryEvent | None]
 
 
 @dataclass(frozen=True)
-class Question:
+class EstimateRequest:
     """One training step and the device it is meant for; see `memagent.estimate`. `allocator` is text as in PYTORCH_CUDA_ALLOC_CONF."""
 
     model: Any
@@ -56,7 +56,9 @@ class Question:
     def estimate(self, trace: Trace, change: Change | None = None) -> Estimate:
         """The answer for a trace of this question, or for what `change` makes of it."""
         if change is not None:
-            trace = replace(trace, events=tuple(new for old in trace.events if (new := change(old)) is not None))
+            trace = replace(
+                trace, events=tuple(new for old in trace.events if (new := change(old)) is not None)
+            )
         return estimate_of(
             trace,
             allocator=AllocatorConfig.parse(self.allocator, trace.torch_version or None),
@@ -83,7 +85,9 @@ class Checkpointed:
         from memagent.estimator.trace.session import built
 
         model = built(self._model)
-        enable = getattr(model, "activation_checkpointing_enable", None)  # transformers, as it is called from 5.23 on
+        enable = getattr(
+            model, "activation_checkpointing_enable", None
+        )  # transformers, as it is called from 5.23 on
         enable = enable or getattr(model, "gradient_checkpointing_enable", None)
         if enable is not None:
             enable({"use_reentrant": False})

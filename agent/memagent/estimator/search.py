@@ -39,7 +39,13 @@ def largest_batch(
     `sure` compares the upper end of the estimate's interval instead of its middle. `most` ends the search: more is not asked for. Raises
     EstimateError where no limit is known, and where the batch makes no difference.
     """
-    limit = limit_bytes if limit_bytes is not None else spec.gpu_rule.total_bytes if spec.gpu_rule else None
+    limit = (
+        limit_bytes
+        if limit_bytes is not None
+        else spec.gpu_rule.total_bytes
+        if spec.gpu_rule
+        else None
+    )
     if limit is None:
         raise EstimateError("no limit to fit into: give limit_bytes, or the spec's gpu")
     if multiple_of < 1:
@@ -76,7 +82,9 @@ def largest_count(room: Callable[[int], int], *, most: int = LARGEST, grain: flo
         else:
             guess = min(low + int(left / slope), 16 * low) if slope > 0 else 16 * low
     if low == LARGEST:
-        raise EstimateError(f"a batch of {low} still fits: is anything known of this model's activations?")
+        raise EstimateError(
+            f"a batch of {low} still fits: is anything known of this model's activations?"
+        )
     return low
 
 
@@ -87,7 +95,11 @@ def _needed(spec: TrainingSpec, estimator: Estimator | None, *, sure: bool) -> i
 
 
 def sweep(
-    spec: TrainingSpec, *, batches: Iterable[int], sequences: Iterable[int] = (), limit_bytes: int | None = None
+    spec: TrainingSpec,
+    *,
+    batches: Iterable[int],
+    sequences: Iterable[int] = (),
+    limit_bytes: int | None = None,
 ) -> Iterator[SweepPoint]:
     """Estimates for each sequence and batch, in the order given; without `sequences` for the spec's own."""
     for sequence in tuple(sequences) or (spec.positions,):

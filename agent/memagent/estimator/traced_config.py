@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
-from memagent.estimator.request import Question
+from memagent.estimator.request import EstimateRequest
 
 Spec = tuple[tuple[int, ...], str]
 
@@ -28,7 +28,13 @@ _PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
 """By name as in `memagent estimate --dtype`: the weights' dtype, and what autocast computes in."""
 
 _DEFAULT_TOKENS = 2048
-_TASKS = ("ForCausalLM", "ForMaskedLM", "ForSeq2SeqLM", "ForImageClassification", "ForSequenceClassification")
+_TASKS = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForSeq2SeqLM",
+    "ForImageClassification",
+    "ForSequenceClassification",
+)
 """Where a config names no class: the first of transformers' Auto classes that takes it."""
 
 
@@ -55,13 +61,18 @@ class ConfiguredModel:
         kind, config = model_class(self.config)
         config.use_cache = False
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-            config.decoder_start_token_id = config.pad_token_id = 0  # T5's are in generation_config.json
+            config.decoder_start_token_id = config.pad_token_id = (
+                0  # T5's are in generation_config.json
+            )
         chosen = {} if self.attention is None else {"attn_implementation": self.attention}
         model = kind._from_config(config, dtype=getattr(torch, self.dtype), **chosen)
         model.train()
         if self.checkpointing is not None:
             keywords = {"use_reentrant": self.checkpointing == "reentrant"}
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable = (
+                getattr(model, "activation_checkpointing_enable", None)
+                or model.gradient_checkpointing_enable
+            )
             enable(keywords)  # its name since transformers 5.23, and the one before
         return model if self.lora_rank is None else self._adapted(model)
 
@@ -69,15 +80,21 @@ class ConfiguredModel:
         try:
             from peft import LoraConfig, get_peft_model
         except ImportError:
-            raise EstimateError("LoRA is traced through peft, which is not installed: pip install peft") from None
+            raise EstimateError(
+                "LoRA is traced through peft, which is not installed: pip install peft"
+            ) from None
         if self.checkpointing == "reentrant":
             model.enable_input_require_grads()
         given = self.lora_targets
         targets = given if given is None or isinstance(given, str) else list(given)
         try:
-            return get_peft_model(model, LoraConfig(r=self.lora_rank or 8, target_modules=targets)).train()
+            return get_peft_model(
+                model, LoraConfig(r=self.lora_rank or 8, target_modules=targets)
+            ).train()
         except ValueError as error:
-            raise EstimateError(f"peft can't add adapters to {targets or 'its default layers'}: {error}") from error
+            raise EstimateError(
+                f"peft can't add adapters to {targets or 'its default layers'}: {error}"
+            ) from error
 
 
 def question_for_config(
@@ -93,23 +110,25 @@ def question_for_config(
     lora_rank: int | None = None,
     lora_targets: Sequence[str] | str | None = None,
     **device: Any,
-) -> Question:
+) -> EstimateRequest:
     """The question that traces a training step of the model of a config.json (path, its folder, or its content).
 
     batch: samples in one forward. sequence: tokens a sample, by default what the config's learned positions allow, else
     2048. precision: fp32, amp (bf16 autocast), fp16-amp (with a GradScaler), bf16 or fp16 (weights and all). attention:
     None is transformers' own choice. checkpointing: recompute each layer. lora_rank: train adapters only, on
-    lora_targets (names, "all-linear", None: peft's). `device` are `Question`'s own fields: device, allocator,
+    lora_targets (names, "all-linear", None: peft's). `device` are `EstimateRequest`'s own fields: device, allocator,
     limit_bytes, workspace_bytes, context_bytes, timeout_s.
 
     Raises EstimateError where transformers is not installed or has no such model, and for a config or a precision that makes no sense.
     """
     content = read_config(config)
     if precision not in _PRECISIONS:
-        raise EstimateError(f"precision {precision!r} can't be traced: use one of {', '.join(_PRECISIONS)}")
+        raise EstimateError(
+            f"precision {precision!r} can't be traced: use one of {', '.join(_PRECISIONS)}"
+        )
     dtype, autocast = _PRECISIONS[precision]
     model = ConfiguredModel(content, dtype, attention, checkpointing, lora_rank, lora_targets)
-    return Question(
+    return EstimateRequest(
         model=model,
         inputs=inputs_for(content, batch=batch, sequence=sequence, dtype=dtype),
         optimizer=optimizer,
@@ -132,7 +151,9 @@ def read_config(config: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
         except (OSError, ValueError) as error:
             raise EstimateError(f"{path} can't be read as a config.json: {error}") from error
     if not isinstance(content, Mapping) or "model_type" not in content:
-        raise EstimateError("config has no model_type: is this the config.json of a Hugging Face model?")
+        raise EstimateError(
+            "config has no model_type: is this the config.json of a Hugging Face model?"
+        )
     return content
 
 
@@ -141,12 +162,16 @@ def model_class(config: Mapping[str, Any]) -> tuple[Any, Any]:
     try:
         import transformers
     except ImportError:
-        raise EstimateError("a config.json is traced with transformers, which is not installed") from None
+        raise EstimateError(
+            "a config.json is traced with transformers, which is not installed"
+        ) from None
     kind = str(config["model_type"])
     try:
         made = transformers.AutoConfig.for_model(**config)
     except (ValueError, KeyError) as error:
-        raise EstimateError(f"transformers {transformers.__version__} has no model_type {kind!r}") from error
+        raise EstimateError(
+            f"transformers {transformers.__version__} has no model_type {kind!r}"
+        ) from error
     for name in config.get("architectures") or ():
         found = getattr(transformers, str(name), None)
         if found is not None:
@@ -156,7 +181,9 @@ def model_class(config: Mapping[str, Any]) -> tuple[Any, Any]:
         if type(made) in mapping:
             found = mapping[type(made)]
             return found[0] if isinstance(found, tuple) else found, made
-    raise EstimateError(f"transformers has no model with a loss for {kind!r}: name one in the config's architectures")
+    raise EstimateError(
+        f"transformers has no model with a loss for {kind!r}: name one in the config's architectures"
+    )
 
 
 def inputs_for(
@@ -176,7 +203,9 @@ def inputs_for(
         tokens = sequence or _learned_positions(made) or _DEFAULT_TOKENS
         given = {"input_ids": ((batch, tokens), "int64")}
     else:
-        raise EstimateError(f"{kind.__name__} takes {kind.main_input_name}: trace it by path.py:factory with --input")
+        raise EstimateError(
+            f"{kind.__name__} takes {kind.main_input_name}: trace it by path.py:factory with --input"
+        )
     for ending, labels in _LABELS.items():
         if kind.__name__.endswith(ending):
             given |= labels(batch, tokens)

@@ -39,7 +39,9 @@ def checkpointing_named(given: Any) -> Literal["full"] | None:
 
 def check_step(inputs: Any, loss: Any, accumulate: Any) -> None:
     """Raises EstimateError for inputs that hold no tensor, a loss that cannot be called, and less than one forward a step."""
-    if not shapes_in(inputs) and (inputs is None or isinstance(inputs, _PLAIN)):  # other objects may hold some
+    if not shapes_in(inputs) and (
+        inputs is None or isinstance(inputs, _PLAIN)
+    ):  # other objects may hold some
         raise EstimateError(
             f"inputs is {_short(inputs)} and holds no tensor: give what the model is called with (a tensor, a tuple, a dict), "
             'or (shape, dtype name) in place of a tensor, such as ((8, 1024), "int64")'
@@ -86,4 +88,8 @@ def shapes_in(value: Any) -> list[Shape]:
 
 
 def _short(value: Any) -> str:
-    return f"{value!r:.40}" if value is None or isinstance(value, int | float | str) else f"a {type(value).__name__}"
+    return (
+        f"{value!r:.40}"
+        if value is None or isinstance(value, int | float | str)
+        else f"a {type(value).__name__}"
+    )

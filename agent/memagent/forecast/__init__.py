@@ -9,4 +9,15 @@ from memagent.forecast.hints import Hints, watched
 from memagent.forecast.replay_columns import feed
 from memagent.forecast.types import CAUSES, Cause, Forecast, Level
 
-__all__ = ["CAUSES", "Cause", "Forecast", "Forecaster", "GcProbe", "Hints", "Level", "feed", "later", "watched"]
+__all__ = [
+    "CAUSES",
+    "Cause",
+    "Forecast",
+    "Forecaster",
+    "GcProbe",
+    "Hints",
+    "Level",
+    "feed",
+    "later",
+    "watched",
+]

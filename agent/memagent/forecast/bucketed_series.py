@@ -20,7 +20,7 @@ REPEAT = 1.5
 """A rise of up to this many times the last tooth's length may be its repetition."""
 
 
-class Trail:
+class BucketedSeries:
     """`keep` is `min` or `max`. `add` returns whether a bucket was completed, so that there is something new to look at."""
 
     __slots__ = (
@@ -73,7 +73,11 @@ class Trail:
 
     def repeats_from(self) -> float:
         """Windows that begin after this step see a repetition only; infinity where none of them does."""
-        if not self.values or self._last_step > self._quiet_until or self.values[-1] > self._ceiling:
+        if (
+            not self.values
+            or self._last_step > self._quiet_until
+            or self.values[-1] > self._ceiling
+        ):
             return inf
         return self.fell_at - self._tooth_steps / 2
 

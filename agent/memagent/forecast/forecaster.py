@@ -18,8 +18,8 @@ from __future__ import annotations
 from math import inf
 
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
-from memagent.forecast.hysteresis import Steady
-from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Reach, reach
+from memagent.forecast.hysteresis import ForecastHysteresis
+from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection, reach
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, reading
 from memagent.forecast.trend import Trend
@@ -72,8 +72,14 @@ class Forecaster:
         gc_probe: GcProbe | None = None,
     ) -> None:
         if limit_bytes <= 0 or (host_limit_bytes is not None and host_limit_bytes <= 0):
-            raise ValueError(f"a limit must be more than zero bytes, not {limit_bytes} and {host_limit_bytes}")
-        self.limit_bytes, self.host_limit_bytes, self.total_steps = limit_bytes, host_limit_bytes, total_steps
+            raise ValueError(
+                f"a limit must be more than zero bytes, not {limit_bytes} and {host_limit_bytes}"
+            )
+        self.limit_bytes, self.host_limit_bytes, self.total_steps = (
+            limit_bytes,
+            host_limit_bytes,
+            total_steps,
+        )
         self._state_bytes, self._max_input = optimizer_state_bytes, max_input_size
         self._epoch_steps, self._predicted_peak = epoch_steps, predicted_peak_bytes
         self._eval_bytes: int | None = None
@@ -87,7 +93,7 @@ class Forecaster:
         self._clock = StepClock()
         self._signals = Signals(self.limit_bytes, self.host_limit_bytes)
         self._forecast = Forecast(step=0)
-        self._steady = Steady()
+        self._steady = ForecastHysteresis()
         self._garbage = GarbageCheck(self._gc_probe)
 
     def learn(
@@ -101,10 +107,14 @@ class Forecaster:
     ) -> None:
         """Take in what became known since; None leaves things as they are. `eval_bytes`: how far an evaluation or a checkpoint goes above
         what is held after a step, where that was tried before the first one came."""
-        self._state_bytes = optimizer_state_bytes if optimizer_state_bytes is not None else self._state_bytes
+        self._state_bytes = (
+            optimizer_state_bytes if optimizer_state_bytes is not None else self._state_bytes
+        )
         self._max_input = max_input_size if max_input_size is not None else self._max_input
         self._epoch_steps = epoch_steps if epoch_steps is not None else self._epoch_steps
-        self._predicted_peak = predicted_peak_bytes if predicted_peak_bytes is not None else self._predicted_peak
+        self._predicted_peak = (
+            predicted_peak_bytes if predicted_peak_bytes is not None else self._predicted_peak
+        )
         if eval_bytes not in (
             None,
             self._eval_told,
@@ -125,7 +135,8 @@ class Forecaster:
         peak_allocated_bytes: int | None = None,
         reserved_bytes: int | None = None,
         inactive_split_bytes: int | None = None,
-        alloc_retries: int | None = None,  # predict nothing alone (torchtitan 2389 survives six of them)
+        alloc_retries: int
+        | None = None,  # predict nothing alone (torchtitan 2389 survives six of them)
         device_used_bytes: int | None = None,
         host_used_bytes: int | None = None,
         input_size: float | None = None,
@@ -163,12 +174,19 @@ class Forecaster:
 
     def _known_death(self, step: int, optimizer_steps: int | None) -> Forecast | None:
         signals = self._signals
-        if self._state_bytes and optimizer_steps == 0 and signals.need + self._state_bytes > self.limit_bytes:
+        if (
+            self._state_bytes
+            and optimizer_steps == 0
+            and signals.need + self._state_bytes > self.limit_bytes
+        ):
             return self._answer(step, "critical", "optimizer_state", 0.97, steps_left=(1, 1, 1))
         if self._eval_does_not_fit(optimizer_steps):
             return self._answer(step, "warning", "eval", EVAL_COMES)
         largest = signals.excess.at_input(self._max_input)
-        if largest is None or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01:
+        if (
+            largest is None
+            or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01
+        ):
             return None
         chance = self._chance_of_tail(step)
         if chance == 0.0:
@@ -182,7 +200,10 @@ class Forecaster:
             return False
         signals = self._signals
         coming = (self._state_bytes or 0) if optimizer_steps == 0 else 0
-        return signals.floor + signals.split + signals.others + coming + self._eval_bytes > self.limit_bytes
+        return (
+            signals.floor + signals.split + signals.others + coming + self._eval_bytes
+            > self.limit_bytes
+        )
 
     def _by_tail(self, step: int) -> Forecast:
         """No trend: the chance of one batch that is too large. It never pages, for half of such runs survive."""
@@ -193,7 +214,11 @@ class Forecaster:
 
     def _chance_of_tail(self, step: int) -> float:
         """That one of the steps to come takes more than there is room for; as many as were seen where no plan is known."""
-        steps = self.total_steps - step if self.total_steps else max(HORIZON_STEPS, step - self._first_step)
+        steps = (
+            self.total_steps - step
+            if self.total_steps
+            else max(HORIZON_STEPS, step - self._first_step)
+        )
         return self._signals.chance_of_excess(self.limit_bytes, steps, self._max_input)
 
     def _answer(
@@ -204,11 +229,13 @@ class Forecaster:
         probability: float,
         *,
         steps_left: tuple[float, float, float] | None = None,
-        grown_by: Reach | None = None,
+        grown_by: Projection | None = None,
     ) -> Forecast:
         """`steps_left`: expected, at least, at most."""
         host = grown_by is not None and grown_by.cause == "host_memory"
-        left, low, high = (step + steps for steps in steps_left) if steps_left else (None, None, None)
+        left, low, high = (
+            (step + steps for steps in steps_left) if steps_left else (None, None, None)
+        )
         return Forecast(
             step=step,
             level=level,
@@ -238,9 +265,11 @@ class Forecaster:
         if level == "ok":
             return self._answer(step, "ok", None, min(probability, UNLIKELY), grown_by=nearest)
         bounds = (nearest.steps_left, nearest.steps_left_low, nearest.steps_left_high)
-        return self._answer(step, level, nearest.cause, probability, steps_left=bounds, grown_by=nearest)
+        return self._answer(
+            step, level, nearest.cause, probability, steps_left=bounds, grown_by=nearest
+        )
 
-    def _nearest(self, step: int) -> Reach | None:
+    def _nearest(self, step: int) -> Projection | None:
         """The memory that runs out first, device's or host's."""
         signals = self._signals
         if not signals.trends:
@@ -255,7 +284,11 @@ class Forecaster:
         host = signals.trends.get("host_memory")
         if host is not None and self.host_limit_bytes:
             found.append(
-                reach({"host_memory": host}, self.host_limit_bytes - signals.expected_host(step), self.host_limit_bytes)
+                reach(
+                    {"host_memory": host},
+                    self.host_limit_bytes - signals.expected_host(step),
+                    self.host_limit_bytes,
+                )
             )
         return min((one for one in found if one), key=lambda one: one.steps_left, default=None)
 
@@ -266,7 +299,7 @@ class Forecaster:
             return signals.need + kept <= self.limit_bytes
         return signals.excess.at_input(self._max_input) is not None
 
-    def _level(self, step: int, nearest: Reach) -> Level:
+    def _level(self, step: int, nearest: Projection) -> Level:
         """How bad that is."""
         paged = self._forecast.level in PAGES
         planned_left = max(0, self.total_steps - step) if self.total_steps else inf
@@ -281,37 +314,48 @@ class Forecaster:
             return "critical" if self._is_close(nearest) else "warning"
         return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
 
-    def _is_close(self, nearest: Reach) -> bool:
+    def _is_close(self, nearest: Projection) -> bool:
         kept = 1.2 if self._forecast.level == "critical" else 1.0
         seconds = self._clock.seconds(nearest.steps_left)
         if seconds is None:
             return nearest.steps_left <= CRITICAL_STEPS * kept
         return seconds <= CRITICAL_S * kept
 
-    def _ends_with_epoch(self, step: int, nearest: Reach) -> bool:
+    def _ends_with_epoch(self, step: int, nearest: Projection) -> bool:
         """Growth watched for less than an epoch may be freed at its end, if it gets there."""
         epoch = self._epoch_steps
-        if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.watched_steps > 1.2 * epoch:
+        if (
+            not epoch
+            or nearest.cause not in FREED_WITH_EPOCH
+            or nearest.watched_steps > 1.2 * epoch
+        ):
             return False
         return 0.8 * nearest.steps_left > epoch - step % epoch
 
-    def _may_be_meant(self, step: int, nearest: Reach) -> bool:
+    def _may_be_meant(self, step: int, nearest: Projection) -> bool:
         """Growth that needs more evidence: up to what the estimator expects, or in what may be the first epoch of a long plan."""
-        if self._predicted_peak and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak:
+        if (
+            self._predicted_peak
+            and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak
+        ):
             return True
         if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:
             return False  # an accumulator looks like a leak until its first epoch ends
         return step + nearest.steps_left < FIRST_EPOCH * self.total_steps
 
-    def _is_unexpected(self, nearest: Reach) -> bool:
+    def _is_unexpected(self, nearest: Projection) -> bool:
         """A leak that has outgrown the estimator's prediction: nothing that the training needs explains it. A run that was above it all
         along says that the prediction is wrong, and one by jumps or dying out may be of compiled graphs, which nobody predicts."""
         if not self._predicted_peak or nearest.cause != "leak" or nearest.page_ahead < PAGE_AHEAD:
             return False
         observed = self._signals.floor + self._signals.excess.recent
-        return observed - nearest.slope * nearest.watched_steps < self._predicted_peak < observed / OUTGROWN
+        return (
+            observed - nearest.slope * nearest.watched_steps
+            < self._predicted_peak
+            < observed / OUTGROWN
+        )
 
-    def _unless_garbage(self, step: int, nearest: Reach, level: Level) -> Level:
+    def _unless_garbage(self, step: int, nearest: Projection, level: Level) -> Level:
         """A leak's page waits for a collection of garbage, and goes where one shows that there is no leak (`garbage`)."""
         verdict = self._garbage.judge(
             step, floor=self._signals.floor, grown=nearest.slope * nearest.watched_steps, watched=nearest.watched_steps,

@@ -50,7 +50,14 @@ class GarbageCheck:
         self._ask_at = self._wait_until = float("-inf")
 
     def judge(
-        self, step: int, *, floor: float, grown: float, watched: float, left: float, step_s: float | None
+        self,
+        step: int,
+        *,
+        floor: float,
+        grown: float,
+        watched: float,
+        left: float,
+        step_s: float | None,
     ) -> Verdict:
         """What a leak that grew by `grown` bytes to `floor` in `watched` steps, and has `left` to go, is known to be."""
         if self._probe is None:
@@ -58,7 +65,11 @@ class GarbageCheck:
         if step >= self._ask_at:
             self._ask_at = step + max(ASK_EVERY, watched / 4)
             answer = self._probe()
-            self._verdict = "leak" if answer is None or floor - answer < GARBAGE * grown else "garbage"
+            self._verdict = (
+                "leak" if answer is None or floor - answer < GARBAGE * grown else "garbage"
+            )
             patience = max(3.0, PATIENCE_S / step_s) if step_s else PATIENCE_STEPS
-            self._wait_until = step if answer is not None else step + min(patience, MOST_OF_WHAT_IS_LEFT * left)
+            self._wait_until = (
+                step if answer is not None else step + min(patience, MOST_OF_WHAT_IS_LEFT * left)
+            )
         return "asked" if step < self._wait_until else self._verdict

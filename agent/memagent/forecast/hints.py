@@ -37,22 +37,36 @@ class Hints:
 
     def told(self, data: Mapping[str, Any]) -> Hints:
         """These and those of an event's `data`. What is malformed or unknown there is passed over: it may be of a newer agent."""
-        known: dict[str, Any] = {name: int(data[name]) for name in _NUMBERS if _is_size(data.get(name))}
-        known |= {name: {**getattr(self, name), **_sizes(data[name])} for name in _SIZES if name in data}
+        known: dict[str, Any] = {
+            name: int(data[name]) for name in _NUMBERS if _is_size(data.get(name))
+        }
+        known |= {
+            name: {**getattr(self, name), **_sizes(data[name])} for name in _SIZES if name in data
+        }
         return replace(self, **known)
 
     def to_data(self) -> dict[str, Any]:
         """What is known, as an event's `data`."""
         found = {name: getattr(self, name) for name in (*_NUMBERS, *_SIZES)}
-        return {name: dict(value) if name in _SIZES else value for name, value in found.items() if value}
+        return {
+            name: dict(value) if name in _SIZES else value for name, value in found.items() if value
+        }
 
     def forecaster(
-        self, device: str, limit_bytes: int, *, beside: bool = False, gc_probe: GcProbe | None = None
+        self,
+        device: str,
+        limit_bytes: int,
+        *,
+        beside: bool = False,
+        gc_probe: GcProbe | None = None,
     ) -> Forecaster:
         """For samples of `device`; `beside`: it is the host of a rank that trains on GPUs. Raises ValueError as Forecaster does."""
         if beside:
             return Forecaster(
-                limit_bytes, host_limit_bytes=limit_bytes, total_steps=self.total_steps, epoch_steps=self.epoch_steps
+                limit_bytes,
+                host_limit_bytes=limit_bytes,
+                total_steps=self.total_steps,
+                epoch_steps=self.epoch_steps,
             )
         made = Forecaster(limit_bytes, total_steps=self.total_steps, gc_probe=gc_probe)
         self.teach(made, device)
@@ -75,7 +89,10 @@ def watched(columns: Mapping[str, Sequence[Any]], *, beside: bool) -> Mapping[st
     if not beside or "allocated_bytes" not in columns:
         return columns
     kept = {name: columns[name] for name in ("step", "time_s", "phase") if name in columns}
-    return {**kept, "host_rss_bytes": columns["allocated_bytes"]}  # on a host: what counts against its limit
+    return {
+        **kept,
+        "host_rss_bytes": columns["allocated_bytes"],
+    }  # on a host: what counts against its limit
 
 
 def _sizes(value: Any) -> dict[str, int]:

@@ -18,7 +18,7 @@ LEAST_STEPS = 2.0
 """Differences of fewer steps are no news."""
 
 
-class Steady:
+class ForecastHysteresis:
     """`settle` each fresh answer into the one to be told."""
 
     __slots__ = ("_differing", "told")
@@ -59,7 +59,10 @@ def _is_news(told: Forecast, fresh: Forecast) -> bool:
         return True
     left = told.eta_step - fresh.step
     wide = ((told.eta_high or 0.0) - (told.eta_low or 0.0)) / 4
-    return abs(fresh.eta_step - told.eta_step) > max(MATERIAL * left, wide, LEAST_STEPS) or left < LEAST_STEPS
+    return (
+        abs(fresh.eta_step - told.eta_step) > max(MATERIAL * left, wide, LEAST_STEPS)
+        or left < LEAST_STEPS
+    )
 
 
 def _later(told: Forecast, fresh: Forecast, step_s: float | None) -> Forecast:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
-from memagent.forecast.bucketed_series import Trail
-from memagent.forecast.regression import Lines
+from memagent.forecast.bucketed_series import BucketedSeries
+from memagent.forecast.regression import RunningLeastSquares
 
 SAME = 1.2
 """Standard deviation that the largest input may leave, as a multiple of what the steps leave."""
@@ -27,13 +27,13 @@ FEWEST = 8
 STAYS = 2
 
 
-class Kept:
+class InputHighWaterModel:
     """`see` each step's input, `add` whenever the floor's trail takes a value; then `explains` tells what its growth is of."""
 
     __slots__ = ("_line", "_trail", "largest")
 
     def __init__(self) -> None:
-        self._trail = Trail(max)
+        self._trail = BucketedSeries(max)
         self._line: tuple[float, float] | None = None
         """Power and slope of what explained the floor when last asked."""
         self.largest = 0.0
@@ -48,13 +48,17 @@ class Kept:
         self._trail.clear()
         self._line = None
 
-    def explains(self, floor: Trail, since_step: float) -> bool:
+    def explains(self, floor: BucketedSeries, since_step: float) -> bool:
         """Rule 2; false where inputs were not known for as long as the floor was watched."""
         self._line = None
         if self._trail.steps != floor.steps:
             return False
         start, end = bisect_left(floor.steps, since_step), self.stayed_since or len(floor.steps)
-        steps, sizes, floors = floor.steps[start:end], self._trail.values[start:end], floor.values[start:end]
+        steps, sizes, floors = (
+            floor.steps[start:end],
+            self._trail.values[start:end],
+            floor.values[start:end],
+        )
         if len(sizes) < FEWEST or sizes[-1] <= sizes[0]:
             return False
         _, left_by_steps = _fit(steps, floors)
@@ -84,4 +88,4 @@ class Kept:
 
 def _fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """Slope and what is left."""
-    return Lines(x, y).fit(0, len(x))
+    return RunningLeastSquares(x, y).fit(0, len(x))

@@ -40,7 +40,7 @@ ALLOWANCE = 1.15
 
 
 @dataclass(frozen=True)
-class Reach:
+class Projection:
     """Steps from now until the limit is reached; `steps_left_low` is the earliest. All finite."""
 
     cause: Cause
@@ -81,7 +81,7 @@ class Reach:
         return goes_on * 0.5 * erfc(log(self.steps_left / steps) / SPREAD / sqrt(2))
 
 
-def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> Reach | None:
+def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> Projection | None:
     """The reach of trends that share a memory with `headroom` bytes left, or None where they never use it up."""
     if not trends:
         return None
@@ -100,7 +100,7 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
     low = steps_until(headroom - jump / 2, (slope + error) * ALLOWANCE, rate)
     high = steps_until(headroom + jump, max(0.3 * slope, (slope - error) / ALLOWANCE), rate)
     expected = sqrt(left * min(slow, 4 * left)) if may_die_out else left
-    return Reach(
+    return Projection(
         cause=cause,
         steps_left=expected,
         steps_left_low=min(left, low),
@@ -118,4 +118,6 @@ def reach(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> R
 def _slow(trends: list[Trend], headroom: float) -> float:
     """Steps left where every trend dies out as fast as its readings allow."""
     slope = sum(trend.slow_slope for trend in trends)
-    return LATER * steps_until(headroom, slope, sum(trend.slow_slope * trend.slow_rate for trend in trends) / slope)
+    return LATER * steps_until(
+        headroom, slope, sum(trend.slow_slope * trend.slow_rate for trend in trends) / slope
+    )

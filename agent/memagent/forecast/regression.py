@@ -8,7 +8,7 @@ from math import sqrt
 from operator import mul
 
 
-class Lines:
+class RunningLeastSquares:
     """Straight lines through parts of one series. Sums are taken from the first point, so that large offsets cost no digits."""
 
     __slots__ = ("_first", "_x", "_xx", "_xy", "_y", "_yy", "steps")
@@ -19,7 +19,9 @@ class Lines:
         x = [step - steps[0] for step in steps]
         y = [value - values[0] for value in values]
         self._x, self._y = _running(x), _running(y)
-        self._xx, self._xy, self._yy = (_running(map(mul, a, b)) for a, b in ((x, x), (x, y), (y, y)))
+        self._xx, self._xy, self._yy = (
+            _running(map(mul, a, b)) for a, b in ((x, x), (x, y), (y, y))
+        )
 
     def fit(self, start: int, end: int) -> tuple[float, float]:
         """Slope and residual standard deviation of the points from `start` to before `end`."""

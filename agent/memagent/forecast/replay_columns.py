@@ -37,7 +37,9 @@ class _Watched:
     """The columns that `feed` looks at, for whoever would not decode the others."""
 
     def __contains__(self, name: object) -> bool:
-        return name in _ROW or (isinstance(name, str) and name.startswith(_PREFIX) and name.endswith(_SUFFIX))
+        return name in _ROW or (
+            isinstance(name, str) and name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        )
 
 
 _ROW = frozenset(("step", "phase", "optimizer_steps", *READINGS))
@@ -65,15 +67,24 @@ def _phases(columns: Mapping[str, Sequence[Any]]) -> list[str] | None:
     if not others:
         return None
     own = [
-        columns[name] for name in columns if name not in _OTHERS and name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        columns[name]
+        for name in columns
+        if name not in _OTHERS and name.startswith(_PREFIX) and name.endswith(_SUFFIX)
     ]
     return [_phase(columns, others, own, row) for row in range(len(columns["step"]))]
 
 
-def _phase(columns: Mapping[str, Sequence[Any]], others: Sequence[str], own: Sequence[Sequence[Any]], row: int) -> str:
+def _phase(
+    columns: Mapping[str, Sequence[Any]],
+    others: Sequence[str],
+    own: Sequence[Sequence[Any]],
+    row: int,
+) -> str:
     name = max(others, key=lambda other: columns[other][row] or 0)
     peak = columns[name][row] or 0
     highest = max((column[row] or 0 for column in own), default=0)
-    if not highest and "peak_allocated_bytes" in columns:  # recorded with phases=False: only the whole step's is known
+    if (
+        not highest and "peak_allocated_bytes" in columns
+    ):  # recorded with phases=False: only the whole step's is known
         highest = (columns["peak_allocated_bytes"][row] or 0) - 1
     return _OTHERS[name] if peak > highest else "train"

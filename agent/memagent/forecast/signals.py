@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.bucketed_series import Trail
-from memagent.forecast.input_high_water import Kept
+from memagent.forecast.bucketed_series import BucketedSeries
+from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.running_statistics import Excess
 from memagent.forecast.tail import Tail
 from memagent.forecast.trend import Trend, find_trend
@@ -40,15 +40,18 @@ class Signals:
 
     def __init__(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
         self._trifle: dict[Cause, float] = dict.fromkeys(
-            ("leak", "fragmentation", "other_processes", "input"), max(TRIFLE * limit_bytes, GRAIN_BYTES)
+            ("leak", "fragmentation", "other_processes", "input"),
+            max(TRIFLE * limit_bytes, GRAIN_BYTES),
         )
         if host_limit_bytes:
             self._trifle["host_memory"] = max(TRIFLE * host_limit_bytes, GRAIN_BYTES)
-        self._trails: dict[Cause, Trail] = {cause: Trail(max if cause == "input" else min) for cause in self._trifle}
+        self._trails: dict[Cause, BucketedSeries] = {
+            cause: BucketedSeries(max if cause == "input" else min) for cause in self._trifle
+        }
         self.trends: dict[Cause, Trend] = {}
         self.excess = Excess()
         self._tail = Tail()
-        self._kept = Kept()
+        self._kept = InputHighWaterModel()
         self.used: float | None = None
         """Most that was used within the newest step."""
         self.floor = self.split = self.others = self.host = 0.0
@@ -112,7 +115,9 @@ class Signals:
         if self._new_buckets >= LOOK_EVERY:
             self._look()
 
-    def chance_of_excess(self, limit_bytes: int, steps: float, largest_input: float | None) -> float:
+    def chance_of_excess(
+        self, limit_bytes: int, steps: float, largest_input: float | None
+    ) -> float:
         """Probability that one of the next `steps` peaks further above its floor than there is room."""
         room = limit_bytes - (self.floor + self.split + self.others)
         largest = self.excess.at_input(largest_input)
@@ -138,7 +143,9 @@ class Signals:
         if trail.add(step, value, self._trifle[cause]) and cause in ("leak", "host_memory"):
             self._new_buckets += 1
         if trail.fell_at == step:
-            self.trends.pop(cause, None)  # its growth is gone, and with it what was concluded from it
+            self.trends.pop(
+                cause, None
+            )  # its growth is gone, and with it what was concluded from it
 
     def _look(self) -> None:
         """Fit the trends anew."""
@@ -150,13 +157,21 @@ class Signals:
     def _trend(self, cause: Cause, start: int = 0) -> Trend | None:
         """Of one series from the bucket `start` on."""
         trail = self._trails[cause]
-        steps, values, tops = (each[start:] if start else each for each in (trail.steps, trail.values, trail.tops))
-        return find_trend(steps, values, self._trifle[cause], tops=tops, repeats_from=trail.repeats_from())
+        steps, values, tops = (
+            each[start:] if start else each for each in (trail.steps, trail.values, trail.tops)
+        )
+        return find_trend(
+            steps, values, self._trifle[cause], tops=tops, repeats_from=trail.repeats_from()
+        )
 
     def _tell_kept_from_leaked(self) -> None:
         """Growth of the floor that the largest input explains is no leak. Of it and the step peaks' own growth the steeper counts."""
         grown = self.trends.get("leak")
-        if grown is None or not self._kept.largest or not self._kept.explains(self._trails["leak"], grown.since_step):
+        if (
+            grown is None
+            or not self._kept.largest
+            or not self._kept.explains(self._trails["leak"], grown.since_step)
+        ):
             return
         del self.trends["leak"]
         stayed_since = self._kept.stayed_since

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from memagent.forecast.bucketed_series import Trail
+from memagent.forecast.bucketed_series import BucketedSeries
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
-from memagent.forecast.hysteresis import Steady
-from memagent.forecast.input_high_water import Kept
+from memagent.forecast.hysteresis import ForecastHysteresis
+from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.running_statistics import Excess, StepClock
 from memagent.forecast.signals import Signals
 from memagent.forecast.tail import Tail
@@ -27,7 +27,19 @@ from memagent.forecast.types import Forecast
 
 _CLASSES = {
     each.__name__: each
-    for each in (Excess, Forecast, Forecaster, GarbageCheck, Kept, Signals, Steady, StepClock, Tail, Trail, Trend)
+    for each in (
+        Excess,
+        Forecast,
+        Forecaster,
+        GarbageCheck,
+        InputHighWaterModel,
+        Signals,
+        ForecastHysteresis,
+        StepClock,
+        Tail,
+        BucketedSeries,
+        Trend,
+    )
 }
 _FUNCTIONS = {"min": min, "max": max, "later": later}
 

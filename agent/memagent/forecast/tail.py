@@ -55,7 +55,9 @@ class Tail:
         spread = sqrt(self._squares / (self._seen - 1))
         if spread < LEAST_SPREAD:
             return 0.0
-        undecided = log(self._largest) - self._mean < STANDS_OUT * sqrt(2 * log(self._seen)) * spread
+        undecided = (
+            log(self._largest) - self._mean < STANDS_OUT * sqrt(2 * log(self._seen)) * spread
+        )
         if undecided and self._seen >= ENOUGH:
             return 0.0
         any_of_them = self._any_of(steps, room, spread)

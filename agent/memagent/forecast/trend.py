@@ -14,7 +14,7 @@
    A late onset looks like one: where two lines, the older of them flat, fit far better than one, the window begins with the newer.
 6. The same once more with q lower by its error (`slow`): what a careful reader must still allow for.
 7. A restless series, which before the window has twice fallen by half as much as it rose in it, is not growing but wandering.
-8. A saw tooth that has fallen: windows within its repetition (`Trail.repeats_from`) are passed over; those that reach back into the
+8. A saw tooth that has fallen: windows within its repetition (`BucketedSeries.repeats_from`) are passed over; those that reach back into the
    tooth before see whether the low points rise too.
 9. The longest window that passes is taken: most evidence.
 10. The level from which it goes on is not the newest reading but the newer half's line, with what usually stands out above it: noise and
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p, sqrt
 
-from memagent.forecast.regression import Lines
-from memagent.forecast.step_growth import Jumps
+from memagent.forecast.regression import RunningLeastSquares
+from memagent.forecast.step_growth import StepGrowth
 
 SHORTEST = 16
 """Buckets that a window must hold."""
@@ -87,7 +87,9 @@ def steps_until(headroom: float, slope: float, rate: float) -> float:
 
 def growth_in(steps: float, slope: float, rate: float) -> float:
     """How much a series grows in so many steps: the inverse of `steps_until`."""
-    return slope * steps if abs(rate * steps) < 1e-9 else slope * expm1(min(rate * steps, 50.0)) / rate
+    return (
+        slope * steps if abs(rate * steps) < 1e-9 else slope * expm1(min(rate * steps, 50.0)) / rate
+    )
 
 
 def find_trend(
@@ -105,7 +107,7 @@ def find_trend(
     size = float(len(steps))
     if size < SHORTEST or values[-1] - min(values) < trifle:
         return None
-    lines: Lines | None = None
+    lines: RunningLeastSquares | None = None
     rate = 0.0
     while size >= SHORTEST:
         start = len(steps) - int(size)
@@ -114,10 +116,13 @@ def find_trend(
         size *= SHRINK
         if not _rises_everywhere(values, start, trifle):
             continue
-        lines = lines or Lines(steps, values)
+        lines = lines or RunningLeastSquares(steps, values)
         window = _Window(lines, values, start)
         if window.rises_above_scatter(trifle):
-            if window.newer >= GOES_ON * window.older and _falls(values[: start + 1], window.rise / 2) < RESTLESS_FALLS:
+            if (
+                window.newer >= GOES_ON * window.older
+                and _falls(values[: start + 1], window.rise / 2) < RESTLESS_FALLS
+            ):
                 return window.trend(rate, tops or values)
             if window.newer > 0:
                 rate = min(0.0, window.rate(window.newer / window.older))
@@ -127,12 +132,23 @@ def find_trend(
 class _Window:
     """The end of a series from `start`."""
 
-    __slots__ = ("_lines", "_start", "_values", "jumps", "newer", "older", "rise", "scatter", "slope", "watched")
+    __slots__ = (
+        "_lines",
+        "_start",
+        "_values",
+        "jumps",
+        "newer",
+        "older",
+        "rise",
+        "scatter",
+        "slope",
+        "watched",
+    )
 
-    def __init__(self, lines: Lines, values: Sequence[float], start: int) -> None:
+    def __init__(self, lines: RunningLeastSquares, values: Sequence[float], start: int) -> None:
         self._lines, self._start, self._values = lines, start, values
         self.watched = lines.steps[-1] - lines.steps[start]
-        self.jumps = Jumps()
+        self.jumps = StepGrowth()
         self.slope = self.scatter = self.older = self.newer = self.rise = 0.0
 
     def rises_above_scatter(self, trifle: float) -> bool:
@@ -155,7 +171,7 @@ class _Window:
 
     def trend(self, longer_rate: float, tops: Sequence[float]) -> Trend:
         """Rules 5 and 6; `longer_rate` is what the next longer window said."""
-        self.jumps = Jumps.of(self._values[self._start :], self.rise)
+        self.jumps = StepGrowth.of(self._values[self._start :], self.rise)
         onset = self._onset() if self.jumps.error < FEW_JUMPS else None
         if onset is not None:
             return onset.trend(0.0, tops)
@@ -171,7 +187,8 @@ class _Window:
         rate = self.rate(q) * (DAMPED if q > 1 else 1.0)
         return Trend(
             slope=self._slope_now(q),
-            error=2 * self.scatter * sqrt(12 / len(values)) / self.watched + 0.5 * error * self.slope,
+            error=2 * self.scatter * sqrt(12 / len(values)) / self.watched
+            + 0.5 * error * self.slope,
             rate=rate,
             slow_slope=self._slope_now(slow),
             slow_rate=self.rate(slow),
@@ -186,7 +203,11 @@ class _Window:
 
     def _level(self, tops: Sequence[float], q: float) -> float:
         """What the newest steps reach: the newer half's line, and above it what falls back again, or else half a jump."""
-        steps, start, end = self._lines.steps, (self._start + len(self._values)) // 2, len(self._values)
+        steps, start, end = (
+            self._lines.steps,
+            (self._start + len(self._values)) // 2,
+            len(self._values),
+        )
         middle = sum(steps[start:end]) / (end - start)
         mean = self._values[0] + self._lines.mean(start, end)
         slope = self.slope * 2 * q / (1 + q)
@@ -217,11 +238,17 @@ class _Window:
         if found is None:
             return None
         window = _Window(self._lines, self._values, found)
-        return window if window.rises_above_scatter(0.0) and window.newer >= GOES_ON * window.older else None
+        return (
+            window
+            if window.rises_above_scatter(0.0) and window.newer >= GOES_ON * window.older
+            else None
+        )
 
     def _slope_now(self, q: float) -> float:
         newer = self.slope * 2 * q / (1 + q)  # halves with the ratio q and the mean `slope`
-        return newer * (sqrt(q) if q < 1 else q ** (DAMPED / 2))  # ... whose middle is a quarter of the window ago
+        return newer * (
+            sqrt(q) if q < 1 else q ** (DAMPED / 2)
+        )  # ... whose middle is a quarter of the window ago
 
     def _error_of_ratio(self) -> float:
         """Standard error of the ratio of two halves' slopes, by how the growth from block to block scatters around its own line."""
@@ -232,8 +259,14 @@ class _Window:
         mean = sum(growth) / len(growth)
         if mean <= 0:
             return 1.0
-        _, scatter = Lines(range(len(growth)), growth).fit(0, len(growth))
-        return min(1.0, max(self.jumps.error, scatter * sqrt(len(growth) / (len(growth) - 2)) / mean * sqrt(2 / 3.5)))
+        _, scatter = RunningLeastSquares(range(len(growth)), growth).fit(0, len(growth))
+        return min(
+            1.0,
+            max(
+                self.jumps.error,
+                scatter * sqrt(len(growth) / (len(growth) - 2)) / mean * sqrt(2 / 3.5),
+            ),
+        )
 
 
 def _rises_everywhere(values: Sequence[float], start: int, trifle: float) -> bool:
@@ -244,7 +277,8 @@ def _rises_everywhere(values: Sequence[float], start: int, trifle: float) -> boo
     end = len(values)
     quarter = (end - start) // 4
     lows = [
-        min(values[begin : begin + quarter]) for begin in (start, start + quarter, start + 2 * quarter, end - quarter)
+        min(values[begin : begin + quarter])
+        for begin in (start, start + quarter, start + 2 * quarter, end - quarter)
     ]
     falls = [before - after for before, after in pairwise(lows)]
     return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise

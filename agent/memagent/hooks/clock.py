@@ -59,7 +59,13 @@ class AdaptiveClock:
             self._ticked = True
             return 1
         waited = self._since.get(optimizer, 0) + 1
-        patience = 1 if current is None else max(_LEAST_PATIENCE, 2 * self._most + 1) if self._ticked else 2
+        patience = (
+            1
+            if current is None
+            else max(_LEAST_PATIENCE, 2 * self._most + 1)
+            if self._ticked
+            else 2
+        )
         if waited < patience:
             self._since[optimizer] = waited
             return 0
@@ -71,4 +77,6 @@ class AdaptiveClock:
 def shares_parameters(one: Any, other: Any) -> bool:
     """Whether two optimizers have a parameter in common."""
     mine = {id(parameter) for group in one.param_groups for parameter in group["params"]}
-    return any(id(parameter) in mine for group in other.param_groups for parameter in group["params"])
+    return any(
+        id(parameter) in mine for group in other.param_groups for parameter in group["params"]
+    )

@@ -74,7 +74,9 @@ def watch_exit(
     that ended another thread, each with the identity of the thread.
     """
 
-    def told_main(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    def told_main(
+        _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+    ) -> None:
         with suppress(
             KeyboardInterrupt
         ):  # a second Ctrl-C: whoever presses it wants the end, and the traceback that follows

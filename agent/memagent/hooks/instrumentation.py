@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import EMPTY, by_device, distinct, state_mark
-from memagent.diagnostics.error_guard import Guard, tell
+from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import input_size, watch_compiled, watch_forward
-from memagent.hooks.step import Remove, StepWatch
+from memagent.hooks.step import Remove, StepHooks
 from memagent.leaks.largest_tensors import Holder, largest
 from memagent.probe.host import HostProbe
 from memagent.sampling.sampler import Sampler
@@ -33,7 +33,7 @@ _LATE_LOOKS = (96, 1_008, 10_000)
 like: tensors replaced one for one (offloaded, another dtype) leave no mark."""
 
 
-class ModelWatch:
+class ModelInstrumentation:
     """Drives `sampler` from the hooks of models and optimizers; `after_step` is called on the training thread, and so is
     `before_first_step`: the gradients are there, the optimizer's state is not.
 
@@ -46,7 +46,7 @@ class ModelWatch:
     def __init__(
         self,
         sampler: Sampler,
-        guard: Guard,
+        guard: ErrorGuard,
         *,
         phases: bool,
         after_step: Callable[[], None],
@@ -68,8 +68,11 @@ class ModelWatch:
         self._forwards = 0
         self._phase_before_forward = sampler.phase
         self._forward_removes: list[Remove] = []
-        self._steps = StepWatch(
-            AdaptiveClock() if adaptive else FirstClock(), guard, before=self._before_step, after=self._after_step
+        self._steps = StepHooks(
+            AdaptiveClock() if adaptive else FirstClock(),
+            guard,
+            before=self._before_step,
+            after=self._after_step,
         )
 
     @property
@@ -78,7 +81,11 @@ class ModelWatch:
 
     @property
     def _optimizers(self) -> list[Any]:
-        return [optimizer for reference in self._optimizer_refs if (optimizer := reference()) is not None]
+        return [
+            optimizer
+            for reference in self._optimizer_refs
+            if (optimizer := reference()) is not None
+        ]
 
     def begin(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Watch these. From here on hooks may fire, on any thread."""
@@ -91,7 +98,9 @@ class ModelWatch:
         models = [model for model in distinct(models) if id(model) not in known]
         optimizers = [optimizer for optimizer in distinct(optimizers) if id(optimizer) not in known]
         self._model_refs = [weakref.ref(model) for model in (*self._models, *models)]
-        self._optimizer_refs = [weakref.ref(optimizer) for optimizer in (*self._optimizers, *optimizers)]
+        self._optimizer_refs = [
+            weakref.ref(optimizer) for optimizer in (*self._optimizers, *optimizers)
+        ]
         for optimizer in optimizers:
             self._stepped.discard(id(optimizer))
             self._steps.add(optimizer)
@@ -131,9 +140,13 @@ class ModelWatch:
 
     def largest_tensors(self, error: BaseException | None = None) -> list[Holder]:
         """The largest live tensors, by the names that models, optimizers and the script have for them; also where an `error` ended it."""
-        return largest(self._models, self._optimizers, with_gradients=not self._is_shared, error=error)
+        return largest(
+            self._models, self._optimizers, with_gradients=not self._is_shared, error=error
+        )
 
-    def _before_forward(self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _before_forward(
+        self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         self._steps.catch_up()
         if not training:
             if self._sampler.phase != "eval":  # else inside another, or after one that raised
@@ -193,10 +206,19 @@ class ModelWatch:
     def _measure(self) -> None:
         optimizers = self._optimizers
         is_calm = not self._is_shared and self._thread in (None, threading.get_ident())
-        waiting = [item for item in optimizers if id(item) not in self._stepped] if len(optimizers) > 1 else []
+        waiting = (
+            [item for item in optimizers if id(item) not in self._stepped]
+            if len(optimizers) > 1
+            else []
+        )
         found = by_device(self._models, optimizers, busy=waiting if is_calm else None)
-        read = [_torch_device(track.probe.device.kind, track.probe.device.index) for track in self._sampler.tracks]
-        self._sampler.set_components([found.get(device, EMPTY) for device in read], with_gradients=is_calm)
+        read = [
+            _torch_device(track.probe.device.kind, track.probe.device.index)
+            for track in self._sampler.tracks
+        ]
+        self._sampler.set_components(
+            [found.get(device, EMPTY) for device in read], with_gradients=is_calm
+        )
         self._tell_unread(found.keys() - {*read, "cpu", "meta"})
 
     def _tell_unread(self, devices: set[str]) -> None:
@@ -204,7 +226,9 @@ class ModelWatch:
         if devices - self._unread:
             self._unread |= devices
             names = ", ".join(sorted(devices))
-            tell(f"tensors lie on {names}, which is not read: call memagent.attach() after the model has moved there")
+            tell(
+                f"tensors lie on {names}, which is not read: call memagent.attach() after the model has moved there"
+            )
 
     def _note_context(self) -> None:
         """On a host, what was there before training began and is neither parameters nor buffers: interpreter, libraries, data."""

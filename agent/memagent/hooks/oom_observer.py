@@ -66,4 +66,8 @@ def failure_in(error: BaseException) -> AllocationFailure:
 def _observe(device: int, asked: int, total: int, free: int) -> None:
     for listener in list(_listeners):
         with contextlib.suppress(Exception):
-            listener(AllocationFailure(asked_bytes=asked, device=device, total_bytes=total, free_bytes=free))
+            listener(
+                AllocationFailure(
+                    asked_bytes=asked, device=device, total_bytes=total, free_bytes=free
+                )
+            )

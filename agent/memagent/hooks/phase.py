@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, backward_test, compiling_test
 
@@ -28,7 +28,9 @@ BeforeForward = Callable[[bool, tuple[Any, ...], dict[str, Any]], None]
 AfterForward = Callable[[bool], None]
 
 
-def watch_forward(models: Sequence[Any], guard: Guard, *, before: BeforeForward, after: AfterForward) -> list[Remove]:
+def watch_forward(
+    models: Sequence[Any], guard: ErrorGuard, *, before: BeforeForward, after: AfterForward
+) -> list[Remove]:
     """Call `before(training, args, kwargs)` and `after(training)` around each forward of the models themselves, not of their children."""
     removes: list[Remove] = []
     for model in models:
@@ -36,13 +38,19 @@ def watch_forward(models: Sequence[Any], guard: Guard, *, before: BeforeForward,
         if getattr(model, "_compiled_call_impl", None) is not None:
             removes.append(_around_call(model, before_hook, after_hook))
         else:
-            with contextlib.suppress(RuntimeError):  # torch.jit.script refuses hooks: its forward is not seen
-                removes.append(model.register_forward_pre_hook(before_hook, with_kwargs=True).remove)
+            with contextlib.suppress(
+                RuntimeError
+            ):  # torch.jit.script refuses hooks: its forward is not seen
+                removes.append(
+                    model.register_forward_pre_hook(before_hook, with_kwargs=True).remove
+                )
                 removes.append(model.register_forward_hook(after_hook).remove)
     return removes
 
 
-def watch_compiled(models: Sequence[Any], guard: Guard, *, before: BeforeForward, after: AfterForward) -> list[Remove]:
+def watch_compiled(
+    models: Sequence[Any], guard: ErrorGuard, *, before: BeforeForward, after: AfterForward
+) -> list[Remove]:
     """The same for models whose forward is compiled: from outside, around `torch.compile(model)` or the call that `model.compile()` made.
 
     Walks the live objects once to find the wrappers of `models`.
@@ -50,10 +58,18 @@ def watch_compiled(models: Sequence[Any], guard: Guard, *, before: BeforeForward
     removes: list[Remove] = []
     for model in models:
         if getattr(model, "_compiled_call_impl", None) is not None:
-            removes.append(_around_call(model, BeforeForwardHook(before, guard), AfterForwardHook(after, guard)))
+            removes.append(
+                _around_call(
+                    model, BeforeForwardHook(before, guard), AfterForwardHook(after, guard)
+                )
+            )
     wrapped = {id(model) for model in models}
     wrappers = [item for item in gc.get_objects() if type(item).__name__ == "OptimizedModule"]
-    found = [wrapper for wrapper in wrappers if id(wrapper.__dict__.get("_modules", {}).get("_orig_mod")) in wrapped]
+    found = [
+        wrapper
+        for wrapper in wrappers
+        if id(wrapper.__dict__.get("_modules", {}).get("_orig_mod")) in wrapped
+    ]
     return removes + watch_forward(found, guard, before=before, after=after)
 
 
@@ -76,7 +92,7 @@ def _around_call(model: Any, before: BeforeForwardHook, after: AfterForwardHook)
 
 
 class BeforeForwardHook(Hook):
-    def __init__(self, call: BeforeForward, guard: Guard) -> None:
+    def __init__(self, call: BeforeForward, guard: ErrorGuard) -> None:
         self._call, self._guard = call, guard
         self._is_compiling, self._in_backward = compiling_test(), backward_test()
 
@@ -91,7 +107,7 @@ class BeforeForwardHook(Hook):
 
 
 class AfterForwardHook(Hook):
-    def __init__(self, call: AfterForward, guard: Guard) -> None:
+    def __init__(self, call: AfterForward, guard: ErrorGuard) -> None:
         self._call, self._guard = call, guard
         self._is_compiling, self._in_backward = compiling_test(), backward_test()
 
@@ -107,7 +123,9 @@ class AfterForwardHook(Hook):
 
 def _records_gradients(arguments: Sequence[Any]) -> bool:
     """Whether a backward follows. Reentrant checkpointing runs the forward without gradients too, but hands it inputs that have them."""
-    return sys.modules["torch"].is_grad_enabled() or any(getattr(value, "requires_grad", False) for value in arguments)
+    return sys.modules["torch"].is_grad_enabled() or any(
+        getattr(value, "requires_grad", False) for value in arguments
+    )
 
 
 def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[Shape, ...]:
@@ -117,7 +135,9 @@ def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[Shape, ...]
         for item in _items(value):
             shape = getattr(item, "shape", None)
             if shape is not None and hasattr(item, "dtype"):
-                found.append((tuple(int(size) for size in shape), str(item.dtype).removeprefix("torch.")))
+                found.append(
+                    (tuple(int(size) for size in shape), str(item.dtype).removeprefix("torch."))
+                )
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import SettingError
 from memagent.hooks import Hook
 from memagent.hooks.clock import Clock
@@ -26,7 +26,7 @@ class BeforeStep(Hook):
     In a graph of torch.compile it is nothing at all, so that the graph stays whole: see `hidden`.
     """
 
-    def __init__(self, call: Callable[[Any], None], guard: Guard, after: AfterStep) -> None:
+    def __init__(self, call: Callable[[Any], None], guard: ErrorGuard, after: AfterStep) -> None:
         self._call, self._guard, self._after = call, guard, after
         self._is_compiling, self._in_backward = compiling_test(), backward_test()
 
@@ -70,7 +70,7 @@ class AfterStep(Hook):
     torch calls hooks around each `step` in the optimizer's class and its bases: where one calls `super().step()`, the inner one's end is
     the step's, and the outer one's is not due any more."""
 
-    def __init__(self, call: Callable[[Any], None], guard: Guard) -> None:
+    def __init__(self, call: Callable[[Any], None], guard: ErrorGuard) -> None:
         self._call, self._guard = call, guard
         self._is_compiling = compiling_test()
         self.unseen = False
@@ -106,7 +106,9 @@ def breaks_graphs(optimizer: Any) -> bool:
 
 def hide(call: Any) -> Any:
     """`call`, skipped by torch.compile and run as it is."""
-    disable: Callable[[Any], Any] = getattr(sys.modules["torch"], "_disable_dynamo", lambda same: same)
+    disable: Callable[[Any], Any] = getattr(
+        sys.modules["torch"], "_disable_dynamo", lambda same: same
+    )
     return disable(call)
 
 
@@ -119,7 +121,9 @@ def compiling_test() -> Callable[[], bool]:
 
 def backward_test() -> Callable[[], bool]:
     """Tells whether this thread is inside a backward: recomputed forwards and optimizers-in-backward are."""
-    task: Callable[[], int] | None = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
+    task: Callable[[], int] | None = getattr(
+        sys.modules["torch"]._C, "_current_graph_task_id", None
+    )
     return _never if task is None else lambda: task() != -1
 
 
@@ -144,11 +148,16 @@ def unwrap(optimizer: Any) -> Any:
     return optimizer
 
 
-class StepWatch:
+class StepHooks:
     """Hooks on optimizers: `before(optimizer)` when one is about to change parameters, `after(steps)` when a step of the run ended."""
 
     def __init__(
-        self, clock: Clock, guard: Guard, *, before: Callable[[Any], None], after: Callable[[int], None]
+        self,
+        clock: Clock,
+        guard: ErrorGuard,
+        *,
+        before: Callable[[Any], None],
+        after: Callable[[int], None],
     ) -> None:
         self._clock, self._guard, self._before, self._after = clock, guard, before, after
         self._hooks: list[tuple[weakref.ref[Any], AfterStep]] = []
@@ -157,7 +166,9 @@ class StepWatch:
     def add(self, optimizer: Any) -> None:
         self._clock.add(optimizer)
         after = AfterStep(self._ended, self._guard)
-        self._hooks = [(reference, hook) for reference, hook in self._hooks if reference() is not None]
+        self._hooks = [
+            (reference, hook) for reference, hook in self._hooks if reference() is not None
+        ]
         self._hooks.append((weakref.ref(optimizer), after))
         before = BeforeStep(self._before, self._guard, after)
         self._removes.append(optimizer.register_step_pre_hook(hidden(optimizer, before)).remove)

@@ -24,7 +24,7 @@ from memagent.attach import make_options
 from memagent.hooks.step import unwrap
 from memagent.integrations.autoattach import AutoAttach
 from memagent.integrations.metrics_filter import numbers_in
-from memagent.null_run import DisabledRun
+from memagent.null_run import NullRun
 from memagent.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,15 +56,21 @@ class MemagentTracker(GeneralTracker):
         super().__init__()
         self._options = make_options(**options)
         self._settings = Settings.from_environ(
-            server=server, token=token, project=project, name=name, run_id=run_id, every=every, limit_bytes=limit_bytes
+            server=server,
+            token=token,
+            project=project,
+            name=name,
+            run_id=run_id,
+            every=every,
+            limit_bytes=limit_bytes,
         )
         self._auto: AutoAttach | None = None
 
     @property
-    def tracker(self) -> Run | DisabledRun | None:
+    def tracker(self) -> Run | NullRun | None:
         """The run, once it has begun."""
         if self._settings.disabled:
-            return DisabledRun()
+            return NullRun()
         return self._auto.run if self._auto is not None else None
 
     def start(self) -> None:
@@ -76,7 +82,11 @@ class MemagentTracker(GeneralTracker):
     def _prepared(self) -> list[Any]:
         """What the accelerator that has this tracker has prepared: a notebook may hold optimizers of yesterday."""
         accelerators = [item for item in gc.get_objects() if issubclass(type(item), Accelerator)]
-        ours = [item for item in accelerators if any(tracker is self for tracker in getattr(item, "trackers", ()))]
+        ours = [
+            item
+            for item in accelerators
+            if any(tracker is self for tracker in getattr(item, "trackers", ()))
+        ]
         return [unwrap(optimizer) for accelerator in ours for optimizer in accelerator._optimizers]
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:

@@ -20,10 +20,10 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.components import distinct
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
-from memagent.lifecycle.options import Options
+from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import newest_run, start_run
 from memagent.run import Run
 from memagent.settings import Settings
@@ -40,14 +40,14 @@ class AutoAttach:
     def __init__(
         self,
         settings: Settings,
-        options: Options | None = None,
+        options: AttachOptions | None = None,
         choose: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._choose = choose
         self.run: Run | None = None
-        self.options = replace(options or Options(), automatic=True)
+        self.options = replace(options or AttachOptions(), automatic=True)
         self._settings = settings
-        self._guard = Guard(raise_errors=settings.raise_errors)
+        self._guard = ErrorGuard(raise_errors=settings.raise_errors)
         self._original: Callable[..., None] | None = None
         self._init: Callable[..., None] | None = None
         self._waiting: list[weakref.ref[Any]] = []
@@ -89,7 +89,9 @@ class AutoAttach:
         import torch
 
         for item in gc.get_objects():
-            if issubclass(type(item), torch.optim.Optimizer) and hasattr(item, "_optimizer_step_pre_hooks"):
+            if issubclass(type(item), torch.optim.Optimizer) and hasattr(
+                item, "_optimizer_step_pre_hooks"
+            ):
                 self._adopt(item)
 
     def begin(self) -> None:
@@ -97,7 +99,9 @@ class AutoAttach:
         if not self._waiting:
             return
         self._disarm()
-        optimizers = [optimizer for reference in self._waiting if (optimizer := reference()) is not None]
+        optimizers = [
+            optimizer for reference in self._waiting if (optimizer := reference()) is not None
+        ]
         self._waiting.clear()
         optimizers = list(self._choose()) or optimizers
         if not optimizers or _script_has_attached():
@@ -117,7 +121,9 @@ class AutoAttach:
             with contextlib.suppress(
                 RuntimeError
             ):  # torch.jit.script refuses hooks: the run begins with the first step
-                self._triggers.append(model.register_forward_pre_hook(trigger, with_kwargs=True).remove)
+                self._triggers.append(
+                    model.register_forward_pre_hook(trigger, with_kwargs=True).remove
+                )
 
     def _look(self, optimizer: Any) -> list[Any] | None:
         """Models that own parameters of `optimizer` and have not been found yet, or None when we have looked often enough: walking
@@ -134,7 +140,9 @@ class AutoAttach:
 
     def _begin_forward(self, module: Any, inputs: Sequence[Any]) -> None:
         self.begin()
-        if self.run is not None and module.training:  # the run's own hooks begin with the next forward
+        if (
+            self.run is not None and module.training
+        ):  # the run's own hooks begin with the next forward
             self.run.enter("forward", *inputs)
 
     def _disarm(self) -> None:
@@ -145,7 +153,7 @@ class AutoAttach:
 class ForwardTrigger(Hook):
     """Begins the run with a module's forward; nothing at all in a graph of torch.compile."""
 
-    def __init__(self, call: Callable[[Any, Sequence[Any]], None], guard: Guard) -> None:
+    def __init__(self, call: Callable[[Any, Sequence[Any]], None], guard: ErrorGuard) -> None:
         self._call, self._guard, self._is_compiling = call, guard, compiling_test()
 
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -161,7 +169,7 @@ class StepTrigger(Hook):
     """Begins the run with an optimizer's step. A global hook, which stays: hooks may be added to an optimizer that is about to step from
     a global one only, since the loop over its own has not begun, and none may be taken from the global ones meanwhile."""
 
-    def __init__(self, call: Callable[[], None], guard: Guard) -> None:
+    def __init__(self, call: Callable[[], None], guard: ErrorGuard) -> None:
         self._guard, self._is_compiling = guard, compiling_test()
         self._call = hide(functools.partial(call))  # it sets an attribute, which methods refuse
 
@@ -198,7 +206,10 @@ def find_models(optimizers: Sequence[Any]) -> list[Any]:
 
 def _parameter_ids(optimizers: Sequence[Any]) -> set[int]:
     return {
-        id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]
+        id(parameter)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
     }
 
 

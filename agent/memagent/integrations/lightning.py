@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lightning.pytorch import LightningModule, Trainer
 
-    from memagent.null_run import DisabledRun
+    from memagent.null_run import NullRun
     from memagent.run import Run
 
 
@@ -44,7 +44,7 @@ class MemagentCallback(Callback):
     """`options` are those of `memagent.attach`; `config` and `total_steps` come from the module and the Trainer unless given."""
 
     def __init__(self, **options: Any) -> None:
-        self.run: Run | DisabledRun | None = None
+        self.run: Run | NullRun | None = None
         self._options = options
         self._before_eval = "data"
         self._logged: dict[str, tuple[Any, int]] = {}
@@ -58,7 +58,9 @@ class MemagentCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer, pl_module)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         if self.run is not None:
             self.run.fail_with(exception)
             self._end()
@@ -73,10 +75,19 @@ class MemagentCallback(Callback):
         if self.run is not None:
             return
         if not trainer.optimizers:
-            raise MemagentError("configure_optimizers() gave no optimizer: there is nothing to record")
-        given = {"config": dict(module.hparams), "total_steps": _steps_left(trainer, module), **self._options}
+            raise MemagentError(
+                "configure_optimizers() gave no optimizer: there is nothing to record"
+            )
+        given = {
+            "config": dict(module.hparams),
+            "total_steps": _steps_left(trainer, module),
+            **self._options,
+        }
         if given.get("preflight") is True and _validates(trainer, module):
-            given["preflight"] = {"eval_batch": lambda: _validate_once(trainer, module), "checkpoint": True}
+            given["preflight"] = {
+                "eval_batch": lambda: _validate_once(trainer, module),
+                "checkpoint": True,
+            }
         self.run = attach(module, list(trainer.optimizers), **given)
         epoch_steps = _epoch_steps(trainer, module)
         if epoch_steps is not None and trainer.global_step % epoch_steps == 0:
@@ -85,7 +96,9 @@ class MemagentCallback(Callback):
         self._watch_saving(trainer)
         if not module.automatic_optimization:
             for optimizer in trainer.optimizers:
-                self._removes.append(optimizer.register_step_post_hook(self._after_manual_step).remove)
+                self._removes.append(
+                    optimizer.register_step_post_hook(self._after_manual_step).remove
+                )
 
     def _end(self) -> None:
         self.run, self._logged = None, {}
@@ -94,7 +107,9 @@ class MemagentCallback(Callback):
 
     # -- phases --------------------------------------------------------------------------------------------------------------
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self._enter("forward", batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
@@ -179,7 +194,13 @@ def _validate_once(trainer: Trainer, module: LightningModule) -> None:
     loop.setup_data()
     loaders = trainer.val_dataloaders
     loader = next(
-        iter(loaders.values() if isinstance(loaders, Mapping) else loaders if isinstance(loaders, list) else [loaders])
+        iter(
+            loaders.values()
+            if isinstance(loaders, Mapping)
+            else loaders
+            if isinstance(loaders, list)
+            else [loaders]
+        )
     )
     batch = trainer.strategy.batch_to_device(next(iter(loader)))
     module.eval()

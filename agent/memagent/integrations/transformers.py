@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from memagent.null_run import DisabledRun
+    from memagent.null_run import NullRun
     from memagent.run import Run
 
 
@@ -31,7 +31,7 @@ class MemagentCallback(TrainerCallback):
     """`options` are those of `memagent.attach`; `name`, `config` and `total_steps` come from the Trainer unless given."""
 
     def __init__(self, **options: Any) -> None:
-        self.run: Run | DisabledRun | None = None
+        self.run: Run | NullRun | None = None
         self._options = options
 
     def on_train_begin(
@@ -82,7 +82,9 @@ class MemagentCallback(TrainerCallback):
     ) -> None:
         self._enter("checkpoint" if control.should_save else "data")
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
+    ) -> None:
         self._enter("data")
 
     def on_log(
@@ -99,7 +101,11 @@ class MemagentCallback(TrainerCallback):
     def _first_evaluation(self) -> Callable[[], Any] | None:
         """What the Trainer does with the first batch of an evaluation; None where it has no data for one. Trainers don't tell their
         callbacks who they are: ours is the one that has this callback."""
-        mine = (item for item in gc.get_objects() if issubclass(type(item), Trainer) and self in _callbacks_of(item))
+        mine = (
+            item
+            for item in gc.get_objects()
+            if issubclass(type(item), Trainer) and self in _callbacks_of(item)
+        )
         trainer = next(mine, None)
         if trainer is None or trainer.eval_dataset is None:
             return None
@@ -107,7 +113,9 @@ class MemagentCallback(TrainerCallback):
         def evaluate() -> None:
             inputs = next(iter(trainer.get_eval_dataloader()))
             trainer.model.eval()
-            trainer.prediction_step(trainer.model, inputs, prediction_loss_only=trainer.args.prediction_loss_only)
+            trainer.prediction_step(
+                trainer.model, inputs, prediction_loss_only=trainer.args.prediction_loss_only
+            )
 
         return evaluate
 

@@ -48,7 +48,10 @@ def heads(tensors: Sequence[Any], limit: int = MOST_NODES) -> list[Any]:
     torch = sys.modules["torch"]
     with torch._C.DisableTorchFunction():
         nodes = [tensor.grad_fn for tensor in tensors]
-    below = _reach([following for node in nodes if node is not None for following, _ in node.next_functions], limit)
+    below = _reach(
+        [following for node in nodes if node is not None for following, _ in node.next_functions],
+        limit,
+    )
     return [tensor for tensor, node in zip(tensors, nodes, strict=True) if id(node) not in below]
 
 
@@ -77,7 +80,9 @@ def saved_bytes(tensor: Any, limit: int = MOST_NODES) -> int:
     return total
 
 
-def kept_storages(tensors: Sequence[Any], limit: int = MOST_NODES) -> tuple[dict[int, int], dict[int, int]]:
+def kept_storages(
+    tensors: Sequence[Any], limit: int = MOST_NODES
+) -> tuple[dict[int, int], dict[int, int]]:
     """Bytes by storage: of those the tensors lie on, and of those their graphs save.
     What a script packs by hooks of its own is not unpacked."""
     torch = sys.modules["torch"]
@@ -100,14 +105,23 @@ def _saved(node: Any, name: str) -> list[Any]:
         saved = getattr(node, name)
     except (RuntimeError, AttributeError):  # a list whose graph was freed says so by raising
         return []
-    return [getattr(each, "data", None) for each in (saved if isinstance(saved, tuple | list) else (saved,))]
+    return [
+        getattr(each, "data", None)
+        for each in (saved if isinstance(saved, tuple | list) else (saved,))
+    ]
 
 
 def _storage_of(tensor: Any) -> tuple[int, int] | None:
     try:
         storage = tensor.untyped_storage()
         return storage._cdata, storage.nbytes()
-    except (RuntimeError, NotImplementedError, AttributeError, ValueError, TypeError):  # freed, packed, sparse, opaque
+    except (
+        RuntimeError,
+        NotImplementedError,
+        AttributeError,
+        ValueError,
+        TypeError,
+    ):  # freed, packed, sparse, opaque
         return None
 
 

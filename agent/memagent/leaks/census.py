@@ -50,7 +50,11 @@ class Census:
         found = self.entries.get(id(tensor))
         if found is None:
             return False
-        return found.reference() is tensor if found.reference is not None else found.storage == entry.storage
+        return (
+            found.reference() is tensor
+            if found.reference is not None
+            else found.storage == entry.storage
+        )
 
     def groups(self) -> Counter[tuple[str, str, int]]:
         return Counter(entry.group for entry in self.entries.values())
@@ -76,7 +80,9 @@ def take(step: int, tensors: Iterable[Any], nodes: int = 0) -> Census:
     torch = sys.modules.get("torch")
     if torch is None:
         return Census(step, {})
-    with torch._C.DisableTorchFunction():  # a mode or a subclass of the script's must not see us look
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # a mode or a subclass of the script's must not see us look
         return Census(step, dict(_entries(torch, tensors)), nodes)
 
 
@@ -95,7 +101,13 @@ def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, Entry]]:
             else:  # made of other tensors, which are counted themselves
                 storage, storage_bytes = id(tensor), 0
             shape = tuple(tensor.shape)
-        except (RuntimeError, NotImplementedError, AttributeError, ValueError, TypeError):  # sparse, opaque, half made
+        except (
+            RuntimeError,
+            NotImplementedError,
+            AttributeError,
+            ValueError,
+            TypeError,
+        ):  # sparse, opaque, half made
             continue
         if device.type == "meta":
             continue
@@ -144,7 +156,9 @@ def grown(first: Census, before: Census, last: Census, tensors: Iterable[Any]) -
 def _growth(pairs: Pairs, steps: int) -> Growth:
     kept = sum({entry.storage: entry.storage_bytes for _, entry in pairs}.values())
     shown = sum({(entry.storage, entry.shape): entry.size_bytes for _, entry in pairs}.values())
-    return Growth([tensor for tensor, _ in pairs], round(kept / steps), keeps_more=kept > 8 * max(shown, 1))
+    return Growth(
+        [tensor for tensor, _ in pairs], round(kept / steps), keeps_more=kept > 8 * max(shown, 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -166,10 +180,14 @@ def lengthened(first: Census, before: Census, last: Census, tensors: Iterable[An
         for axis, length in enumerate(entry.shape):
             family = _family(entry, axis)
             earliest, latest = old.get(family, ()), recent.get(family, ())
-            if length > 2 and any(_is_line(a, b, length, first, before, last) for a in earliest for b in latest):
+            if length > 2 and any(
+                _is_line(a, b, length, first, before, last) for a in earliest for b in latest
+            ):
                 steps = last.step - first.step
                 start = min(a for a in earliest if a < length)
-                found.append(Longer(tensor, round(entry.size_bytes * (length - start) / length / steps)))
+                found.append(
+                    Longer(tensor, round(entry.size_bytes * (length - start) / length / steps))
+                )
                 break
     return sorted(found, key=lambda longer: -longer.bytes_per_step)
 

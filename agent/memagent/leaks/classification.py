@@ -36,18 +36,23 @@ def is_module(item: Any) -> bool:
 
 
 def is_module_class(kind: type) -> bool:
-    return any(base.__name__ == "Module" and base.__module__.startswith("torch.nn") for base in kind.__mro__)
+    return any(
+        base.__name__ == "Module" and base.__module__.startswith("torch.nn")
+        for base in kind.__mro__
+    )
 
 
 def _is_optimizer(item: Any) -> bool:
     return any(
-        kind.__name__ == "Optimizer" and kind.__module__.startswith("torch.optim") for kind in type(item).__mro__
+        kind.__name__ == "Optimizer" and kind.__module__.startswith("torch.optim")
+        for kind in type(item).__mro__
     )
 
 
 def _is_loader(item: Any) -> bool:
     return any(
-        "DataLoader" in kind.__name__ and kind.__module__.startswith("torch.utils.data") for kind in type(item).__mro__
+        "DataLoader" in kind.__name__ and kind.__module__.startswith("torch.utils.data")
+        for kind in type(item).__mro__
     )
 
 
@@ -69,7 +74,10 @@ def can_grow(place: Place) -> bool:
         return False
     for item in place.passed:
         parameters = getattr(item, "cache_parameters", None) if _is_cache(item) else None
-        if isinstance(parameters, BuiltinFunctionType | FunctionType) and parameters()["maxsize"] is not None:
+        if (
+            isinstance(parameters, BuiltinFunctionType | FunctionType)
+            and parameters()["maxsize"] is not None
+        ):
             return bool(parameters()["maxsize"] > 1024)
     return True
 

@@ -20,9 +20,9 @@ from memagent.leaks.census import Census, Growth, Longer
 from memagent.leaks.classification import can_grow, is_module, is_module_class, kind_of, what_is
 from memagent.leaks.object_names import Name, file_of
 from memagent.leaks.reference_cycles import closing, is_telling
-from memagent.leaks.referrers import Climber, Place
+from memagent.leaks.referrers import Place, ReferrerSearch
 from memagent.leaks.suspect import Kind, Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
 
 LONGEST_S = 0.6
@@ -37,7 +37,12 @@ _MOST_SUSPECTS = 3
 
 
 def diagnose(
-    first: Census, before: Census, step: int, deadline: Deadline, *, measured_bytes_per_step: int | None = None
+    first: Census,
+    before: Census,
+    step: int,
+    deadline: TimeBudget,
+    *,
+    measured_bytes_per_step: int | None = None,
 ) -> list[Suspect]:
     """Who holds what came between `first` and now, after `step`; `before` was taken a step ago. Most likely first; empty where nothing
     grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is. What is not found by the
@@ -52,18 +57,26 @@ def diagnose(
         return []
     scopes = Scopes()
     ours = [tensors, growths, longer, *(growth.survivors for growth in growths)]
-    climber = Climber(scopes, {id(ours), *map(id, ours)}, deadline)
+    climber = ReferrerSearch(scopes, {id(ours), *map(id, ours)}, deadline)
     old = {entry.storage for entry in first.entries.values()}
     case = _Case(climber, scopes, deadline, steps, measured_bytes_per_step, old)
     try:
-        found = [suspect for growth in growths if not deadline.is_over() for suspect in case.held(growth)]
-        found += [suspect for item in longer if not deadline.is_over() and (suspect := case.longer(item))]
-        if more_nodes >= max(2, steps // 2) and not any(suspect.kind != "cycle" for suspect in found):
+        found = [
+            suspect for growth in growths if not deadline.is_over() for suspect in case.held(growth)
+        ]
+        found += [
+            suspect for item in longer if not deadline.is_over() and (suspect := case.longer(item))
+        ]
+        if more_nodes >= max(2, steps // 2) and not any(
+            suspect.kind != "cycle" for suspect in found
+        ):
             found += case.graph(tensors, more_nodes)
         if not found and case.unheld:
             tensors.clear()
             found += case.unreachable(growths)
-        return _ranked([suspect.weaker(_CUT_SHORT) for suspect in found] if deadline.was_hit else found)
+        return _ranked(
+            [suspect.weaker(_CUT_SHORT) for suspect in found] if deadline.was_hit else found
+        )
     finally:
         climber.close()
 
@@ -81,9 +94,9 @@ def _ranked(found: Sequence[Suspect]) -> list[Suspect]:
 class _Case:
     """One diagnosis at work. `old`: storages that were there before it. `unheld`: growth that nothing in Python refers to."""
 
-    climber: Climber
+    climber: ReferrerSearch
     scopes: Scopes
-    deadline: Deadline
+    deadline: TimeBudget
     steps: int
     measured: int | None
     old: set[int]
@@ -101,10 +114,16 @@ class _Case:
         line = _container_line(self.scopes, place, kind)
         if line is None and not place.name.is_good:
             return []
-        if line is not None and kind in ("list", "dict", "deque", "set") and source_lines.is_hook(line.file, line.function):
+        if (
+            line is not None
+            and kind in ("list", "dict", "deque", "set")
+            and source_lines.is_hook(line.file, line.function)
+        ):
             kind = "hook"
         holder = f"{place.name.expression}: {what_is(place.container, kind)}"
-        confidence = place.coverage * (1.0 if line and line.strength == source_lines.GROWS else 0.8 if line else 0.5)
+        confidence = place.coverage * (
+            1.0 if line and line.strength == source_lines.GROWS else 0.8 if line else 0.5
+        )
         return [_suspect(place.name, line, holder, kind, self._with_graphs(growth), confidence)]
 
     def _common(self, growth: Growth) -> Place | None:
@@ -134,7 +153,9 @@ class _Case:
             if forward is not None and (found := self._context(forward, item, growth)):
                 return [found]
         if any(
-            t.grad is not None and t.grad.grad_fn is not None for t in growth.survivors if t.is_leaf and t.requires_grad
+            t.grad is not None and t.grad.grad_fn is not None
+            for t in growth.survivors
+            if t.is_leaf and t.requires_grad
         ):
             return self._gradient(None, growth.bytes_per_step)
         self.unheld += growth.bytes_per_step
@@ -148,9 +169,20 @@ class _Case:
         sets = source_lines.attribute_sets(code.co_filename, function.__name__, attribute)
         line = sets[0] if sets else None
         name = Name(
-            f"{function.__name__}: ctx.{attribute}", (attribute,), code.co_filename, function.__name__, code=code
+            f"{function.__name__}: ctx.{attribute}",
+            (attribute,),
+            code.co_filename,
+            function.__name__,
+            code=code,
         )
-        return _suspect(name, line, f"{name.expression}: tensor", "autograd_function", growth.bytes_per_step, 0.8)
+        return _suspect(
+            name,
+            line,
+            f"{name.expression}: tensor",
+            "autograd_function",
+            growth.bytes_per_step,
+            0.8,
+        )
 
     def unreachable(self, growths: Sequence[Growth]) -> list[Suspect]:
         """A cycle: named while it is there, then the collector is run to see whether it frees it."""
@@ -172,7 +204,11 @@ class _Case:
             freed = sum(reference() is None for reference in alive)
             name, line = found
             holder = f"{name.expression}: reference cycle"
-            return [_suspect(name, line, holder, "cycle", self.unheld, 0.7)] if freed * 2 >= len(alive) else []
+            return (
+                [_suspect(name, line, holder, "cycle", self.unheld, 0.7)]
+                if freed * 2 >= len(alive)
+                else []
+            )
         return []
 
     # -- 3. what a graph keeps --------------------------------------------------------------------------------------------
@@ -180,7 +216,11 @@ class _Case:
     def graph(self, tensors: Sequence[Any], more_nodes: int) -> list[Suspect]:
         """The root that is carried from step to step, of those with the largest graphs; else the largest."""
         roots = autograd_graphs.largest(tensors)
-        large = [root for root in roots if root.nodes >= min(more_nodes, autograd_graphs.MOST_NODES // 4) // 2]
+        large = [
+            root
+            for root in roots
+            if root.nodes >= min(more_nodes, autograd_graphs.MOST_NODES // 4) // 2
+        ]
         best: tuple[tuple[int, int], Suspect] | None = None
         for root in large[:8]:
             if self.deadline.is_over():
@@ -210,15 +250,28 @@ class _Case:
     def _gradient(self, parameter: Any, size: int | None) -> list[Suspect]:
         """Gradients that have a graph themselves, by the line that asks for it."""
         name = self.climber.name(parameter).name if parameter is not None else None
-        holder = f"{name.expression}.grad: gradient with a graph" if name else "gradients that keep their graph"
-        found = [line for file in self.scopes.files for line in source_lines.calls_with(file, "create_graph")]
+        holder = (
+            f"{name.expression}.grad: gradient with a graph"
+            if name
+            else "gradients that keep their graph"
+        )
+        found = [
+            line
+            for file in self.scopes.files
+            for line in source_lines.calls_with(file, "create_graph")
+        ]
         return [
-            _suspect(Name(holder, (), line.file, line.function), line, holder, "gradient", size, 0.8)
+            _suspect(
+                Name(holder, (), line.file, line.function), line, holder, "gradient", size, 0.8
+            )
             for line in found[:1]
         ]
 
     def _graph_bytes(self, root: autograd_graphs.Root) -> int | None:
-        return max(self.measured or 0, self.unheld) or autograd_graphs.saved_bytes(root.tensor) // self.steps
+        return (
+            max(self.measured or 0, self.unheld)
+            or autograd_graphs.saved_bytes(root.tensor) // self.steps
+        )
 
     # -- 4. what is made longer -------------------------------------------------------------------------------------------
 
@@ -231,9 +284,18 @@ class _Case:
         if not found or found[0].strength != source_lines.GROWS:
             return None
         owner = place.name.owner
-        is_buffer = any(map(is_module, place.above)) or (owner is not None and is_module_class(owner))
+        is_buffer = any(map(is_module, place.above)) or (
+            owner is not None and is_module_class(owner)
+        )
         holder = f"{place.name.expression}: tensor of {' x '.join(map(str, item.tensor.shape))}"
-        return _suspect(place.name, found[0], holder, "buffer" if is_buffer else "variable", item.bytes_per_step, 0.9)
+        return _suspect(
+            place.name,
+            found[0],
+            holder,
+            "buffer" if is_buffer else "variable",
+            item.bytes_per_step,
+            0.9,
+        )
 
 
 # -- lines --------------------------------------------------------------------------------------------------------------------
@@ -245,7 +307,9 @@ def _container_line(scopes: Scopes, place: Place, kind: Kind) -> source_lines.Li
         return None
     if kind == "cache" and name.code is not None:
         first = name.code.co_firstlineno
-        return source_lines.Line(name.file, first, name.function, source_lines.GROWS, in_loop=False, text="")
+        return source_lines.Line(
+            name.file, first, name.function, source_lines.GROWS, in_loop=False, text=""
+        )
     if kind == "hook":
         return next((line for file in scopes.files for line in source_lines.hook_calls(file)), None)
     return next(iter(lines_of(scopes, name)), None)
@@ -256,11 +320,17 @@ def lines_of(scopes: Scopes, name: Name) -> list[source_lines.Line]:
     where: list[source_lines.Scope] = []
     if name.owner is not None:
         where += [
-            source_lines.Scope(_file(kind, name), None, kind.__name__) for kind in name.owner.__mro__ if is_script_class(kind)
+            source_lines.Scope(_file(kind, name), None, kind.__name__)
+            for kind in name.owner.__mro__
+            if is_script_class(kind)
         ]
     elif name.code is not None and is_script(name.file):
         where.append(source_lines.Scope(name.file, name.code.co_firstlineno))
-    where += [source_lines.Scope(file) for file in dict.fromkeys([name.file, *scopes.files]) if is_script(file)]
+    where += [
+        source_lines.Scope(file)
+        for file in dict.fromkeys([name.file, *scopes.files])
+        if is_script(file)
+    ]
     found = source_lines.growing(where[:1], name.identifiers[:1]) if where else []
     if not any(line.strength == source_lines.GROWS for line in found):
         found = source_lines.growing(where[:12], name.identifiers)
@@ -272,11 +342,18 @@ def _file(kind: type, name: Name) -> str:
 
 
 def _suspect(
-    name: Name, line: source_lines.Line | None, holder: str, kind: Kind, size: int | None, confidence: float
+    name: Name,
+    line: source_lines.Line | None,
+    holder: str,
+    kind: Kind,
+    size: int | None,
+    confidence: float,
 ) -> Suspect:
     if line is None:
         first = name.code.co_firstlineno if name.code else 0
-        return Suspect(name.file, first, name.function, holder, kind, size, round(confidence * 0.7, 2))
+        return Suspect(
+            name.file, first, name.function, holder, kind, size, round(confidence * 0.7, 2)
+        )
     return Suspect(line.file, line.line, line.function, holder, kind, size, round(confidence, 2))
 
 

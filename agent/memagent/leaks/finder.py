@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memagent.leaks import source_lines
-from memagent.leaks.detectors.allocator_history import HistoryWindow
-from memagent.leaks.detectors.base import Window
-from memagent.leaks.detectors.host_memory import HostWindow
-from memagent.leaks.detectors.loader_workers import WorkerWindow
-from memagent.leaks.detectors.tensors import TensorWindow
+from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
+from memagent.leaks.detectors.base import Detector
+from memagent.leaks.detectors.host_memory import HostMemoryDetector
+from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
+from memagent.leaks.detectors.tensors import TensorDetector
 from memagent.leaks.diagnosis import LONGEST_S
 from memagent.leaks.suspect import Diagnosis, Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 
 WINDOW = 20
 LONGEST_PAUSE_S = 0.9
@@ -57,14 +57,14 @@ class Finder:
     budget: Budget = field(default_factory=Budget)
     diagnosis: Diagnosis | None = None
     """The newest one; without suspects where none was found."""
-    history: HistoryWindow | None = None
+    history: AllocatorHistoryDetector | None = None
     """The newest record of the CUDA allocator, where one was asked for: its snapshot, and what `flame` draws."""
 
     def __post_init__(self) -> None:
         self._began_at = self.clock()
-        self._wanted: tuple[Window, ...] = ()
+        self._wanted: tuple[Detector, ...] = ()
         self._is_urgent = False
-        self._open: tuple[Window, ...] = ()
+        self._open: tuple[Detector, ...] = ()
         self._first = self._last_seen = 0
         self._is_half = self._is_last = False
         self._pause_s = 0.0
@@ -89,22 +89,26 @@ class Finder:
         """Whether one is under way."""
         return bool(self._open)
 
-    def request(self, *, history: bool = False, host: bool = False, beyond_budget: bool = False) -> None:
+    def request(
+        self, *, history: bool = False, host: bool = False, beyond_budget: bool = False
+    ) -> None:
         """Growth is suspected: find its holder, as soon as the budget allows, or `beyond_budget` at once.
 
         history: also record the CUDA allocator meanwhile. host: also trace Python's own allocations, which slows small steps two to five
         times while it lasts. One that is wanted already is replaced; one under way is not disturbed."""
-        windows: list[Window] = [TensorWindow(self.used_bytes), WorkerWindow()]
+        windows: list[Detector] = [TensorDetector(self.used_bytes), LoaderWorkerDetector()]
         if history:
-            self.history = HistoryWindow()
+            self.history = AllocatorHistoryDetector()
             windows.append(self.history)
         self._is_urgent = beyond_budget
-        self._wanted = (*windows, HostWindow()) if host else tuple(windows)
+        self._wanted = (*windows, HostMemoryDetector()) if host else tuple(windows)
 
     def after_step(self, step: int) -> Diagnosis | None:
         """To be called when a step has ended. Returns the diagnosis in the step that completes one."""
         if not self._open:
-            if self._wanted and (self._is_urgent or self.budget.allows(self.clock() - self._began_at)):
+            if self._wanted and (
+                self._is_urgent or self.budget.allows(self.clock() - self._began_at)
+            ):
                 self._begin(step)
             return None
         age = step - self._first
@@ -146,13 +150,24 @@ class Finder:
 
     def _end(self, step: int) -> Diagnosis:
         suspects: list[Suspect] = []
-        deadline = Deadline.after(cpu_s=LONGEST_S, wall_s=self.longest_pause_s - self._pause_s)
-        windows = self._open[::-1]  # what traces ends first: it slows the others, and would see what they do
-        self._timed(lambda: suspects.extend(found for window in windows for found in window.end(step, deadline)))
-        recorded = next((window for window in self._open if window.grown), Window())
-        growth = next((window.growth_bytes_per_step for window in self._open if window.growth_bytes_per_step), None)
+        deadline = TimeBudget.after(cpu_s=LONGEST_S, wall_s=self.longest_pause_s - self._pause_s)
+        windows = self._open[
+            ::-1
+        ]  # what traces ends first: it slows the others, and would see what they do
+        self._timed(
+            lambda: suspects.extend(
+                found for window in windows for found in window.end(step, deadline)
+            )
+        )
+        recorded = next((window for window in self._open if window.grown), Detector())
+        growth = next(
+            (window.growth_bytes_per_step for window in self._open if window.growth_bytes_per_step),
+            None,
+        )
         self._timed(self.close)
-        ranked = sorted(suspects, key=lambda suspect: -(suspect.bytes_per_step or 0) * suspect.confidence)
+        ranked = sorted(
+            suspects, key=lambda suspect: -(suspect.bytes_per_step or 0) * suspect.confidence
+        )
         pause_s = round(self._pause_s, 6)
         self.diagnosis = Diagnosis(
             self._first,
@@ -180,13 +195,17 @@ class Finder:
             self.budget.spend(spent)
 
 
-def _each(windows: Sequence[Window], moment: str, step: int) -> None:
+def _each(windows: Sequence[Detector], moment: str, step: int) -> None:
     for window in windows:
         getattr(window, moment)(step)
 
 
 def find(
-    train_step: Callable[[], object], steps: int = WINDOW, *, history: bool = False, host: bool = False
+    train_step: Callable[[], object],
+    steps: int = WINDOW,
+    *,
+    history: bool = False,
+    host: bool = False,
 ) -> Diagnosis:
     """Run `train_step` some times and say which variable holds the memory that grows meanwhile: for a REPL, a notebook or a test.
 

@@ -55,11 +55,16 @@ def largest(
     seen.clear()
     found.clear()  # only one list of ours still refers to them
     origins = _origins(tensors, names, models, error)
-    return [_describe(tensor, size, names, origins) for size, tensor in zip(sizes, tensors, strict=True)]
+    return [
+        _describe(tensor, size, names, origins) for size, tensor in zip(sizes, tensors, strict=True)
+    ]
 
 
 def _origins(
-    tensors: Sequence[Any], names: dict[int, tuple[str, str]], models: Sequence[Any], error: BaseException | None
+    tensors: Sequence[Any],
+    names: dict[int, tuple[str, str]],
+    models: Sequence[Any],
+    error: BaseException | None,
 ) -> dict[int, Origin]:
     """Of those that no model or optimizer has a name for, by id."""
     unnamed = [tensor for tensor in tensors if id(tensor) not in names]
@@ -76,7 +81,9 @@ def _origins(
 
 
 def _prefixed(models: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(f"model[{index}]." if len(models) > 1 else "", model) for index, model in enumerate(models)]
+    return [
+        (f"model[{index}]." if len(models) > 1 else "", model) for index, model in enumerate(models)
+    ]
 
 
 def _live_tensors(with_gradients: bool) -> Iterator[Any]:
@@ -118,10 +125,15 @@ def _named(
         for parameter, state in optimizer.state.items():
             if isinstance(state, dict):
                 for key, value in state.items():
-                    yield id(value), (f"{paths.get(id(parameter), 'parameter')}.{key}", "optimizer_state")
+                    yield (
+                        id(value),
+                        (f"{paths.get(id(parameter), 'parameter')}.{key}", "optimizer_state"),
+                    )
 
 
-def _describe(tensor: Any, size: int, names: dict[int, tuple[str, str]], origins: dict[int, Origin]) -> Holder:
+def _describe(
+    tensor: Any, size: int, names: dict[int, tuple[str, str]], origins: dict[int, Origin]
+) -> Holder:
     origin = origins.get(id(tensor), Origin(""))
     name, kind = names.get(id(tensor), (origin.name, "other"))
     return Holder(

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from memagent.diagnostics.display_paths import roots_of, shown_path
-from memagent.diagnostics.error_guard import Guard, tell
+from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.leaks import Diagnosis, Finder, Suspect, viewer
-from memagent.leaks.slow_growth import Creep
-from memagent.leaks.stack_allocations import Held, frame_text
+from memagent.leaks.slow_growth import SlowGrowthDetector
+from memagent.leaks.stack_allocations import StackAllocation, frame_text
 from memagent.lifecycle.identity import Identity
 from memagent.oom.report import rate_text
 from memagent.record.git import find_repository
@@ -40,18 +40,23 @@ _DEEPEST = 256
 """Frames of a stack: what the wire takes."""
 
 
-class Inquiry:
+class LeakMonitor:
     """One rank's. `deliver` takes a snapshot for the server, on the training thread. `stem`: path of the run's file without its suffix."""
 
     def __init__(
         self,
         identity: Identity,
         sampler: Sampler,
-        guard: Guard,
+        guard: ErrorGuard,
         deliver: Callable[[messages.SnapshotMessage], None],
         stem: Path,
     ) -> None:
-        self._identity, self._sampler, self._guard, self._deliver = identity, sampler, guard, deliver
+        self._identity, self._sampler, self._guard, self._deliver = (
+            identity,
+            sampler,
+            guard,
+            deliver,
+        )
         self._stem, self._saves = stem, False
         self._device = sampler.tracks[0].probe.device
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
@@ -63,7 +68,7 @@ class Inquiry:
         self.roots = roots_of({"directory": os.getcwd(), "git_root": str(find_repository() or "")})
         """What files are shown relative to."""
         self._why_not = "no growth was suspected"
-        self._creep = Creep(self._device.kind)
+        self._creep = SlowGrowthDetector(self._device.kind)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -77,10 +82,16 @@ class Inquiry:
         found = self._finder.diagnosis
         if found is None:
             return {"why_not": self._why_not}
-        facts = {"first_step": found.first_step, "step": found.step, "is_cut_short": found.is_cut_short}
+        facts = {
+            "first_step": found.first_step,
+            "step": found.step,
+            "is_cut_short": found.is_cut_short,
+        }
         return {**facts, "growth_bytes_per_step": found.growth_bytes_per_step}
 
-    def suspect(self, why: str, *, host: bool = False, saves: bool = False, is_forecast: bool = False) -> None:
+    def suspect(
+        self, why: str, *, host: bool = False, saves: bool = False, is_forecast: bool = False
+    ) -> None:
         """Growth is suspected; on any thread. `host`: of memory outside of torch. `saves`: for torch's viewer, too. `is_forecast`: the run
         is expected to die of it."""
         is_retry = is_forecast and self._is_worth_a_retry()
@@ -102,7 +113,9 @@ class Inquiry:
         """Consecutive samples of one stream, on the collector's thread."""
         if stream != self._device.id:
             return
-        self.last_peaks.extend(zip(columns.get("step", ()), columns.get("peak_allocated_bytes", ()), strict=False))
+        self.last_peaks.extend(
+            zip(columns.get("step", ()), columns.get("peak_allocated_bytes", ()), strict=False)
+        )
         if self._creep.observe(columns.get("allocated_bytes", ())):
             self.suspect("it creeps up")
 
@@ -160,11 +173,16 @@ class Inquiry:
     def _conclude(self, diagnosis: Diagnosis) -> None:
         self._next_step = 2 * diagnosis.step
         if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
-            self._traces_host, self._next_step = True, 0  # no tensor grows: look at what Python itself allocates
+            self._traces_host, self._next_step = (
+                True,
+                0,
+            )  # no tensor grows: look at what Python itself allocates
         for index, suspect in enumerate(diagnosis.suspects[:_MOST_TOLD]):
             tell(sentence(suspect, None if index else diagnosis.growth_bytes_per_step, self.roots))
         began = time.perf_counter()
-        self.send(self._why, notes=[_looked(diagnosis), *self._save(diagnosis.step)], diagnosis=diagnosis)
+        self.send(
+            self._why, notes=[_looked(diagnosis), *self._save(diagnosis.step)], diagnosis=diagnosis
+        )
         self._finder.history = None  # a record is large
         self._finder.budget.spend(time.perf_counter() - began)
 
@@ -202,7 +220,9 @@ def _looked(diagnosis: Diagnosis) -> str:
     )
 
 
-def sentence(suspect: Suspect, growth_bytes_per_step: int | None = None, roots: Sequence[str] = ()) -> str:
+def sentence(
+    suspect: Suspect, growth_bytes_per_step: int | None = None, roots: Sequence[str] = ()
+) -> str:
     """For a terminal: the line, what grows there, and what to do. `growth_bytes_per_step`: of all memory in use."""
     rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
     place = f"{shown_path(suspect.file, roots)}:{suspect.line}"
@@ -222,7 +242,7 @@ def _message(suspect: Suspect) -> messages.Suspect:
     )
 
 
-def _stack(held: Held) -> messages.Stack:
+def _stack(held: StackAllocation) -> messages.Stack:
     """The innermost frames, where there are too many."""
     frames = [frame_text(frame) for frame in held.stack[-_DEEPEST:]]
     return messages.Stack(frames=frames, size_bytes=held.size_bytes, blocks=max(0, held.blocks))

@@ -15,7 +15,14 @@ from itertools import pairwise
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
-from memagent.leaks.user_code import Scopes, is_script, is_script_class, local_values, main_file, namespace
+from memagent.leaks.user_code import (
+    Scopes,
+    is_script,
+    is_script_class,
+    local_values,
+    main_file,
+    namespace,
+)
 
 _LONG = 1_000_000
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
@@ -54,7 +61,13 @@ def variable_names(scopes: Scopes, way: Sequence[Any]) -> list[Name]:
     """As variables of running functions."""
     labels, names = _labels(way), _identifiers(way)
     return [
-        Name(variable.name + labels, (*names, variable.name), variable.file, variable.function, code=variable.code)
+        Name(
+            variable.name + labels,
+            (*names, variable.name),
+            variable.file,
+            variable.function,
+            code=variable.code,
+        )
         for variable in scopes.variables(way[-1])
     ]
 
@@ -92,21 +105,39 @@ def _cached(wrapper: Any) -> Name | None:
     code = getattr(function, "__code__", None)
     if code is None:
         return None
-    return Name(function.__qualname__, (function.__name__,), code.co_filename, function.__qualname__, code=code)
+    return Name(
+        function.__qualname__,
+        (function.__name__,),
+        code.co_filename,
+        function.__qualname__,
+        code=code,
+    )
 
 
 def _in_object(owner: Any, way: Sequence[Any]) -> Name | None:
     attribute = _attribute(owner, way[-1])
     inner = way
-    if attribute is None and len(way) > 1 and isinstance(way[-1], dict) and way[-1] is namespace(owner):
-        attribute, inner = _key_of(way[-1], way[-2]), way[:-1]  # the object's own namespace lies between
+    if (
+        attribute is None
+        and len(way) > 1
+        and isinstance(way[-1], dict)
+        and way[-1] is namespace(owner)
+    ):
+        attribute, inner = (
+            _key_of(way[-1], way[-2]),
+            way[:-1],
+        )  # the object's own namespace lies between
     if attribute is None:
         return None
-    if attribute in _REGISTRIES and len(inner) > 1:  # a module's: what it holds is an attribute as well
+    if (
+        attribute in _REGISTRIES and len(inner) > 1
+    ):  # a module's: what it holds is an attribute as well
         attribute, inner = _key_of(inner[-1], inner[-2]), inner[:-1]
     kind = type(owner)
     text = f"{kind.__name__}.{attribute}{_labels(inner)}"
-    return Name(text, (*_identifiers(inner), f".{attribute}"), file_of(kind), kind.__name__, owner=kind)
+    return Name(
+        text, (*_identifiers(inner), f".{attribute}"), file_of(kind), kind.__name__, owner=kind
+    )
 
 
 def _in_class(kind: type, way: Sequence[Any]) -> Name | None:
@@ -114,7 +145,9 @@ def _in_class(kind: type, way: Sequence[Any]) -> Name | None:
         return None
     space: dict[Any, Any] = dict(kind.__dict__)
     key, inner = _key_of(space, way[-1]), way
-    if key is None and isinstance(way[-1], dict) and len(way) > 1:  # the class' own namespace lies between
+    if (
+        key is None and isinstance(way[-1], dict) and len(way) > 1
+    ):  # the class' own namespace lies between
         key, inner = _key_of(space, way[-2]), way[:-1]
     if not isinstance(key, str) or key.startswith("__"):
         return None
@@ -136,14 +169,23 @@ def _in_function(function: FunctionType, way: Sequence[Any]) -> Name | None:
         name = _default(function, way) or _attribute(function, way[-1])
     if name is None or not inner:
         return None
-    return Name(name + _labels(inner), (*_identifiers(inner), name), code.co_filename, function.__qualname__, code=code)
+    return Name(
+        name + _labels(inner),
+        (*_identifiers(inner), name),
+        code.co_filename,
+        function.__qualname__,
+        code=code,
+    )
 
 
 def _default(function: FunctionType, way: Sequence[Any]) -> str | None:
     """The parameter whose default value lies on the way: `def f(x, kept=[])`."""
     code, values = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
-    pairs = [*zip(names[len(names) - len(values) :], values, strict=False), *(function.__kwdefaults__ or {}).items()]
+    pairs = [
+        *zip(names[len(names) - len(values) :], values, strict=False),
+        *(function.__kwdefaults__ or {}).items(),
+    ]
     return next((name for name, value in pairs if any(value is item for item in way)), None)
 
 
@@ -155,7 +197,9 @@ def _in_frame(frame: FrameType | None, function: str, way: Sequence[Any]) -> Nam
     if name is None:
         return None
     code = frame.f_code
-    return Name(f"{name}{_labels(way)}", (*_identifiers(way), name), code.co_filename, function, code=code)
+    return Name(
+        f"{name}{_labels(way)}", (*_identifiers(way), name), code.co_filename, function, code=code
+    )
 
 
 # -- labels -------------------------------------------------------------------------------------------------------------------
@@ -168,7 +212,9 @@ def _labels(way: Sequence[Any]) -> str:
     if len(way) > 12:  # a chain
         return "..."
     text = "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(list(links)))
-    return _MODULE_PART.sub(lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text)
+    return _MODULE_PART.sub(
+        lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text
+    )
 
 
 def _label(outer: Any, inner: Any, owner: Any) -> str:

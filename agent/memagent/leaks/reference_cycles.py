@@ -28,7 +28,9 @@ def closing(met: Sequence[Any]) -> tuple[Name, source_lines.Line | None] | None:
     for item in filter(is_telling, met):
         if isinstance(item, FrameType | FunctionType):
             code = item.f_code if isinstance(item, FrameType) else item.__code__
-            return Name(f"variables of {code.co_name}", (), code.co_filename, code.co_name, code=code), None
+            return Name(
+                f"variables of {code.co_name}", (), code.co_filename, code.co_name, code=code
+            ), None
         for attribute, value in list((namespace(item) or {}).items()):
             if value is item or _leads_to(value, item):
                 return _attribute_line(type(item), attribute)
@@ -56,7 +58,11 @@ def _is_end(item: Any) -> bool:
 
 def _attribute_line(kind: type, attribute: str) -> tuple[Name, source_lines.Line | None]:
     file = file_of(kind)
-    found = source_lines.hook_calls(file) if "hooks" in attribute else source_lines.attribute_sets(file, kind.__name__, attribute)
+    found = (
+        source_lines.hook_calls(file)
+        if "hooks" in attribute
+        else source_lines.attribute_sets(file, kind.__name__, attribute)
+    )
     inside = [line for line in found if kind.__name__ in line.function.split(".")]
     return Name(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind), next(
         iter([*inside, *found]), None
@@ -64,4 +70,7 @@ def _attribute_line(kind: type, attribute: str) -> tuple[Name, source_lines.Line
 
 
 def _is_tensor(item: Any) -> bool:
-    return any(kind.__name__ == "Tensor" and kind.__module__.startswith("torch") for kind in type(item).__mro__)
+    return any(
+        kind.__name__ == "Tensor" and kind.__module__.startswith("torch")
+        for kind in type(item).__mro__
+    )

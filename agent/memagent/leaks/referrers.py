@@ -22,7 +22,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from memagent.leaks.object_names import Name, is_better, name_at, variable_names
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import Scopes, frames, own_frame
 
 _LEVELS, _NAME_LEVELS = 24, 14
@@ -48,10 +48,10 @@ class Place:
         return (*self.below, self.container, *self.above)
 
 
-class Climber:
+class ReferrerSearch:
     """One diagnosis' ways up, until the `deadline`. `overlook` the ids of our own lists that hold tensors."""
 
-    def __init__(self, scopes: Scopes, overlook: set[int], deadline: Deadline) -> None:
+    def __init__(self, scopes: Scopes, overlook: set[int], deadline: TimeBudget) -> None:
         self.scopes, self._deadline = scopes, deadline
         self._running = {id(frame) for frame in frames()}
         self.met: list[Any] = []
@@ -76,7 +76,9 @@ class Climber:
         for level in range(_LEVELS):
             if level:
                 frontier = self._rise(frontier)
-            reached = [position for position in frontier if self._covers[position].bit_count() >= enough]
+            reached = [
+                position for position in frontier if self._covers[position].bit_count() >= enough
+            ]
             if reached:
                 best = min(reached, key=lambda position: _awkwardness(self.met[position]))
                 coverage = self._covers[best].bit_count() / held
@@ -118,13 +120,19 @@ class Climber:
             seen = len(self.met)
             rising = self._rise(frontier)
             candidates = [
-                (name, position) for position in frontier for name in variable_names(self.scopes, self._way(position))
+                (name, position)
+                for position in frontier
+                for name in variable_names(self.scopes, self._way(position))
             ]
             candidates += [
                 (name, position)
                 for position in rising
                 if position >= seen
-                and (name := name_at(self.scopes, self.met[position], self._way(self._inner[position])))
+                and (
+                    name := name_at(
+                        self.scopes, self.met[position], self._way(self._inner[position])
+                    )
+                )
             ]
             inside = {type(self.met[position]) for position in frontier if position}
             for name, position in candidates:
@@ -134,7 +142,9 @@ class Climber:
                     best, best_at = name, position
             if (best and best.is_good) or not rising or self._deadline.is_over():
                 break
-            frontier = [position for position in rising if id(self.met[position]) not in self.scopes.modules]
+            frontier = [
+                position for position in rising if id(self.met[position]) not in self.scopes.modules
+            ]
         above = tuple(self._way(best_at)[1:]) if best else ()
         return Place(target, coverage, best, below, above)
 
@@ -201,4 +211,10 @@ class Climber:
 
 def _awkwardness(item: Any) -> int:
     """Of several that hold them all at one level, a container goes before an object, and that before a tuple of arguments."""
-    return 0 if isinstance(item, list | dict | set | deque) else 2 if isinstance(item, tuple | FrameType) else 1
+    return (
+        0
+        if isinstance(item, list | dict | set | deque)
+        else 2
+        if isinstance(item, tuple | FrameType)
+        else 1
+    )

@@ -16,7 +16,7 @@ LEAST_ELSEWHERE_BYTES_PER_STEP = 16 * 2**10
 """A host's readings rise by themselves while allocators and caches warm up; an allocator's are exact."""
 
 
-class Creep:
+class SlowGrowthDetector:
     """One device's readings, step by step, in constant memory."""
 
     def __init__(self, kind: str) -> None:
@@ -33,7 +33,9 @@ class Creep:
         return True in seen
 
     def _add(self, reading: int) -> bool:
-        self._block_floor = reading if self._block_floor is None else min(self._block_floor, reading)
+        self._block_floor = (
+            reading if self._block_floor is None else min(self._block_floor, reading)
+        )
         self._steps += 1
         if self._steps < BLOCK:
             return False

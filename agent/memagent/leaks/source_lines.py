@@ -59,7 +59,7 @@ class Scope:
 
 
 def growing(scopes: Sequence[Scope], names: Sequence[str]) -> list[Line]:
-    """Lines that make it grow, surest first. Names nearest to what grows go before those further off, earlier scopes before later ones,
+    """RunningLeastSquares that make it grow, surest first. Names nearest to what grows go before those further off, earlier scopes before later ones,
     but what surely grows before all."""
     found = [
         (line.strength, line.in_loop, -name_rank, -scope_rank, -position, line)
@@ -67,7 +67,9 @@ def growing(scopes: Sequence[Scope], names: Sequence[str]) -> list[Line]:
         for name_rank, name in enumerate(dict.fromkeys(names))
         for position, line in enumerate(_lines(scope, name))
     ]
-    ranked = sorted(found, key=lambda item: (item[0], item[2], item[3], item[1], item[4]), reverse=True)
+    ranked = sorted(
+        found, key=lambda item: (item[0], item[2], item[3], item[1], item[4]), reverse=True
+    )
     lines: dict[tuple[str, int], Line] = {}
     for *_, line in ranked:
         lines.setdefault((line.file, line.line), line)
@@ -91,7 +93,9 @@ def calls_with(file: str, keyword: str) -> list[Line]:
         for node, parents in _walk(tree(file))
         if isinstance(node, ast.Call)
         and any(
-            item.arg == keyword and isinstance(item.value, ast.Constant) and item.value.value is True
+            item.arg == keyword
+            and isinstance(item.value, ast.Constant)
+            and item.value.value is True
             for item in node.keywords
         )
     ]
@@ -100,7 +104,12 @@ def calls_with(file: str, keyword: str) -> list[Line]:
 def attribute_sets(file: str, name: str, attribute: str) -> list[Line]:
     """`anything.attribute = x` inside the class or function `name`."""
     root = next(
-        (node for node, _ in _walk(tree(file)) if isinstance(node, ast.ClassDef) and node.name == name), tree(file)
+        (
+            node
+            for node, _ in _walk(tree(file))
+            if isinstance(node, ast.ClassDef) and node.name == name
+        ),
+        tree(file),
     )
     return [
         _line(file, node, GROWS, parents)
@@ -122,7 +131,8 @@ def is_hook(file: str, function: str) -> bool:
         and isinstance(node.func, ast.Attribute)
         and "hook" in node.func.attr
         and any(
-            (isinstance(part, ast.Name) and part.id == name) or (isinstance(part, ast.Attribute) and part.attr == name)
+            (isinstance(part, ast.Name) and part.id == name)
+            or (isinstance(part, ast.Attribute) and part.attr == name)
             for argument in node.args
             for part in ast.walk(argument)
         )
@@ -163,7 +173,11 @@ def _lines(scope: Scope, name: str) -> Iterator[Line]:
     for node, parents in _walk(root):
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
-            if strength == SETS and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            if (
+                strength == SETS
+                and isinstance(node, ast.Assign | ast.AnnAssign)
+                and node.value is not None
+            ):
                 strength = GROWS if _is_used(node.value, derived) else SETS
             if strength:
                 yield _line(scope.file, node, strength, parents)
@@ -179,8 +193,12 @@ def _root(scope: Scope) -> ast.AST:
         return tree(scope.file)
     for node, _ in _walk(tree(scope.file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
-            if first == scope.first_line or (scope.name and getattr(node, "name", "") == scope.name):
+            first = min(
+                [node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))]
+            )
+            if first == scope.first_line or (
+                scope.name and getattr(node, "name", "") == scope.name
+            ):
                 return node
     return tree(scope.file)
 
@@ -196,7 +214,11 @@ def _strength(node: ast.stmt, names: set[str], parents: Sequence[ast.AST], name:
 
 
 def _strength_of_setting(
-    node: ast.Assign | ast.AnnAssign, value: ast.expr, names: set[str], parents: Sequence[ast.AST], name: str
+    node: ast.Assign | ast.AnnAssign,
+    value: ast.expr,
+    names: set[str],
+    parents: Sequence[ast.AST],
+    name: str,
 ) -> int:
     targets = [part for target in _targets(node) for part in _parts(target)]
     if _adds(value, names) or any(
@@ -225,7 +247,11 @@ def _adds(call: ast.expr, names: set[str]) -> bool:
             and _is_constant(arguments[place], names)
             and _is_used(arguments[place + 1], names)
         )
-    if isinstance(function, ast.Attribute) and called in ADDING and _is_mention(function.value, names):
+    if (
+        isinstance(function, ast.Attribute)
+        and called in ADDING
+        and _is_mention(function.value, names)
+    ):
         return True
     if called in _ADDING_FUNCTIONS:
         return any(_is_mention(item, names) for item in arguments[:1])
@@ -234,18 +260,31 @@ def _adds(call: ast.expr, names: set[str]) -> bool:
 
 def _called(function: ast.expr) -> str:
     return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else function.id
+        if isinstance(function, ast.Name)
+        else ""
     )
 
 
-def _passed(file: str, node: ast.stmt, names: set[str], parents: Sequence[ast.AST]) -> Iterator[Line]:
+def _passed(
+    file: str, node: ast.stmt, names: set[str], parents: Sequence[ast.AST]
+) -> Iterator[Line]:
     """The line in a function of this file that makes the parameter grow to which the name is given; else a call that asks it."""
     for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
         function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in _ASKING and _is_mention(function.value, names):
+        if (
+            isinstance(function, ast.Attribute)
+            and function.attr in _ASKING
+            and _is_mention(function.value, names)
+        ):
             yield _line(file, node, PASSES, parents)
         called = _called(function)
-        for place, argument in [*enumerate(call.args), *((item.arg, item.value) for item in call.keywords)]:
+        for place, argument in [
+            *enumerate(call.args),
+            *((item.arg, item.value) for item in call.keywords),
+        ]:
             if called and _is_mention(argument, names):
                 yield from _inside(file, called, place, isinstance(function, ast.Attribute))
 
@@ -264,7 +303,11 @@ def _inside(file: str, called: str, place: int | str | None, is_method: bool) ->
                 else None
             )
             for inner, parents in _walk(node):
-                if name and isinstance(inner, ast.stmt) and _strength(inner, {name}, parents, name) == GROWS:
+                if (
+                    name
+                    and isinstance(inner, ast.stmt)
+                    and _strength(inner, {name}, parents, name) == GROWS
+                ):
                     yield _line(file, inner, PASSES, parents)
 
 
@@ -272,10 +315,18 @@ def _aliases(root: ast.AST, name: str) -> set[str]:
     """Variables set from a mention of the name, loops over it, and methods taken from it: `add = kept.append`."""
     found = set()
     for node, _ in _walk(root):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
             value = node.value
-            taken = value.value if isinstance(value, ast.Attribute) and value.attr in ADDING else value
-            if isinstance(taken, ast.Name | ast.Attribute | ast.Subscript) and _is_mention(taken, {name}):
+            taken = (
+                value.value if isinstance(value, ast.Attribute) and value.attr in ADDING else value
+            )
+            if isinstance(taken, ast.Name | ast.Attribute | ast.Subscript) and _is_mention(
+                taken, {name}
+            ):
                 found.add(node.targets[0].id)
         elif isinstance(node, ast.For) and _is_looped(node.iter, name):
             found.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
@@ -295,7 +346,12 @@ def _derived(root: ast.AST, names: set[str]) -> set[str]:
 
 def _is_looped(value: ast.expr, name: str) -> bool:
     """`name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
-    if isinstance(value, ast.Call) and _called(value.func) in ("enumerate", "zip", "reversed", "list"):
+    if isinstance(value, ast.Call) and _called(value.func) in (
+        "enumerate",
+        "zip",
+        "reversed",
+        "list",
+    ):
         return any(_is_looped(argument, name) for argument in value.args)
     return _is_mention(value, {name})
 
@@ -323,7 +379,9 @@ def _is_used(value: ast.expr, names: set[str]) -> bool:
 
 
 def _is_constant(node: ast.expr, names: set[str]) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "." + node.value in names
+    return (
+        isinstance(node, ast.Constant) and isinstance(node.value, str) and "." + node.value in names
+    )
 
 
 def _mentions_target(node: ast.expr, names: set[str]) -> bool:
@@ -375,5 +433,10 @@ def _line(file: str, node: ast.AST, strength: int, parents: Iterable[ast.AST]) -
     named = [item.name for item in above if isinstance(item, (*_FUNCTIONS, ast.ClassDef))]
     number = int(getattr(node, "lineno", 0))
     return Line(
-        file, number, ".".join(named) or "<module>", strength, _in_loop(above), linecache.getline(file, number).strip()
+        file,
+        number,
+        ".".join(named) or "<module>",
+        strength,
+        _in_loop(above),
+        linecache.getline(file, number).strip(),
     )

@@ -13,7 +13,7 @@ Stack = tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
-class Held:
+class StackAllocation:
     """Live blocks that one stack has allocated; in a difference, how many more there are than before."""
 
     stack: Stack

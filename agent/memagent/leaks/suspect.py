@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from memagent.leaks.stack_allocations import Held
+from memagent.leaks.stack_allocations import StackAllocation
 
 Method = Literal["census", "history", "host"]
 """Tensors counted; the CUDA allocator's stacks; stacks of Python's own allocations."""
@@ -85,7 +85,7 @@ class Diagnosis:
     suspects: tuple[Suspect, ...]
     pause_s: float
     method: Method = "census"
-    grown: tuple[Held, ...] = ()
+    grown: tuple[StackAllocation, ...] = ()
     """The stacks whose allocations piled up, most bytes first, where `method` has recorded stacks."""
     growth_bytes_per_step: int | None = None
     """By how much memory in use grew meanwhile, tensors or not, where that is known."""

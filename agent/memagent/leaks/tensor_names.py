@@ -12,13 +12,15 @@ from typing import Any
 from memagent.leaks import source_lines
 from memagent.leaks.diagnosis import lines_of
 from memagent.leaks.object_names import Name
-from memagent.leaks.referrers import Climber
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.referrers import ReferrerSearch
+from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import Scopes, own_frame
 
 _LONGEST_S = 0.3
 _MOST_NODES = 64
-_PASSING = re.compile(r"^(T|Transpose|Permute|Expand|View|Reshape|ToCopy|Detach|Clone|AsStrided|Unsafe\w*)Backward\d*$")
+_PASSING = re.compile(
+    r"^(T|Transpose|Permute|Expand|View|Reshape|ToCopy|Detach|Clone|AsStrided|Unsafe\w*)Backward\d*$"
+)
 """Nodes between a parameter and the operation that it is for."""
 
 
@@ -36,10 +38,14 @@ def variables(
 ) -> list[Origin | None]:
     """The names by which the script holds these, in its running functions and those that the `error` has ended. As many as there is
     time for, in their order. `overlook`: one more list of ours that holds tensors. Raises MemoryError where there is no room to look."""
-    ended = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error else None) if not own_frame(frame)]
+    ended = [
+        frame
+        for frame, _ in traceback.walk_tb(error.__traceback__ if error else None)
+        if not own_frame(frame)
+    ]
     scopes = Scopes(ended)
-    deadline = Deadline.after(cpu_s=_LONGEST_S, wall_s=2 * _LONGEST_S)
-    climber = Climber(scopes, {id(tensors), id(overlook), id(ended)}, deadline)
+    deadline = TimeBudget.after(cpu_s=_LONGEST_S, wall_s=2 * _LONGEST_S)
+    climber = ReferrerSearch(scopes, {id(tensors), id(overlook), id(ended)}, deadline)
     found: list[Origin | None] = []
     try:
         for tensor in tensors:
@@ -55,10 +61,21 @@ def _origin(scopes: Scopes, name: Name) -> Origin:
     line = next(iter(lines_of(scopes, name)), None)
     if line is None:
         first = name.code.co_firstlineno if name.code is not None else None
-        scope = source_lines.Scope(name.file, first, name.owner.__name__ if name.owner is not None else "")
+        scope = source_lines.Scope(
+            name.file, first, name.owner.__name__ if name.owner is not None else ""
+        )
         with suppress(OSError, SyntaxError, ValueError):
-            line = next(filter(None, (source_lines.setting(scope, part) for part in reversed(name.identifiers))), None)
-    return Origin(name.expression, line.file, line.line) if line else Origin(name.expression, name.file)
+            line = next(
+                filter(
+                    None, (source_lines.setting(scope, part) for part in reversed(name.identifiers))
+                ),
+                None,
+            )
+    return (
+        Origin(name.expression, line.file, line.line)
+        if line
+        else Origin(name.expression, name.file)
+    )
 
 
 def output_of(tensor: Any, parameters: Mapping[int, str], modules: Mapping[str, str]) -> str:

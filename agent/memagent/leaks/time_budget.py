@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Deadline:
+class TimeBudget:
     """Over when either is: `cpu_s` on `time.thread_time()`, `wall_s` on `time.perf_counter()`."""
 
     cpu_s: float
@@ -16,7 +16,7 @@ class Deadline:
     """Whether something has been given up for it."""
 
     @classmethod
-    def after(cls, *, cpu_s: float, wall_s: float) -> Deadline:
+    def after(cls, *, cpu_s: float, wall_s: float) -> TimeBudget:
         return cls(time.thread_time() + cpu_s, time.perf_counter() + wall_s)
 
     def is_over(self) -> bool:

@@ -13,8 +13,12 @@ from typing import Any
 
 _OWN = str(Path(__file__).parents[1])
 _RUNNER = str(Path(_OWN, "__main__.py"))
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_OPTIMIZED = 0x1 | 0x2  # CO_OPTIMIZED, CO_NEWLOCALS: a function's frame, not a module's or a class body's
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_OPTIMIZED = (
+    0x1 | 0x2
+)  # CO_OPTIMIZED, CO_NEWLOCALS: a function's frame, not a module's or a class body's
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,12 @@ def _is_written_here(file: str) -> bool:
     if file.startswith("<") or not file:
         return file.startswith("<ipython") or file.startswith("<string")
     path = file if file.startswith("/") else str(Path(file).absolute())
-    if path.startswith(_OWN) or "site-packages" in path or "dist-packages" in path or "ipykernel_launcher" in path:
+    if (
+        path.startswith(_OWN)
+        or "site-packages" in path
+        or "dist-packages" in path
+        or "ipykernel_launcher" in path
+    ):
         return False
     return not path.startswith(_LIBRARIES)
 
@@ -77,7 +86,11 @@ def local_values(frame: FrameType) -> dict[str, Any]:
     unless somebody else holds it."""
     held = frame.f_locals
     values = dict(held)
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & _OPTIMIZED == _OPTIMIZED and sys.getrefcount(held) <= 3:
+    if (
+        sys.version_info < (3, 13)
+        and frame.f_code.co_flags & _OPTIMIZED == _OPTIMIZED
+        and sys.getrefcount(held) <= 3
+    ):
         held.clear()
     return values
 
@@ -108,7 +121,9 @@ class Scopes:
         code = frame.f_code
         self._add_file(code.co_filename)
         if frame.f_locals is frame.f_globals:
-            self.modules.setdefault(id(frame.f_globals), (str(frame.f_globals.get("__name__")), code.co_filename))
+            self.modules.setdefault(
+                id(frame.f_globals), (str(frame.f_globals.get("__name__")), code.co_filename)
+            )
             return
         function = getattr(code, "co_qualname", code.co_name)
         for name, value in local_values(frame).items():

@@ -38,7 +38,10 @@ def packed_page(snapshot: Mapping[str, Any], most_bytes: int) -> bytes:
     """zlib of torch's page of at most `most_bytes`, for the wire; of the newest events where there are too many. Empty where this torch
     cannot make one, or not even the segments fit."""
     for events in _NEWEST_EVENTS:
-        traces = [trace[len(trace) - min(events, len(trace)) :] for trace in snapshot.get("device_traces", ())]
+        traces = [
+            trace[len(trace) - min(events, len(trace)) :]
+            for trace in snapshot.get("device_traces", ())
+        ]
         text = _page({**snapshot, "device_traces": traces})
         if text is None:
             return b""
@@ -52,7 +55,11 @@ def _page(snapshot: Mapping[str, Any]) -> str | None:
     try:
         from torch.cuda import _memory_viz
 
-        plot = _memory_viz.trace_plot if any(snapshot.get("device_traces", ())) else _memory_viz.segment_plot
+        plot = (
+            _memory_viz.trace_plot
+            if any(snapshot.get("device_traces", ()))
+            else _memory_viz.segment_plot
+        )
         return str(plot(dict(snapshot)))
     except Exception:  # noqa: BLE001 - private functions of torch: neither they nor what they take is promised
         return None

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, status_of
-from memagent.leaks.monitor import Inquiry
+from memagent.leaks.monitor import LeakMonitor
 from memagent.mirror import Mirror
-from memagent.oom.recorder import LastWords
+from memagent.oom.recorder import OomRecorder
 from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event, FinalStatus
 
 
 @dataclass(frozen=True)
-class Ending:
+class ExitStatus:
     """What may have ended the run after `step`: if another step follows, it did not."""
 
     step: int
@@ -29,22 +29,22 @@ class Ending:
     last_words: Event | None = None
 
 
-class Endings:
+class ExitTracker:
     """Of one run. `tell` takes the event that holds its last words; `prediction` is the newest there is."""
 
     def __init__(
         self,
         sampler: Sampler,
-        last_words: LastWords,
-        inquiry: Inquiry,
+        last_words: OomRecorder,
+        inquiry: LeakMonitor,
         mirror: Mirror,
-        guard: Guard,
+        guard: ErrorGuard,
         tell: Callable[[Event], None],
         prediction: Callable[[], Estimate | None],
     ) -> None:
         self._sampler, self._last_words, self._inquiry = sampler, last_words, inquiry
         self._mirror, self._guard, self._tell, self._prediction = mirror, guard, tell, prediction
-        self._expected: Ending | None = None
+        self._expected: ExitStatus | None = None
 
     def note_death(self, error: BaseException) -> None:
         """The run is out of memory and ends: say what can be said."""
@@ -55,20 +55,26 @@ class Endings:
             words = self._said_of(error)
             self._tell(words)
             self._last_words.report(words, self._prediction(), self._inquiry.roots)
-            self._mirror.warn(f"out of memory\n{describe_error(error)}", step=self._sampler.step, is_critical=True)
+            self._mirror.warn(
+                f"out of memory\n{describe_error(error)}", step=self._sampler.step, is_critical=True
+            )
 
     def expect(self, error: BaseException, *, is_of_trainer: bool) -> None:
         """`sys.exit` was called, or another thread died: of that one only an out-of-memory is ours, or if it was the one that trains."""
         status = status_of(error)
-        if status != "completed" and (isinstance(error, SystemExit) or status == "oom" or is_of_trainer):
+        if status != "completed" and (
+            isinstance(error, SystemExit) or status == "oom" or is_of_trainer
+        ):
             last_words = self._said_of(error) if status == "oom" else None
-            self._expected = Ending(self._sampler.step, status, describe_error(error), last_words)
+            self._expected = ExitStatus(
+                self._sampler.step, status, describe_error(error), last_words
+            )
 
-    def at_exit(self) -> Ending:
+    def at_exit(self) -> ExitStatus:
         """What the end of the process means for the run; its last words are told."""
         found = self._expected
         if found is None or found.step != self._sampler.step:
-            return Ending(self._sampler.step, "completed")
+            return ExitStatus(self._sampler.step, "completed")
         if found.last_words is not None:
             self._tell(found.last_words)
         return found

@@ -74,7 +74,10 @@ def launcher(environ: Mapping[str, str] = os.environ) -> str:
             if pid <= 1 or not any(name in ancestor.environ() for name in names):
                 break
             pid = ancestor.ppid()
-    except (psutil.Error, OSError):  # another user's process: it is not one of ours, so it is the launcher
+    except (
+        psutil.Error,
+        OSError,
+    ):  # another user's process: it is not one of ours, so it is the launcher
         pass
     return f"{socket.gethostname()}:{pid}:{_started_at(pid)}"
 
@@ -90,7 +93,10 @@ def identify(
 ) -> Identity:
     """Identity of this process. `run_id` is the one the user gave, if any; `ordinal` counts the runs that this process had before,
     as in a loop over folds."""
-    rank, world_size = group() or (_first_int(_RANKS, environ, 0), _first_int(_WORLD_SIZES, environ, 1))
+    rank, world_size = group() or (
+        _first_int(_RANKS, environ, 0),
+        _first_int(_WORLD_SIZES, environ, 1),
+    )
     world_size = max(world_size, rank + 1)
     attempt = int((time.time() if now_s is None else now_s) * 1000)
     if run_id is not None:
@@ -122,8 +128,14 @@ def _launch_facts(
         return [*jobs, *named], None
     address = _present(_ADDRESS, environ)
     if address or jobs:
-        return [*jobs, *address], f"launches with {', '.join([*jobs, *address])} are taken for one run: {_REMEDY}"
-    return [], f"nothing tells that the {world_size} ranks belong together, each records a run of its own: {_REMEDY}"
+        return [
+            *jobs,
+            *address,
+        ], f"launches with {', '.join([*jobs, *address])} are taken for one run: {_REMEDY}"
+    return (
+        [],
+        f"nothing tells that the {world_size} ranks belong together, each records a run of its own: {_REMEDY}",
+    )
 
 
 def _is_one_machine(environ: Mapping[str, str], world_size: int) -> bool:
@@ -155,7 +167,9 @@ def _spell(number: int) -> str:
 def _started_at(pid: int) -> str:
     """When a process started, in a form that all who ask spell alike: psutil's seconds move with the clock, the kernel's ticks don't."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # field 22: proc(5)
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        )  # field 22: proc(5)
     except (OSError, IndexError):
         return ""
 

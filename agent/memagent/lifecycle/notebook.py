@@ -38,7 +38,9 @@ def card(
 def _title(report: Mapping[str, Any], name: str | None) -> str:
     status, run_id = str(report["status"]), str(report["run_id"])
     colour = _COLOURS.get(status, "#808080")
-    beside = f' <span style="opacity:.65">{escape(run_id)}</span>' if name and name != run_id else ""
+    beside = (
+        f' <span style="opacity:.65">{escape(run_id)}</span>' if name and name != run_id else ""
+    )
     return f'<div><b>{escape(name or run_id)}</b>{beside} <span style="color:{colour}">{escape(status)}</span></div>'
 
 
@@ -67,6 +69,8 @@ def _outlook(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"<div>predicted peak {format_bytes(prediction['peak_allocated_bytes'])}</div>"
     if risk and risk["level"] != "ok":
         eta, cause = risk.get("eta_step"), risk.get("cause")
-        text = risk["level"] + (f": expected to run out at step {eta:,.0f}" if eta is not None else "")
+        text = risk["level"] + (
+            f": expected to run out at step {eta:,.0f}" if eta is not None else ""
+        )
         text += f" (cause: {cause})" if cause else ""
         yield f'<div style="color:{_FULL}">{escape(text)}</div>'

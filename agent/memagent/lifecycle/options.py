@@ -11,7 +11,7 @@ from memagent.wire.messages import Risk
 
 
 @dataclass(frozen=True)
-class Options:
+class AttachOptions:
     """See `memagent.attach`."""
 
     config: Any = None

@@ -10,7 +10,7 @@ from typing import Any
 from memagent.diagnostics.error_guard import tell
 from memagent.errors import SettingError
 from memagent.lifecycle.identity import Identity, identify
-from memagent.lifecycle.options import Options
+from memagent.lifecycle.options import AttachOptions
 from memagent.live.publisher import feed_live
 from memagent.mirror import Tracker, open_trackers, requested
 from memagent.run import Run
@@ -27,7 +27,9 @@ def newest_run() -> Run | None:
     return _newest
 
 
-def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: Options) -> Run:
+def start_run(
+    settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: AttachOptions
+) -> Run:
     """A run of this process; one that `memagent run` began gives way to the script's own `attach` and keeps its id."""
     global _newest, _derived_ids  # noqa: PLW0603 - one process trains one run at a time
     automatic = [other for other in _runs if other.is_automatic and other.status == "running"]
@@ -46,7 +48,7 @@ def start_run(settings: Settings, models: Sequence[Any], optimizers: Sequence[An
     return run
 
 
-def _find_trackers(settings: Settings, options: Options, identity: Identity) -> list[Tracker]:
+def _find_trackers(settings: Settings, options: AttachOptions, identity: Identity) -> list[Tracker]:
     """Raises SettingError where there is no run to mirror to; one that nobody attached by hand is recorded without."""
     try:
         wanted = requested(settings.mirror) if options.mirror is None else options.mirror

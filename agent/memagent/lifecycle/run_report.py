@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memagent.delivery.buffer import Drops
+from memagent.delivery.buffer import DroppedSamples
 from memagent.estimator.estimate import Estimate
 from memagent.leaks import Suspect
 from memagent.lifecycle.identity import Identity
@@ -21,7 +21,7 @@ def build_report(
     identity: Identity,
     status: str,
     sampler: Sampler,
-    drops: Drops,
+    drops: DroppedSamples,
     prediction: Estimate | None,
     risks: list[Risk],
     suspects: Sequence[Suspect],
@@ -47,7 +47,9 @@ def build_report(
         },
         "components": dict(zip(_COMPONENTS, first.components, strict=True)),
         "prediction": prediction.to_dict() if prediction else None,
-        "forecast": next((to_builtins(risk) for risk in risks if risk.device == first.probe.device.id), None),
+        "forecast": next(
+            (to_builtins(risk) for risk in risks if risk.device == first.probe.device.id), None
+        ),
         "suspects": [suspect.to_dict() for suspect in suspects],
         "suspect_search": None if suspects else search_sentence(search),
     }

@@ -10,7 +10,7 @@ from typing import Any
 from memagent.delivery.run_file import SUFFIX
 from memagent.delivery.transport import HttpTransport
 from memagent.lifecycle.identity import Identity
-from memagent.lifecycle.options import Options
+from memagent.lifecycle.options import AttachOptions
 from memagent.record import describe_process, host_name, user_name
 from memagent.settings import Settings
 from memagent.wire.messages import Device, RunStart
@@ -27,7 +27,11 @@ def file_path(settings: Settings, identity: Identity) -> Path:
 
 
 def first_message(
-    settings: Settings, identity: Identity, options: Options, config: Mapping[str, Any], devices: Sequence[Device]
+    settings: Settings,
+    identity: Identity,
+    options: AttachOptions,
+    config: Mapping[str, Any],
+    devices: Sequence[Device],
 ) -> RunStart:
     """Who runs what, where, and with which devices; `config` is `options.config` in plain values."""
     return RunStart(

@@ -26,7 +26,9 @@ class Reported(Protocol):
 
 def feed_live(address: str, run: Reported, total_steps: int | None) -> None:
     """Send what `run` reports to the socket at `address` until it ends, from a thread of its own."""
-    threading.Thread(target=_feed, args=(address, run, total_steps), name="memagent-live", daemon=True).start()
+    threading.Thread(
+        target=_feed, args=(address, run, total_steps), name="memagent-live", daemon=True
+    ).start()
 
 
 def _feed(address: str, run: Reported, total_steps: int | None) -> None:
@@ -35,7 +37,9 @@ def _feed(address: str, run: Reported, total_steps: int | None) -> None:
         sender.setblocking(False)
         while True:
             is_last = run.status != "running"
-            with contextlib.suppress(Exception):  # whoever draws is away, or is slow: the next one comes soon
+            with contextlib.suppress(
+                Exception
+            ):  # whoever draws is away, or is slow: the next one comes soon
                 report = run.report()
                 state = {**{name: report[name] for name in KEPT}, "total_steps": total_steps}
                 sender.sendto(json.dumps(state).encode(), address)

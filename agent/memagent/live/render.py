@@ -5,19 +5,19 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from memagent.live.state import Shown
+from memagent.live.state import RankView
 from memagent.units import format_bytes, format_duration
 
 HEIGHT = 4
 _STYLES = {"ok": "green", "notice": "cyan", "warning": "yellow", "critical": "bold red"}
 
 
-def plain(shown: Shown) -> str:
+def plain(shown: RankView) -> str:
     """One line."""
     return "; ".join([*_progress(shown), f"{_memory(shown)} on {_whose(shown)}", _forecast(shown)])
 
 
-def lines(shown: Shown, columns: int, *, in_colour: bool) -> list[str]:
+def lines(shown: RankView, columns: int, *, in_colour: bool) -> list[str]:
     """HEIGHT lines of at most `columns` characters, control sequences for colour aside."""
     from rich.console import Console
     from rich.progress_bar import ProgressBar
@@ -26,7 +26,10 @@ def lines(shown: Shown, columns: int, *, in_colour: bool) -> list[str]:
     from rich.text import Text
 
     console = Console(
-        file=io.StringIO(), force_terminal=True, width=columns, color_system="standard" if in_colour else None
+        file=io.StringIO(),
+        force_terminal=True,
+        width=columns,
+        color_system="standard" if in_colour else None,
     )
     style = _STYLES.get(str(shown.forecast.get("level", "ok")), "")
     memory = _memory(shown)
@@ -46,26 +49,30 @@ def lines(shown: Shown, columns: int, *, in_colour: bool) -> list[str]:
     return [*captured.get().splitlines(), *[""] * HEIGHT][:HEIGHT]
 
 
-def _progress(shown: Shown) -> list[str]:
+def _progress(shown: RankView) -> list[str]:
     step = f"step {shown.step:,}" + (f" of {shown.total_steps:,}" if shown.total_steps else "")
     pace = f"{shown.pace:,.3g} steps/s" if shown.pace else "–"
     left = [f"{format_duration(shown.left_s)} left"] if shown.left_s is not None else []
     return [step, pace, *left]
 
 
-def _whose(shown: Shown) -> str:
-    return shown.device if shown.ranks == 1 else f"{shown.device}, rank {shown.rank} of {shown.ranks}"
+def _whose(shown: RankView) -> str:
+    return (
+        shown.device if shown.ranks == 1 else f"{shown.device}, rank {shown.rank} of {shown.ranks}"
+    )
 
 
-def _memory(shown: Shown) -> str:
+def _memory(shown: RankView) -> str:
     if not shown.limit_bytes:
         return f"{format_bytes(shown.used_bytes)} used, peak {format_bytes(shown.peak_bytes)}"
     headroom = max(0, shown.limit_bytes - shown.peak_bytes)
-    used = f"{format_bytes(shown.used_bytes)} of {format_bytes(shown.limit_bytes)} ({shown.share:.0%})"
+    used = (
+        f"{format_bytes(shown.used_bytes)} of {format_bytes(shown.limit_bytes)} ({shown.share:.0%})"
+    )
     return f"{used}, peak {format_bytes(shown.peak_bytes)}, headroom {format_bytes(headroom)}"
 
 
-def _forecast(shown: Shown) -> str:
+def _forecast(shown: RankView) -> str:
     found = shown.forecast
     level = str(found.get("level", "ok"))
     if level == "ok":

@@ -11,7 +11,7 @@ _SMOOTHING = 0.3
 
 
 @dataclass(frozen=True)
-class Shown:
+class RankView:
     """One rank as it is drawn: the device nearest to its limit. Sizes are bytes, `pace` is steps a second."""
 
     run_id: str
@@ -40,7 +40,7 @@ class Shown:
 
 
 @dataclass
-class Seen:
+class RunState:
     """The newest message of each rank, and the pace of the run."""
 
     newest: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -56,23 +56,28 @@ class Seen:
             self._step, self._at_s = step, now_s
         elif step > self._step and now_s > self._at_s:
             pace = (step - self._step) / (now_s - self._at_s)
-            self.pace = pace if self.pace is None else _SMOOTHING * pace + (1 - _SMOOTHING) * self.pace
+            self.pace = (
+                pace if self.pace is None else _SMOOTHING * pace + (1 - _SMOOTHING) * self.pace
+            )
             self._step, self._at_s = step, now_s
 
-    def shown(self) -> Shown | None:
+    def shown(self) -> RankView | None:
         """The rank that is nearest to its limit; None before the first message."""
         ranks = [self._of(message) for message in self.newest.values()]
         return max(
             ranks,
-            key=lambda rank: (rank.peak_bytes / rank.limit_bytes if rank.limit_bytes else 0.0, -rank.rank),
+            key=lambda rank: (
+                rank.peak_bytes / rank.limit_bytes if rank.limit_bytes else 0.0,
+                -rank.rank,
+            ),
             default=None,
         )
 
-    def _of(self, message: Mapping[str, Any]) -> Shown:
+    def _of(self, message: Mapping[str, Any]) -> RankView:
         forecast = message["forecast"] or {}
         device = next(iter(message["peaks"].values()))
         peak = int(device["peak_allocated_bytes"])
-        return Shown(
+        return RankView(
             run_id=message["run_id"],
             rank=int(message["rank"]),
             ranks=len(self.newest),

@@ -15,7 +15,7 @@ _LEAST_ROWS, _LEAST_COLUMNS = 6, 30
 """Room that the script keeps; a smaller terminal gets no view."""
 
 
-class Bottom:
+class StatusArea:
     """`height` lines of the terminal behind `fd`, from the first `draw` to `close`."""
 
     def __init__(self, fd: int, height: int) -> None:
@@ -29,7 +29,11 @@ class Bottom:
             size = os.get_terminal_size(self._fd)
         except OSError:
             return None
-        return size.columns if size.lines >= self._height + _LEAST_ROWS and size.columns >= _LEAST_COLUMNS else None
+        return (
+            size.columns
+            if size.lines >= self._height + _LEAST_ROWS and size.columns >= _LEAST_COLUMNS
+            else None
+        )
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show these. The terminal may have another size than before."""
@@ -38,7 +42,9 @@ class Bottom:
             self.close()
             self._begin(size)
         first = size.lines - self._height + 1
-        drawn = "".join(f"\033[{first + row};1H\033[2K{line}\033[0m" for row, line in enumerate(lines))
+        drawn = "".join(
+            f"\033[{first + row};1H\033[2K{line}\033[0m" for row, line in enumerate(lines)
+        )
         self._write(f"{_SAVE}{drawn}{_RESTORE}")
 
     def close(self) -> None:

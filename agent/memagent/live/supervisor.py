@@ -18,8 +18,8 @@ from pathlib import Path
 from memagent.diagnostics.error_guard import tell
 from memagent.errors import MemagentError
 from memagent.live.render import HEIGHT, lines, plain
-from memagent.live.state import Seen
-from memagent.live.status_area import Bottom
+from memagent.live.state import RunState
+from memagent.live.status_area import StatusArea
 
 FRAME_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -33,7 +33,9 @@ def run_beside(command: Sequence[str]) -> int:
     Raises MemagentError where stderr is a terminal and rich is not installed."""
     is_terminal = sys.stderr.isatty()
     if is_terminal and find_spec("rich") is None:
-        raise MemagentError("--live draws with rich, which is not installed: pip install 'memagent[live]'")
+        raise MemagentError(
+            "--live draws with rich, which is not installed: pip install 'memagent[live]'"
+        )
     with (
         tempfile.TemporaryDirectory(prefix="memagent-live-") as folder,
         _listen(Path(folder)) as ear,
@@ -50,10 +52,12 @@ def run_beside(command: Sequence[str]) -> int:
 
 
 def _watch(child: subprocess.Popen[bytes], ear: socket.socket, view: View) -> None:
-    seen = Seen()
+    seen = RunState()
     due_s = 0.0
     while child.poll() is None:
-        with contextlib.suppress(TimeoutError, ValueError, KeyError, TypeError):  # of another version, say
+        with contextlib.suppress(
+            TimeoutError, ValueError, KeyError, TypeError
+        ):  # of another version, say
             seen.take(json.loads(ear.recv(_LARGEST)), time.monotonic())
         if time.monotonic() >= due_s:
             due_s = time.monotonic() + FRAME_S
@@ -64,10 +68,10 @@ class TerminalView:
     """Drawn on the last lines."""
 
     def __init__(self) -> None:
-        self._bottom = Bottom(sys.stderr.fileno(), HEIGHT)
+        self._bottom = StatusArea(sys.stderr.fileno(), HEIGHT)
         self._in_colour = "NO_COLOR" not in os.environ
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: RunState) -> None:
         shown, columns = seen.shown(), self._bottom.columns
         if shown is not None and columns is not None:
             self._bottom.draw(lines(shown, columns, in_colour=self._in_colour))
@@ -82,9 +86,13 @@ class PlainView:
     def __init__(self) -> None:
         self._told_at_s, self._told_step = float("-inf"), -1
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: RunState) -> None:
         shown, now_s = seen.shown(), time.monotonic()
-        if shown is not None and shown.step != self._told_step and now_s - self._told_at_s >= PLAIN_EVERY_S:
+        if (
+            shown is not None
+            and shown.step != self._told_step
+            and now_s - self._told_at_s >= PLAIN_EVERY_S
+        ):
             self._told_at_s, self._told_step = now_s, shown.step
             tell(plain(shown))
 
@@ -113,7 +121,9 @@ def _signals() -> Iterator[list[Callable[[int], None]]]:
             receive(number)
 
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)  # a handler, as SIG_IGN would be inherited
+    before[signal.SIGINT] = signal.signal(
+        signal.SIGINT, lambda *_: None
+    )  # a handler, as SIG_IGN would be inherited
     try:
         yield receivers
     finally:

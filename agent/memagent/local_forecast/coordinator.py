@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memagent.diagnostics.error_guard import Guard, tell
+from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import missing_state_bytes
 from memagent.forecast import Forecast, Hints
-from memagent.local_forecast.forecast_monitor import Outlook
-from memagent.local_forecast.gc_request import Sweep
+from memagent.local_forecast.forecast_monitor import ForecastMonitor
+from memagent.local_forecast.gc_request import GarbageCollectionRequest
 from memagent.preflight import Preflight, Request, try_out
 from memagent.probe import Probe
 from memagent.sampling.sampler import Sampler
@@ -26,7 +26,7 @@ _WORTH_TELLING = 0.05
 """Optimizer state below this share of the limit decides nothing: no event for it."""
 
 
-class Foresight:
+class LocalForecast:
     """One rank's. `add_event` takes what is for the server; `prediction` gives the estimator's newest answer; `show_risk` gets each
     risk at once, on any thread."""
 
@@ -34,7 +34,7 @@ class Foresight:
         self,
         rank: int,
         sampler: Sampler,
-        guard: Guard,
+        guard: ErrorGuard,
         *,
         total_steps: int | None,
         on_risk: Callable[[Risk], None] | None,
@@ -46,10 +46,10 @@ class Foresight:
         self._show_risk = show_risk
         self._sampler, self._guard, self._on_risk = sampler, guard, on_risk
         self._add_event, self._prediction = add_event, prediction
-        self._is_first, self._sweep = rank == 0, Sweep()
+        self._is_first, self._sweep = rank == 0, GarbageCollectionRequest()
         self._risks: list[Risk] = []
         self._hints = Hints(total_steps=total_steps)
-        self.outlook = Outlook(
+        self.outlook = ForecastMonitor(
             rank,
             [probe.device for probe in self._probes],
             self._hints,
@@ -70,8 +70,13 @@ class Foresight:
         state = missing_state_bytes(optimizers)
         coming = {probe.device.id: state.get(_place(probe.device), 0) for probe in self._probes}
         said = {name: config[name] for name in _SAID_IN_CONFIG if name in config}
-        self._learn({"optimizer_state_bytes": {device: size for device, size in coming.items() if size}})
-        is_large = any(coming[probe.device.id] > _WORTH_TELLING * (probe.limit_bytes or 0) for probe in self._probes)
+        self._learn(
+            {"optimizer_state_bytes": {device: size for device, size in coming.items() if size}}
+        )
+        is_large = any(
+            coming[probe.device.id] > _WORTH_TELLING * (probe.limit_bytes or 0)
+            for probe in self._probes
+        )
         if self._learn(said) or is_large:
             self._tell_server()
 
@@ -90,10 +95,14 @@ class Foresight:
 
     def expect(self, **numbers: int | None) -> None:
         """Take what the script says is true. Raises SettingError for what is no number of 1 or more."""
-        if self._learn({name: _whole(name, value) for name, value in numbers.items() if value is not None}):
+        if self._learn(
+            {name: _whole(name, value) for name, value in numbers.items() if value is not None}
+        ):
             self._tell_server()
 
-    def try_out(self, request: Request, models: Sequence[Any], optimizers: Sequence[Any]) -> Preflight:
+    def try_out(
+        self, request: Request, models: Sequence[Any], optimizers: Sequence[Any]
+    ) -> Preflight:
         """Try evaluation and checkpoint now, tell what was found, and believe it."""
         before = self._sampler.hold("preflight")
         try:
@@ -108,11 +117,15 @@ class Foresight:
             )
         finally:
             self._sampler.hold(before)
-        if self._is_first or found.fits is False:  # ranks are mostly alike: one line is enough where all is well
+        if (
+            self._is_first or found.fits is False
+        ):  # ranks are mostly alike: one line is enough where all is well
             tell(found.verdict())
         data = found.to_data()
         self._learn(data)
-        self._add_event(Event(kind="preflight", step=self._sampler.step, time_s=time.time(), data=data))
+        self._add_event(
+            Event(kind="preflight", step=self._sampler.step, time_s=time.time(), data=data)
+        )
         return found
 
     def _hand_over_risks(self) -> None:
@@ -130,7 +143,9 @@ class Foresight:
 
     def note_prediction(self, prediction: Estimate) -> None:
         """The server has it too: predictions travel by themselves."""
-        self._learn({"predicted_peak_bytes": {self._probes[0].device.id: prediction.peak_allocated_bytes}})
+        self._learn(
+            {"predicted_peak_bytes": {self._probes[0].device.id: prediction.peak_allocated_bytes}}
+        )
 
     def _learn(self, data: Mapping[str, Any]) -> bool:
         """Whether that was news."""
@@ -142,7 +157,14 @@ class Foresight:
         return True
 
     def _tell_server(self) -> None:
-        self._add_event(Event(kind="hints", step=self._sampler.step, time_s=time.time(), data=self._hints.to_data()))
+        self._add_event(
+            Event(
+                kind="hints",
+                step=self._sampler.step,
+                time_s=time.time(),
+                data=self._hints.to_data(),
+            )
+        )
 
 
 def _place(device: Device) -> str:

@@ -26,7 +26,7 @@ REPEAT_S = 60.0
 
 
 @dataclass
-class Lookout:
+class DeviceForecast:
     """One device's forecaster and what was last said about it. `beside`: see `memagent.forecast.Hints.forecaster`."""
 
     device: Device
@@ -38,7 +38,7 @@ class Lookout:
     is_calm: bool = True
 
 
-class Outlook:
+class ForecastMonitor:
     """Forecasts for `devices`; `on_risk`, where given, gets each new or worse risk, on the thread that calls `observe`.
 
     `gc_probe`: as `Forecaster` takes it. `on_suspicion` gets each forecast that is not calm, on that thread too. `prediction` is what the
@@ -59,12 +59,14 @@ class Outlook:
         self._on_suspicion = on_suspicion
         self._rank, self._on_risk, self._prediction, self._hints = rank, on_risk, prediction, hints
         self._trained = devices[0].id
-        self._lookouts: dict[str, Lookout] = {}
+        self._lookouts: dict[str, DeviceForecast] = {}
         for device in devices:
             if device.limit_bytes:
                 beside = device.kind == "host" and device.id != self._trained
-                made = hints.forecaster(device.id, device.limit_bytes, beside=beside, gc_probe=gc_probe)
-                self._lookouts[device.id] = Lookout(device, made, beside)
+                made = hints.forecaster(
+                    device.id, device.limit_bytes, beside=beside, gc_probe=gc_probe
+                )
+                self._lookouts[device.id] = DeviceForecast(device, made, beside)
         self.worst: Risk | None = None
 
     def learn(self, hints: Hints) -> None:
@@ -88,17 +90,26 @@ class Outlook:
     def expect_state(self, used_bytes: Mapping[str, int]) -> None:
         """The optimizer is about to step for the first time, with gradients in place: is there room for its state?"""
         for device, used in used_bytes.items():
-            lookout, state = self._lookouts.get(device), self._hints.optimizer_state_bytes.get(device, 0)
+            lookout, state = (
+                self._lookouts.get(device),
+                self._hints.optimizer_state_bytes.get(device, 0),
+            )
             if lookout is not None and state and used + state > lookout.forecaster.limit_bytes:
-                self._consider(lookout, _no_room_for_state(used, lookout.forecaster.limit_bytes), time.monotonic())
+                self._consider(
+                    lookout,
+                    _no_room_for_state(used, lookout.forecaster.limit_bytes),
+                    time.monotonic(),
+                )
 
     def risks(self) -> list[Risk]:
         """The newest forecast of each device."""
         return [
-            risk_of(self._rank, lookout.device, lookout.newest) for lookout in self._lookouts.values() if lookout.newest
+            risk_of(self._rank, lookout.device, lookout.newest)
+            for lookout in self._lookouts.values()
+            if lookout.newest
         ]
 
-    def _consider(self, lookout: Lookout, forecast: Forecast, now: float) -> None:
+    def _consider(self, lookout: DeviceForecast, forecast: Forecast, now: float) -> None:
         level, is_recent = forecast.level, now - lookout.told_at < REPEAT_S
         if level not in ("warning", "critical"):
             if level == "ok" and not lookout.is_calm:
@@ -126,14 +137,20 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
     lines = [
         f"WARNING: step {risk.step:,}: {device_name} will run out of memory {_when(risk)}: "
         f"{format_bytes(risk.used_bytes)} of {format_bytes(risk.limit_bytes)} used"
-        + (f", {format_bytes(risk.growth_bytes_per_step)} more a step" if risk.growth_bytes_per_step else "")
+        + (
+            f", {format_bytes(risk.growth_bytes_per_step)} more a step"
+            if risk.growth_bytes_per_step
+            else ""
+        )
         + "."
     ]
     if risk.cause:
         advice = advice_for_cause(risk.cause, prediction.advice if prediction is not None else ())
         lines += [f"  cause: {risk.cause}. {advice.summary}", f"  change: {advice.change}"]
     if prediction is not None:
-        predicted = f"{format_bytes(prediction.peak_allocated_bytes)} at its peak (by {prediction.method})"
+        predicted = (
+            f"{format_bytes(prediction.peak_allocated_bytes)} at its peak (by {prediction.method})"
+        )
         lines.append(f"  predicted: {predicted}; observed: {format_bytes(risk.used_bytes)}")
         best = max(prediction.advice, key=lambda item: item.saving_bytes, default=None)
         if best is not None and best.saving_bytes > 0:

@@ -17,7 +17,7 @@ import time
 MOST_OF_RUN = 0.001
 
 
-class Sweep:
+class GarbageCollectionRequest:
     """`ask` on any thread; `is_asked` is looked at after each step, and then `collect` called."""
 
     def __init__(self) -> None:

@@ -38,7 +38,9 @@ class Window:
                 newest = max(known) if is_peak(name) else known[-1]
                 self.values[series] = _later(series, self.values.get(series), newest)
         self.step = max([self.step, *(int(step) for step in columns["step"] if step is not None)])
-        self.time_s = max([self.time_s, *(time_s for time_s in columns.get("time_s", ()) if time_s is not None)])
+        self.time_s = max(
+            [self.time_s, *(time_s for time_s in columns.get("time_s", ()) if time_s is not None)]
+        )
 
     def point(self) -> Point | None:
         """None where nothing came."""
@@ -50,7 +52,9 @@ def merged(points: Iterable[Point]) -> Point | None:
     newest: Point | None = None
     for point in points:
         before = newest.values if newest is not None else {}
-        latest = {name: _later(name, before.get(name), value) for name, value in point.values.items()}
+        latest = {
+            name: _later(name, before.get(name), value) for name, value in point.values.items()
+        }
         newest = Point(point.step, point.time_s, {**before, **latest})
     return newest
 
@@ -60,4 +64,6 @@ def is_peak(name: str) -> bool:
 
 
 def _later(series: str, before: float | None, value: float) -> float:
-    return max(before, value) if before is not None and is_peak(series.rpartition("/")[2]) else value
+    return (
+        max(before, value) if before is not None and is_peak(series.rpartition("/")[2]) else value
+    )

@@ -68,7 +68,11 @@ class Mirror:
         """A new or worse risk; on any thread."""
         device = self._devices.get(risk.device)
         if device is not None:
-            self.warn(warning_text(risk, device.name), step=risk.step, is_critical=risk.level == "critical")
+            self.warn(
+                warning_text(risk, device.name),
+                step=risk.step,
+                is_critical=risk.level == "critical",
+            )
 
     def warn(self, text: str, *, step: int, is_critical: bool) -> None:
         """The first line is the title; on any thread."""
@@ -97,7 +101,14 @@ class Mirror:
             if point is not None:
                 self._safely(tracker, tracker.write, point)
             for one in warnings:
-                self._safely(tracker, tracker.warn, one.title, one.text, step=one.step, is_critical=one.is_critical)
+                self._safely(
+                    tracker,
+                    tracker.warn,
+                    one.title,
+                    one.text,
+                    step=one.step,
+                    is_critical=one.is_critical,
+                )
 
     def _with_outlook(self, point: Point | None) -> Point | None:
         """Forecasts and prediction beside the samples."""
@@ -114,13 +125,17 @@ class Mirror:
             values[f"{first}/predicted_peak_bytes"] = predicted
         return Point(point.step, point.time_s, values)
 
-    def _safely(self, tracker: Tracker, call: Callable[..., None], *arguments: Any, **keywords: Any) -> None:
+    def _safely(
+        self, tracker: Tracker, call: Callable[..., None], *arguments: Any, **keywords: Any
+    ) -> None:
         try:
             call(*arguments, **keywords)
         except Exception as error:  # noqa: BLE001 - somebody else's code, at somebody else's server: the run goes on
             if tracker.name not in self._told:
                 self._told.add(tracker.name)
-                tell(f"the mirror in {tracker.name} lacks something (told once): {type(error).__name__}: {error}")
+                tell(
+                    f"the mirror in {tracker.name} lacks something (told once): {type(error).__name__}: {error}"
+                )
 
 
 def label(device: Device) -> str:

@@ -24,7 +24,9 @@ def find(_: str) -> MlflowTracker:
 
 
 def is_its(given: Any) -> bool:
-    return type(given).__module__.startswith("mlflow.") and (_is_run(given) or hasattr(given, "log_batch"))
+    return type(given).__module__.startswith("mlflow.") and (
+        _is_run(given) or hasattr(given, "log_batch")
+    )
 
 
 def take(given: Any) -> MlflowTracker:

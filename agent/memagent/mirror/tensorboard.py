@@ -20,7 +20,9 @@ def find(run_id: str) -> TensorBoardTracker:
 
 def is_its(given: Any) -> bool:
     """torch's writer, tensorboardX's, and what else has their methods."""
-    return callable(getattr(given, "add_scalar", None)) and callable(getattr(given, "add_text", None))
+    return callable(getattr(given, "add_scalar", None)) and callable(
+        getattr(given, "add_text", None)
+    )
 
 
 def take(given: Any) -> TensorBoardTracker:

@@ -47,7 +47,13 @@ def requested(mirror: Any) -> tuple[Any, ...]:
     if mirror is None:
         return ()
     items = list(mirror) if isinstance(mirror, list | tuple) else [mirror]
-    names = [name.strip() for item in items if isinstance(item, str) for name in item.split(",") if name.strip()]
+    names = [
+        name.strip()
+        for item in items
+        if isinstance(item, str)
+        for name in item.split(",")
+        if name.strip()
+    ]
     for name in names:
         _check(name)
     given = [item for item in items if not isinstance(item, str)]
@@ -68,7 +74,9 @@ def _open(item: Any, run_id: str) -> Tracker:
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(f"mirror={item!r} cannot be used: {type(error).__name__}: {error}") from error
+        raise SettingError(
+            f"mirror={item!r} cannot be used: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _check(name: str) -> None:
@@ -76,7 +84,9 @@ def _check(name: str) -> None:
         raise SettingError(f"mirror is {name!r}: {_expected(TRACKERS)}")
     package = TRACKERS[name].PACKAGE
     if find_spec(name) is None:
-        raise SettingError(f"mirror={name!r} needs a package that is not installed: pip install {package}")
+        raise SettingError(
+            f"mirror={name!r} needs a package that is not installed: pip install {package}"
+        )
 
 
 def _kind_of(given: Any) -> Kind:

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import structs
 
-from memagent.diagnostics.error_guard import Guard, tell
+from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import chain_of, describe_error
-from memagent.hooks.instrumentation import ModelWatch
+from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.oom_observer import AllocationFailure, failure_in, watch_failures
 from memagent.leaks import Suspect
 from memagent.oom.report import oom_report
@@ -32,10 +32,12 @@ _BALLAST_BYTES = 16 * 2**20
 """Address space given back when the process runs out of memory, so that the last words find room. Never touched, so never resident."""
 
 
-class LastWords:
+class OomRecorder:
     """Listens for failed allocations as long as the run lives, and has something to say when one of them is the end."""
 
-    def __init__(self, sampler: Sampler, watch: ModelWatch, guard: Guard, place: str) -> None:
+    def __init__(
+        self, sampler: Sampler, watch: ModelInstrumentation, guard: ErrorGuard, place: str
+    ) -> None:
         self._sampler, self._watch, self._guard, self._place = sampler, watch, guard, place
         self.last_peaks: list[tuple[int, int | None]] = []
         """(step, peak_allocated_bytes) of the last samples of the device trained on, as far as they are known."""
@@ -56,17 +58,25 @@ class LastWords:
         phase, self._phase = self._phase, ""
         if failure is None:
             return None
-        data = {"phase": phase, "asked_bytes": failure.asked_bytes, "free_bytes": failure.free_bytes}
+        data = {
+            "phase": phase,
+            "asked_bytes": failure.asked_bytes,
+            "free_bytes": failure.free_bytes,
+        }
         return Event(kind="oom_survived", step=self._sampler.step, time_s=time.time(), data=data)
 
-    def say(self, error: BaseException, suspects: Sequence[Suspect], search: Mapping[str, Any]) -> Event:
+    def say(
+        self, error: BaseException, suspects: Sequence[Suspect], search: Mapping[str, Any]
+    ) -> Event:
         """The `oom` event of the `error` that ends the process, with who is blamed and what came of the search for them; the error gets a
         note that says where the run can be seen."""
         self._ballast.close()
         for track in self._sampler.tracks:
             with self._guard.at("probe refresh"):
                 track.probe.refresh()  # the limit may be younger than a second
-        words = _words(error, self._failure or failure_in(error), self._sampler, self._phase_of(error))
+        words = _words(
+            error, self._failure or failure_in(error), self._sampler, self._phase_of(error)
+        )
         add_note = getattr(error, "add_note", None)  # Python 3.11
         if add_note is not None:
             add_note(note(words, self._sampler.step, self._place))
@@ -102,14 +112,18 @@ class LastWords:
 
     def _phase_of(self, error: BaseException) -> str:
         """The phase that the error, or what it was raised from, has left; else that of the failed allocation; else the present one."""
-        left = next((link.__dict__[_LEFT] for link in chain_of(error) if _LEFT in link.__dict__), None)
+        left = next(
+            (link.__dict__[_LEFT] for link in chain_of(error) if _LEFT in link.__dict__), None
+        )
         return left or self._phase or self._sampler.phase
 
     def _note_failure(self, failure: AllocationFailure) -> None:
         self._failure, self._phase = failure, self._sampler.phase
 
 
-def _words(error: BaseException, failure: AllocationFailure, sampler: Sampler, phase: str) -> dict[str, Any]:
+def _words(
+    error: BaseException, failure: AllocationFailure, sampler: Sampler, phase: str
+) -> dict[str, Any]:
     """What was asked for, in which phase, and what each device held by component. Sizes in bytes."""
     return {
         "error": describe_error(error),
@@ -144,7 +158,9 @@ def _device(track: Track) -> dict[str, Any]:
     device = track.probe.device
     components = zip(_COMPONENTS, track.components, strict=True)
     return {
-        "name": device_name(track.probe.limit_bytes, device.total_bytes or 0) if device.kind == "host" else device.name,
+        "name": device_name(track.probe.limit_bytes, device.total_bytes or 0)
+        if device.kind == "host"
+        else device.name,
         "used_bytes": track.probe.used_bytes(),
         "limit_bytes": track.probe.limit_bytes,
         **_allocator(device),

@@ -73,16 +73,22 @@ class OomReport:
         """All below the title, a line each, the most important of each kind."""
         lines = list(self.findings)
         if self.components:
-            held = (f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components)
+            held = (
+                f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components
+            )
             lines.append(f"held: {', '.join(held)}")
         for suspect in self.suspects[:_MOST_ADVICE]:
-            lines.append(f"suspect: {_suspect(suspect, self.growth_bytes_per_step, self.looked_at_step)}")
+            lines.append(
+                f"suspect: {_suspect(suspect, self.growth_bytes_per_step, self.looked_at_step)}"
+            )
         if self.search:
             lines.append(self.search[0].lower() + self.search[1:])
         for tensor in self.tensors[:_MOST_ADVICE]:
             lines.append(f"large: {_tensor(tensor)}")
         for change, saving, _ in self.changes[:_MOST_ADVICE]:
-            lines.append(f"change: {change}" + (f" (saves {format_bytes(saving)})" if saving else ""))
+            lines.append(
+                f"change: {change}" + (f" (saves {format_bytes(saving)})" if saving else "")
+            )
         return lines
 
 
@@ -104,7 +110,9 @@ def oom_report(
     files are shown relative to these (`memagent.diagnostics.display_paths`). Anything may be missing.
     """
     suspects = suspects or [
-        item for item in _listed(words, "suspects") if isinstance(item, Mapping) and "holder" in item
+        item
+        for item in _listed(words, "suspects")
+        if isinstance(item, Mapping) and "holder" in item
     ]
     search = _search(words)
     devices = words.get("devices") or {}
@@ -129,7 +137,9 @@ def oom_report(
                 key=lambda item: -item[1],
             )
         ),
-        tensors=tuple(shown(tensor, roots) for tensor in (words.get("largest_tensors") or ())[:_MOST_TENSORS]),
+        tensors=tuple(
+            shown(tensor, roots) for tensor in (words.get("largest_tensors") or ())[:_MOST_TENSORS]
+        ),
         suspects=tuple(shown(suspect, roots) for suspect in suspects),
         changes=_changes(phase, asked, free, now, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
@@ -139,9 +149,11 @@ def oom_report(
 
 
 def search_sentence(search: Facts) -> str:
-    """What came of a search that named nobody, from the facts of `Inquiry.search`: nobody found is one thing, nobody looked another."""
+    """What came of a search that named nobody, from the facts of `LeakMonitor.search`: nobody found is one thing, nobody looked another."""
     if search.get("step") is None:
-        return f"Nobody looked who holds the memory: {search.get('why_not') or 'it is not known why'}."
+        return (
+            f"Nobody looked who holds the memory: {search.get('why_not') or 'it is not known why'}."
+        )
     steps = f"steps {search.get('first_step') or 0:,} to {search['step']:,}"
     cut = ", until the time for it was up" if search.get("is_cut_short") else ""
     return f"No suspect was found: who holds what grew was looked for over {steps}{cut}."
@@ -173,7 +185,11 @@ def _where(phase: str) -> str | None:
 
 def _asked(asked: int | None, free: int | None, now: Facts) -> str | None:
     used, limit = now.get("used_bytes"), now.get("limit_bytes")
-    full = f"{format_bytes(used)} of {format_bytes(limit)} were used" if used is not None and limit else None
+    full = (
+        f"{format_bytes(used)} of {format_bytes(limit)} were used"
+        if used is not None and limit
+        else None
+    )
     if not asked:
         return f"{full}." if full else None
     room = f" with {format_bytes(free)} free" if free is not None else ""
@@ -223,7 +239,11 @@ def _search(words: Facts) -> Facts:
 
 def _last_peaks(peaks: Sequence[Any]) -> str | None:
     """How it got there: a climb of many steps looks other than one that came from nowhere."""
-    known = [peak for peak in peaks if isinstance(peak, list | tuple) and list(map(type, peak)) == [int, int]]
+    known = [
+        peak
+        for peak in peaks
+        if isinstance(peak, list | tuple) and list(map(type, peak)) == [int, int]
+    ]
     if len(known) < _LEAST_PEAKS:
         return None
     told = ", ".join(format_bytes(peak) for _, peak in known)
@@ -231,7 +251,12 @@ def _last_peaks(peaks: Sequence[Any]) -> str | None:
 
 
 def _changes(
-    phase: str, asked: int | None, free: int | None, now: Facts, suspects: Sequence[Facts], advice: Sequence[Facts]
+    phase: str,
+    asked: int | None,
+    free: int | None,
+    now: Facts,
+    suspects: Sequence[Facts],
+    advice: Sequence[Facts],
 ) -> tuple[tuple[str, int | None, str], ...]:
     found: list[tuple[str, int | None, str]] = []
     if suspects:
@@ -249,7 +274,11 @@ def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int |
     if not rate:
         return ""
     text = f", {format_bytes(rate)} a step"
-    if kind in _NO_TENSORS or not growth_bytes_per_step or growth_bytes_per_step < _MUCH_MORE * rate:
+    if (
+        kind in _NO_TENSORS
+        or not growth_bytes_per_step
+        or growth_bytes_per_step < _MUCH_MORE * rate
+    ):
         return text
     return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
 

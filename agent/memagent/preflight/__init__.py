@@ -10,7 +10,7 @@
 """
 
 from memagent.preflight.request import Request, checked, requested
-from memagent.preflight.result import Need, Preflight, Trial
+from memagent.preflight.result import Need, Preflight, TaskResult
 from memagent.preflight.runner import try_out
 
-__all__ = ["Need", "Preflight", "Request", "Trial", "checked", "requested", "try_out"]
+__all__ = ["Need", "Preflight", "Request", "TaskResult", "checked", "requested", "try_out"]

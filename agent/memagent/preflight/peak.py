@@ -15,8 +15,8 @@ from memagent.probe import Probe
 LOOK_EVERY_S = 0.0005
 
 
-class PeakWatch:
-    """`with PeakWatch(probes) as watch: ...`; then `watch.more_bytes()` is how far each device went above where it began.
+class PeakMonitor:
+    """`with PeakMonitor(probes) as watch: ...`; then `watch.more_bytes()` is how far each device went above where it began.
 
     The phase must have been cut where it is opened: a device's own counter counts from the last mark.
     """
@@ -25,15 +25,20 @@ class PeakWatch:
         self._probes = probes
         self._before = self._highest = [0] * len(probes)
         self._stop = threading.Event()
-        self._looking = threading.Thread(target=self._look_on, name="memagent-preflight", daemon=True)
+        self._looking = threading.Thread(
+            target=self._look_on, name="memagent-preflight", daemon=True
+        )
 
-    def __enter__(self) -> PeakWatch:
+    def __enter__(self) -> PeakMonitor:
         self._looking.start()  # its stack is memory too: what counts as before comes after
         self._before = self._highest = [probe.used_bytes() for probe in self._probes]
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         self._looking.join()
@@ -54,7 +59,9 @@ class PeakWatch:
             time.sleep(LOOK_EVERY_S)
 
     def _look(self) -> None:
-        self._highest = [max(*both) for both in zip(self._highest, map(_used, self._probes), strict=True)]
+        self._highest = [
+            max(*both) for both in zip(self._highest, map(_used, self._probes), strict=True)
+        ]
 
 
 def _used(probe: Probe) -> int:

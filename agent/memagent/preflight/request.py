@@ -31,7 +31,11 @@ def requested(value: Any) -> Request | None:
         return None
     if value is True:
         return Request()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and _names_ours(_fields(value)):
+    if (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and _names_ours(_fields(value))
+    ):
         return checked(**_fields(value))
     if isinstance(value, Mapping) and _names_ours(value):
         return checked(**value)
@@ -58,7 +62,9 @@ def checked(eval_batch: Any = None, checkpoint: Any = True) -> Request:
             f"eval_batch is a {type(eval_batch).__name__}: give a batch of tensors as the model takes it, or a callable that evaluates once"
         )
     if checkpoint is not None and not isinstance(checkpoint, bool) and not callable(checkpoint):
-        raise SettingError(f"checkpoint is {checkpoint!r}: give True, False, or a callable that saves one")
+        raise SettingError(
+            f"checkpoint is {checkpoint!r}: give True, False, or a callable that saves one"
+        )
     return Request(eval_batch, bool(checkpoint) if not callable(checkpoint) else checkpoint)
 
 
@@ -70,5 +76,11 @@ def _holds_tensor(value: Any, depth: int = _DEPTH) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return True
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    items = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return depth > 0 and any(_holds_tensor(item, depth - 1) for item in items)

@@ -11,7 +11,7 @@ Name = Literal["eval", "checkpoint"]
 
 
 @dataclass(frozen=True)
-class Trial:
+class TaskResult:
     """One thing that was tried. `more_bytes` is how far it went above what was held, by device id; where it `ran_out`, at least so far.
 
     `error` says why it could not be tried or did not end; None where all went well.
@@ -64,7 +64,9 @@ class Need:
         """The same where the script still holds gradients when it evaluates."""
         if self.limit_bytes is None or not self.eval_bytes:
             return self.fits
-        held = self.held_bytes + self.others_bytes + self.optimizer_state_bytes + self.gradients_bytes
+        held = (
+            self.held_bytes + self.others_bytes + self.optimizer_state_bytes + self.gradients_bytes
+        )
         return bool(self.fits) and held + self.eval_bytes <= self.limit_bytes
 
 
@@ -74,7 +76,7 @@ class Preflight:
 
     step: int
     needs: tuple[Need, ...]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TaskResult, ...] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -88,7 +90,11 @@ class Preflight:
         """For people: a line for the device trained on, and one for each other that will not fit."""
         lines = [self._line(self.needs[0], first=True)]
         lines += [self._line(need, first=False) for need in self.needs[1:] if need.fits is False]
-        lines += [f"  {trial.name} could not be tried: {trial.error}" for trial in self.trials if not trial.tells]
+        lines += [
+            f"  {trial.name} could not be tried: {trial.error}"
+            for trial in self.trials
+            if not trial.tells
+        ]
         return "\n".join(lines)
 
     def to_data(self) -> dict[str, Any]:
@@ -101,8 +107,13 @@ class Preflight:
                 for need in self.needs
                 if need.eval_bytes is not None or need.checkpoint_bytes is not None
             },
-            "optimizer_state_bytes": {need.device: need.optimizer_state_bytes for need in self.needs},
-            "needs": [{**asdict(need), "needed_bytes": need.needed_bytes, "fits": need.fits} for need in self.needs],
+            "optimizer_state_bytes": {
+                need.device: need.optimizer_state_bytes for need in self.needs
+            },
+            "needs": [
+                {**asdict(need), "needed_bytes": need.needed_bytes, "fits": need.fits}
+                for need in self.needs
+            ],
             "trials": [asdict(trial) for trial in self.trials],
         }
 

@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.from_model import missing_gradients_bytes, missing_state_bytes, predict
+from memagent.estimator.formula.from_model import (
+    missing_gradients_bytes,
+    missing_state_bytes,
+    predict,
+)
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom_observer import failure_in
-from memagent.preflight.peak import PeakWatch
+from memagent.preflight.peak import PeakMonitor
 from memagent.preflight.request import Request
-from memagent.preflight.result import Name, Need, Preflight, Trial
+from memagent.preflight.result import Name, Need, Preflight, TaskResult
 from memagent.preflight.state_guard import untouched
 from memagent.preflight.tasks import evaluation, saving, sharded
 from memagent.probe import Probe
@@ -46,16 +50,27 @@ def try_out(
     ]
     estimate = prediction or _least_estimate(probes, models, optimizers)
     if estimate is not None:
-        step_bytes = max(0, estimate.peak_allocated_bytes - held[0] - needs[0].optimizer_state_bytes)
+        step_bytes = max(
+            0, estimate.peak_allocated_bytes - held[0] - needs[0].optimizer_state_bytes
+        )
         needs[0] = replace(needs[0], step_bytes=step_bytes, step_is_least=prediction is None)
     return Preflight(step, tuple(needs), trials)
 
 
 def _need(
-    probe: Probe, trials: Sequence[Trial], optimizers: Sequence[Any], *, held_bytes: int, others_bytes: int
+    probe: Probe,
+    trials: Sequence[TaskResult],
+    optimizers: Sequence[Any],
+    *,
+    held_bytes: int,
+    others_bytes: int,
 ) -> Need:
     device, place = probe.device.id, _torch_device(probe)
-    more = {trial.name: trial.more_bytes[device] for trial in trials if trial.tells and device in trial.more_bytes}
+    more = {
+        trial.name: trial.more_bytes[device]
+        for trial in trials
+        if trial.tells and device in trial.more_bytes
+    }
     return Need(
         device=device,
         held_bytes=held_bytes,
@@ -74,22 +89,28 @@ def _trials(
     models: Sequence[Any],
     optimizers: Sequence[Any],
     cut: Callable[[], object],
-) -> Iterator[Trial]:
+) -> Iterator[TaskResult]:
     asked: list[tuple[Name, Any, Callable[[], None]]] = []
     if request.checkpoint:
-        asked.append(("checkpoint", request.checkpoint, saving(models, optimizers, request.checkpoint)))
+        asked.append(
+            ("checkpoint", request.checkpoint, saving(models, optimizers, request.checkpoint))
+        )
     if request.eval_batch is not None:
         asked.append(("eval", request.eval_batch, evaluation(models, request.eval_batch)))
     is_sharded = sharded(models)
     for name, given, work in asked:
         cut()
-        yield Trial(name, {}, error=_SHARDED) if is_sharded and not callable(given) else _try(name, work, probes)
+        yield (
+            TaskResult(name, {}, error=_SHARDED)
+            if is_sharded and not callable(given)
+            else _try(name, work, probes)
+        )
 
 
-def _try(name: Name, work: Callable[[], None], probes: Sequence[Probe]) -> Trial:
+def _try(name: Name, work: Callable[[], None], probes: Sequence[Probe]) -> TaskResult:
     room = {probe.device.id: (probe.limit_bytes or 0) - probe.used_bytes() for probe in probes}
     error, asked, ran_out = None, 0, False
-    with PeakWatch(probes) as watch:
+    with PeakMonitor(probes) as watch:
         try:
             work()
         except Exception as failure:  # noqa: BLE001 - whatever the script's own code raises is part of the answer
@@ -100,7 +121,7 @@ def _try(name: Name, work: Callable[[], None], probes: Sequence[Probe]) -> Trial
         more = _beyond(more, room, asked)
     if error is not None:
         gc.collect()  # the frames that the error held, and with them what had been allocated
-    return Trial(name, more, ran_out, error)
+    return TaskResult(name, more, ran_out, error)
 
 
 def _beyond(more: dict[str, int], room: dict[str, int], asked: int) -> dict[str, int]:
@@ -109,13 +130,17 @@ def _beyond(more: dict[str, int], room: dict[str, int], asked: int) -> dict[str,
     return {**more, device: max(more[device] + asked, room[device] + 1)}
 
 
-def _least_estimate(probes: Sequence[Probe], models: Sequence[Any], optimizers: Sequence[Any]) -> Estimate | None:
+def _least_estimate(
+    probes: Sequence[Probe], models: Sequence[Any], optimizers: Sequence[Any]
+) -> Estimate | None:
     """The estimator's view before it has seen an input: gradients and what the optimizer's step takes, no activations. None for models on
     several devices, whose shares it does not tell."""
     if sum(probe.device.kind != "host" for probe in probes) > 1:
         return None
     first = probes[0]
-    return predict(models, optimizers, device_kind=first.device.kind, context_bytes=first.context_bytes or 0)
+    return predict(
+        models, optimizers, device_kind=first.device.kind, context_bytes=first.context_bytes or 0
+    )
 
 
 def _others_bytes(probe: Probe) -> int:

@@ -41,11 +41,15 @@ def _modes(modules: Sequence[Any]) -> Restore:
 
 def _buffers(torch: Any, modules: Sequence[Any]) -> Restore:
     """The same tensors with the same values. Only those that were written to are written back."""
-    places = [(m._buffers, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
+    places = [
+        (m._buffers, name, b) for m in modules for name, b in m._buffers.items() if b is not None
+    ]
     copies: dict[int, tuple[Any, Any]] = {}
     left = _COPIED_BYTES
     for _, _, buffer in places:
-        with suppress(RuntimeError, NotImplementedError):  # on the meta device; made in inference mode
+        with suppress(
+            RuntimeError, NotImplementedError
+        ):  # on the meta device; made in inference mode
             size = buffer.numel() * buffer.element_size()
             if id(buffer) not in copies and size <= left:
                 left -= size

@@ -75,11 +75,19 @@ def _call(model: Any, batch: Any) -> Any:
         return model(**{name: value for name, value in batch.items() if name in names})
     if not isinstance(batch, list | tuple):
         return model(batch)
-    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        each
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
     required = [each for each in positional if each.default is each.empty]
     if not required or any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return model(*batch)
-    targets = list(takewhile(lambda each: any(each.name.startswith(n) for n in _TARGETS), positional[len(required) :]))
+    targets = list(
+        takewhile(
+            lambda each: any(each.name.startswith(n) for n in _TARGETS), positional[len(required) :]
+        )
+    )
     return model(*batch[: len(required) + len(targets)])
 
 

@@ -35,7 +35,9 @@ class XpuProbe:
 
     def __init__(self, torch: Any, index: int, limit_bytes: int | None = None) -> None:
         self._stats: Callable[[int], dict[str, Any]] = torch._C._xpu_memoryStats
-        self._memory_info: Callable[[int], tuple[int, int]] | None = getattr(torch.xpu, "mem_get_info", None)
+        self._memory_info: Callable[[int], tuple[int, int]] | None = getattr(
+            torch.xpu, "mem_get_info", None
+        )
         self._index = index
         properties = torch.xpu.get_device_properties(index)
         total = int(properties.total_memory)
@@ -49,7 +51,11 @@ class XpuProbe:
             index=index,
             total_bytes=total,
             limit_bytes=self._limit,
-            limit_source="given" if limit_bytes else "per-process fraction" if fraction < 1 else "device memory",
+            limit_source="given"
+            if limit_bytes
+            else "per-process fraction"
+            if fraction < 1
+            else "device memory",
         )
         self._used: int | None = None
         self._peak = _peak(self._stats(index))
@@ -97,7 +103,9 @@ class XpuProbe:
             free, total = self._memory_info(self._index)
         except RuntimeError as error:  # the driver of an integrated GPU does not tell
             self._memory_info = None
-            tell(f"no reading of what others use on {self.device.name}: {str(error).partition(chr(10))[0]}")
+            tell(
+                f"no reading of what others use on {self.device.name}: {str(error).partition(chr(10))[0]}"
+            )
         else:
             self._used = total - free
 
@@ -114,11 +122,18 @@ class MpsProbe:
     columns: tuple[str, ...] = ("allocated_bytes", "reserved_bytes", "limit_bytes")
 
     def __init__(
-        self, torch: Any, index: int = 0, limit_bytes: int | None = None, *, environ: Mapping[str, str] = os.environ
+        self,
+        torch: Any,
+        index: int = 0,
+        limit_bytes: int | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._allocated: Callable[[], int] = torch.mps.current_allocated_memory
         self._reserved: Callable[[], int] = torch.mps.driver_allocated_memory
-        self._stats: Callable[[int], dict[str, Any]] | None = getattr(torch._C, "_accelerator_getDeviceStats", None)
+        self._stats: Callable[[int], dict[str, Any]] | None = getattr(
+            torch._C, "_accelerator_getDeviceStats", None
+        )
         limit, source = _mps_limit(int(torch.mps.recommended_max_memory()), environ)
         self._limit = limit_bytes or limit
         self.device = Device(
@@ -192,4 +207,8 @@ def _mps_limit(recommended: int, environ: Mapping[str, str]) -> tuple[int, str]:
     except ValueError:
         ratio = _MPS_DEFAULT_WATERMARK
     watermark = int(recommended * ratio)
-    return (watermark, "MPS high watermark") if 0 < watermark < machine else (machine, "physical memory")
+    return (
+        (watermark, "MPS high watermark")
+        if 0 < watermark < machine
+        else (machine, "physical memory")
+    )

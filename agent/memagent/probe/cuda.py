@@ -56,7 +56,11 @@ class CudaProbe:
             index=index,
             total_bytes=int(properties.total_memory),
             limit_bytes=self._limit,
-            limit_source="given" if limit_bytes else "per-process fraction" if fraction < 1 else "device memory",
+            limit_source="given"
+            if limit_bytes
+            else "per-process fraction"
+            if fraction < 1
+            else "device memory",
         )
         is_amd = getattr(torch.version, "hip", None) is not None
         self._nvml: Nvml = EmptyNvml() if is_amd else open_nvml(self.device.id)
@@ -128,7 +132,9 @@ class CudaProbe:
     def refresh(self) -> None:
         reserved = self._last["reserved_bytes"]["all"]["current"]
         board = self._board = self._nvml.reading()
-        self.context_bytes = max(0, board.process_bytes - reserved) if board.process_bytes is not None else None
+        self.context_bytes = (
+            max(0, board.process_bytes - reserved) if board.process_bytes is not None else None
+        )
         self._pinned = self._pinned_bytes()
 
     def take_events(self) -> list[Event]:

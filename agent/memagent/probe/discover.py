@@ -14,7 +14,11 @@ from memagent.probe.host import HostProbe
 
 
 def discover(
-    models: Iterable[Any], optimizers: Iterable[Any], limit_bytes: int | None = None, *, torch: Any = None
+    models: Iterable[Any],
+    optimizers: Iterable[Any],
+    limit_bytes: int | None = None,
+    *,
+    torch: Any = None,
 ) -> list[Probe]:
     """Probes of the devices that hold the parameters, or else of the GPU that computes with them; GPUs first, then the host.
 
@@ -31,7 +35,11 @@ def discover(
     return [*gpus, HostProbe(None if gpus else limit_bytes)]
 
 
-_PROBES: dict[str, Callable[[Any, int, int | None], Probe]] = {"cuda": CudaProbe, "xpu": XpuProbe, "mps": MpsProbe}
+_PROBES: dict[str, Callable[[Any, int, int | None], Probe]] = {
+    "cuda": CudaProbe,
+    "xpu": XpuProbe,
+    "mps": MpsProbe,
+}
 _IN_USE: dict[str, Callable[[Any], bool]] = {
     "cuda": lambda torch: hasattr(torch._C, "_cuda_memoryStats") and torch.cuda.is_initialized(),
     "xpu": lambda torch: hasattr(torch._C, "_xpu_memoryStats") and torch.xpu.is_initialized(),
@@ -52,7 +60,10 @@ def _where_it_computes(torch: Any) -> list[tuple[str, int]]:
 def _devices(models: Iterable[Any], optimizers: Iterable[Any]) -> list[tuple[str, int]]:
     in_models = (parameter for model in models for parameter in model.parameters())
     in_optimizers = (
-        parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]
+        parameter
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
     )
     devices = {parameter.device for parameter in chain(in_models, in_optimizers)}
     return sorted({(device.type, device.index or 0) for device in devices})

@@ -20,7 +20,10 @@ from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Event
 
 _NEARLY_ALL = 0.99
-_COUNTED = {"RLIMIT_AS": Usage._fields.index("mapped_bytes"), "RLIMIT_DATA": Usage._fields.index("data_bytes")}
+_COUNTED = {
+    "RLIMIT_AS": Usage._fields.index("mapped_bytes"),
+    "RLIMIT_DATA": Usage._fields.index("data_bytes"),
+}
 """What of a `Usage` counts against a limit; against all others it is resident memory."""
 
 
@@ -84,7 +87,14 @@ class HostProbe:
                 peak = max(peak, high_water + self._beside_bytes)
         used = self._last
         resident = usage.resident_bytes + self._beside_bytes
-        return peak, (used, max(usage.data_bytes, used), used, self._limit.limit_bytes, resident, *self._slow)
+        return peak, (
+            used,
+            max(usage.data_bytes, used),
+            used,
+            self._limit.limit_bytes,
+            resident,
+            *self._slow,
+        )
 
     def used_bytes(self) -> int:
         return self._used(self._own.usage(self._own.read()))

@@ -63,7 +63,9 @@ def limits(usage: Usage, *, root: Path = Path("/")) -> list[Limit]:
     cgroup = cgroup_limit_bytes(root=root)
     if cgroup is not None:
         found.append(Limit("cgroup", cgroup, usage.resident_bytes))
-    if sys.platform.startswith("linux"):  # elsewhere the kernel takes these limits and does not keep them
+    if sys.platform.startswith(
+        "linux"
+    ):  # elsewhere the kernel takes these limits and does not keep them
         import resource
 
         for kind, number, used in (
@@ -104,7 +106,8 @@ def find_cgroup(*, root: Path = Path("/")) -> Cgroup | None:
     except OSError:
         return None
     paths = {
-        controllers: path for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)
+        controllers: path
+        for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)
     }
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
@@ -118,7 +121,9 @@ def _cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | None:
     folders = [folder for folder in _upwards(mount, path) if folder.is_dir()]
     if not folders:
         return None
-    limits = [(value, folder) for folder in folders if (value := _read_limit(folder / file)) is not None]
+    limits = [
+        (value, folder) for folder in folders if (value := _read_limit(folder / file)) is not None
+    ]
     limit, limited = min(limits, default=(None, folders[0]))
     return Cgroup(version, folders[0], limited, limit)
 

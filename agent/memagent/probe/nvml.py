@@ -145,7 +145,9 @@ def begin() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound as error:
-        raise MissingError(f"{error} (a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility)") from error
+        raise MissingError(
+            f"{error} (a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+        ) from error
     except pynvml.NVMLError as error:
         raise MissingError(str(error)) from error
     return pynvml

@@ -46,7 +46,9 @@ class MissingError(Exception):
 
 def find_handle(library: Any, uuid: str) -> Any:
     """torch tells a UUID without the prefix, and that of the slice on a sliced GPU."""
-    prefix, _, bare = uuid.partition("-") if uuid.startswith(("GPU-", "MIG-")) else ("GPU", "", uuid)
+    prefix, _, bare = (
+        uuid.partition("-") if uuid.startswith(("GPU-", "MIG-")) else ("GPU", "", uuid)
+    )
     other = "MIG" if prefix == "GPU" else "GPU"
     try:
         return library.nvmlDeviceGetHandleByUUID(f"{prefix}-{bare}")
@@ -61,7 +63,12 @@ class NvmlDevice:
     """An open GPU: asks for what it gives, and drops from its list what it never will."""
 
     def __init__(self, library: Any, handle: Any, uuid: str) -> None:
-        self._library, self._handle, self._board, self._uuid = library, handle, _board(library, handle), uuid
+        self._library, self._handle, self._board, self._uuid = (
+            library,
+            handle,
+            _board(library, handle),
+            uuid,
+        )
         self._events: deque[Event] = deque(maxlen=1_000)
         self._event_set: Any = None
         self._ecc_errors: int | None = None
@@ -116,7 +123,9 @@ class NvmlDevice:
                 reasons.setdefault(reason, []).append(name)
         self._said |= missing.keys()
         if reasons:
-            listed = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+            listed = "; ".join(
+                f"{', '.join(names)} ({reason})" for reason, names in reasons.items()
+            )
             tell(f"NVML does not tell everything of {self._uuid}, missing: {listed}")
 
     def _memory(self, reading: NvmlReading) -> NvmlReading:
@@ -139,20 +148,33 @@ class NvmlDevice:
         for kind in ("Compute", "Graphics"):
             for process in self._running(kind):
                 known, told = by_pid.get(process.pid), process.usedGpuMemory
-                by_pid[process.pid] = max(known, told) if known is not None and told is not None else told or known
+                by_pid[process.pid] = (
+                    max(known, told) if known is not None and told is not None else told or known
+                )
         if os.getpid() not in by_pid:
-            raise MissingError("this process is not in the driver's list: another PID namespace, as in a container")
+            raise MissingError(
+                "this process is not in the driver's list: another PID namespace, as in a container"
+            )
         own = by_pid.pop(os.getpid())
         if own is None:
             raise MissingError("the driver does not tell it")
         others = [used for used in by_pid.values() if used is not None]
         all_told = len(others) == len(by_pid)
-        return replace(reading, process_bytes=own, other_processes_bytes=sum(others) if all_told else None)
+        return replace(
+            reading, process_bytes=own, other_processes_bytes=sum(others) if all_told else None
+        )
 
     def _running(self, kind: str) -> list[Any]:
         try:
-            return list(getattr(self._library, f"nvmlDeviceGet{kind}RunningProcesses{self._lists}")(self._handle))
-        except (self._library.NVMLError_FunctionNotFound, AttributeError):  # an older driver, or an older binding
+            return list(
+                getattr(self._library, f"nvmlDeviceGet{kind}RunningProcesses{self._lists}")(
+                    self._handle
+                )
+            )
+        except (
+            self._library.NVMLError_FunctionNotFound,
+            AttributeError,
+        ):  # an older driver, or an older binding
             if self._lists == "_v2":
                 raise
             self._lists = "_v2"
@@ -163,7 +185,10 @@ class NvmlDevice:
             return []  # a GPU without graphics
 
     def _utilization(self, reading: NvmlReading) -> NvmlReading:
-        return replace(reading, utilization_ratio=self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100)
+        return replace(
+            reading,
+            utilization_ratio=self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100,
+        )
 
     def _power(self, reading: NvmlReading) -> NvmlReading:
         return replace(reading, power_w=self._library.nvmlDeviceGetPowerUsage(self._board) / 1_000)
@@ -191,11 +216,16 @@ class NvmlDevice:
 
     def _watch_xids(self) -> Any:
         library = self._library
-        if not library.nvmlDeviceGetSupportedEventTypes(self._board) & library.nvmlEventTypeXidCriticalError:
+        if (
+            not library.nvmlDeviceGetSupportedEventTypes(self._board)
+            & library.nvmlEventTypeXidCriticalError
+        ):
             raise library.NVMLError(library.NVML_ERROR_NOT_SUPPORTED)
         event_set = library.nvmlEventSetCreate()
         try:
-            library.nvmlDeviceRegisterEvents(self._board, library.nvmlEventTypeXidCriticalError, event_set)
+            library.nvmlDeviceRegisterEvents(
+                self._board, library.nvmlEventTypeXidCriticalError, event_set
+            )
         except library.NVMLError:
             library.nvmlEventSetFree(event_set)
             raise
@@ -215,7 +245,9 @@ class NvmlDevice:
         return reading
 
     def _add_event(self, kind: str, **data: int) -> None:
-        self._events.append(Event(kind=kind, time_s=time.time(), data={"device": self._uuid, **data}))
+        self._events.append(
+            Event(kind=kind, time_s=time.time(), data={"device": self._uuid, **data})
+        )
 
 
 def _board(library: Any, handle: Any) -> Any:

@@ -41,7 +41,9 @@ class DevicePeaks:
 
     def fold(self, stats: Stats) -> None:
         """Keep the user's peaks, which we are about to reset."""
-        self._saved = list(map(max, self._saved, [_leaf(stats, path)["peak"] for path in self._paths]))
+        self._saved = list(
+            map(max, self._saved, [_leaf(stats, path)["peak"] for path in self._paths])
+        )
 
     def lift(self, stats: Stats) -> Stats:
         """`stats` with the peaks that the user would see without us."""
@@ -177,7 +179,11 @@ def _peak_paths(stats: Stats) -> list[tuple[str, str | None]]:
             continue
         if "peak" in value:
             paths.append((name, None))
-        paths += [(name, pool) for pool, leaf in value.items() if isinstance(leaf, dict) and "peak" in leaf]
+        paths += [
+            (name, pool)
+            for pool, leaf in value.items()
+            if isinstance(leaf, dict) and "peak" in leaf
+        ]
     return paths
 
 

@@ -39,7 +39,10 @@ def read_pressure(*, root: Path = Path("/")) -> Pressure:
     used, kills, stall = None, None, None
     if cgroup is not None:
         used = _cgroup_used(cgroup.limited, cgroup.version)
-        kills = _value_of(cgroup.own / ("memory.events" if cgroup.version == 2 else "memory.oom_control"), "oom_kill")
+        kills = _value_of(
+            cgroup.own / ("memory.events" if cgroup.version == 2 else "memory.oom_control"),
+            "oom_kill",
+        )
         stall = _stalled(cgroup.own / "memory.pressure")
     shm_used, shm_size = _shm(root / "dev/shm")
     return Pressure(
@@ -57,7 +60,9 @@ def _cgroup_used(folder: Path, version: int) -> int | None:
     charged = _number(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
     if charged is None:
         return None
-    idle = _value_of(folder / "memory.stat", "inactive_file" if version == 2 else "total_inactive_file")
+    idle = _value_of(
+        folder / "memory.stat", "inactive_file" if version == 2 else "total_inactive_file"
+    )
     return max(0, charged - (idle or 0))
 
 

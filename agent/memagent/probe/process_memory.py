@@ -68,7 +68,9 @@ class ProcfsMemory:
         return int(raw.ru_maxrss) * 1024
 
     def repair(self) -> None:
-        if _identity(self._fd) != self._identity:  # the number may be somebody else's by now: leave it to them
+        if (
+            _identity(self._fd) != self._identity
+        ):  # the number may be somebody else's by now: leave it to them
             self._open()
 
     def reopen_in_child(self) -> None:

@@ -58,7 +58,9 @@ class ProcessTree(Protocol):
 class ProcfsTree:
     """Linux."""
 
-    def __init__(self, pid: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, pid: int | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.beside_bytes = 0
         self.pss_bytes: int | None = None
         self._clock = clock
@@ -110,7 +112,9 @@ class ProcfsTree:
             if self._clock() - began >= _AT_A_TIME_S:
                 break
         if self._own in due and self._own.shares is not None:
-            self.pss_bytes = self._own.shares.proportional_bytes + self._own.shares.lent_bytes + self._beside()
+            self.pss_bytes = (
+                self._own.shares.proportional_bytes + self._own.shares.lent_bytes + self._beside()
+            )
 
     def _beside(self) -> int:
         held = sum(member.held_bytes(self._own.resident_bytes) for member in self._members.values())
@@ -192,7 +196,9 @@ def shares_of(pid: int) -> Shares | None:
     except OSError:
         return None
     found = {
-        words[0]: int(words[1]) * _KIB for line in text.splitlines()[1:] if (words := line.split()) and len(words) == 3
+        words[0]: int(words[1]) * _KIB
+        for line in text.splitlines()[1:]
+        if (words := line.split()) and len(words) == 3
     }
     if "Rss:" not in found:  # a kernel thread or a process that has ended
         return None

@@ -36,7 +36,9 @@ def plain_config(config: Any) -> dict[str, Any]:
     if items is None:
         items = _attributes(config)
     if items is None:
-        raise SettingError(f"config is a {type(config).__name__}: give a dict, a dataclass or an argparse.Namespace")
+        raise SettingError(
+            f"config is a {type(config).__name__}: give a dict, a dataclass or an argparse.Namespace"
+        )
     return _Plain().mapping(items, (id(config),))
 
 
@@ -80,7 +82,11 @@ class _Plain:
         )  # what is masked is not cut in two, nor what is cut masked in part
         self._text -= min(len(shown), longest)
         rest = max(0, len(text) - longest)
-        return shown if len(shown) <= longest and rest == 0 else f"{shown[:longest]}... ({rest} characters more)"
+        return (
+            shown
+            if len(shown) <= longest and rest == 0
+            else f"{shown[:longest]}... ({rest} characters more)"
+        )
 
     def _scalar(self, value: Any) -> Any:
         """Without subclasses, such as numpy's floats, and without what JSON has no number for."""
@@ -96,7 +102,11 @@ class _Plain:
         named = _name_of_foreign(value)
         if named is not None:
             return self.text(named)
-        items = _items(value) if not isinstance(value, list | tuple | Set) or hasattr(value, "_asdict") else None
+        items = (
+            _items(value)
+            if not isinstance(value, list | tuple | Set) or hasattr(value, "_asdict")
+            else None
+        )
         if items is not None:
             return self.mapping(items, path)
         if isinstance(value, list | tuple):
@@ -130,7 +140,9 @@ def _of_omegaconf(config: Any) -> Mapping[Any, Any] | None:
     raw = omegaconf.OmegaConf.to_container(config, resolve=False)
     try:
         resolved = omegaconf.OmegaConf.to_container(config, resolve=True)
-    except omegaconf.errors.OmegaConfBaseException:  # an interpolation that leads nowhere: show it as it stands
+    except (
+        omegaconf.errors.OmegaConfBaseException
+    ):  # an interpolation that leads nowhere: show it as it stands
         resolved = raw
     merged: Mapping[Any, Any] = _without_environment(raw, resolved)
     return merged
@@ -164,7 +176,11 @@ def _of_structure(config: Any) -> Mapping[Any, Any] | None:
     if isinstance(config, type | FunctionType | ModuleType | PurePath):
         return None
     if is_dataclass(config):
-        return {field.name: getattr(config, field.name) for field in fields(config) if hasattr(config, field.name)}
+        return {
+            field.name: getattr(config, field.name)
+            for field in fields(config)
+            if hasattr(config, field.name)
+        }
     attributes = getattr(type(config), "__attrs_attrs__", None)
     if attributes is not None:
         return {attribute.name: getattr(config, attribute.name) for attribute in attributes}

@@ -20,7 +20,10 @@ from memagent.record.masking import masked_text
 def find_repository() -> Path | None:
     """The working tree that the script lies in, or else the current folder."""
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else None
-    for start in (script.resolve().parent if script is not None and script.is_file() else None, Path.cwd()):
+    for start in (
+        script.resolve().parent if script is not None and script.is_file() else None,
+        Path.cwd(),
+    ):
         for folder in (start, *start.parents) if start is not None else ():
             if (folder / ".git").exists():
                 return folder

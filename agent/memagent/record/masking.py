@@ -11,7 +11,18 @@ _SECRET_WORDS = {
     "secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential", "credentials", "apikey", "authtoken",
     "accesstoken", "accesskey", "privatekey", "secretkey", "authorization", "webhook",
 }  # fmt: skip
-_KEYS = {"api", "access", "private", "secret", "signing", "encryption", "ssh", "service", "auth", "account"}
+_KEYS = {
+    "api",
+    "access",
+    "private",
+    "secret",
+    "signing",
+    "encryption",
+    "ssh",
+    "service",
+    "auth",
+    "account",
+}
 """`key` is secret after one of these."""
 _TEXT_TOKENS = {
     "pad", "eos", "bos", "unk", "sep", "cls", "mask", "start", "end", "stop", "begin", "special", "image", "img", "video", "audio", "text",
@@ -39,7 +50,9 @@ _SHAPES = re.compile(
 )
 _USER_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic) +[\w.~+/=-]{8,}")
-_ASSIGNMENT = re.compile(r"""([\w.-]*[A-Za-z][\w.-]*)(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;&)}\]]+)""")
+_ASSIGNMENT = re.compile(
+    r"""([\w.-]*[A-Za-z][\w.-]*)(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;&)}\]]+)"""
+)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -59,7 +72,9 @@ def is_secret_name(name: str) -> bool:
 
 def masked_value(name: str, value: Any) -> Any:
     """The value, or the mask where its name is that of a secret. Switches (`token=True`) and what is not set tell nothing."""
-    tells_nothing = value is None or isinstance(value, bool) or (isinstance(value, str) and not value)
+    tells_nothing = (
+        value is None or isinstance(value, bool) or (isinstance(value, str) and not value)
+    )
     return value if tells_nothing or not is_secret_name(name) else MASK
 
 

@@ -45,7 +45,9 @@ def host_name() -> str:
     return socket.gethostname()
 
 
-def describe_process(environ: Mapping[str, str] = os.environ, *, dirty: DirtyCheck | None = None) -> dict[str, Any]:
+def describe_process(
+    environ: Mapping[str, str] = os.environ, *, dirty: DirtyCheck | None = None
+) -> dict[str, Any]:
     """Versions, command line, git state and the variables that matter; secrets masked.
 
     git is asked about changed files for at most `DIRTY_WAIT_S`; give `dirty`, begun before, to take the answer later.
@@ -113,4 +115,8 @@ def _file(path: str) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text) - longest} characters more)"
+    return (
+        text
+        if len(text) <= longest
+        else f"{text[:longest]}... ({len(text) - longest} characters more)"
+    )

@@ -26,7 +26,11 @@ _HINTS = ("hints", "preflight")
 
 
 def read_trace(
-    path: Path, *, rank: int | None = None, limit_bytes: int | None = None, total_steps: int | None = None
+    path: Path,
+    *,
+    rank: int | None = None,
+    limit_bytes: int | None = None,
+    total_steps: int | None = None,
 ) -> Trace:
     """The trace in `path`, by its suffix. limit_bytes: of the device trained on, in place of the recorded one; total_steps: likewise."""
     try:
@@ -35,10 +39,14 @@ def read_trace(
         raise SettingError(f"there is no {path}") from error
     except (OSError, WireError, ValueError, KeyError, TypeError, AttributeError) as error:
         wanted = f"a run file ({SUFFIX}), the CSV of `memagent export`, or JSON with limit_bytes and columns"
-        raise SettingError(f"{path} cannot be replayed ({type(error).__name__}: {error}): give {wanted}") from error
+        raise SettingError(
+            f"{path} cannot be replayed ({type(error).__name__}: {error}): give {wanted}"
+        ) from error
     trace = _with(trace, limit_bytes, total_steps)
     if not any(device.limit_bytes for device in trace.devices):
-        raise SettingError("nothing says which limit this run had: give --limit, as in --limit 24GiB")
+        raise SettingError(
+            "nothing says which limit this run had: give --limit, as in --limit 24GiB"
+        )
     return trace
 
 
@@ -53,7 +61,9 @@ def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Tra
     if limit_bytes is not None and devices:
         devices[0] = structs.replace(devices[0], limit_bytes=limit_bytes)
     if total_steps is not None:
-        pieces = [replace(piece, hints=replace(piece.hints, total_steps=total_steps)) for piece in pieces]
+        pieces = [
+            replace(piece, hints=replace(piece.hints, total_steps=total_steps)) for piece in pieces
+        ]
     return replace(trace, devices=devices, pieces=pieces)
 
 
@@ -65,7 +75,12 @@ def _read_run_file(path: Path) -> Trace:
     if not frames:
         raise WireError("it holds no run")
     start = decode(frames[0][1], RunStart)
-    hints, pieces, status, oom_step = Hints(total_steps=start.total_steps), list[Piece](), None, None
+    hints, pieces, status, oom_step = (
+        Hints(total_steps=start.total_steps),
+        list[Piece](),
+        None,
+        None,
+    )
     for kind, body in frames[1:]:
         if kind == "prediction":
             said = decode(body, PredictionMessage)
@@ -104,12 +119,18 @@ def _read_csv(path: Path, rank: int | None) -> Trace:
     rows = [row for row in rows if int(row["attempt"]) == newest]
     names = dict.fromkeys(row["device"] for row in rows)
     streams = {name: _columns([row for row in rows if row["device"] == name]) for name in names}
-    ordered = sorted(streams, key=lambda name: name == "host")  # a host beside a GPU is not what the model trains on
+    ordered = sorted(
+        streams, key=lambda name: name == "host"
+    )  # a host beside a GPU is not what the model trains on
     return _trace(path.stem, chosen or 0, {name: streams[name] for name in ordered})
 
 
 def _columns(rows: Sequence[Mapping[str, str]]) -> dict[str, list[Value]]:
-    names = [name for name in rows[0] if name not in ("rank", "device", "attempt") and any(row[name] for row in rows)]
+    names = [
+        name
+        for name in rows[0]
+        if name not in ("rank", "device", "attempt") and any(row[name] for row in rows)
+    ]
     return {name: [_value(name, row[name]) for row in rows] for name in names}
 
 
@@ -125,7 +146,11 @@ def _read_json(path: Path) -> Trace:
     columns: dict[str, list[Value]] = found["columns"]
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("its columns must all have as many rows")
-    if not all(value is None or isinstance(value, int | float) for column in columns.values() for value in column):
+    if not all(
+        value is None or isinstance(value, int | float)
+        for column in columns.values()
+        for value in column
+    ):
         raise ValueError("its columns must hold numbers, or null")
     columns.setdefault("step", list(range(1, len(next(iter(columns.values()))) + 1)))
     trace = _trace(path.stem, 0, {str(found.get("device", "cuda0")): columns})
@@ -137,5 +162,9 @@ def _trace(run_id: str, rank: int, streams: Mapping[str, Mapping[str, Sequence[V
     for name, columns in streams.items():
         limits = [int(limit) for limit in columns.get("limit_bytes", ()) if limit]
         kind: DeviceKind = "host" if name == "host" else "cuda"
-        devices.append(Device(id=name, kind=kind, name=name, limit_bytes=limits[-1] if limits else None))
-    return Trace(run_id, rank, devices, [Piece(name, columns, Hints()) for name, columns in streams.items()])
+        devices.append(
+            Device(id=name, kind=kind, name=name, limit_bytes=limits[-1] if limits else None)
+        )
+    return Trace(
+        run_id, rank, devices, [Piece(name, columns, Hints()) for name, columns in streams.items()]
+    )

@@ -11,14 +11,14 @@ from memagent.wire.messages import Device
 
 
 @dataclass(frozen=True)
-class Said:
+class ReplayedForecast:
     """The forecast after one row of a device."""
 
     device: Device
     forecast: Forecast
 
 
-def replay(trace: Trace) -> Iterator[Said]:
+def replay(trace: Trace) -> Iterator[ReplayedForecast]:
     """The forecast after each row. Rows of a device without a limit say nothing."""
     devices = {device.id: device for device in trace.devices}
     forecasters: dict[str, Forecaster] = {}
@@ -28,7 +28,9 @@ def replay(trace: Trace) -> Iterator[Said]:
             continue
         beside = device.kind == "host" and device.id != trace.devices[0].id
         if device.id not in forecasters:
-            forecasters[device.id] = piece.hints.forecaster(device.id, device.limit_bytes, beside=beside)
+            forecasters[device.id] = piece.hints.forecaster(
+                device.id, device.limit_bytes, beside=beside
+            )
         piece.hints.teach(forecasters[device.id], device.id, beside=beside)
         for forecast in feed(forecasters[device.id], watched(piece.columns, beside=beside)):
-            yield Said(device, forecast)
+            yield ReplayedForecast(device, forecast)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import Components
-from memagent.delivery.buffer import Drops, Row, SampleBuffer
+from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
 from memagent.probe import Probe, Raw
 from memagent.wire.columns import Value
 from memagent.wire.fields import PHASES
@@ -45,9 +45,11 @@ Entry = tuple[Row, dict[str, Value] | None]
 class Track:
     """One device: the moments of the current step, on the training thread; what they add up to, on the collector's."""
 
-    def __init__(self, probe: Probe, drops: Drops, phases: bool) -> None:
+    def __init__(self, probe: Probe, drops: DroppedSamples, phases: bool) -> None:
         self.probe = probe
-        self.buffer = TrackBuffer(probe.device.id, (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS), drops, self.digest)
+        self.buffer = TrackBuffer(
+            probe.device.id, (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS), drops, self.digest
+        )
         self.components: tuple[Value, ...] = (None, None, None, None)
         self.moments: Moments = []
         self._phases = phases
@@ -81,7 +83,15 @@ class Track:
             f"phase_{name}_peak_bytes": value for name, value in peaks.items() if name not in PHASES
         }
         peaks.clear()
-        return (*head, *readings, peak, *components, activations, self.probe.context_bytes, *by_phase), extra or None
+        return (
+            *head,
+            *readings,
+            peak,
+            *components,
+            activations,
+            self.probe.context_bytes,
+            *by_phase,
+        ), extra or None
 
     def _note(self, phase: str, peak: int) -> None:
         self._peaks[phase] = max(self._peaks.get(phase, 0), peak)
@@ -91,7 +101,11 @@ class TrackBuffer(SampleBuffer):
     """Holds what `Track.hand_over` leaves, and makes rows of it when it is drained."""
 
     def __init__(
-        self, stream: str, columns: Sequence[str], drops: Drops, digest: Callable[[Any], Entry | None]
+        self,
+        stream: str,
+        columns: Sequence[str],
+        drops: DroppedSamples,
+        digest: Callable[[Any], Entry | None],
     ) -> None:
         super().__init__(stream, columns, drops)
         self._digest = digest
@@ -103,7 +117,9 @@ class TrackBuffer(SampleBuffer):
 class Sampler:
     """Rows for `probes`; `step` counts optimizer steps that ended. Without `phases` only the peak of the whole step is kept."""
 
-    def __init__(self, probes: Sequence[Probe], drops: Drops, every: int = 1, *, phases: bool = True) -> None:
+    def __init__(
+        self, probes: Sequence[Probe], drops: DroppedSamples, every: int = 1, *, phases: bool = True
+    ) -> None:
         self.tracks = [Track(probe, drops, phases) for probe in probes]
         self.step = 0
         self.samples = 0
@@ -111,7 +127,9 @@ class Sampler:
         self.phase = _DATA
         self._every = every
         self._held: str | None = None
-        self._marked = [track for track in self.tracks if track.probe.device.kind != "host"] or self.tracks
+        self._marked = [
+            track for track in self.tracks if track.probe.device.kind != "host"
+        ] or self.tracks
         self._ended_at = time.perf_counter()
         self._sampled_step = 0
 
@@ -139,7 +157,9 @@ class Sampler:
         """The sample of step 0, so that even a run that dies in its first step has left one."""
         self._write_rows()
 
-    def set_components(self, components: Sequence[Components], *, with_gradients: bool = True) -> None:
+    def set_components(
+        self, components: Sequence[Components], *, with_gradients: bool = True
+    ) -> None:
         """Bytes by component, one entry for each track, from now on."""
         for track, found in zip(self.tracks, components, strict=True):
             track.components = (
@@ -160,7 +180,12 @@ class Sampler:
         now = time.perf_counter()
         step = self.step
         steps = step - self._sampled_step
-        head = (step, time.time(), (now - self._ended_at) / steps if steps else None, self.input_size or None)
+        head = (
+            step,
+            time.time(),
+            (now - self._ended_at) / steps if steps else None,
+            self.input_size or None,
+        )
         ending, self.phase = self.phase, self._held or _DATA
         for track in self.tracks:
             track.hand_over(head, ending)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memagent.delivery.buffer import Drops, SampleBuffer
+from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 from memagent.errors import SettingError
 from memagent.wire.columns import Value
 from memagent.wire.fields import COLUMN_NAME, SCALARS_STREAM
@@ -66,11 +66,13 @@ class Arrival:
 class ScalarLog:
     """Turns what users log into rows of the scalars stream, in order. Any thread may log."""
 
-    def __init__(self, drops: Drops) -> None:
+    def __init__(self, drops: DroppedSamples) -> None:
         self.buffer = SampleBuffer(SCALARS_STREAM, _RESERVED, drops)
         self._drops = drops
         self._waiting: deque[_Row] = deque()
-        self._writing = threading.RLock()  # the end of a run may interrupt a flush, by a signal on the same thread
+        self._writing = (
+            threading.RLock()
+        )  # the end of a run may interrupt a flush, by a signal on the same thread
         self._names: set[str] = set()
         self._refused: set[str] = set()
 
@@ -78,7 +80,9 @@ class ScalarLog:
         """Raises SettingError for names and values that cannot be logged, once a name; the call's other values are kept."""
         at = time.time()
         if not isinstance(values, Mapping):
-            raise SettingError(f"run.log got a {type(values).__name__}: give a dict of names and numbers")
+            raise SettingError(
+                f"run.log got a {type(values).__name__}: give a dict of names and numbers"
+            )
         if self._names.issuperset(values) and _FLOAT.issuperset(map(type, values.values())):
             if self._waiting:
                 self._keep(_step(step), at, dict(values), {})
@@ -116,7 +120,9 @@ class ScalarLog:
         finally:
             self._writing.release()
 
-    def _keep(self, step: int, at: float, taken: dict[str, float], tensors: Mapping[str, Any]) -> None:
+    def _keep(
+        self, step: int, at: float, taken: dict[str, float], tensors: Mapping[str, Any]
+    ) -> None:
         if not taken and not tensors:
             return
         if len(self._waiting) >= MOST_WAITING:
@@ -147,7 +153,10 @@ class ScalarLog:
                         raise TimeoutError
                     time.sleep(0.001)
                 values.update(arrival.values())
-            except (RuntimeError, TimeoutError):  # the device is lost, or the run ends before it has answered
+            except (
+                RuntimeError,
+                TimeoutError,
+            ):  # the device is lost, or the run ends before it has answered
                 self._drops["scalars_lost"] += 1
         if values:
             self.buffer.append((step, at), values)
@@ -204,7 +213,11 @@ def _number(value: Any) -> float | Any | None:
             return _of_tensor(torch, value)
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # an array of one element
             return float(value.item())
-        return float(value) if hasattr(type(value), "__float__") and not hasattr(value, "shape") else None  # Decimal
+        return (
+            float(value)
+            if hasattr(type(value), "__float__") and not hasattr(value, "shape")
+            else None
+        )  # Decimal
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -213,14 +226,18 @@ def _of_tensor(torch: Any, tensor: Any) -> float | Any | None:
     if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
         return None
     local = getattr(tensor, "_local_tensor", None)
-    if local is not None:  # a DTensor: where each rank has the whole value, no communication is needed
+    if (
+        local is not None
+    ):  # a DTensor: where each rank has the whole value, no communication is needed
         if not all(placement.is_replicate() for placement in tensor.placements):
             return None
         tensor = local
     kind = tensor.device.type
     if kind == "cpu":
         return float(tensor.detach().item())
-    if _event_type(torch, kind) is None or (kind == "cuda" and torch.cuda.is_current_stream_capturing()):
+    if _event_type(torch, kind) is None or (
+        kind == "cuda" and torch.cuda.is_current_stream_capturing()
+    ):
         return None
     return tensor
 

@@ -23,7 +23,9 @@ def encode(message: msgspec.Struct) -> bytes:
     """Msgpack bytes of a message; the same message always gives the same bytes, so a retry is byte-identical."""
     try:
         return _pack(message)
-    except UnicodeEncodeError:  # a file's name that is no UTF-8, from the command line or in an error's text
+    except (
+        UnicodeEncodeError
+    ):  # a file's name that is no UTF-8, from the command line or in an error's text
         return _pack(_readable(msgspec.to_builtins(message)))
 
 
@@ -36,7 +38,9 @@ def decode(body: bytes, kind: type[T], content_type: str = MSGPACK) -> T:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         field = where.strip("`").removeprefix("$.") or None
-        raise WireError(f"{field or 'the body'}: {what[0].lower()}{what[1:]}", field=field) from error
+        raise WireError(
+            f"{field or 'the body'}: {what[0].lower()}{what[1:]}", field=field
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"the body is no valid {content_type}: {error}") from error
 

@@ -72,7 +72,10 @@ _header_decoder = msgspec.msgpack.Decoder(ChunkHeader)
 
 
 def pack(
-    columns: Mapping[str, Sequence[Value]], *, codec: Codec = DEFAULT_CODEC, kind_of: Callable[[str], Kind] = kind_of
+    columns: Mapping[str, Sequence[Value]],
+    *,
+    codec: Codec = DEFAULT_CODEC,
+    kind_of: Callable[[str], Kind] = kind_of,
 ) -> bytes:
     """Pack columns of equal length into one chunk; `kind_of` says what a column of a name holds.
 
@@ -85,9 +88,13 @@ def pack(
     parts: list[bytes] = []
     for name, values in columns.items():
         if len(values) != rows:
-            raise WireError(f"{name} has {len(values)} values where the first column has {rows}", field=name)
+            raise WireError(
+                f"{name} has {len(values)} values where the first column has {rows}", field=name
+            )
         if not COLUMN_NAME.fullmatch(name):
-            raise WireError(f"{name!r} is no column name: it must match {COLUMN_NAME.pattern}", field=name)
+            raise WireError(
+                f"{name!r} is no column name: it must match {COLUMN_NAME.pattern}", field=name
+            )
         kind = kind_of(name)
         missing = None in values
         described.append(Column(name, kind, missing))
@@ -145,29 +152,40 @@ def unpack(chunk: bytes, *, only: Container[str] | None = None) -> dict[str, lis
 
 def _split(chunk: bytes) -> tuple[ChunkHeader, int]:
     if chunk[:4] != MAGIC or len(chunk) < 8:
-        raise WireError("these bytes are no chunk of samples: they do not begin with MAC1", field="packed")
+        raise WireError(
+            "these bytes are no chunk of samples: they do not begin with MAC1", field="packed"
+        )
     body = 8 + int.from_bytes(chunk[4:8], "little")
     try:
         header = _header_decoder.decode(chunk[8:body])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise WireError(f"the chunk's header cannot be read: {error}", field="packed") from error
     if header.version != 1:
-        raise WireError(f"chunk version {header.version} is newer than this program knows; upgrade it", field="packed")
+        raise WireError(
+            f"chunk version {header.version} is newer than this program knows; upgrade it",
+            field="packed",
+        )
     if not (0 < header.rows <= MAX_ROWS and 0 < len(header.columns) <= MAX_COLUMNS):
         raise WireError(
-            f"a chunk of {header.rows} rows and {len(header.columns)} columns is out of bounds", field="packed"
+            f"a chunk of {header.rows} rows and {len(header.columns)} columns is out of bounds",
+            field="packed",
         )
     missing = sum(column.has_missing for column in header.columns)
     expected = len(header.columns) * header.rows * 8 + missing * ((header.rows + 7) // 8)
     if header.raw_bytes != expected or expected > MAX_RAW_BYTES:
-        raise WireError(f"the chunk's payload must hold {expected} bytes (at most {MAX_RAW_BYTES})", field="packed")
+        raise WireError(
+            f"the chunk's payload must hold {expected} bytes (at most {MAX_RAW_BYTES})",
+            field="packed",
+        )
     names = [column.name for column in header.columns]
     if len(set(names)) != len(names) or not all(COLUMN_NAME.fullmatch(name) for name in names):
         raise WireError("the chunk's column names must be distinct and well formed", field="packed")
     return header, body
 
 
-def _differences(name: str, kind: Kind, values: Any) -> bytes:  # of one kind, which only array() can check
+def _differences(
+    name: str, kind: Kind, values: Any
+) -> bytes:  # of one kind, which only array() can check
     try:
         if kind == "float":
             bits = array("q", array("d", values).tobytes())
@@ -178,7 +196,9 @@ def _differences(name: str, kind: Kind, values: Any) -> bytes:  # of one kind, w
                 raise OverflowError
             moved = array("q", map(sub, ints, chain((0,), ints)))
     except (TypeError, OverflowError) as error:
-        raise WireError(f"{name} must hold {kind} values of less than 2**62 in magnitude", field=name) from error
+        raise WireError(
+            f"{name} must hold {kind} values of less than 2**62 in magnitude", field=name
+        ) from error
     if sys.byteorder == "big":
         moved.byteswap()
     return moved.tobytes()
@@ -253,16 +273,24 @@ def _decompress(payload: memoryview, header: ChunkHeader) -> bytes:
     except WireError:
         raise
     except Exception as error:  # zlib.error, ZstdError: the libraries' own trees
-        raise WireError(f"the chunk's payload cannot be decompressed: {error}", field="packed") from error
+        raise WireError(
+            f"the chunk's payload cannot be decompressed: {error}", field="packed"
+        ) from error
     if not whole or len(raw) != header.raw_bytes or zlib.crc32(raw) != header.crc32:
-        raise WireError("the chunk is truncated or damaged: its size or checksum is off", field="packed")
+        raise WireError(
+            "the chunk is truncated or damaged: its size or checksum is off", field="packed"
+        )
     return raw
 
 
 def _unpack_zstd(payload: memoryview, most_bytes: int) -> bytes:
     if zstandard is None:
-        raise WireError("this chunk is compressed with zstd: install the package zstandard", field="packed")
-    if zstandard.frame_content_size(payload) > most_bytes:  # the library would believe it, and allocate that much
+        raise WireError(
+            "this chunk is compressed with zstd: install the package zstandard", field="packed"
+        )
+    if (
+        zstandard.frame_content_size(payload) > most_bytes
+    ):  # the library would believe it, and allocate that much
         return b""
     raw: bytes = zstandard.ZstdDecompressor().decompress(payload, max_output_size=most_bytes)
     return raw

@@ -38,10 +38,18 @@ class Field:
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("step", "int", "optimizer steps finished when the sample was taken; 0 is the sample taken at attach"),
+    Field(
+        "step",
+        "int",
+        "optimizer steps finished when the sample was taken; 0 is the sample taken at attach",
+    ),
     Field("time_s", "float", "wall clock of the training host, seconds since the Unix epoch"),
     Field("step_s", "float", "wall time since the previous sample's step ended, seconds"),
-    Field("allocated_bytes", "int", "held by live tensors at the end of the step; on a host: used by the process tree"),
+    Field(
+        "allocated_bytes",
+        "int",
+        "held by live tensors at the end of the step; on a host: used by the process tree",
+    ),
     Field(
         "peak_allocated_bytes",
         "int",
@@ -55,14 +63,24 @@ FIELDS: tuple[Field, ...] = (
     Field("peak_reserved_bytes", "int", "most reserved within the step"),
     Field("active_bytes", "int", "allocated, or freed by Python but still waiting for a stream"),
     Field("requested_bytes", "int", "what callers asked for, before the allocator's rounding"),
-    Field("inactive_split_bytes", "int", "free pieces of split blocks, which cannot be given back: fragmentation"),
+    Field(
+        "inactive_split_bytes",
+        "int",
+        "free pieces of split blocks, which cannot be given back: fragmentation",
+    ),
     Field(
         "alloc_retries_total",
         "int",
         "times the allocator had to flush its cache and try again, since the process began",
     ),
-    Field("ooms_total", "int", "out-of-memory errors the allocator raised, since the process began"),
-    Field("segments", "int", "pieces of device memory that the caching allocator has obtained and not given back"),
+    Field(
+        "ooms_total", "int", "out-of-memory errors the allocator raised, since the process began"
+    ),
+    Field(
+        "segments",
+        "int",
+        "pieces of device memory that the caching allocator has obtained and not given back",
+    ),
     Field(
         "device_allocs_total",
         "int",
@@ -73,8 +91,16 @@ FIELDS: tuple[Field, ...] = (
         "int",
         "times the allocator gave memory back to the driver (cudaFree), since the process began",
     ),
-    Field("pinned_bytes", "int", "page-locked host memory that torch's host allocator holds, for all devices"),
-    Field("device_used_bytes", "int", "used on the device by everybody (NVML); on a host: by the process tree"),
+    Field(
+        "pinned_bytes",
+        "int",
+        "page-locked host memory that torch's host allocator holds, for all devices",
+    ),
+    Field(
+        "device_used_bytes",
+        "int",
+        "used on the device by everybody (NVML); on a host: by the process tree",
+    ),
     Field("limit_bytes", "int", "most that the process can use of this device"),
     Field(
         "host_rss_bytes",
@@ -86,8 +112,14 @@ FIELDS: tuple[Field, ...] = (
         "int",
         "held on the device by this process, CUDA context included (NVML); null where NVML does not list the process",
     ),
-    Field("other_processes_bytes", "int", "component: held on the device by other processes (NVML)"),
-    Field("utilization_ratio", "float", "share of the time in which the device was busy (NVML), 0 to 1"),
+    Field(
+        "other_processes_bytes", "int", "component: held on the device by other processes (NVML)"
+    ),
+    Field(
+        "utilization_ratio",
+        "float",
+        "share of the time in which the device was busy (NVML), 0 to 1",
+    ),
     Field("power_w", "float", "power drawn by the device, watts"),
     Field("temperature_c", "float", "temperature of the device, degrees Celsius"),
     Field(
@@ -112,13 +144,23 @@ FIELDS: tuple[Field, ...] = (
         "int",
         "charged to the cgroup whose limit is lowest, without file pages that the kernel gives up at once",
     ),
-    Field("cgroup_oom_kills_total", "int", "processes of the cgroup that the kernel killed for want of memory"),
-    Field("input_size", "int", "elements in the tensors handed to the model's forward during the step"),
+    Field(
+        "cgroup_oom_kills_total",
+        "int",
+        "processes of the cgroup that the kernel killed for want of memory",
+    ),
+    Field(
+        "input_size", "int", "elements in the tensors handed to the model's forward during the step"
+    ),
     Field("parameters_bytes", "int", "component: parameters"),
     Field("gradients_bytes", "int", "component: gradients"),
     Field("optimizer_state_bytes", "int", "component: optimizer state"),
     Field("buffers_bytes", "int", "component: buffers of the modules"),
-    Field("activations_bytes", "int", "component: peak within the step minus what was held at its beginning"),
+    Field(
+        "activations_bytes",
+        "int",
+        "component: peak within the step minus what was held at its beginning",
+    ),
     Field(
         "context_bytes",
         "int",

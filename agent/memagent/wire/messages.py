@@ -23,7 +23,12 @@ Text = Annotated[str, Meta(max_length=20_000)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 Attempt = Annotated[
-    int, Meta(ge=0, lt=2**53, description="distinguishes launches of one run; the agent sends its start time in ms")
+    int,
+    Meta(
+        ge=0,
+        lt=2**53,
+        description="distinguishes launches of one run; the agent sends its start time in ms",
+    ),
 ]
 Time = Annotated[float, Meta(ge=0, lt=1e12)]
 Bytes = Annotated[int, Meta(ge=0, lt=2**62, description="bytes")]

@@ -1,6 +1,6 @@
 """Feeds new samples of running runs to their forecasters, and turns what rules make of them into forecasts and alerts in the store.
 
-1. Each current device stream of a running run has a `Watch`: a forecaster, alert states, and how far it has read.
+1. Each current device stream of a running run has a `StreamEvaluation`: a forecaster, alert states, and how far it has read.
 2. A turn asks for the heads of all streams, and reads what is new of those that have moved, many streams a query.
 3. What is decided is written together (`decisions`): a worker that was restarted, or a second one on the same database, adds nothing
    to what is decided already.
@@ -24,14 +24,14 @@ from sqlalchemy.orm import Session
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import WATCHED
-from memagent_server.alerts.hint_reader import Told, beside, listen
-from memagent_server.alerts.incident_updates import Ledger
-from memagent_server.alerts.result_writer import Decided, Scribe
+from memagent_server.alerts.hint_reader import RunHints, beside, listen
+from memagent_server.alerts.incident_updates import IncidentTransaction
+from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
-from memagent_server.alerts.run_end import Ends, end_alerts
-from memagent_server.alerts.run_rules import RunWatch, alive_ranks, decide, looks_at
-from memagent_server.alerts.share import Everything, LostShare, Share
-from memagent_server.alerts.stream_state import Watch, begin_watch, read_new, resume
+from memagent_server.alerts.run_end import RunEndings, end_alerts
+from memagent_server.alerts.run_rules import RunEvaluation, alive_ranks, decide, looks_at
+from memagent_server.alerts.share import AllShards, LostShards, Share
+from memagent_server.alerts.stream_state import StreamEvaluation, begin_watch, read_new, resume
 from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.db_errors import trouble_of
 from memagent_server.store.engine import Database
@@ -41,9 +41,9 @@ from memagent_server.store.incidents import woken
 from memagent_server.store.models import Incident
 from memagent_server.store.packing import unseal
 from memagent_server.store.pending_samples import (
-    Head,
+    PendingChunks,
     Running,
-    Unread,
+    StreamHead,
     heads_of_run,
     heads_of_running,
     latest_of,
@@ -69,16 +69,22 @@ MOST_TURNS_PASSED = 256
 class Evaluator:
     """One worker's evaluation; `channels` are the names of the channels that get notifications, `share` what it may decide on."""
 
-    def __init__(self, database: Database, channels: Collection[str], share: Share | None = None) -> None:
-        self._database, self._channels, self._share = database, tuple(channels), share or Everything()
-        self._scribe = Scribe(database, channels, self._share)
-        self._ends = Ends()
-        self._watches: dict[int, Watch] = {}
-        self._told: dict[str, Told] = {}
+    def __init__(
+        self, database: Database, channels: Collection[str], share: Share | None = None
+    ) -> None:
+        self._database, self._channels, self._share = (
+            database,
+            tuple(channels),
+            share or AllShards(),
+        )
+        self._scribe = ResultWriter(database, channels, self._share)
+        self._ends = RunEndings()
+        self._watches: dict[int, StreamEvaluation] = {}
+        self._told: dict[str, RunHints] = {}
         self._beside: set[int] = set()
-        self._blind: dict[int, Head] = {}
+        self._blind: dict[int, StreamHead] = {}
         """Streams whose limit is not known, as they were then."""
-        self._runs: dict[str, RunWatch] = {}
+        self._runs: dict[str, RunEvaluation] = {}
         self._policies = Policies([])
         self._failures: dict[str, tuple[int, int]] = {}
         """Of runs that could not be evaluated: how often, and the turn to try again at."""
@@ -90,7 +96,11 @@ class Evaluator:
         self._turn += 1
         with self._database.read() as session:
             self._policies = read_policies(session)
-            runs = {run_id: run for run_id, run in running_runs(session).items() if self._share.holds(run_id)}
+            runs = {
+                run_id: run
+                for run_id, run in running_runs(session).items()
+                if self._share.holds(run_id)
+            }
             streams = [stream for stream in heads_of_running(session) if stream.run_id in runs]
         self._beside = beside(streams)
         busy = False
@@ -114,7 +124,7 @@ class Evaluator:
         """One run that fails must not stop the others, but a database that fails stops them all; returns whether it did not fail."""
         try:
             work(*arguments)
-        except LostShare:
+        except LostShards:
             return False
         except Exception as error:
             if trouble_of(error) is not None:
@@ -125,10 +135,13 @@ class Evaluator:
 
     # -- following running streams -------------------------------------------------------------------------------------
 
-    def _with_news(self, streams: Iterable[Head]) -> Iterator[list[Head]]:
+    def _with_news(self, streams: Iterable[StreamHead]) -> Iterator[list[StreamHead]]:
         """Streams that have moved since they were read, whole runs together."""
-        moved = sorted((stream for stream in streams if self._has_moved(stream)), key=lambda stream: stream.run_id)
-        together: list[Head] = []
+        moved = sorted(
+            (stream for stream in streams if self._has_moved(stream)),
+            key=lambda stream: stream.run_id,
+        )
+        together: list[StreamHead] = []
         for run_id, of_run in groupby(moved, key=lambda stream: stream.run_id):
             times, again_at = self._failures.get(run_id, (0, 0))
             if times and self._turn >= again_at:
@@ -141,37 +154,50 @@ class Evaluator:
         if together:
             yield together
 
-    def _has_moved(self, stream: Head) -> bool:
+    def _has_moved(self, stream: StreamHead) -> bool:
         watch = self._watches.get(stream.id)
         if watch is None or not watch.is_of(stream):
             return stream.chunks > 0 and self._blind.get(stream.id) != stream
         return watch.chunks != stream.chunks
 
-    def _follow(self, streams: Sequence[Head], runs: dict[str, Running], now: float) -> bool:
+    def _follow(self, streams: Sequence[StreamHead], runs: dict[str, Running], now: float) -> bool:
         """Read what is new of these streams, and write what follows from it; returns whether anything did."""
         try:
             decided, failed = self._read(streams, runs, now)
             failed |= self._scribe.write(decided, now)
         except Exception:
-            self._drop(stream.id for stream in streams)  # they are ahead of the store: begin anew from there
+            self._drop(
+                stream.id for stream in streams
+            )  # they are ahead of the store: begin anew from there
             raise
         self._drop(failed)
         self._note_failures(streams, failed)
         return any(one.stream.id not in failed for one in decided)
 
-    def _read(self, streams: Sequence[Head], runs: dict[str, Running], now: float) -> tuple[list[Decided], set[int]]:
+    def _read(
+        self, streams: Sequence[StreamHead], runs: dict[str, Running], now: float
+    ) -> tuple[list[StreamResult], set[int]]:
         """What follows from what is new, and the streams of which nothing can be told."""
         by_id = {stream.id: stream for stream in streams}
         with self._database.read() as session:
-            told = {stream.run_id: self._told.setdefault(stream.run_id, Told()) for stream in streams}
+            told = {
+                stream.run_id: self._told.setdefault(stream.run_id, RunHints())
+                for stream in streams
+            }
             listen(session, told)
             latest = latest_of(session, list(by_id))
             failed = self._begin(session, streams, runs, latest)
-            after = {stream_id: self._watches[stream_id].read_seq for stream_id in by_id if stream_id in self._watches}
+            after = {
+                stream_id: self._watches[stream_id].read_seq
+                for stream_id in by_id
+                if stream_id in self._watches
+            }
             decided = []
             for stream_id, chunks in _by_stream(read_unread(session, after), after):
                 stream = by_id[stream_id]
-                one = self._guarded(stream, self._decide, stream, chunks, latest.get(stream_id, {}), runs, now)
+                one = self._guarded(
+                    stream, self._decide, stream, chunks, latest.get(stream_id, {}), runs, now
+                )
                 if one is None:
                     failed.add(stream_id)
                 else:
@@ -179,11 +205,17 @@ class Evaluator:
         return decided, failed
 
     def _begin(
-        self, session: Session, streams: Sequence[Head], runs: dict[str, Running], latest: dict[int, dict[str, Any]]
+        self,
+        session: Session,
+        streams: Sequence[StreamHead],
+        runs: dict[str, Running],
+        latest: dict[int, dict[str, Any]],
     ) -> set[int]:
         """Begin a watch for each stream that has none, where its limit is known; returns those that failed."""
         fresh = [
-            stream for stream in streams if stream.id not in self._watches or not self._watches[stream.id].is_of(stream)
+            stream
+            for stream in streams
+            if stream.id not in self._watches or not self._watches[stream.id].is_of(stream)
         ]
         self._drop(stream.id for stream in fresh)
         marks = get_marks(session, [stream.id for stream in fresh]) if fresh else {}
@@ -212,29 +244,45 @@ class Evaluator:
         return failed
 
     def _decide(
-        self, stream: Head, chunks: Iterable[Unread], latest: dict[str, Any], runs: dict[str, Running], now: float
-    ) -> Decided:
+        self,
+        stream: StreamHead,
+        chunks: Iterable[PendingChunks],
+        latest: dict[str, Any],
+        runs: dict[str, Running],
+        now: float,
+    ) -> StreamResult:
         watch, hints, policy = (
             self._watches[stream.id],
             self._hints(stream, runs),
             self._policies.of(runs[stream.run_id].project),
         )
-        return Decided(stream, watch, read_new(stream, watch, _unpacked(stream, chunks), latest, hints, policy, now))
+        return StreamResult(
+            stream,
+            watch,
+            read_new(stream, watch, _unpacked(stream, chunks), latest, hints, policy, now),
+        )
 
-    def _hints(self, stream: Head, runs: dict[str, Running]) -> Hints:
+    def _hints(self, stream: StreamHead, runs: dict[str, Running]) -> Hints:
         return self._told[stream.run_id].hints(stream, runs[stream.run_id].total_steps)
 
-    def _guarded(self, stream: Head, work: Callable[..., Made], *arguments: Any, **named: Any) -> Made | None:
+    def _guarded(
+        self, stream: StreamHead, work: Callable[..., Made], *arguments: Any, **named: Any
+    ) -> Made | None:
         """A stream that fails must not stop the others; a database that fails stops them all."""
         try:
             return work(*arguments, **named)
         except Exception as error:
             if trouble_of(error) is not None:
                 raise
-            log.exception("run %s, rank %s, %s could not be evaluated", stream.run_id, stream.rank, stream.device)
+            log.exception(
+                "run %s, rank %s, %s could not be evaluated",
+                stream.run_id,
+                stream.rank,
+                stream.device,
+            )
             return None
 
-    def _note_failures(self, streams: Iterable[Head], failed: Collection[int]) -> None:
+    def _note_failures(self, streams: Iterable[StreamHead], failed: Collection[int]) -> None:
         for run_id in {stream.run_id for stream in streams if stream.id not in failed}:
             self._failures.pop(run_id, None)
         for run_id in {stream.run_id for stream in streams if stream.id in failed}:
@@ -251,7 +299,9 @@ class Evaluator:
         for kept in (self._told, self._failures, self._runs):
             for run_id in [run_id for run_id in kept if run_id not in runs]:
                 del kept[run_id]
-        for stream_id in [stream_id for stream_id, stream in self._blind.items() if stream.run_id not in runs]:
+        for stream_id in [
+            stream_id for stream_id, stream in self._blind.items() if stream.run_id not in runs
+        ]:
             del self._blind[stream_id]
 
     # -- what another worker would need ----------------------------------------------------------------------------------
@@ -261,11 +311,12 @@ class Evaluator:
         grown = [
             (watch.read_seq - watch.remembered_seq, stream_id)
             for stream_id, watch in self._watches.items()
-            if watch.read_seq - watch.remembered_seq >= REMEMBER_EVERY and self._share.holds(watch.run_id)
+            if watch.read_seq - watch.remembered_seq >= REMEMBER_EVERY
+            and self._share.holds(watch.run_id)
         ]
         chosen = {stream_id: self._watches[stream_id] for _, stream_id in nlargest(most, grown)}
         if chosen:
-            with suppress(LostShare):  # the next turn knows what is left
+            with suppress(LostShards):  # the next turn knows what is left
                 self._scribe.remember(chosen)
         for watch in chosen.values():
             watch.remembered_seq = watch.read_seq
@@ -273,18 +324,28 @@ class Evaluator:
 
     # -- rules about whole runs --------------------------------------------------------------------------------------
 
-    def _look_at_runs(self, runs: dict[str, Running], streams: Iterable[Head], now: float) -> None:
-        of_run: dict[str, list[tuple[Head, Watch | None]]] = {}
+    def _look_at_runs(
+        self, runs: dict[str, Running], streams: Iterable[StreamHead], now: float
+    ) -> None:
+        of_run: dict[str, list[tuple[StreamHead, StreamEvaluation | None]]] = {}
         for stream in streams:
             of_run.setdefault(stream.run_id, []).append((stream, self._watches.get(stream.id)))
         with self._database.read() as session:
             alive = alive_ranks(session, now)
-            awake = [incident.id for incident in woken(session, now) if self._share.holds(incident.run_id)]
+            awake = [
+                incident.id
+                for incident in woken(session, now)
+                if self._share.holds(incident.run_id)
+            ]
         looks = {}
         for run_id, mine in of_run.items():
             policy = self._policies.of(runs[run_id].project)
             looks[run_id] = list(looks_at(mine, alive.get(run_id, ()), policy, now))
-        unknown = [run_id for run_id, of in looks.items() if not self._runs.setdefault(run_id, RunWatch()).knows(of)]
+        unknown = [
+            run_id
+            for run_id, of in looks.items()
+            if not self._runs.setdefault(run_id, RunEvaluation()).knows(of)
+        ]
         with self._database.read() as session:
             stored = open_alerts_by_run(session, unknown)
         for run_id, of in looks.items():
@@ -302,8 +363,12 @@ class Evaluator:
             self._share.confirm(session, (found.run_id,))
             lock_run(session, found.run_id)
             session.refresh(found)
-            if found.state == "firing" and found.snoozed_until is not None and found.snoozed_until <= now:
-                ledger = Ledger(session, self._channels, now)
+            if (
+                found.state == "firing"
+                and found.snoozed_until is not None
+                and found.snoozed_until <= now
+            ):
+                ledger = IncidentTransaction(session, self._channels, now)
                 ledger.remind(found)
                 ledger.settle()
 
@@ -311,13 +376,21 @@ class Evaluator:
 
     def _to_close(self, followed: Collection[int], now: float) -> list[str]:
         """Runs with a launch that has ended and still has a watch, an open alert, or an end that nobody has heard of."""
-        gone = dict.fromkeys(watch.run_id for stream_id, watch in self._watches.items() if stream_id not in followed)
+        gone = dict.fromkeys(
+            watch.run_id for stream_id, watch in self._watches.items() if stream_id not in followed
+        )
         with self._database.read() as session:
             unheard = self._ends.unheard(session, self._policies, now)
             found = dict.fromkeys([*gone, *open_but_over(session), *unheard])
         for run_id in gone:
             if not self._share.holds(run_id):
-                self._drop([stream_id for stream_id, watch in self._watches.items() if watch.run_id == run_id])
+                self._drop(
+                    [
+                        stream_id
+                        for stream_id, watch in self._watches.items()
+                        if watch.run_id == run_id
+                    ]
+                )
         return [run_id for run_id in found if self._share.holds(run_id)]
 
     def _close(self, run_id: str, followed: Collection[int], now: float) -> None:
@@ -325,9 +398,13 @@ class Evaluator:
         with self._database.read() as session:
             run = get_run(session, run_id)
             streams = heads_of_run(session, run_id) if run is not None else []
-        is_over = run is None or run.status != "running"  # it may have ended since this turn began to follow it
+        is_over = (
+            run is None or run.status != "running"
+        )  # it may have ended since this turn began to follow it
         mine = [
-            key for key, watch in self._watches.items() if watch.run_id == run_id and (is_over or key not in followed)
+            key
+            for key, watch in self._watches.items()
+            if watch.run_id == run_id and (is_over or key not in followed)
         ]
         unread = [stream for stream in streams if stream.id in mine and self._has_moved(stream)]
         if run is not None and unread:
@@ -342,7 +419,9 @@ class Evaluator:
                 end_alerts(session, run, self._policies.of(run.project), self._channels, now)
 
 
-def _by_stream(unread: Iterable[Unread], stream_ids: Iterable[int]) -> Iterator[tuple[int, Iterable[Unread]]]:
+def _by_stream(
+    unread: Iterable[PendingChunks], stream_ids: Iterable[int]
+) -> Iterator[tuple[int, Iterable[PendingChunks]]]:
     """Each stream with its chunks, those that have none last."""
     left = dict.fromkeys(stream_ids)
     for stream_id, chunks in groupby(unread, key=lambda chunk: chunk.stream_id):
@@ -352,7 +431,7 @@ def _by_stream(unread: Iterable[Unread], stream_ids: Iterable[int]) -> Iterator[
         yield stream_id, ()
 
 
-def _unpacked(stream: Head, chunks: Iterable[Unread]) -> Iterator[StoredChunk]:
+def _unpacked(stream: StreamHead, chunks: Iterable[PendingChunks]) -> Iterator[StoredChunk]:
     """What a forecaster reads of them. A chunk that is damaged is passed over: those that come after it can still warn."""
     for chunk in chunks:
         try:

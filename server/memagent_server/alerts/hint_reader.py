@@ -1,6 +1,6 @@
 """What agents and estimators have told of runs beside their samples, for the streams' forecasters.
 
-Kept from turn to turn: each turn reads only what was told since, of all runs with news at once.
+Created from turn to turn: each turn reads only what was told since, of all runs with news at once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from memagent.forecast import Hints
 from memagent_server.store.key_lists import texts
 from memagent_server.store.models import Event, Prediction
-from memagent_server.store.pending_samples import Head
+from memagent_server.store.pending_samples import StreamHead
 
 _KINDS = ("hints", "preflight")
 
 
 @dataclass
-class Told:
+class RunHints:
     """Of one run. `events` and `predictions` are the ids of the last that were read: a run's own only grow, for its row is locked."""
 
     events: int = 0
@@ -38,7 +38,7 @@ class Told:
         known = self._peaks.setdefault((rank, device), {})
         known["traced" if method == "trace" else "other"] = peak_allocated_bytes
 
-    def hints(self, stream: Head, total_steps: int | None) -> Hints:
+    def hints(self, stream: StreamHead, total_steps: int | None) -> Hints:
         """All that is known by now of a stream's rank and launch."""
         hints = self._hints.get((stream.rank, stream.attempt), Hints())
         if hints.total_steps is None:
@@ -46,14 +46,20 @@ class Told:
         peaks = self._peaks.get((stream.rank, stream.device))
         if peaks is None:
             return hints
-        return hints.told({"predicted_peak_bytes": {stream.device: peaks.get("traced", peaks.get("other"))}})
+        return hints.told(
+            {"predicted_peak_bytes": {stream.device: peaks.get("traced", peaks.get("other"))}}
+        )
 
 
-def listen(session: Session, told: Mapping[str, Told]) -> None:
+def listen(session: Session, told: Mapping[str, RunHints]) -> None:
     """Read what was told of these runs since."""
     since = texts(session, ((run_id, known.events) for run_id, known in told.items()))
-    new = select(Event.run_id, Event.id, Event.kind, Event.rank, Event.attempt, Event.data).select_from(since)
-    new = new.join(Event, (Event.run_id == since.c.first) & (Event.id > since.c.second)).order_by(Event.id)
+    new = select(
+        Event.run_id, Event.id, Event.kind, Event.rank, Event.attempt, Event.data
+    ).select_from(since)
+    new = new.join(Event, (Event.run_id == since.c.first) & (Event.id > since.c.second)).order_by(
+        Event.id
+    )
     for run_id, event_id, kind, rank, attempt, data in session.execute(new):
         told[run_id].events = event_id
         if kind in _KINDS:
@@ -62,13 +68,17 @@ def listen(session: Session, told: Mapping[str, Told]) -> None:
     made = select(
         Prediction.run_id, Prediction.id, Prediction.rank, Prediction.device, Prediction.method, Prediction.peak_allocated_bytes
     ).select_from(since)  # fmt: skip
-    made = made.join(Prediction, (Prediction.run_id == since.c.first) & (Prediction.id > since.c.second))
-    for run_id, prediction_id, rank, device, method, peak in session.execute(made.order_by(Prediction.id)):
+    made = made.join(
+        Prediction, (Prediction.run_id == since.c.first) & (Prediction.id > since.c.second)
+    )
+    for run_id, prediction_id, rank, device, method, peak in session.execute(
+        made.order_by(Prediction.id)
+    ):
         told[run_id].predictions = prediction_id
         told[run_id].predict(rank, device, method, peak)
 
 
-def beside(streams: Iterable[Head]) -> set[int]:
+def beside(streams: Iterable[StreamHead]) -> set[int]:
     """Ids of streams that are the host of a rank that trains on GPUs."""
     hosts: dict[int, tuple[str, int, int]] = {}
     trains = set()

@@ -33,7 +33,7 @@ class _Page:
     moves: list[tuple[Alert, Transition]] = field(default_factory=list)
 
 
-class Ledger:
+class IncidentTransaction:
     """Make the changes of a run whose row is locked, then `settle` once."""
 
     def __init__(self, session: Session, channels: Collection[str], now: float) -> None:
@@ -66,12 +66,22 @@ class Ledger:
         return alert
 
     def raise_(
-        self, alert: Alert, *, severity: str, step: int, data: Mapping[str, Any], reason: str | None = None
+        self,
+        alert: Alert,
+        *,
+        severity: str,
+        step: int,
+        data: Mapping[str, Any],
+        reason: str | None = None,
     ) -> None:
         """The alert fires, or fires graver."""
         facts, before = dict(data), alert.state
         summary = RULES[alert.rule].summarize(facts)
-        changes: dict[str, Any] = {"severity": gravest(severity, alert.severity), "step": step, "summary": summary}
+        changes: dict[str, Any] = {
+            "severity": gravest(severity, alert.severity),
+            "step": step,
+            "summary": summary,
+        }
         changes["data"] = facts
         if before == "pending":
             changes["first_step"] = step  # the first that people can have heard of
@@ -82,15 +92,21 @@ class Ledger:
         before, step = alert.state, max(alert.step, step)
         changes: dict[str, Any] = {"step": step}
         if alert.rule not in DEATHS:
-            changes["summary"] = how_it_ended(alert.rule, alert.summary, state, alert.first_step, step)
+            changes["summary"] = how_it_ended(
+                alert.rule, alert.summary, state, alert.first_step, step
+            )
         self._move(alert, before, state, reason, changes)
 
     def remind(self, incident: Incident) -> None:
         """Tell again of an incident that still fires after its snooze."""
         page = self._page(incident)
         incident.snoozed_until = None
-        alert = next(alert for alert in alerts_of(self._session, incident) if alert.state == "firing")
-        transition = self._transition(alert, "firing", "firing", "the snooze is over, and it still stands")
+        alert = next(
+            alert for alert in alerts_of(self._session, incident) if alert.state == "firing"
+        )
+        transition = self._transition(
+            alert, "firing", "firing", "the snooze is over, and it still stands"
+        )
         page.before = ("ok", page.before[1])
         page.moves.append((alert, transition))
 
@@ -108,9 +124,13 @@ class Ledger:
         self._pages.clear()
 
     def _page(self, incident: Incident) -> _Page:
-        return self._pages.setdefault(incident.id, _Page(incident, (incident.state, incident.severity)))
+        return self._pages.setdefault(
+            incident.id, _Page(incident, (incident.state, incident.severity))
+        )
 
-    def _move(self, alert: Alert, before: str, after: str, reason: str, changes: dict[str, Any]) -> None:
+    def _move(
+        self, alert: Alert, before: str, after: str, reason: str, changes: dict[str, Any]
+    ) -> None:
         if alert.incident_id is not None:
             page = self._page(self._session.get_one(Incident, alert.incident_id))
         if change_alert(self._session, alert, now=self._now, state=after, **changes):
@@ -119,10 +139,14 @@ class Ledger:
                 page.moves.append((alert, transition))
 
     def _transition(self, alert: Alert, before: str, after: str, reason: str) -> Transition:
-        return add_transition(self._session, alert, from_state=before, to_state=after, reason=reason, now=self._now)
+        return add_transition(
+            self._session, alert, from_state=before, to_state=after, reason=reason, now=self._now
+        )
 
 
-def is_news(before: tuple[str, str], after: tuple[str, str], incident: Incident, now: float) -> bool:
+def is_news(
+    before: tuple[str, str], after: tuple[str, str], incident: Incident, now: float
+) -> bool:
     """Whether people are told that an incident went from one (state, severity) to another."""
     (was, was_severity), (state, severity) = before, after
     if severity == "note" or state in ("ok", "pending"):
@@ -134,7 +158,9 @@ def is_news(before: tuple[str, str], after: tuple[str, str], incident: Incident,
     if state != "firing":
         return was == "firing" and was_severity != "note"
     is_quiet = incident.snoozed_until is not None and now < incident.snoozed_until
-    return not is_quiet and (was != "firing" or SEVERITIES.index(severity) > SEVERITIES.index(was_severity))
+    return not is_quiet and (
+        was != "firing" or SEVERITIES.index(severity) > SEVERITIES.index(was_severity)
+    )
 
 
 def _bearer(page: _Page, state: str) -> tuple[Alert, Transition]:

@@ -15,7 +15,7 @@ from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_s
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RuleConfig:
     """How one rule is wanted. `tells` is the least severity that people are told of, or `never`."""
 
     rule: Rule
@@ -33,7 +33,7 @@ class Wanted:
         return "critical" if level == "critical" else "warning"
 
 
-Policy = Mapping[str, Wanted]
+Policy = Mapping[str, RuleConfig]
 
 
 class Policies:
@@ -63,11 +63,13 @@ def read_policy(session: Session, project: str) -> Policy:
 
 
 def _policy(stored: Mapping[str, RuleSetting]) -> Policy:
-    found: dict[str, Wanted] = {}
+    found: dict[str, RuleConfig] = {}
     for rule in RULES.values():
         row = stored.get(rule.name)
         found[rule.name] = (
-            wanted(rule) if row is None else wanted(rule, row.is_on, row.tells, row.thresholds, is_default=False)
+            wanted(rule)
+            if row is None
+            else wanted(rule, row.is_on, row.tells, row.thresholds, is_default=False)
         )
     return found
 
@@ -79,8 +81,8 @@ def wanted(
     thresholds: Mapping[str, Any] | None = None,
     *,
     is_default: bool = True,
-) -> Wanted:
+) -> RuleConfig:
     """A rule with its defaults where nothing else is said."""
     stored = thresholds or {}
     numbers = {item.name: float(stored.get(item.name, item.default)) for item in rule.thresholds}
-    return Wanted(rule, is_on, tells if tells in TELLS else rule.tells, numbers, is_default)
+    return RuleConfig(rule, is_on, tells if tells in TELLS else rule.tells, numbers, is_default)

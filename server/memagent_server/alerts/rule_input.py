@@ -10,7 +10,7 @@ from memagent.forecast import Forecast
 
 
 @dataclass(frozen=True)
-class Facts:
+class RuleInput:
     """Sizes in bytes, times in seconds; None is not known. `peak_by_rank` and `status` are the run's, the rest a device's."""
 
     step: int = 0

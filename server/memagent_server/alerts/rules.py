@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rule_input import CALM, Facts, Finding
+from memagent_server.alerts.rule_input import CALM, Finding, RuleInput
 from memagent_server.alerts.state import FORECAST, Patience
 
 Thresholds = Mapping[str, float]
@@ -50,7 +50,7 @@ class Rule:
 
     name: str
     about: str
-    decide: Callable[[Facts, Thresholds, bool], Finding]
+    decide: Callable[[RuleInput, Thresholds, bool], Finding]
     summarize: Callable[[Data], str]
     looks: Looks
     tells: str = "never"
@@ -82,7 +82,7 @@ def when(facts: Mapping[str, Any]) -> str:
 # -- oom_forecast: it will run out -----------------------------------------------------------------------------------------
 
 
-def _decide_oom_forecast(facts: Facts, limits: Thresholds, _is_open: bool) -> Finding:
+def _decide_oom_forecast(facts: RuleInput, limits: Thresholds, _is_open: bool) -> Finding:
     forecast = facts.forecast
     if forecast is None or forecast.level not in PAGES:
         return CALM
@@ -101,16 +101,23 @@ def _will_run_out(data: Data) -> str:
 # -- leak: it grows, but not to death --------------------------------------------------------------------------------------
 
 
-def _decide_leak(facts: Facts, limits: Thresholds, is_open: bool) -> Finding:
+def _decide_leak(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     forecast = facts.forecast
-    if forecast is None or forecast.level in PAGES or not forecast.growth_bytes_per_step or not forecast.limit_bytes:
+    if (
+        forecast is None
+        or forecast.level in PAGES
+        or not forecast.growth_bytes_per_step
+        or not forecast.limit_bytes
+    ):
         return CALM
     if forecast.growing_since_step is None or forecast.cause not in (None, "leak", "host_memory"):
         return CALM
     grown = forecast.growth_bytes_per_step * (forecast.step - forecast.growing_since_step)
     if not _over(grown / forecast.limit_bytes, limits["grown_ratio"], is_open):
         return CALM
-    return Finding("warning", forecast.cause or "leak", asdict(forecast) | {"grown_bytes": int(grown)})
+    return Finding(
+        "warning", forecast.cause or "leak", asdict(forecast) | {"grown_bytes": int(grown)}
+    )
 
 
 def _leaks(data: Data) -> str:
@@ -123,13 +130,15 @@ def _leaks(data: Data) -> str:
 # -- high_water: close to the limit -----------------------------------------------------------------------------------------
 
 
-def _decide_high_water(facts: Facts, limits: Thresholds, is_open: bool) -> Finding:
+def _decide_high_water(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     if facts.kind == "host" or not facts.peak_bytes or not facts.limit_bytes:
         return CALM
     ratio = facts.peak_bytes / facts.limit_bytes
     if not _over(ratio, limits["used_ratio"], is_open):
         return CALM
-    return Finding("warning", None, {"used_bytes": facts.peak_bytes, "limit_bytes": facts.limit_bytes})
+    return Finding(
+        "warning", None, {"used_bytes": facts.peak_bytes, "limit_bytes": facts.limit_bytes}
+    )
 
 
 def _is_nearly_full(data: Data) -> str:
@@ -139,11 +148,15 @@ def _is_nearly_full(data: Data) -> str:
 # -- fragmentation: free pieces that nobody can use --------------------------------------------------------------------------
 
 
-def _decide_fragmentation(facts: Facts, limits: Thresholds, is_open: bool) -> Finding:
+def _decide_fragmentation(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     split, limit = facts.inactive_split_bytes, facts.limit_bytes
     if not split or not limit or not _over(split / limit, limits["split_ratio"], is_open):
         return CALM
-    data = {"split_bytes": split, "reserved_bytes": facts.reserved_bytes, "used_bytes": facts.used_bytes}
+    data = {
+        "split_bytes": split,
+        "reserved_bytes": facts.reserved_bytes,
+        "used_bytes": facts.used_bytes,
+    }
     return Finding("warning", "fragmentation", data | {"limit_bytes": limit})
 
 
@@ -157,7 +170,7 @@ def _is_fragmented(data: Data) -> str:
 # -- prediction_mismatch: more than the estimator said ------------------------------------------------------------------------
 
 
-def _decide_prediction_mismatch(facts: Facts, limits: Thresholds, is_open: bool) -> Finding:
+def _decide_prediction_mismatch(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     peak, predicted = facts.launch_peak_bytes, facts.predicted_peak_bytes
     if not peak or not predicted or facts.step < SETTLED_STEPS:
         return CALM
@@ -165,7 +178,9 @@ def _decide_prediction_mismatch(facts: Facts, limits: Thresholds, is_open: bool)
     if is_trifle or not _over(peak / predicted, limits["over_ratio"], is_open):
         return CALM
     return Finding(
-        "warning", None, {"used_bytes": peak, "predicted_bytes": predicted, "limit_bytes": facts.limit_bytes}
+        "warning",
+        None,
+        {"used_bytes": peak, "predicted_bytes": predicted, "limit_bytes": facts.limit_bytes},
     )
 
 
@@ -177,7 +192,7 @@ def _was_mispredicted(data: Data) -> str:
 # -- rank_imbalance: one rank needs far more than the others ------------------------------------------------------------------
 
 
-def _decide_rank_imbalance(facts: Facts, limits: Thresholds, is_open: bool) -> Finding:
+def _decide_rank_imbalance(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     if len(facts.peak_by_rank) < 2 or facts.step < SETTLED_STEPS:
         return CALM
     fullest = max(facts.peak_by_rank, key=lambda rank: facts.peak_by_rank[rank])
@@ -185,7 +200,12 @@ def _decide_rank_imbalance(facts: Facts, limits: Thresholds, is_open: bool) -> F
     most = facts.peak_by_rank[fullest]
     if not others or not _over(most / others, limits["peak_ratio"], is_open):
         return CALM
-    data = {"rank": fullest, "used_bytes": most, "others_bytes": int(others), "limit_bytes": facts.limit_bytes}
+    data = {
+        "rank": fullest,
+        "used_bytes": most,
+        "others_bytes": int(others),
+        "limit_bytes": facts.limit_bytes,
+    }
     return Finding("warning", None, data)
 
 
@@ -196,16 +216,24 @@ def _is_lopsided(data: Data) -> str:
 # -- host_memory: the kernel is about to kill ---------------------------------------------------------------------------------
 
 
-def _decide_host_memory(facts: Facts, limits: Thresholds, is_open: bool) -> Finding:
+def _decide_host_memory(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     if facts.kind != "host" or not facts.used_bytes or not facts.limit_bytes:
         return CALM
     if not is_open and facts.forecast is not None and facts.forecast.level in PAGES:
         return CALM  # people know already that it will run out
     ratio = facts.used_bytes / facts.limit_bytes
-    data = {"used_bytes": facts.used_bytes, "limit_bytes": facts.limit_bytes, "limit_source": facts.limit_source}
+    data = {
+        "used_bytes": facts.used_bytes,
+        "limit_bytes": facts.limit_bytes,
+        "limit_source": facts.limit_source,
+    }
     if ratio >= limits["critical_ratio"] and facts.limit_source in KILLING_LIMITS:
         return Finding("critical", "host_memory", data)
-    return Finding("warning", "host_memory", data) if _over(ratio, limits["used_ratio"], is_open) else CALM
+    return (
+        Finding("warning", "host_memory", data)
+        if _over(ratio, limits["used_ratio"], is_open)
+        else CALM
+    )
 
 
 def _host_is_full(data: Data) -> str:
@@ -216,12 +244,14 @@ def _host_is_full(data: Data) -> str:
 # -- stalled: alive, but no step ----------------------------------------------------------------------------------------------
 
 
-def _decide_stalled(facts: Facts, limits: Thresholds, _is_open: bool) -> Finding:
+def _decide_stalled(facts: RuleInput, limits: Thresholds, _is_open: bool) -> Finding:
     if facts.silent_s is None or facts.step_s is None:
         return CALM
     if facts.silent_s < max(limits["silent_s"], limits["silent_steps"] * facts.step_s):
         return CALM
-    return Finding("warning", None, {"silent_s": facts.silent_s, "step_s": facts.step_s, "step": facts.step})
+    return Finding(
+        "warning", None, {"silent_s": facts.silent_s, "step_s": facts.step_s, "step": facts.step}
+    )
 
 
 def _stands_still(data: Data) -> str:
@@ -234,7 +264,7 @@ def _stands_still(data: Data) -> str:
 # -- oom and lost_contact: it happened ----------------------------------------------------------------------------------------
 
 
-def _decide_oom(facts: Facts, _limits: Thresholds, _is_open: bool) -> Finding:
+def _decide_oom(facts: RuleInput, _limits: Thresholds, _is_open: bool) -> Finding:
     return Finding("critical", None, _of_end(facts)) if facts.status == "oom" else CALM
 
 
@@ -243,7 +273,7 @@ def _ran_out(data: Data) -> str:
     return text if data.get("was_warned") else f"{text}, without a warning before"
 
 
-def _decide_lost_contact(facts: Facts, _limits: Thresholds, _is_open: bool) -> Finding:
+def _decide_lost_contact(facts: RuleInput, _limits: Thresholds, _is_open: bool) -> Finding:
     return Finding("critical", None, _of_end(facts)) if facts.status == "lost_contact" else CALM
 
 
@@ -252,7 +282,7 @@ def _fell_silent(data: Data) -> str:
     return f"{text}: {data['error']}" if data.get("error") else text
 
 
-def _of_end(facts: Facts) -> Data:
+def _of_end(facts: RuleInput) -> Data:
     return {
         "step": facts.step, "level": "critical", "was_warned": facts.was_warned, "error": facts.error,
         "used_bytes": facts.launch_peak_bytes, "limit_bytes": facts.limit_bytes,

@@ -14,21 +14,28 @@ from collections.abc import Collection
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.incident_updates import Ledger
+from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
-from memagent_server.alerts.rule_input import Facts
+from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import AlertState, end
 from memagent_server.store.alerts import ended_unheard, open_alerts
 from memagent_server.store.models import Alert, Rank, Run, Stream
 from memagent_server.store.streams import current_streams
 
 OF_LATE_S, ALL_EVERY_S = 86_400.0, 3_600.0
-_ENDED = {"completed": "completed", "failed": "failed", "oom": "died of out-of-memory", "lost_contact": "fell silent"}
+_ENDED = {
+    "completed": "completed",
+    "failed": "failed",
+    "oom": "died of out-of-memory",
+    "lost_contact": "fell silent",
+}
 
 
-def end_alerts(session: Session, run: Run, policy: Policy, channels: Collection[str], now: float) -> None:
+def end_alerts(
+    session: Session, run: Run, policy: Policy, channels: Collection[str], now: float
+) -> None:
     """End what is over of a run whose row is locked, and tell of an end that no alert has told of."""
-    ledger = Ledger(session, channels, now)
+    ledger = IncidentTransaction(session, channels, now)
     for alert in open_alerts(session, run.id):
         stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
         if stream is not None and not stream.is_current:
@@ -45,7 +52,7 @@ def end_alerts(session: Session, run: Run, policy: Policy, channels: Collection[
         ledger.settle()
 
 
-class Ends:
+class RunEndings:
     """Looks for ends that nobody has heard of: among runs of late each time, and among all that there ever were now and then."""
 
     def __init__(self) -> None:
@@ -65,14 +72,18 @@ def _end_of_older(session: Session, stream: Stream) -> tuple[str, int, str]:
     rank = session.get(Rank, (stream.run_id, stream.rank, stream.attempt))
     step = stream.last_step or 0
     if rank is None or rank.status == "running":
-        return "lost_contact", step, "a new launch of the run began, and this one never said how it ended"
+        return (
+            "lost_contact",
+            step,
+            "a new launch of the run began, and this one never said how it ended",
+        )
     return rank.status, step, _in_words("this launch", rank.status, rank.error)
 
 
-def _tell_of_end(session: Session, ledger: Ledger, run: Run, policy: Policy) -> None:
+def _tell_of_end(session: Session, ledger: IncidentTransaction, run: Run, policy: Policy) -> None:
     streams = current_streams(session, [run.id])
     stream = streams[0] if streams else None
-    facts = Facts(
+    facts = RuleInput(
         step=run.step, status=run.status, error=run.error, was_warned=_was_warned(session, run.id),
         launch_peak_bytes=stream.peak_bytes if stream else None, limit_bytes=stream.limit_bytes if stream else None,
     )  # fmt: skip

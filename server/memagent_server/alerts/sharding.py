@@ -20,7 +20,7 @@ import psutil
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.share import LostShare
+from memagent_server.alerts.share import LostShards
 from memagent_server.store import leases
 from memagent_server.store.engine import Database
 from memagent_server.store.leases import Peer, shard_of
@@ -33,10 +33,12 @@ DEAD_AFTER_S = 6.0
 _MISSED = 4
 
 
-class LeasedShare:
+class LeasedShards:
     """See `share.Share`. `clock` is Unix time, for people; `steady` counts seconds and is never set."""
 
-    def __init__(self, database: Database, clock: Callable[[], float], steady: Callable[[], float]) -> None:
+    def __init__(
+        self, database: Database, clock: Callable[[], float], steady: Callable[[], float]
+    ) -> None:
         self._database, self._clock, self._steady = database, clock, steady
         self._id: str | None = None
         self._held: frozenset[int] = frozenset()
@@ -49,8 +51,12 @@ class LeasedShare:
 
     def confirm(self, session: Session, keys: Collection[str]) -> None:
         shards = {shard_of(key) for key in keys}
-        if self._id is None or not shards <= self._held or not leases.hold(session, self._id, shards):
-            raise LostShare
+        if (
+            self._id is None
+            or not shards <= self._held
+            or not leases.hold(session, self._id, shards)
+        ):
+            raise LostShards
 
     def beat(self) -> None:
         """Say that this worker is alive, bury who is not, and come to a fair part. Raises what the database raises."""
@@ -63,7 +69,9 @@ class LeasedShare:
         try:
             self._bury([peer for peer in peers if peer.id not in alive])
             self._settle(-(-SHARDS // max(1, len(alive))))
-        except OperationalError as error:  # rows that somebody else has locked: the next beat tries again
+        except (
+            OperationalError
+        ) as error:  # rows that somebody else has locked: the next beat tries again
             log.info("shards stay as they are: %s", type(error).__name__)
 
     def leave(self) -> None:
@@ -82,7 +90,12 @@ class LeasedShare:
             self._held = frozenset()
             self._id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-64:]
             leases.join(
-                session, self._id, place=_place(), pid=os.getpid(), host=socket.gethostname(), now=self._clock()
+                session,
+                self._id,
+                place=_place(),
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                now=self._clock(),
             )
 
     def _look(self, peers: Collection[Peer], now: float) -> set[str]:
@@ -91,7 +104,11 @@ class LeasedShare:
         for peer in peers:
             known = self._seen.get(peer.id)
             is_news = known is None or known[0] != peer.beat
-            seen[peer.id] = (peer.beat, now, 0) if known is None or is_news else (known[0], known[1], known[2] + 1)
+            seen[peer.id] = (
+                (peer.beat, now, 0)
+                if known is None or is_news
+                else (known[0], known[1], known[2] + 1)
+            )
         self._seen = seen
         return {peer.id for peer in peers if peer.id == self._id or self._is_alive(peer, now)}
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from sqlalchemy.orm import Session
 
 
-class LostShare(Exception):  # noqa: N818 - no error: another worker has taken over
+class LostShards(Exception):  # noqa: N818 - no error: another worker has taken over
     """What was about to be written is another worker's by now."""
 
 
@@ -20,11 +20,11 @@ class Share(Protocol):
         ...
 
     def confirm(self, session: Session, keys: Collection[str]) -> None:
-        """Make sure that nobody else gets these until the transaction ends. Raises LostShare where somebody has."""
+        """Make sure that nobody else gets these until the transaction ends. Raises LostShards where somebody has."""
         ...
 
 
-class Everything:
+class AllShards:
     """The share of a worker that is alone."""
 
     def holds(self, key: str) -> bool:

@@ -27,7 +27,15 @@ SEVERITIES: tuple[Severity, ...] = ("note", "warning", "critical")
 """From what is only listed to what gets people out of bed. Any other level (`ok`, a forecast's `notice`) is calm."""
 
 _ENDS: dict[str, State] = {"oom": "oom", "lost_contact": "lost_contact"}
-_FROM_WORST: tuple[State, ...] = ("oom", "lost_contact", "firing", "pending", "finished", "averted", "ok")
+_FROM_WORST: tuple[State, ...] = (
+    "oom",
+    "lost_contact",
+    "firing",
+    "pending",
+    "finished",
+    "averted",
+    "ok",
+)
 
 
 @dataclass(frozen=True)
@@ -62,12 +70,19 @@ class AlertState:
 
 
 def observe(
-    current: AlertState, level: str, now: float, patience: Patience = FORECAST, *, may_fire: bool = True
+    current: AlertState,
+    level: str,
+    now: float,
+    patience: Patience = FORECAST,
+    *,
+    may_fire: bool = True,
 ) -> AlertState:
     """The state after an observation of `level`; `may_fire` is False for one that is long past (9)."""
     severity = next((known for known in SEVERITIES if known == level), None)
     if severity is not None:
-        return _paged(AlertState() if current.is_final else current, severity, now, patience, may_fire)
+        return _paged(
+            AlertState() if current.is_final else current, severity, now, patience, may_fire
+        )
     if current.state == "pending":
         return AlertState()
     if current.state == "firing":
@@ -94,8 +109,12 @@ def gravest(*severities: str) -> str:
     return max(severities, key=SEVERITIES.index)
 
 
-def _paged(current: AlertState, severity: Severity, now: float, patience: Patience, may_fire: bool) -> AlertState:
-    graver = current.state == "ok" or SEVERITIES.index(severity) > SEVERITIES.index(current.severity)
+def _paged(
+    current: AlertState, severity: Severity, now: float, patience: Patience, may_fire: bool
+) -> AlertState:
+    graver = current.state == "ok" or SEVERITIES.index(severity) > SEVERITIES.index(
+        current.severity
+    )
     kept = severity if graver else current.severity
     if current.state == "firing":
         return replace(current, severity=kept, in_a_row=0)

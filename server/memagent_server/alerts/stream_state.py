@@ -18,14 +18,14 @@ from sqlalchemy.orm import Session
 from memagent.forecast import Forecast, Forecaster, Hints, feed, later, watched
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
-from memagent_server.alerts.rule_config import Policy, Wanted
-from memagent_server.alerts.rule_input import CALM, Facts, Finding
+from memagent_server.alerts.rule_config import Policy, RuleConfig
+from memagent_server.alerts.rule_input import CALM, Finding, RuleInput
 from memagent_server.alerts.rules import PAGES
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats
 from memagent_server.store.evaluation_state import Mark
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
-from memagent_server.store.pending_samples import Head
+from memagent_server.store.pending_samples import StreamHead
 from memagent_server.store.streams import used_of
 
 LATE_S = 60.0
@@ -66,7 +66,9 @@ class Pace:
         if self.time_s is not None and self.received_at is not None:
             taken, arrived = time_s - self.time_s, chunk.received_at - self.received_at
             self.is_late = chunk.received_at - time_s > LATE_S and taken > FAST * arrived
-        before = (self.step, self.time_s) if self.step is not None else (int(steps[0] or 0), times[0])
+        before = (
+            (self.step, self.time_s) if self.step is not None else (int(steps[0] or 0), times[0])
+        )
         self._learn(before, step, time_s)
         self.step, self.time_s, self.received_at = step, time_s, chunk.received_at
 
@@ -79,7 +81,7 @@ class Pace:
 
 
 @dataclass
-class Watch:
+class StreamEvaluation:
     """`mark` is the sample up to which the store knows what was decided; `told` the forecast that was last written to it."""
 
     run_id: str
@@ -100,7 +102,7 @@ class Watch:
     remembered_seq: int = -1
     """The last sample that the kept recollection has seen."""
 
-    def is_of(self, stream: Head) -> bool:
+    def is_of(self, stream: StreamHead) -> bool:
         """SQLite gives the ids of deleted rows to new ones, and people the ids of deleted runs."""
         return (self.run_id, self.run_born_at) == (stream.run_id, stream.run_born_at)
 
@@ -146,18 +148,22 @@ def standing(kept: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-def remembered(watch: Watch) -> bytes:
+def remembered(watch: StreamEvaluation) -> bytes:
     """All that a watch knows but for its mark: for `resume`."""
     return msgspec.msgpack.encode((asdict(watch.pace), dump_state(watch.forecaster)))
 
 
-def resume(stream: Head, limit_bytes: int, mark: Mark, seq: int, state: bytes, *, beside: bool) -> Watch | None:
+def resume(
+    stream: StreamHead, limit_bytes: int, mark: Mark, seq: int, state: bytes, *, beside: bool
+) -> StreamEvaluation | None:
     """A watch that goes on where another worker's stopped; None where its past must be read again."""
     pace, packed = msgspec.msgpack.decode(state)
     forecaster = load_state(packed)
     if forecaster is None or forecaster.limit_bytes != limit_bytes:
         return None
-    watch = Watch(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at, pace=Pace(**pace))
+    watch = StreamEvaluation(
+        stream.run_id, forecaster, beside, run_born_at=stream.run_born_at, pace=Pace(**pace)
+    )
     watch.read_seq = watch.remembered_seq = seq
     watch.newest = forecaster.newest
     watch.adopt(mark.seq, mark.states)
@@ -165,11 +171,17 @@ def resume(stream: Head, limit_bytes: int, mark: Mark, seq: int, state: bytes, *
 
 
 def begin_watch(
-    session: Session, stream: Head, limit_bytes: int, hints: Hints, mark: Mark | None, *, beside: bool
-) -> Watch:
+    session: Session,
+    stream: StreamHead,
+    limit_bytes: int,
+    hints: Hints,
+    mark: Mark | None,
+    *,
+    beside: bool,
+) -> StreamEvaluation:
     """A watch that has seen what is decided already."""
     forecaster = hints.forecaster(stream.device, limit_bytes, beside=beside, gc_probe=later)
-    watch = Watch(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at)
+    watch = StreamEvaluation(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at)
     if mark is not None:
         watch.adopt(mark.seq, mark.states)
     first = newest_from(stream)
@@ -181,8 +193,8 @@ def begin_watch(
 
 
 def read_new(
-    stream: Head,
-    watch: Watch,
+    stream: StreamHead,
+    watch: StreamEvaluation,
     chunks: Iterable[StoredChunk],
     latest: Mapping[str, Any],
     hints: Hints,
@@ -201,38 +213,50 @@ def read_new(
     if watch.newest is not None and watch.read_seq > watch.mark:
         at = watch.pace.time_s
         per_turn = {name: wanted for name, wanted in policy.items() if wanted.rule.looks == "turn"}
-        changes += _decide(watch, per_turn, _facts(stream, watch, latest), now if at is None else at)
+        changes += _decide(
+            watch, per_turn, _facts(stream, watch, latest), now if at is None else at
+        )
     return changes
 
 
-def _feed(stream: Head, watch: Watch, chunk: StoredChunk, policy: Policy, now: float) -> list[Change]:
+def _feed(
+    stream: StreamHead, watch: StreamEvaluation, chunk: StoredChunk, policy: Policy, now: float
+) -> list[Change]:
     """One chunk, row by row. A forecast that pages nobody changes nothing where nothing stands: see `rules.Looks`."""
     watch.pace.take(chunk)
     watch.read_seq = chunk.seq
     changes: list[Change] = []
     times = chunk.columns.get("time_s")
     stands, decided = watch.stands(policy), watch.mark - chunk.first_seq
-    for row, forecast in enumerate(feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))):
+    for row, forecast in enumerate(
+        feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))
+    ):
         watch.newest = forecast
         if row > decided and (stands or forecast.level in PAGES):
             at = times[row] if times else None
-            facts = Facts(step=forecast.step, kind=stream.kind, forecast=forecast)
+            facts = RuleInput(step=forecast.step, kind=stream.kind, forecast=forecast)
             changes += _decide(watch, policy, facts, now if at is None else float(at))
             stands = watch.stands(policy)
     return changes
 
 
-def _as_of_now(changes: list[Change], watch: Watch, policy: Policy) -> list[Change]:
+def _as_of_now(changes: list[Change], watch: StreamEvaluation, policy: Policy) -> list[Change]:
     """What began to fire some samples ago is told with what is known now."""
     newest = watch.newest
     if not changes or newest is None or changes[-1].state.state != "firing":
         return changes
     last, wanted = changes[-1], policy[changes[-1].rule]
-    finding = wanted.rule.decide(Facts(step=newest.step, forecast=newest), wanted.thresholds, True)
-    return [*changes[:-1], replace(last, finding=finding, step=newest.step)] if finding.level != "ok" else changes
+    finding = wanted.rule.decide(
+        RuleInput(step=newest.step, forecast=newest), wanted.thresholds, True
+    )
+    return (
+        [*changes[:-1], replace(last, finding=finding, step=newest.step)]
+        if finding.level != "ok"
+        else changes
+    )
 
 
-def _decide(watch: Watch, policy: Policy, facts: Facts, at: float) -> list[Change]:
+def _decide(watch: StreamEvaluation, policy: Policy, facts: RuleInput, at: float) -> list[Change]:
     """Ask the rules, and move their states."""
     changes = []
     for name, wanted in policy.items():
@@ -241,27 +265,35 @@ def _decide(watch: Watch, policy: Policy, facts: Facts, at: float) -> list[Chang
             continue
         after, finding = look(wanted, before, facts, at, may_fire=not watch.pace.is_late)
         watch.states[name] = after
-        if (after.state, after.severity) != (before.state, before.severity) and (before.is_open or after.is_open):
-            changes.append(Change(name, after, finding, facts.step, "" if wanted.is_on else SWITCHED_OFF))
+        if (after.state, after.severity) != (before.state, before.severity) and (
+            before.is_open or after.is_open
+        ):
+            changes.append(
+                Change(name, after, finding, facts.step, "" if wanted.is_on else SWITCHED_OFF)
+            )
     return changes
 
 
 def look(
-    wanted: Wanted, before: AlertState, facts: Facts, at: float, *, may_fire: bool = True
+    wanted: RuleConfig, before: AlertState, facts: RuleInput, at: float, *, may_fire: bool = True
 ) -> tuple[AlertState, Finding]:
     """One rule's decision on facts, and the state that it leads to. One that was switched off lets go at once."""
     if not wanted.is_on:
-        return (AlertState("averted", before.severity, 0, at) if before.state == "firing" else AlertState()), CALM
+        return (
+            AlertState("averted", before.severity, 0, at)
+            if before.state == "firing"
+            else AlertState()
+        ), CALM
     finding = wanted.rule.decide(facts, wanted.thresholds, before.state == "firing")
     severity = wanted.severity(finding.level) or "ok"
     return observe(before, severity, at, wanted.rule.patience, may_fire=may_fire), finding
 
 
-def _facts(stream: Head, watch: Watch, latest: Mapping[str, Any]) -> Facts:
+def _facts(stream: StreamHead, watch: StreamEvaluation, latest: Mapping[str, Any]) -> RuleInput:
     used = used_of(latest)
     if stream.limit_source == "cgroup":
         used = _whole(latest.get("cgroup_used_bytes")) or used
-    return Facts(
+    return RuleInput(
         step=stream.last_step or 0,
         kind=stream.kind,
         used_bytes=used,
@@ -290,4 +322,8 @@ def _row(stats: Stats) -> dict[str, list[Any]]:
 
 def _whole(value: Any) -> int | None:
     """A positive whole number, else None: what users wrote into their config may be anything."""
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**62 else None
+    return (
+        int(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**62
+        else None
+    )

@@ -14,7 +14,14 @@ from memagent_server.store.models import Prediction, Run, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.streams import current_streams
 
-OBSERVED_COLUMNS = ("parameters", "gradients", "optimizer_state", "buffers", "activations", "context")
+OBSERVED_COLUMNS = (
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "buffers",
+    "activations",
+    "context",
+)
 """Components that agents measure: the column of `parameters` is `parameters_bytes`."""
 
 
@@ -45,7 +52,10 @@ def components(session: Session, run_id: str) -> dict[str, Any] | None:
             for name in COMPONENTS
             if name in predicted or name in observed
         ],
-        "peak": figures(prediction.peak_allocated_bytes if prediction else None, stream.peak_bytes if stream else None),
+        "peak": figures(
+            prediction.peak_allocated_bytes if prediction else None,
+            stream.peak_bytes if stream else None,
+        ),
         "levels": levels(prediction, stream),
         "phases": phases(prediction, stream, facts),
     }
@@ -60,8 +70,15 @@ def observe(stream: Stream | None) -> dict[str, int]:
     if stream is None:
         return {}
     latest = stream.latest
-    observed = {name: latest[f"{name}_bytes"] for name in OBSERVED_COLUMNS if latest.get(f"{name}_bytes") is not None}
-    reserved, allocated = stream.peaks.get("peak_reserved_bytes"), stream.peaks.get("peak_allocated_bytes")
+    observed = {
+        name: latest[f"{name}_bytes"]
+        for name in OBSERVED_COLUMNS
+        if latest.get(f"{name}_bytes") is not None
+    }
+    reserved, allocated = (
+        stream.peaks.get("peak_reserved_bytes"),
+        stream.peaks.get("peak_allocated_bytes"),
+    )
     if stream.kind == "cuda" and reserved is not None and allocated is not None:
         observed["fragmentation"] = max(0, reserved - allocated)
     return observed
@@ -69,7 +86,11 @@ def observe(stream: Stream | None) -> dict[str, int]:
 
 def _facts(prediction: Prediction | None, stream: Stream | None) -> Facts:
     assumptions = prediction.assumptions if prediction else {}
-    seen = sum(prod(shape) for given in assumptions.get("inputs", ()) if (shape := given.get("shape")) is not None)
+    seen = sum(
+        prod(shape)
+        for given in assumptions.get("inputs", ())
+        if (shape := given.get("shape")) is not None
+    )
     came = stream.latest.get("input_size") if stream else None
     return Facts(
         method=prediction.method if prediction else "formula",
@@ -85,7 +106,13 @@ def _kept(stream: Stream | None) -> int | None:
     held = stream.latest.get("allocated_bytes") if stream is not None else None
     if stream is None or held is None:
         return None
-    names = ("parameters", "gradients", "optimizer_state", "buffers", *(("context",) if stream.kind == "host" else ()))
+    names = (
+        "parameters",
+        "gradients",
+        "optimizer_state",
+        "buffers",
+        *(("context",) if stream.kind == "host" else ()),
+    )
     parts = [size for name in names if (size := stream.latest.get(f"{name}_bytes")) is not None]
     return max(0, held - sum(parts)) if len(parts) == len(names) else None
 

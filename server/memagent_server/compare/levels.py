@@ -33,16 +33,24 @@ def levels(prediction: Prediction | None, stream: Stream | None) -> list[dict[st
                 **figures(predicted, observed),
                 "low_bytes": low,
                 "high_bytes": high,
-                "is_within": None if observed is None or low is None or high is None else low <= observed <= high,
+                "is_within": None
+                if observed is None or low is None or high is None
+                else low <= observed <= high,
             }
         )
     return rows
 
 
-def phases(prediction: Prediction | None, stream: Stream | None, facts: Facts) -> list[dict[str, Any]]:
+def phases(
+    prediction: Prediction | None, stream: Stream | None, facts: Facts
+) -> list[dict[str, Any]]:
     """The phases that either side knows, in the order of a step and then the user's own, with the likely reason of a large residual."""
     predicted = dict(prediction.phases) if prediction else {}
-    observed = {phase: peak for name, peak in stream.peaks.items() if (phase := phase_of(name))} if stream else {}
+    observed = (
+        {phase: peak for name, peak in stream.peaks.items() if (phase := phase_of(name))}
+        if stream
+        else {}
+    )
     return [
         {
             "phase": phase,

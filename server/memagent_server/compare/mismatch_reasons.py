@@ -46,7 +46,9 @@ def reason(component: str, predicted: int | None, observed: int | None, facts: F
     return more if observed > predicted else less
 
 
-def reason_of_phase(phase: str, predicted: int | None, observed: int | None, facts: Facts) -> str | None:
+def reason_of_phase(
+    phase: str, predicted: int | None, observed: int | None, facts: Facts
+) -> str | None:
     """As `reason`, of the peak of a phase."""
     found = reason(_SUBJECT.get(phase, "activations"), predicted, observed, facts)
     if found is None or predicted is None or observed is None or facts.kept_bytes is None:
@@ -97,9 +99,7 @@ def _fewer_activations(facts: Facts) -> str:
         return _inputs(facts.input_ratio)
     if facts.method == "formula":
         return "activation checkpointing or autocast is active, which the formula does not see"
-    return (
-        "less is kept for backward than the trace saw: checkpointing, frozen layers, or another path through the model"
-    )
+    return "less is kept for backward than the trace saw: checkpointing, frozen layers, or another path through the model"
 
 
 def _inputs(ratio: float) -> str:
@@ -114,5 +114,7 @@ def _optimizer_state(predicted: int, observed: int) -> str:
     if observed == 0:
         return "the optimizer has not made its state yet: it comes with the first step"
     if observed <= predicted / _TWICE:
-        return "the optimizer's state is quantised, sharded, or made for the trained parameters only"
+        return (
+            "the optimizer's state is quantised, sharded, or made for the trained parameters only"
+        )
     return "some parameters have had no gradient yet, and so no state"

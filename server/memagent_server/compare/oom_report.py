@@ -37,7 +37,12 @@ def _last_words(session: Session, run: Run, stream: Stream | None) -> Event | No
     """The newest `oom` event of the newest launch; the stream's own rank is asked before the others."""
     query = (
         select(Event)
-        .join(Rank, (Rank.run_id == Event.run_id) & (Rank.rank == Event.rank) & (Rank.attempt == Event.attempt))
+        .join(
+            Rank,
+            (Rank.run_id == Event.run_id)
+            & (Rank.rank == Event.rank)
+            & (Rank.attempt == Event.attempt),
+        )
         .where(Event.run_id == run.id, Event.kind == "oom", Rank.is_current)
         .order_by(Event.id.desc())
     )

@@ -34,7 +34,11 @@ def differences(configs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     flat = [_flatten(config) for config in configs]
     keys = sorted({key for config in flat for key in config})
     by_key = {key: [config.get(key) for config in flat] for key in keys}
-    differing = [(key, values) for key, values in by_key.items() if any(value != values[0] for value in values)]
+    differing = [
+        (key, values)
+        for key, values in by_key.items()
+        if any(value != values[0] for value in values)
+    ]
     return dict(differing[:MOST_DIFFERENCES])
 
 

@@ -14,7 +14,13 @@ from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import nearest_to_limit
 
-TOKEN_SCALARS = ("tokens", "num_tokens", "tokens_seen", "num_input_tokens_seen", "train/num_input_tokens_seen")
+TOKEN_SCALARS = (
+    "tokens",
+    "num_tokens",
+    "tokens_seen",
+    "num_input_tokens_seen",
+    "train/num_input_tokens_seen",
+)
 """Scalars that count tokens from the start, by what trainers call them; the first that a run logs counts."""
 _STEP_POINTS = 200
 _MOST_SCALARS = 200
@@ -33,10 +39,16 @@ def sides(session: Session, summaries: Sequence[Mapping[str, Any]]) -> list[dict
 
 
 def side_of(
-    summary: Mapping[str, Any], stream: Stream | None, scalars: Collection[str], *, step_s: float | None
+    summary: Mapping[str, Any],
+    stream: Stream | None,
+    scalars: Collection[str],
+    *,
+    step_s: float | None,
 ) -> dict[str, Any]:
     """The stream that is nearest to its limit (rank, attempt), bytes of headroom and residual, seconds of a step, the scalars."""
-    peak, limit, predicted = (summary[f"{name}_bytes"] for name in ("peak", "limit", "predicted_peak"))
+    peak, limit, predicted = (
+        summary[f"{name}_bytes"] for name in ("peak", "limit", "predicted_peak")
+    )
     return {
         "rank": stream.rank if stream is not None else None,
         "attempt": stream.attempt if stream is not None else None,
@@ -50,7 +62,9 @@ def side_of(
     }
 
 
-def _by_run(session: Session, run_ids: Sequence[str]) -> tuple[dict[str, list[Stream]], dict[str, set[str]]]:
+def _by_run(
+    session: Session, run_ids: Sequence[str]
+) -> tuple[dict[str, list[Stream]], dict[str, set[str]]]:
     """The streams with memory and the names of the scalars of each run's newest launch."""
     memory: dict[str, list[Stream]] = {run_id: [] for run_id in run_ids}
     scalars: dict[str, set[str]] = {run_id: set() for run_id in run_ids}

@@ -41,7 +41,14 @@ class Target:
 
 def target(settings: Settings, url: str, token: str, prometheus_url: str | None) -> Target:
     """The target that the server's settings describe."""
-    return Target(url, token, settings.public_url, prometheus_url, settings.slack_webhook_url, settings.email_to)
+    return Target(
+        url,
+        token,
+        settings.public_url,
+        prometheus_url,
+        settings.slack_webhook_url,
+        settings.email_to,
+    )
 
 
 def dashboards(memagent_url: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,14 +79,20 @@ def push(to: Target, *, dry_run: bool = False) -> list[str]:
         from grafana_client.api import GrafanaApi
         from grafana_client.client import GrafanaException, TokenAuth
     except ModuleNotFoundError as error:
-        raise GrafanaError("pushing dashboards needs grafana-client: pip install 'memagent[grafana]'") from error
+        raise GrafanaError(
+            "pushing dashboards needs grafana-client: pip install 'memagent[grafana]'"
+        ) from error
     api = GrafanaApi.from_url(to.url, credential=TokenAuth(to.token), timeout=15.0)  # type: ignore[no-untyped-call]
     try:
         return list(_Push(api, to, dry_run).lines())
     except GrafanaException as error:
-        raise GrafanaError(f"Grafana at {to.url} answered {error.status_code}: {error.message}") from None
+        raise GrafanaError(
+            f"Grafana at {to.url} answered {error.status_code}: {error.message}"
+        ) from None
     except OSError as error:  # what requests and its kin raise derives from it
-        raise GrafanaError(f"Grafana at {to.url} cannot be reached: {type(error).__name__}") from None
+        raise GrafanaError(
+            f"Grafana at {to.url} cannot be reached: {type(error).__name__}"
+        ) from None
 
 
 class _Push:
@@ -119,7 +132,9 @@ class _Push:
             "url": self._to.prometheus_url,
             "jsonData": {"httpMethod": "POST", "timeInterval": "10s"},
         }
-        is_there = any(source["uid"] == DATASOURCE_UID for source in self._api.datasource.list_datasources())
+        is_there = any(
+            source["uid"] == DATASOURCE_UID for source in self._api.datasource.list_datasources()
+        )
         if not self._dry_run and is_there:
             self._api.datasource.update_datasource_by_uid(DATASOURCE_UID, body)
         elif not self._dry_run:
@@ -130,8 +145,14 @@ class _Push:
         """The Prometheus that rules ask: ours, else Grafana's default, else its first."""
         if self._to.prometheus_url is not None:
             return DATASOURCE_UID
-        found = [source for source in self._api.datasource.list_datasources() if source["type"] == "prometheus"]
-        found.sort(key=lambda source: (source["uid"] != DATASOURCE_UID, not source.get("isDefault")))
+        found = [
+            source
+            for source in self._api.datasource.list_datasources()
+            if source["type"] == "prometheus"
+        ]
+        found.sort(
+            key=lambda source: (source["uid"] != DATASOURCE_UID, not source.get("isDefault"))
+        )
         return str(found[0]["uid"]) if found else None
 
     def _contact(self) -> dict[str, Any] | None:
@@ -168,7 +189,9 @@ class _Push:
             for rule in group["rules"]:
                 body = self._rule(rule, group["name"], uid)
                 if not self._dry_run and rule["uid"] in known:
-                    self._api.alertingprovisioning.update_alertrule(rule["uid"], body, disable_provenance=True)
+                    self._api.alertingprovisioning.update_alertrule(
+                        rule["uid"], body, disable_provenance=True
+                    )
                 elif not self._dry_run:
                     self._api.alertingprovisioning.create_alertrule(body, disable_provenance=True)
                 yield f"alert rule {rule['title']}: {self._done('written' if rule['uid'] in known else 'made')}"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from flask import Flask, current_app, request
 
 from memagent.wire.codec import JSON
-from memagent_server.http.permissions import Permit, Scope, permit
+from memagent_server.http.permissions import RequiredScope, Scope, permit
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.queries import Query
 
@@ -30,7 +30,7 @@ class Operation:
     """
 
     tag: str
-    permit: Permit
+    permit: RequiredScope
     gives: Mapping[int, Any]
     query: type[Query] = Query
     body: Any = None
@@ -56,7 +56,15 @@ def operation(
     """Describes a view: see `Operation`. The docstring of the view is its summary and description. `gives` alone is for status 200."""
     answers = gives if isinstance(gives, dict) else {200: gives}
     found = Operation(
-        tag, Permit(scope, of_server), answers, query, body, is_body_optional, media, headers=headers, problems=problems
+        tag,
+        RequiredScope(scope, of_server),
+        answers,
+        query,
+        body,
+        is_body_optional,
+        media,
+        headers=headers,
+        problems=problems,
     )
 
     def mark(view: View) -> View:
@@ -88,7 +96,8 @@ def check_request() -> None:
     accept = request.environ.get("HTTP_ACCEPT", _ANYTHING)
     if accept != _ANYTHING and not any(request.accept_mimetypes[kind] > 0 for kind in found.media):
         raise Problem(
-            406, f"this answers with {' or '.join(found.media)}: name it in the header Accept, or leave that out"
+            406,
+            f"this answers with {' or '.join(found.media)}: name it in the header Accept, or leave that out",
         )
 
 

@@ -27,11 +27,18 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from memagent_server.http.context import Context, current, limit_to
-from memagent_server.http.permissions import Permit, permit_of
+from memagent_server.http.permissions import RequiredScope, permit_of
 from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.models import Token
-from memagent_server.store.tokens import KnownToken, any_token, create_token, find_token, get_token, mark_used
+from memagent_server.store.tokens import (
+    KnownToken,
+    any_token,
+    create_token,
+    find_token,
+    get_token,
+    mark_used,
+)
 
 COOKIE = SESSION = "memagent_session"
 SESSION_S = 14 * 86400
@@ -92,13 +99,19 @@ def issue_token(
     return secret, kept
 
 
-def check_token(asked: Session | Connection, settings: Settings, token: str, now: float) -> Access | None:
+def check_token(
+    asked: Session | Connection, settings: Settings, token: str, now: float
+) -> Access | None:
     """What a token allows, or None where it is unknown, revoked or expired. Takes as long for a wrong token as for a right one."""
     hashed = token_hash(settings, token)
-    if settings.admin_token is not None and hmac.compare_digest(hashed, token_hash(settings, settings.admin_token)):
+    if settings.admin_token is not None and hmac.compare_digest(
+        hashed, token_hash(settings, settings.admin_token)
+    ):
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN")
     found = find_token(asked, hashed, now)
-    return access_of(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
+    return (
+        access_of(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
+    )
 
 
 def is_open(asked: Session | Connection, settings: Settings) -> bool:
@@ -119,7 +132,9 @@ def session() -> str:
     return found
 
 
-def log_in(response: Response, settings: Settings, access: Access, value: str | None = None) -> None:
+def log_in(
+    response: Response, settings: Settings, access: Access, value: str | None = None
+) -> None:
     """Give a browser the cookie for what `check_token` returned, or the one that `begin_session` made."""
     response.set_cookie(
         settings.cookie_name(COOKIE),
@@ -132,7 +147,9 @@ def log_in(response: Response, settings: Settings, access: Access, value: str | 
 
 
 def log_out(response: Response, settings: Settings) -> None:
-    response.delete_cookie(settings.cookie_name(COOKIE), httponly=True, samesite="Lax", secure=settings.is_https)
+    response.delete_cookie(
+        settings.cookie_name(COOKIE), httponly=True, samesite="Lax", secure=settings.is_https
+    )
 
 
 def is_logged_in() -> bool:
@@ -177,20 +194,24 @@ def check_project(project: str) -> None:
     """Refuse a request that would write to a project that its token does not see. Raises Problem 403."""
     access = who()
     if access is not None and not access.sees(project):
-        raise Problem(403, f"this token is for {_listed(access)} only, not for {project!r}", field="project")
+        raise Problem(
+            403, f"this token is for {_listed(access)} only, not for {project!r}", field="project"
+        )
 
 
-def needed() -> Permit:
+def needed() -> RequiredScope:
     """What this request demands of its token."""
     changes = request.method not in SAFE_METHODS
     if request.endpoint is None:
-        return Permit("admin" if changes else "read")
+        return RequiredScope("admin" if changes else "read")
     return permit_of(current_app.view_functions[request.endpoint], changes=changes)
 
 
-def _check_permit(access: Access, permit: Permit) -> None:
+def _check_permit(access: Access, permit: RequiredScope) -> None:
     if permit.scope is not None and not access.allows(permit.scope):
-        raise Problem(403, f"this token has the scope {access.scope}, and this needs {permit.scope}")
+        raise Problem(
+            403, f"this token has the scope {access.scope}, and this needs {permit.scope}"
+        )
     if permit.of_server and access.projects:
         raise Problem(
             403, f"this token is for {_listed(access)} only, and this concerns the whole server: it needs one for all projects"
@@ -205,7 +226,11 @@ def _find_access(connection: Connection, settings: Settings, now: float) -> Acce
     """What the request's token or cookie allows."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if token:
-        return check_token(connection, settings, token.strip(), now) if scheme.lower() == "bearer" else None
+        return (
+            check_token(connection, settings, token.strip(), now)
+            if scheme.lower() == "bearer"
+            else None
+        )
     access = _check_cookie(connection, settings, now)
     if access is not None:
         refuse_foreign_origin()
@@ -221,7 +246,9 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
     except BadData:
         return None
     if isinstance(key, str):
-        is_admin = settings.admin_token is not None and hmac.compare_digest(key, _admin_key(settings))
+        is_admin = settings.admin_token is not None and hmac.compare_digest(
+            key, _admin_key(settings)
+        )
         return Access("admin", name="MEMAGENT_ADMIN_TOKEN") if is_admin else None
     found = get_token(connection, key, now)
     return access_of(found) if found is not None else None
@@ -232,7 +259,11 @@ def access_of(token: KnownToken | Token) -> Access:
 
 
 def _session_of(settings: Settings, access: Access) -> str:
-    return str(_serializer(settings).dumps(access.token_id if access.token_id is not None else _admin_key(settings)))
+    return str(
+        _serializer(settings).dumps(
+            access.token_id if access.token_id is not None else _admin_key(settings)
+        )
+    )
 
 
 def _admin_key(settings: Settings) -> str:
@@ -252,7 +283,8 @@ def _ask_for_token() -> Response:
     is_page = request.method == "GET" and not request.path.startswith(("/api/", "/metrics"))
     if is_page and request.accept_mimetypes.accept_html:
         return Response(
-            status=303, headers={"Location": f"/login?next={quote(request.full_path.rstrip('?'), safe='')}"}
+            status=303,
+            headers={"Location": f"/login?next={quote(request.full_path.rstrip('?'), safe='')}"},
         )
     raise Problem(
         401,
@@ -263,7 +295,9 @@ def _ask_for_token() -> Response:
 
 def _refuse_foreign_host() -> None:
     """Loopback by name and by address; what a proxy hands on may come from anywhere, and a proxy may name any Host."""
-    forwarded = any(name in request.headers for name in ("Forwarded", "X-Forwarded-For", "X-Real-IP"))
+    forwarded = any(
+        name in request.headers for name in ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+    )
     if forwarded or not is_loopback_name(request.remote_addr or ""):
         raise Problem(
             403, "without tokens this server answers to its own machine only, and not through a proxy: create a token first"
@@ -300,7 +334,9 @@ def refuse_foreign_origin() -> None:
 
 
 def _note_use(context: Context, access: Access, now: float) -> None:
-    if access.token_id is None or (access.used_at is not None and now - access.used_at < USED_EVERY_S):
+    if access.token_id is None or (
+        access.used_at is not None and now - access.used_at < USED_EVERY_S
+    ):
         return
     with context.database.write() as session:
         mark_used(session, access.token_id, now)

@@ -43,7 +43,11 @@ def form_token() -> str:
 
 def check_form() -> None:
     """Raises Problem 403 for a form that was not made here, 413 for one that is no form by its size."""
-    if request.method in auth.SAFE_METHODS or request.endpoint is None or request.path.startswith("/api/"):
+    if (
+        request.method in auth.SAFE_METHODS
+        or request.endpoint is None
+        or request.path.startswith("/api/")
+    ):
         return
     request.max_content_length = MOST_BYTES
     if "Authorization" in request.headers or (request.endpoint in _WITHOUT and _is_no_browser()):
@@ -51,19 +55,26 @@ def check_form() -> None:
     auth.refuse_foreign_origin()
     nonce, given = request.cookies.get(_cookie(), ""), request.form.get(FIELD, "")
     if not nonce or not hmac.compare_digest(given.encode(), _signed(nonce).encode()):
-        raise Problem(403, "this form was not made here, or before you logged in: load its page again and send it anew")
+        raise Problem(
+            403,
+            "this form was not made here, or before you logged in: load its page again and send it anew",
+        )
 
 
 def _give_cookie(response: Response) -> Response:
     nonce = g.get(_NONCE)
     if nonce:
         settings = current().settings
-        response.set_cookie(_cookie(), nonce, httponly=True, samesite="Strict", secure=settings.is_https)
+        response.set_cookie(
+            _cookie(), nonce, httponly=True, samesite="Strict", secure=settings.is_https
+        )
     return response
 
 
 def _is_no_browser() -> bool:
-    return not any(name in request.headers for name in ("Cookie", "Origin", "Referer", "Sec-Fetch-Site"))
+    return not any(
+        name in request.headers for name in ("Cookie", "Origin", "Referer", "Sec-Fetch-Site")
+    )
 
 
 def _cookie() -> str:

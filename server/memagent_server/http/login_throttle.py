@@ -18,7 +18,7 @@ from collections.abc import Callable
 from flask import Flask, Response, current_app, request
 
 from memagent_server.http.problems import Problem
-from memagent_server.http.shared_counters import Tally, shared
+from memagent_server.http.shared_counters import SharedCounters, shared
 from memagent_server.settings import Settings
 
 EXTENSION = "memagent_throttle"
@@ -28,13 +28,18 @@ _KEPT = 10_000
 _LOGIN = ("POST", "/login")
 
 
-class Throttle:
+class LoginThrottle:
     """Failures by address, and tokens that were right. `clock` is monotonic, in seconds. What is asked for each request takes no lock.
 
     `failures` has rows of the times of an address's last MOST failures, oldest first; `right` a number other than 0 for a right token.
     """
 
-    def __init__(self, failures: Tally, right: Tally, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        failures: SharedCounters,
+        right: SharedCounters,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._failures, self._shared_right, self._clock = failures, right, clock
         self._lock = threading.Lock()
         self._right: OrderedDict[int, None] = OrderedDict()
@@ -73,13 +78,13 @@ class Throttle:
 
 def install(app: Flask, settings: Settings) -> None:
     """To be installed before `auth`, so that a guess is refused unread."""
-    app.extensions[EXTENSION] = Throttle(*tallies(settings.secret_key))
+    app.extensions[EXTENSION] = LoginThrottle(*tallies(settings.secret_key))
     app.before_request(_refuse_guesser)
     app.after_request(_note)
 
 
-def tallies(secret: str) -> tuple[Tally, Tally]:
-    """What a Throttle keeps its counts in."""
+def tallies(secret: str) -> tuple[SharedCounters, SharedCounters]:
+    """What a LoginThrottle keeps its counts in."""
     return shared("failures", MOST, secret), shared("right", 1, secret)
 
 
@@ -101,15 +106,17 @@ def _refuse_guesser() -> None:
 
 def _note(response: Response) -> Response:
     token = request.headers.get("Authorization")
-    if response.status_code == 401 and (token is not None or (request.method, request.path) == _LOGIN):
+    if response.status_code == 401 and (
+        token is not None or (request.method, request.path) == _LOGIN
+    ):
         _current().note_failure(request.remote_addr or "")
     elif token is not None and response.status_code < 400:
         _current().note_right(token)
     return response
 
 
-def _current() -> Throttle:
-    throttle: Throttle = current_app.extensions[EXTENSION]
+def _current() -> LoginThrottle:
+    throttle: LoginThrottle = current_app.extensions[EXTENSION]
     return throttle
 
 

@@ -72,7 +72,11 @@ _ASKED = {
 }
 _PATH = {"int": {"type": "integer", "minimum": 0}, "default": {"type": "string", "minLength": 1}}
 _SECURITY = {
-    "token": {"type": "http", "scheme": "bearer", "description": "`memagent token create` makes one."},
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "`memagent token create` makes one.",
+    },
     "session": {
         "type": "apiKey",
         "in": "cookie",
@@ -115,7 +119,9 @@ class _Schemas:
     def __init__(self, operations: list[Operation]) -> None:
         kinds = [Problem]
         for operation in operations:
-            kinds += [kind for kind in (operation.body, *operation.gives.values()) if kind is not None]
+            kinds += [
+                kind for kind in (operation.body, *operation.gives.values()) if kind is not None
+            ]
         found, self.components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
         self._by_kind = {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}
 
@@ -124,8 +130,13 @@ class _Schemas:
         if kind is str:
             return {name: {"schema": {"type": "string"}} for name in media}
         schema = self._by_kind[id(kind)]
-        examples = {"example": {"value": EXAMPLES[kind.__name__]}} if kind.__name__ in EXAMPLES else None
-        return {name: {"schema": schema, **({"examples": examples} if examples else {})} for name in media}
+        examples = (
+            {"example": {"value": EXAMPLES[kind.__name__]}} if kind.__name__ in EXAMPLES else None
+        )
+        return {
+            name: {"schema": schema, **({"examples": examples} if examples else {})}
+            for name in media
+        }
 
 
 def _described(app: Flask) -> Iterator[tuple[Rule, str, Operation, Callable[..., Any]]]:
@@ -139,7 +150,9 @@ def _described(app: Flask) -> Iterator[tuple[Rule, str, Operation, Callable[...,
 
 def _paths(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Paths of a rule as OpenAPI writes them, and which options each has chosen."""
-    options = [re.findall(r"[\w-]+", found) for found in re.findall(r"<any\(([^)]*)\):\w+>", rule.rule)]
+    options = [
+        re.findall(r"[\w-]+", found) for found in re.findall(r"<any\(([^)]*)\):\w+>", rule.rule)
+    ]
     for chosen in product(*options):
         remaining = iter(chosen)
         path = re.sub(r"<any\([^)]*\):\w+>", lambda _match, left=remaining: next(left), rule.rule)  # type: ignore[misc]
@@ -147,19 +160,33 @@ def _paths(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _operation(
-    rule: Rule, operation: Operation, view: Callable[..., Any], schemas: _Schemas, fixed: tuple[str, ...]
+    rule: Rule,
+    operation: Operation,
+    view: Callable[..., Any],
+    schemas: _Schemas,
+    fixed: tuple[str, ...],
 ) -> dict[str, Any]:
     summary, _, about = (inspect.getdoc(view) or "").partition("\n")
-    answers = {str(status): _answer(operation, status, kind, schemas) for status, kind in operation.gives.items()}
+    answers = {
+        str(status): _answer(operation, status, kind, schemas)
+        for status, kind in operation.gives.items()
+    }
     if _has_tag(operation):
         answers["304"] = {"description": "Nothing has changed since.", "headers": _headers("ETag")}
-    problems = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _problems(rule, operation)}
+    problems = {
+        str(status): {"$ref": f"#/components/responses/{status}"}
+        for status in _problems(rule, operation)
+    }
     found: dict[str, Any] = {
         "operationId": "_".join((view.__name__, *fixed)).replace("-", "_"),
         "summary": summary.rstrip("."),
         "description": about.strip(),
         "tags": [operation.tag],
-        "parameters": [*_path_parameters(rule), *_query_parameters(operation), *_header_parameters(operation)],
+        "parameters": [
+            *_path_parameters(rule),
+            *_query_parameters(operation),
+            *_header_parameters(operation),
+        ],
         "responses": answers | problems,
         "security": [],
     }
@@ -201,12 +228,21 @@ def _problems(rule: Rule, operation: Operation) -> list[int]:
 def _problem(status: int) -> dict[str, Any]:
     headers = _headers(*_OF_PROBLEMS.get(status, ()))
     content = {PROBLEM_JSON: {"schema": {"$ref": SCHEMAS.format(name="Problem")}}}
-    return {"description": _WORDS[status], "content": content, **({"headers": headers} if headers else {})}
+    return {
+        "description": _WORDS[status],
+        "content": content,
+        **({"headers": headers} if headers else {}),
+    }
 
 
 def _path_parameters(rule: Rule) -> Iterator[dict[str, Any]]:
     for converter, name in re.findall(r"<(?:(\w+):)?(\w+)>", rule.rule):
-        yield {"name": name, "in": "path", "required": True, "schema": _PATH[converter or "default"]}
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _PATH[converter or "default"],
+        }
 
 
 def _query_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
@@ -218,7 +254,12 @@ def _query_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
         about = given.pop("description", None)
         if of.get("default") is not None:
             given["default"] = of["default"]
-        found = {"name": name, "in": "query", "required": name in schema["required"], "schema": given}
+        found = {
+            "name": name,
+            "in": "query",
+            "required": name in schema["required"],
+            "schema": given,
+        }
         yield found | ({"description": about} if about else {}) | _joined(given)
 
 
@@ -235,7 +276,11 @@ def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
 
 
 def _has_tag(operation: Operation) -> bool:
-    return operation.body is None and operation.permit.scope in ("read", None) and operation.media == (JSON,)
+    return (
+        operation.body is None
+        and operation.permit.scope in ("read", None)
+        and operation.media == (JSON,)
+    )
 
 
 def _is_paged(operation: Operation) -> bool:

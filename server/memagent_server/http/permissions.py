@@ -13,28 +13,28 @@ _MARK = "memagent_permit"
 
 
 @dataclass(frozen=True)
-class Permit:
+class RequiredScope:
     """`scope` None is open to everybody. `of_server` is what concerns the whole server, and no token that is limited to projects may do."""
 
     scope: Scope | None
     of_server: bool = False
 
 
-LOOK = Permit("read")
-CHANGE = Permit("admin", of_server=True)
+LOOK = RequiredScope("read")
+CHANGE = RequiredScope("admin", of_server=True)
 
 
 def permit(scope: Scope | None, *, of_server: bool = False) -> Callable[[View], View]:
     """Marks a view with what it demands."""
 
     def mark(view: View) -> View:
-        setattr(view, _MARK, Permit(scope, of_server))
+        setattr(view, _MARK, RequiredScope(scope, of_server))
         return view
 
     return mark
 
 
-def permit_of(view: Callable[..., Any] | None, *, changes: bool) -> Permit:
+def permit_of(view: Callable[..., Any] | None, *, changes: bool) -> RequiredScope:
     """What a view demands: what it was marked with, else to look for a request that changes nothing, else everything."""
-    found: Permit = getattr(view, _MARK, CHANGE if changes else LOOK)
+    found: RequiredScope = getattr(view, _MARK, CHANGE if changes else LOOK)
     return found

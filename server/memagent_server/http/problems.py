@@ -32,10 +32,20 @@ class Problem(Exception):  # noqa: N818 - RFC 9457 calls it that
     """A request that is answered with an error. `detail` says what is wrong and what to do; `field` names what is at fault."""
 
     def __init__(
-        self, status: int, detail: str, *, field: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        detail: str,
+        *,
+        field: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.field, self.headers = status, detail, field, dict(headers or {})
+        self.status, self.detail, self.field, self.headers = (
+            status,
+            detail,
+            field,
+            dict(headers or {}),
+        )
 
 
 def install(app: Flask) -> None:
@@ -58,7 +68,10 @@ def respond(problem: Problem) -> Response:
     render: Callable[[int, str, str], str] | None = current_app.extensions.get(ERROR_PAGE)
     if render is not None and _is_for_people():
         return Response(
-            render(problem.status, title, problem.detail), problem.status, problem.headers, mimetype="text/html"
+            render(problem.status, title, problem.detail),
+            problem.status,
+            problem.headers,
+            mimetype="text/html",
         )
     body: dict[str, object] = {
         "type": "about:blank",
@@ -70,7 +83,9 @@ def respond(problem: Problem) -> Response:
         body["field"] = problem.field
     if (name := request_id()) is not None:
         body["request_id"] = name
-    return Response(msgspec.json.encode(body), problem.status, problem.headers, mimetype=PROBLEM_JSON)
+    return Response(
+        msgspec.json.encode(body), problem.status, problem.headers, mimetype=PROBLEM_JSON
+    )
 
 
 def _refuse_nul() -> None:
@@ -108,7 +123,9 @@ def _http_error(error: HTTPException) -> Response:
     if error.code == 404:
         detail = f"there is nothing at {request.path}"
     elif error.code == 405:
-        detail = f"{request.method} is not possible at {request.path}; {kept.get('Allow', 'nothing')} is"
+        detail = (
+            f"{request.method} is not possible at {request.path}; {kept.get('Allow', 'nothing')} is"
+        )
     return respond(Problem(error.code, detail, headers=kept))
 
 
@@ -119,8 +136,12 @@ def _database_error(error: DBAPIError | PoolTimeoutError) -> Response:
     if trouble is None:
         _log.error("the database refused %s %s", request.method, request.path, exc_info=error)
         return respond(_unavailable("the database does not take this now; try again", SOON_S))
-    _log.error("%s %s: the database %s (%s)", request.method, request.path, trouble.what, reason_of(error))
-    return respond(_unavailable(f"the database {trouble.what}; try again later", trouble.retry_after_s))
+    _log.error(
+        "%s %s: the database %s (%s)", request.method, request.path, trouble.what, reason_of(error)
+    )
+    return respond(
+        _unavailable(f"the database {trouble.what}; try again later", trouble.retry_after_s)
+    )
 
 
 def _unavailable(detail: str, retry_after_s: int) -> Problem:

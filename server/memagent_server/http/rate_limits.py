@@ -19,7 +19,7 @@ from flask import Flask, current_app, request
 
 from memagent_server.http import auth
 from memagent_server.http.problems import Problem
-from memagent_server.http.shared_counters import Tally, shared
+from memagent_server.http.shared_counters import SharedCounters, shared
 from memagent_server.settings import Settings
 
 EXTENSION = "memagent_quotas"
@@ -50,14 +50,14 @@ class Bucket:
         return 0.0
 
 
-class Quotas:
+class RateLimits:
     """The buckets of all tokens. `tally` has rows of the two numbers of a bucket; `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
         requests: float | None,
         size_bytes: float | None,
-        tally: Tally,
+        tally: SharedCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rates = {"requests": requests, "bytes": size_bytes}
@@ -82,7 +82,7 @@ def install(app: Flask, settings: Settings) -> None:
     if settings.quota_requests is None and settings.quota_bytes is None:
         return
     tally = shared("quotas", 2, settings.secret_key)
-    app.extensions[EXTENSION] = Quotas(settings.quota_requests, settings.quota_bytes, tally)
+    app.extensions[EXTENSION] = RateLimits(settings.quota_requests, settings.quota_bytes, tally)
     app.before_request(_take)
 
 
@@ -90,7 +90,7 @@ def _take() -> None:
     access = auth.who()
     if access is None or access.token_id is None or "Authorization" not in request.headers:
         return
-    quotas: Quotas = current_app.extensions[EXTENSION]
+    quotas: RateLimits = current_app.extensions[EXTENSION]
     for kind, cost in (("requests", 1.0), ("bytes", float(request.content_length or 0))):
         wait_s = math.ceil(quotas.take(access.token_id, kind, cost))
         if wait_s:

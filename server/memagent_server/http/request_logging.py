@@ -24,7 +24,13 @@ _BEGAN = "memagent_began_at"
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 _SHORT_BYTES = 65_536
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_EVERY_FEW_SECONDS = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs/<run_id>/batches")
+_EVERY_FEW_SECONDS = (
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/static/",
+    "/api/v1/runs/<run_id>/batches",
+)
 """Routes whose successes are logged at DEBUG: a line for each would drown the rest, and they are counted anyway."""
 _log = logging.getLogger("memagent.access")
 
@@ -44,7 +50,11 @@ def request_id() -> str | None:
 
 def _begin() -> None:
     given = request.headers.get(HEADER, "")
-    setattr(g, REQUEST_ID, given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else secrets.token_hex(8))
+    setattr(
+        g,
+        REQUEST_ID,
+        given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else secrets.token_hex(8),
+    )
     setattr(g, _BEGAN, time.perf_counter())
 
 
@@ -57,14 +67,22 @@ def _end(response: Response) -> Response:
     self_metrics.current().note_request(method, route, response.status_code, duration_s)
     level = logging.DEBUG if _is_routine(route, response.status_code) else logging.INFO
     if _log.isEnabledFor(level):
-        _log.log(level, "%s %s", request.method, request.path, extra={FIELDS: _facts(response, duration_s)})
+        _log.log(
+            level,
+            "%s %s",
+            request.method,
+            request.path,
+            extra={FIELDS: _facts(response, duration_s)},
+        )
     return response
 
 
 def _take_rest() -> None:
     """A short body that nobody has read: one that came after the answer would cost the client its connection, and its next request."""
     if request.method in _WITH_BODY and 0 < (request.content_length or 0) <= _SHORT_BYTES:
-        with suppress(HTTPException, OSError):  # it broke off, or is too long for its route: then the connection may go
+        with suppress(
+            HTTPException, OSError
+        ):  # it broke off, or is too long for its route: then the connection may go
             request.stream.read()
 
 

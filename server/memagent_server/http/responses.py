@@ -15,7 +15,9 @@ _PACKED_LEVEL = 1
 """Two milliseconds for the longest chart, and a third of its size; higher levels cost more than they save."""
 
 
-def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_answer(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """An answer; an empty 304 where a client that asks again has it already."""
     response = Response(msgspec.json.encode(value), status, headers, mimetype="application/json")
     if request.method in ("GET", "HEAD") and status == 200:
@@ -47,4 +49,8 @@ def page_answer(page: Mapping[str, Any]) -> Response:
 
 def only(row: Mapping[str, Any], fields: Collection[str] | None) -> Mapping[str, Any]:
     """Those fields of a row that were asked for, and its id; all of them where none were named."""
-    return row if fields is None else {name: value for name, value in row.items() if name == "id" or name in fields}
+    return (
+        row
+        if fields is None
+        else {name: value for name, value in row.items() if name == "id" or name in fields}
+    )

@@ -34,7 +34,7 @@ _DIGEST, _USED_AT, _HEAD = 0, 1, 2
 _ITEM_BYTES = 8
 
 
-class Tally:
+class SharedCounters:
     """`numbers` floats for each key, all 0 at first. `secret` keeps those who see the file from telling what is in it."""
 
     def __init__(self, name: str, numbers: int, secret: str, folder: str | None = None) -> None:
@@ -43,12 +43,20 @@ class Tally:
         size = SETS * WAYS * self._width * _ITEM_BYTES
         self._file = _opened(Path(folder) / f"{name}-{self._width}.tally", size) if folder else None
         self._map = mmap.mmap(-1 if self._file is None else self._file, size)
-        self._floats, self._integers = memoryview(self._map).cast("d"), memoryview(self._map).cast("Q")
+        self._floats, self._integers = (
+            memoryview(self._map).cast("d"),
+            memoryview(self._map).cast("Q"),
+        )
 
     @contextmanager
     def row(self, key: str) -> Iterator[memoryview[float]]:
         """The key's numbers, to be read and changed."""
-        digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8, key=self._secret).digest(), "little") | 1
+        digest = (
+            int.from_bytes(
+                hashlib.blake2b(key.encode(), digest_size=8, key=self._secret).digest(), "little"
+            )
+            | 1
+        )
         with self._locked():
             at = self._place(digest)
             self._floats[at + _USED_AT] = time.monotonic()
@@ -80,19 +88,21 @@ class Tally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def shared(name: str, numbers: int, secret: str) -> Tally:
+def shared(name: str, numbers: int, secret: str) -> SharedCounters:
     """The table of that name of this server."""
     try:
-        return Tally(name, numbers, secret, os.environ.get(self_metrics.FOLDER) or None)
+        return SharedCounters(name, numbers, secret, os.environ.get(self_metrics.FOLDER) or None)
     except OSError as error:
         _log.warning("no file for the table %r: this process counts for itself (%s)", name, error)
-        return Tally(name, numbers, secret)
+        return SharedCounters(name, numbers, secret)
 
 
 def _opened(path: Path, size: int) -> int:
     """The file, made and filled with zeros by whoever comes first. Raises OSError where there is no room for it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if hasattr(os, "posix_fallocate"):  # now, and not when a page is touched that cannot be had: that is a SIGBUS
+    if hasattr(
+        os, "posix_fallocate"
+    ):  # now, and not when a page is touched that cannot be had: that is a SIGBUS
         os.posix_fallocate(descriptor, 0, size)
     else:
         os.ftruncate(descriptor, size)

@@ -42,7 +42,9 @@ def _owned(path: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with (path / "new").open("wb") as owner:  # not passed on to children: what they leave is not in use any more
+    with (path / "new").open(
+        "wb"
+    ) as owner:  # not passed on to children: what they leave is not in use any more
         fcntl.flock(owner, fcntl.LOCK_EX)
         (path / "new").rename(path / OWNER)
         yield

@@ -33,7 +33,9 @@ def read_message(request: Request, kind: type[T]) -> T:
     if content_type not in (JSON, MSGPACK):
         raise Problem(415, f"{content_type} is not understood: send {JSON} or {MSGPACK}")
     return decode_message(
-        unpack_body(read_body(request), request.headers.get("Content-Encoding", "")), kind, content_type
+        unpack_body(read_body(request), request.headers.get("Content-Encoding", "")),
+        kind,
+        content_type,
     )
 
 
@@ -74,13 +76,17 @@ def unpack_body(body: bytes, encoding: str) -> bytes:
         return body
     unpack = _UNPACKERS.get(encoding)
     if unpack is None:
-        raise Problem(415, f"the encoding {encoding!r} is not understood: send gzip, deflate, zstd or none")
+        raise Problem(
+            415, f"the encoding {encoding!r} is not understood: send gzip, deflate, zstd or none"
+        )
     try:
         plain = unpack(body)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise Problem(400, f"the body is no valid {encoding}: {error}") from error
     if len(plain) > MAX_BODY_BYTES:
-        raise Problem(413, f"the body unpacks to more than {MAX_BODY_BYTES} bytes: send smaller batches")
+        raise Problem(
+            413, f"the body unpacks to more than {MAX_BODY_BYTES} bytes: send smaller batches"
+        )
     return plain
 
 
@@ -90,10 +96,15 @@ def decode_message(body: bytes, kind: type[T], content_type: str) -> T:
         return decode(body, kind, content_type)
     except WireError as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
-            if "got `float`" in str(error) and (plain := _with_whole_numbers(body, content_type)) is not None:
+            if (
+                "got `float`" in str(error)
+                and (plain := _with_whole_numbers(body, content_type)) is not None
+            ):
                 return decode_message(plain, kind, content_type)
             field = locate(body, kind, content_type, error.field) or error.field
-            detail = str(error).replace(error.field, field, 1) if error.field and field else str(error)
+            detail = (
+                str(error).replace(error.field, field, 1) if error.field and field else str(error)
+            )
             raise Problem(422, detail, field=field) from error
         if content_type == JSON and (plain := _with_numbers_of_python(body)) is not None:
             return decode_message(plain, kind, MSGPACK)
@@ -119,7 +130,11 @@ def _whole(value: Any) -> Any:
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+        else value
+    )
 
 
 def _with_numbers_of_python(body: bytes) -> bytes | None:
@@ -141,7 +156,9 @@ def _inflate(body: bytes, window_bits: int) -> bytes:
 
 
 def _unpack_zstd(body: bytes) -> bytes:
-    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(body, read_across_frames=True)
+    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
+        body, read_across_frames=True
+    )
     return bytes(reader.read(MAX_BODY_BYTES + 1))
 
 

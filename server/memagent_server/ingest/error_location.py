@@ -53,7 +53,9 @@ class _Search:
         keys = list(entries)
         while len(keys) > 1:
             half = len(keys) // 2
-            fails = self._fails(_replaced(self._message, path, {key: entries[key] for key in keys[:half]}))
+            fails = self._fails(
+                _replaced(self._message, path, {key: entries[key] for key in keys[:half]})
+            )
             keys = keys[:half] if fails else keys[half:]
         return keys[0]
 

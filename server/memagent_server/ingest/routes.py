@@ -25,7 +25,7 @@ from memagent_server.http.responses import json_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
 from memagent_server.observability import self_metrics
-from memagent_server.schemas.common import Kept
+from memagent_server.schemas.common import Created
 from memagent_server.schemas.runs import RunEnded, RunStarted
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
@@ -85,16 +85,20 @@ def post_batch(run_id: str) -> Response:
         accepted = take_batch(connection, run_id, batch, now, chunks=chunks, live=live)
         risk = latest_risk(connection, run_id, batch.rank)
         commands = _commands(connection, run_id, batch, risk) if live else []
-        return BatchReply(accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands)
+        return BatchReply(
+            accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands
+        )
 
     began = time.perf_counter()
     reply = context.database.together(take)
-    self_metrics.current().note_batch(reply.accepted, request.content_length, time.perf_counter() - began)
+    self_metrics.current().note_batch(
+        reply.accepted, request.content_length, time.perf_counter() - began
+    )
     return json_answer(reply)
 
 
 @blueprint.post("/<run_id>/predictions")
-@operation("agents", "ingest", {201: Kept}, body=PredictionMessage)
+@operation("agents", "ingest", {201: Created}, body=PredictionMessage)
 def post_prediction(run_id: str) -> Response:
     """Store an estimator's answer; the same one again keeps its id."""
     context = current()
@@ -105,7 +109,7 @@ def post_prediction(run_id: str) -> Response:
 
 
 @blueprint.post("/<run_id>/snapshots")
-@operation("agents", "ingest", {201: Kept}, body=SnapshotMessage)
+@operation("agents", "ingest", {201: Created}, body=SnapshotMessage)
 def post_snapshot(run_id: str) -> Response:
     """Store who holds the memory of a rank; idempotent by (rank, attempt, seq)."""
     context = current()
@@ -134,7 +138,9 @@ def _check_seen(database: Database, run_id: str) -> None:
                 raise UnknownRunError(run_id)
 
 
-def _commands(connection: Connection, run_id: str, batch: Batch, risk: Risk | None) -> list[Command]:
+def _commands(
+    connection: Connection, run_id: str, batch: Batch, risk: Risk | None
+) -> list[Command]:
     """What the rank is asked to do: to look who holds the memory, once it is forecast to grow until it runs out. Asked with each answer
     until a snapshot has come; an agent that looks already, or cannot, ignores it."""
     if risk is None or risk.level not in _PAGING or risk.cause not in _HELD_BY_SOMEBODY:

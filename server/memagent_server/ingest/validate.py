@@ -34,7 +34,8 @@ def check_start(message: RunStart) -> RunStart:
     for index, device in enumerate(message.devices):
         if device.id == SCALARS_STREAM:
             raise _wrong(
-                f"devices[{index}].id", f"{SCALARS_STREAM!r} is the name of the stream of scalars, no device's"
+                f"devices[{index}].id",
+                f"{SCALARS_STREAM!r} is the name of the stream of scalars, no device's",
             )
     return storable(message)
 
@@ -77,7 +78,9 @@ def storable(message: T, place: str = "") -> T:
 def _check_columns(chunk: ReadChunk, place: str) -> None:
     """Readings are finite, sizes and counters whole and not negative. What users log may be anything."""
     _check_steps(chunk, f"{place}.step")
-    checked = [name for name in chunk.stats if chunk.stream != SCALARS_STREAM or name in ("step", "time_s")]
+    checked = [
+        name for name in chunk.stats if chunk.stream != SCALARS_STREAM or name in ("step", "time_s")
+    ]
     floats = chunk.arrays.floats
     for name in checked:
         if not name.endswith(("_bytes", "_total")):

@@ -16,7 +16,15 @@ from memagent.wire.fields import COMPONENTS, SCALARS_STREAM
 from memagent_server.metrics.definitions import BY_NAME, METRICS
 from memagent_server.store.engine import Database
 from memagent_server.store.key_lists import texts
-from memagent_server.store.models import RUN_STATUSES, Alert, Dropped, Forecast, Prediction, Run, Stream
+from memagent_server.store.models import (
+    RUN_STATUSES,
+    Alert,
+    Dropped,
+    Forecast,
+    Prediction,
+    Run,
+    Stream,
+)
 from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.streams import phase_of
 
@@ -80,7 +88,9 @@ class _Families:
             self._families[metric.name], self._samples[metric.name] = family, family.samples
 
     def add(self, name: str, value: float, labels: Labels | None = None) -> None:
-        self._samples[name].append(Sample(name, {} if labels is None else labels, value, None, None))  # type: ignore[arg-type]
+        self._samples[name].append(
+            Sample(name, {} if labels is None else labels, value, None, None)  # type: ignore[arg-type]
+        )
 
     def all(self) -> list[Metric]:
         return list(self._families.values())
@@ -88,7 +98,12 @@ class _Families:
 
 def _runs_and_streams(session: Session, families: _Families, now: float, most_streams: int) -> int:
     active = or_(Run.status == "running", Run.finished_at > now - LINGER_S)
-    newest = select(func.max(Forecast.id)).where(Forecast.stream_id == Stream.id).correlate(Stream).scalar_subquery()
+    newest = (
+        select(func.max(Forecast.id))
+        .where(Forecast.stream_id == Stream.id)
+        .correlate(Stream)
+        .scalar_subquery()
+    )
     forecast = aliased(Forecast)
     query = (
         select(
@@ -104,7 +119,12 @@ def _runs_and_streams(session: Session, families: _Families, now: float, most_st
     streams = len(found)
     if streams == most_streams:
         everything = select(func.count()).select_from(Stream).join(Run, Run.id == Stream.run_id)
-        streams = session.scalar(everything.where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)) or 0
+        streams = (
+            session.scalar(
+                everything.where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)
+            )
+            or 0
+        )
     families.add("memagent_series_capped", streams - len(found))
     labels: dict[tuple[str, int, str], dict[str, str]] = {}
     told = set()
@@ -128,7 +148,9 @@ def _stream_figures(families: _Families, row: Any, labels: dict[str, str]) -> No
         if column in _COLUMNS:
             families.add(_COLUMNS[column], value, labels)
         elif column in _COMPONENTS:
-            families.add("memagent_component_bytes", value, {**labels, "component": _COMPONENTS[column]})
+            families.add(
+                "memagent_component_bytes", value, {**labels, "component": _COMPONENTS[column]}
+            )
         elif phase := phase_of(column):
             families.add("memagent_phase_peak_bytes", value, {**labels, "phase": phase})
     if row.last_sample_at is not None:
@@ -139,7 +161,9 @@ def _stream_figures(families: _Families, row: Any, labels: dict[str, str]) -> No
             families.add("memagent_oom_eta_timestamp_seconds", row.at + row.eta_s, labels)
 
 
-def _predictions(session: Session, families: _Families, labels: Mapping[tuple[str, int, str], dict[str, str]]) -> None:
+def _predictions(
+    session: Session, families: _Families, labels: Mapping[tuple[str, int, str], dict[str, str]]
+) -> None:
     runs = texts(session, ((run_id, 0) for run_id in dict.fromkeys(key[0] for key in labels)))
     query = (
         select(
@@ -155,7 +179,9 @@ def _predictions(session: Session, families: _Families, labels: Mapping[tuple[st
         if key in labels and key not in seen:
             seen.add(key)
             for component, value in {**components, "peak": peak}.items():
-                families.add("memagent_predicted_bytes", value, {**labels[key], "component": component})
+                families.add(
+                    "memagent_predicted_bytes", value, {**labels[key], "component": component}
+                )
 
 
 def _server_figures(session: Session, families: _Families, figures: Figures) -> None:
@@ -165,10 +191,16 @@ def _server_figures(session: Session, families: _Families, figures: Figures) -> 
         .group_by(Alert.rule, Alert.severity)
     )
     counts = {(rule, severity): count for rule, severity, count in session.execute(firing)}
-    for rule, severity in {("oom_forecast", "warning"): 0, ("oom_forecast", "critical"): 0, **counts}:
+    for rule, severity in {
+        ("oom_forecast", "warning"): 0,
+        ("oom_forecast", "critical"): 0,
+        **counts,
+    }:
         number = counts.get((rule, severity), 0)
         families.add("memagent_alerts_firing", number, {"rule": rule, "severity": severity})
-    runs = figures.get("runs", lambda: _pairs(session, select(Run.status, func.count()).group_by(Run.status)))
+    runs = figures.get(
+        "runs", lambda: _pairs(session, select(Run.status, func.count()).group_by(Run.status))
+    )
     for status in RUN_STATUSES:
         families.add("memagent_runs", runs.get(status, 0), {"status": status})
     samples = figures.get("samples", lambda: session.scalar(select(func.sum(Stream.samples))) or 0)
@@ -176,8 +208,12 @@ def _server_figures(session: Session, families: _Families, figures: Figures) -> 
     lost = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
     for reason, count in figures.get("dropped", lambda: _pairs(session, lost)).items():
         families.add("memagent_dropped_samples_total", count, {"reason": reason})
-    for (channel, outcome), count in figures.get("notifications", lambda: count_by_outcome(session)).items():
-        families.add("memagent_notifications_total", count, {"channel": channel, "outcome": outcome})
+    for (channel, outcome), count in figures.get(
+        "notifications", lambda: count_by_outcome(session)
+    ).items():
+        families.add(
+            "memagent_notifications_total", count, {"channel": channel, "outcome": outcome}
+        )
 
 
 def _pairs(session: Session, query: Any) -> dict[str, int]:

@@ -54,7 +54,9 @@ METRICS = (
     Metric("memagent_scrape_duration_seconds", "gauge", "Time it took to read the store for this exposition.", ()),
 )  # fmt: skip
 
-OF_PROCESSES = tuple(Metric(figure.name, figure.kind, figure.help, figure.labels) for figure in FIGURES)
+OF_PROCESSES = tuple(
+    Metric(figure.name, figure.kind, figure.help, figure.labels) for figure in FIGURES
+)
 """What each process counts of itself; all others are read from the store."""
 
 BY_NAME = {metric.name: metric for metric in (*METRICS, *OF_PROCESSES)}

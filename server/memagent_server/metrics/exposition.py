@@ -47,13 +47,17 @@ class Scraped(Collector):
     def text(self, *, openmetrics: bool, compressed: bool) -> bytes:
         key = (openmetrics, compressed)
         if key not in self._texts:
-            plain = self._texts.setdefault((openmetrics, False), self._written(openmetrics=openmetrics))
+            plain = self._texts.setdefault(
+                (openmetrics, False), self._written(openmetrics=openmetrics)
+            )
             self._texts[key] = gzip.compress(plain, GZIP_LEVEL) if compressed else plain
         return self._texts[key]
 
     def _written(self, *, openmetrics: bool) -> bytes:
         encode = encode_openmetrics if openmetrics else encode_text
-        return write(self.families, openmetrics=openmetrics).removesuffix(b"# EOF\n") + encode(_Those(self.beside))
+        return write(self.families, openmetrics=openmetrics).removesuffix(b"# EOF\n") + encode(
+            _Those(self.beside)
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,12 @@ class Exposition:
         beside: Callable[[], Collector],
     ) -> None:
         self._beside = beside
-        self._database, self._clock, self._steady, self._most = database, clock, steady, most_streams
+        self._database, self._clock, self._steady, self._most = (
+            database,
+            clock,
+            steady,
+            most_streams,
+        )
         self._figures = Figures(steady)
         self._making = threading.Lock()
         self._newest: Scraped | None = None
@@ -88,11 +97,15 @@ class Exposition:
         newest = self._newest
         if newest is not None and newest.streams > LIVE_STREAMS:
             if self._steady() - newest.at >= REFRESH_S and self._making.acquire(blocking=False):
-                threading.Thread(target=self._refresh, name="memagent-exposition", daemon=True).start()
+                threading.Thread(
+                    target=self._refresh, name="memagent-exposition", daemon=True
+                ).start()
             return newest
         if self._making.acquire(blocking=newest is None):
             try:
-                return self._make() if newest is self._newest or self._newest is None else self._newest
+                return (
+                    self._make() if newest is self._newest or self._newest is None else self._newest
+                )
             finally:
                 self._making.release()
         assert newest is not None, "only a first one is waited for"
@@ -108,5 +121,7 @@ class Exposition:
 
     def _make(self) -> Scraped:
         made = collect(self._database, self._clock(), self._figures, self._most)
-        self._newest = Scraped(made.families, list(self._beside().collect()), made.streams, self._steady())
+        self._newest = Scraped(
+            made.families, list(self._beside().collect()), made.streams, self._steady()
+        )
         return self._newest

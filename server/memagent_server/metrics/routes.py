@@ -31,7 +31,9 @@ def _install(state: BlueprintSetupState) -> None:
 def get_metrics() -> Response:
     """Active runs and the server itself, for Prometheus."""
     compressed = "gzip" in request.headers.get("Accept-Encoding", "")
-    body, content_type = _written(_exposition().get(), request.headers.get("Accept", ""), compressed=compressed)
+    body, content_type = _written(
+        _exposition().get(), request.headers.get("Accept", ""), compressed=compressed
+    )
     response = Response(body, content_type=content_type)
     response.headers["Vary"] = "Accept, Accept-Encoding"
     if compressed:

@@ -19,11 +19,17 @@ def write(families: Iterable[Metric], *, openmetrics: bool) -> bytes:
     lines: list[str] = []
     known: dict[int, str] = {}
     for family in families:
-        name = f"{family.name}_total" if family.type == "counter" and not openmetrics else family.name
-        help_text = _escaped(family.documentation) if openmetrics else _without_breaks(family.documentation)
+        name = (
+            f"{family.name}_total" if family.type == "counter" and not openmetrics else family.name
+        )
+        help_text = (
+            _escaped(family.documentation) if openmetrics else _without_breaks(family.documentation)
+        )
         lines.append(f"# HELP {name} {help_text}\n# TYPE {name} {family.type}\n")
         for sample in family.samples:
-            labels = known.get(id(sample.labels))  # the families keep the dicts alive: an id is one dict's
+            labels = known.get(
+                id(sample.labels)
+            )  # the families keep the dicts alive: an id is one dict's
             if labels is None:
                 labels = known[id(sample.labels)] = _labels(sample.labels)
             lines.append(f"{sample.name}{labels} {_number(sample.value)}\n")
@@ -35,7 +41,11 @@ def write(families: Iterable[Metric], *, openmetrics: bool) -> bytes:
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items())) + "}"
+    return (
+        "{"
+        + ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items()))
+        + "}"
+    )
 
 
 def _escaped(text: str) -> str:

@@ -15,10 +15,10 @@ from memagent_server.notify import (
     teams,
     webhook,
 )
-from memagent_server.notify.channel import Channel, DeliveryFailedError, Story
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError
 from memagent_server.settings import Settings
 
-__all__ = ["CHANNELS", "NEEDS", "Channel", "DeliveryFailedError", "Story", "channels"]
+__all__ = ["CHANNELS", "NEEDS", "AlertMessage", "Channel", "DeliveryFailedError", "channels"]
 
 CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "slack_bot": slack_bot.from_settings,

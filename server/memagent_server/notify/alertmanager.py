@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import Channel, Story, parts_of_address
+from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
 from memagent_server.notify.message_text import details, headline, plain_text
 from memagent_server.settings import SEVERITIES, Settings
 
@@ -42,7 +42,7 @@ class Alertmanager(Channel):
         self._url, self._clock = f"{url.rstrip('/')}/api/v2/alerts", clock
         self.secrets = parts_of_address(url) if "@" in url else ()
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         if story.is_overtaken:
             return dict(story.receipt)  # it would open again what has ended since
         now = self._clock()
@@ -51,22 +51,34 @@ class Alertmanager(Channel):
         before = story.receipt.get("severity")
         if before is not None and before != severity:
             alerts.append(_alert(story, before, now))
-        reply = http_client.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
+        reply = http_client.post(
+            self._url,
+            msgspec.json.encode(alerts),
+            who="Alertmanager",
+            final=_NEVER,
+            allow_local=True,
+        )
         return {"status": reply.status, "severity": severity}
 
-    def refresh(self, story: Story) -> dict[str, Any]:
+    def refresh(self, story: AlertMessage) -> dict[str, Any]:
         severity = story.receipt.get("severity", story.severity)
         alerts = [_alert(story, severity, self._clock() + AHEAD_S)]
-        http_client.post(self._url, msgspec.json.encode(alerts), who="Alertmanager", final=_NEVER, allow_local=True)
+        http_client.post(
+            self._url,
+            msgspec.json.encode(alerts),
+            who="Alertmanager",
+            final=_NEVER,
+            allow_local=True,
+        )
         return dict(story.receipt)
 
-    def _ends_at(self, story: Story, now: float) -> float:
+    def _ends_at(self, story: AlertMessage, now: float) -> float:
         if story.to_state in _WELL:
             return now
         return now + {"firing": AHEAD_S, "test": TEST_S}.get(story.to_state, STANDS_S)
 
 
-def _severity(story: Story) -> str:
+def _severity(story: AlertMessage) -> str:
     """The severity that the alert has there: what it was ended with, where it ends."""
     if story.to_state in _WELL:
         return str(story.receipt.get("severity", story.severity))
@@ -75,7 +87,7 @@ def _severity(story: Story) -> str:
     return story.severity
 
 
-def _alert(story: Story, severity: str, ends_at: float) -> dict[str, Any]:
+def _alert(story: AlertMessage, severity: str, ends_at: float) -> dict[str, Any]:
     labels = {
         "alertname": "Memagent" + "".join(word.capitalize() for word in story.rule.split("_")),
         "severity": severity,

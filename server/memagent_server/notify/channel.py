@@ -48,7 +48,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Story:
+class AlertMessage:
     """Everything a message about one transition of an alert can say. Plain values; times are seconds since the epoch."""
 
     alert_id: int
@@ -111,7 +111,9 @@ class DeliveryFailedError(Exception):
     The message never holds a secret: no token, no webhook address.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, is_final: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, is_final: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_after_s, self.is_final = retry_after_s, is_final
 
@@ -126,11 +128,11 @@ class Channel:
     can_refresh = False
     """Whether `refresh` does anything."""
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         """Deliver, and return a receipt that later messages on the same topic get back. Raises DeliveryFailedError."""
         raise NotImplementedError
 
-    def refresh(self, story: Story) -> dict[str, Any]:
+    def refresh(self, story: AlertMessage) -> dict[str, Any]:
         """Bring what was sent up to date without calling anybody; returns the new receipt. Raises DeliveryFailedError."""
         return story.receipt
 
@@ -138,13 +140,17 @@ class Channel:
 class NotSetUp(Channel):
     """Stands for a channel that has messages waiting and is no longer in the settings."""
 
-    def send(self, story: Story) -> dict[str, Any]:
-        raise DeliveryFailedError("this channel is no longer set up: set it up again, or let the message expire")
+    def send(self, story: AlertMessage) -> dict[str, Any]:
+        raise DeliveryFailedError(
+            "this channel is no longer set up: set it up again, or let the message expire"
+        )
 
 
 def retry_after_s(headers: Mapping[str, Any]) -> float | None:
     """Seconds that an answer's Retry-After asks for, an hour at most; None without one, or for a date, which nobody sends."""
-    text = next((str(value) for name, value in headers.items() if name.lower() == "retry-after"), "")
+    text = next(
+        (str(value) for name, value in headers.items() if name.lower() == "retry-after"), ""
+    )
     try:
         seconds = float(text)
     except ValueError:
@@ -155,7 +161,12 @@ def retry_after_s(headers: Mapping[str, Any]) -> float | None:
 def parts_of_address(url: str) -> tuple[str, ...]:
     """What must be hidden of an address that is a secret: all of it, and whatever a far end might quote of it."""
     parts = urlsplit(url)
-    pieces = (*parts.path.split("/"), parts.query, *re.split("[&=]", parts.query), parts.password or "")
+    pieces = (
+        *parts.path.split("/"),
+        parts.query,
+        *re.split("[&=]", parts.query),
+        parts.password or "",
+    )
     quoted = {piece for piece in pieces if len(piece) >= SHORTEST_SECRET} | {parts.password or ""}
     return (url, *sorted(quoted | {unquote(piece) for piece in quoted}))
 

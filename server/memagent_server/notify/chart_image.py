@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from memagent.units import GIB, MIB, format_bytes
-from memagent_server.notify.channel import Curve, Story
+from memagent_server.notify.channel import AlertMessage, Curve
 from memagent_server.notify.message_text import cut
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,14 @@ _USED, _DEVICE, _LIMIT, _CONE, _PREDICTED, _INK, _GRID = (
 )  # fmt: skip
 
 
-class Picture:
+class ChartImage:
     """Draws stories that bring a curve along."""
 
     @property
     def is_possible(self) -> bool:
         return _has_matplotlib()
 
-    def of(self, story: Story) -> bytes | None:
+    def of(self, story: AlertMessage) -> bytes | None:
         """A PNG, or None where there is nothing to draw or nothing to draw with."""
         if story.curve is None or len(story.curve.steps) < FEWEST_POINTS or not self.is_possible:
             return None
@@ -45,7 +45,7 @@ class Picture:
             return None
 
 
-def draw(story: Story, curve: Curve) -> bytes:
+def draw(story: AlertMessage, curve: Curve) -> bytes:
     """The picture itself."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -58,7 +58,12 @@ def draw(story: Story, curve: Curve) -> bytes:
         axes.axhline(limit / unit, color=_LIMIT, linewidth=1.8)
         _label(axes, limit / unit, f"limit {format_bytes(limit)}", _LIMIT)
     if story.predicted_peak_bytes:
-        axes.axhline(story.predicted_peak_bytes / unit, color=_PREDICTED, linewidth=1.4, linestyle=(0, (6, 3)))
+        axes.axhline(
+            story.predicted_peak_bytes / unit,
+            color=_PREDICTED,
+            linewidth=1.4,
+            linestyle=(0, (6, 3)),
+        )
         below = limit is not None and abs(limit - story.predicted_peak_bytes) < 0.07 * limit
         _label(
             axes,
@@ -68,7 +73,15 @@ def draw(story: Story, curve: Curve) -> bytes:
             at_right=True,
             below=below,
         )
-    _line(axes, curve.steps, curve.device_used_bytes, unit, color=_DEVICE, linewidth=1.2, label="whole device")
+    _line(
+        axes,
+        curve.steps,
+        curve.device_used_bytes,
+        unit,
+        color=_DEVICE,
+        linewidth=1.2,
+        label="whole device",
+    )
     _line(axes, curve.steps, curve.used_bytes, unit, color=_USED, linewidth=2.0, label="this run")
     last = _cone(axes, story, unit)
     _frame(axes, story, curve, name, max(last, curve.steps[-1]), unit)
@@ -79,7 +92,7 @@ def draw(story: Story, curve: Curve) -> bytes:
     return buffer.getvalue()
 
 
-def _cone(axes: Any, story: Story, unit: int) -> float:
+def _cone(axes: Any, story: AlertMessage, unit: int) -> float:
     """The forecast from now to the limit, as wide as its interval; returns the last step it takes up."""
     facts = story.facts
     step, used, limit = facts.get("step"), facts.get("used_bytes"), facts.get("limit_bytes")
@@ -93,15 +106,36 @@ def _cone(axes: Any, story: Story, unit: int) -> float:
         float(facts[key] if facts.get(key) is not None else facts["eta_step"])
         for key in ("eta_low", "eta_step", "eta_high")
     )
-    axes.fill([step, early, late], [used / unit, limit / unit, limit / unit], color=_CONE, alpha=0.25, linewidth=0)
-    axes.plot(
-        [step, middle], [used / unit, limit / unit], color=_CONE, linewidth=1.8, linestyle=(0, (4, 2)), label="forecast"
+    axes.fill(
+        [step, early, late],
+        [used / unit, limit / unit, limit / unit],
+        color=_CONE,
+        alpha=0.25,
+        linewidth=0,
     )
-    axes.plot([middle], [limit / unit], marker="o", markersize=6, color=_CONE, markeredgecolor="white", zorder=5)
+    axes.plot(
+        [step, middle],
+        [used / unit, limit / unit],
+        color=_CONE,
+        linewidth=1.8,
+        linestyle=(0, (4, 2)),
+        label="forecast",
+    )
+    axes.plot(
+        [middle],
+        [limit / unit],
+        marker="o",
+        markersize=6,
+        color=_CONE,
+        markeredgecolor="white",
+        zorder=5,
+    )
     return late
 
 
-def _frame(axes: Any, story: Story, curve: Curve, unit_name: str, last: float, unit: int) -> None:
+def _frame(
+    axes: Any, story: AlertMessage, curve: Curve, unit_name: str, last: float, unit: int
+) -> None:
     first = curve.steps[0]
     longest = first + (curve.steps[-1] - first + 1) * (1 + LONGEST_OUTLOOK)
     axes.set_xlim(first, max(min(last, longest) * 1.01, first + 1))
@@ -109,7 +143,14 @@ def _frame(axes: Any, story: Story, curve: Curve, unit_name: str, last: float, u
     sizes += [size for size in (story.facts.get("limit_bytes"), story.predicted_peak_bytes) if size]
     axes.set_ylim(0, 1.12 * max(sizes, default=1) / unit)
     rank = f", rank {story.rank}" if story.world_size > 1 and story.rank is not None else ""
-    axes.set_title(cut(f"{story.run_name}{rank}", 70), loc="left", fontsize=13, fontweight="bold", pad=10, color=_INK)
+    axes.set_title(
+        cut(f"{story.run_name}{rank}", 70),
+        loc="left",
+        fontsize=13,
+        fontweight="bold",
+        pad=10,
+        color=_INK,
+    )
     axes.set_xlabel("step", fontsize=11, color=_INK)
     axes.set_ylabel(unit_name, fontsize=11, color=_INK)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -120,13 +161,24 @@ def _frame(axes: Any, story: Story, curve: Curve, unit_name: str, last: float, u
         axes.spines[side].set_visible(False)
 
 
-def _line(axes: Any, steps: tuple[int, ...], sizes: tuple[int | None, ...], unit: int, **style: Any) -> None:
-    known = [(step, size / unit) for step, size in zip(steps, sizes, strict=True) if size is not None]
+def _line(
+    axes: Any, steps: tuple[int, ...], sizes: tuple[int | None, ...], unit: int, **style: Any
+) -> None:
+    known = [
+        (step, size / unit) for step, size in zip(steps, sizes, strict=True) if size is not None
+    ]
     if known:
-        axes.plot([step for step, _ in known], [size for _, size in known], solid_capstyle="round", **style)
+        axes.plot(
+            [step for step, _ in known],
+            [size for _, size in known],
+            solid_capstyle="round",
+            **style,
+        )
 
 
-def _label(axes: Any, height: float, words: str, color: str, *, at_right: bool = False, below: bool = False) -> None:
+def _label(
+    axes: Any, height: float, words: str, color: str, *, at_right: bool = False, below: bool = False
+) -> None:
     """Words at an end of a horizontal line, a little above or below it."""
     axes.annotate(
         words, (float(at_right), height), xycoords=("axes fraction", "data"), xytext=(-6 if at_right else 6, -4 if below else 4),
@@ -135,7 +187,7 @@ def _label(axes: Any, height: float, words: str, color: str, *, at_right: bool =
     )  # fmt: skip
 
 
-def _unit(story: Story, curve: Curve) -> tuple[int, str]:
+def _unit(story: AlertMessage, curve: Curve) -> tuple[int, str]:
     largest = max([story.facts.get("limit_bytes") or 0, *(size or 0 for size in curve.used_bytes)])
     return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
 

@@ -8,8 +8,16 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, saving, where
+from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
+from memagent_server.notify.message_text import (
+    advice,
+    cut,
+    details,
+    headline,
+    needs_runbook,
+    saving,
+    where,
+)
 from memagent_server.settings import Settings
 
 TITLE_LIMIT, DESCRIPTION_LIMIT, FOOTER_LIMIT = 256, 4096, 2048
@@ -31,13 +39,15 @@ class Discord(Channel):
         self._url, self._allow_local = url, allow_local
         self.secrets = parts_of_address(url)
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         body = msgspec.json.encode({"embeds": [_embed(story)], "allowed_mentions": {"parse": []}})
-        reply = http_client.post(self._url, body, who="Discord's webhook", allow_local=self._allow_local, final=_GONE)
+        reply = http_client.post(
+            self._url, body, who="Discord's webhook", allow_local=self._allow_local, final=_GONE
+        )
         return {"status": reply.status}
 
 
-def _embed(story: Story) -> dict[str, Any]:
+def _embed(story: AlertMessage) -> dict[str, Any]:
     key = story.to_state if story.to_state != "firing" else story.severity
     return {
         "title": cut(_escape(headline(story)), TITLE_LIMIT),
@@ -48,11 +58,14 @@ def _embed(story: Story) -> dict[str, Any]:
     }
 
 
-def _lines(story: Story) -> list[str]:
+def _lines(story: AlertMessage) -> list[str]:
     lines = [_escape(line) for line in details(story)]
     found, saves = advice(story), saving(story)
     if found is not None:
-        lines += [f"**Cause: {story.facts['cause']}.** {found.summary}", f"**What to change:** {found.change}"]
+        lines += [
+            f"**Cause: {story.facts['cause']}.** {found.summary}",
+            f"**What to change:** {found.change}",
+        ]
         lines += [f"```python\n{found.code}\n```"] if found.code else []
     lines += [_escape(saves)] if saves else []
     lines += [f"[Snooze or acknowledge]({story.alert_url})"] if story.to_state == "firing" else []

@@ -74,7 +74,9 @@ class Dispatcher:
     def turn(self) -> bool:
         """Send the next message that is due; returns whether there was one."""
         now = self._clock()
-        if 0.0 < self._quiet_until - now <= LONGEST_WAIT_S:  # later than that: the clock was set back
+        if (
+            0.0 < self._quiet_until - now <= LONGEST_WAIT_S
+        ):  # later than that: the clock was set back
             return False
         with self._database.read() as session:
             is_due = is_any_due(session, self._route, now)
@@ -92,7 +94,11 @@ class Dispatcher:
         try:
             with self._database.read() as session:
                 story = read_story(
-                    session, notification, self._public_url, self._clock(), with_curve=self._channel.wants_curve
+                    session,
+                    notification,
+                    self._public_url,
+                    self._clock(),
+                    with_curve=self._channel.wants_curve,
                 )
             if SEVERITIES.index(story.severity) < self._least:
                 self._skip(notification)
@@ -105,14 +111,25 @@ class Dispatcher:
             if error.retry_after_s:
                 self._quiet_until = self._clock() + min(error.retry_after_s, LONGEST_WAIT_S)
             is_over = error.is_final or notification.attempts >= MOST_ATTEMPTS
-            self._fail(notification, str(error), None if is_over else self._next_attempt(notification, error))
+            self._fail(
+                notification,
+                str(error),
+                None if is_over else self._next_attempt(notification, error),
+            )
             return
         except Exception as error:  # noqa: BLE001 - a bug in a channel; logged with secrets masked
             log.error(
-                "notification %s to %s failed:\n%s", notification.id, notification.channel, self._masked_traceback()
+                "notification %s to %s failed:\n%s",
+                notification.id,
+                notification.channel,
+                self._masked_traceback(),
             )
             is_over = notification.attempts >= MOST_ATTEMPTS
-            self._fail(notification, type(error).__name__, None if is_over else self._clock() + LONGEST_DELAY_S)
+            self._fail(
+                notification,
+                type(error).__name__,
+                None if is_over else self._clock() + LONGEST_DELAY_S,
+            )
             return
         with self._database.write() as session:
             mark_sent(session, notification, receipt, self._clock())
@@ -152,7 +169,9 @@ class Dispatcher:
                         renew_lease(session, notification, self._clock() + LEASE_S)
                 except Exception as error:  # noqa: BLE001 - the next renewal may work
                     log.warning(
-                        "the lease of notification %s could not be renewed: %s", notification.id, type(error).__name__
+                        "the lease of notification %s could not be renewed: %s",
+                        notification.id,
+                        type(error).__name__,
                     )
 
         thread = threading.Thread(target=renew, name=f"memagent-lease-{self.name}", daemon=True)
@@ -168,7 +187,11 @@ class Dispatcher:
     def _refresh(self, now: float) -> None:
         """Edit the messages about open alerts whose forecast has moved."""
         channel = self._route.channel
-        if channel is None or not self._channel.can_refresh or 0.0 <= now - self._refreshed_at < REFRESH_EVERY_S:
+        if (
+            channel is None
+            or not self._channel.can_refresh
+            or 0.0 <= now - self._refreshed_at < REFRESH_EVERY_S
+        ):
             return
         self._refreshed_at = now
         with self._database.read() as session:
@@ -180,7 +203,10 @@ class Dispatcher:
         with self._database.read() as session:
             story = read_news(session, chapter, self._public_url, now)
         told_at = chapter.receipt.get("told_at", now)
-        if mark_of(story) == chapter.receipt.get("told") and now - told_at < REFRESH_AT_LEAST_EVERY_S:
+        if (
+            mark_of(story) == chapter.receipt.get("told")
+            and now - told_at < REFRESH_AT_LEAST_EVERY_S
+        ):
             return
         with self._database.write() as session:
             if not lease_for_refresh(session, chapter, now, LEASE_S):
@@ -190,7 +216,11 @@ class Dispatcher:
             receipt = self._channel.refresh(story) | {"told": mark_of(story), "told_at": now}
         except DeliveryFailedError as error:
             self._quiet_until = now + max(error.retry_after_s or 0.0, REFRESH_EVERY_S)
-            log.info("%s was not brought up to date: %s", self.name, mask(str(error), self._channel.secrets))
+            log.info(
+                "%s was not brought up to date: %s",
+                self.name,
+                mask(str(error), self._channel.secrets),
+            )
         except Exception:  # noqa: BLE001 - logged with secrets masked
             log.error("%s was not brought up to date:\n%s", self.name, self._masked_traceback())
         with self._database.write() as session:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import Channel, DeliveryFailedError, Story
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError
 from memagent_server.notify.message_text import details, headline
 from memagent_server.settings import Settings
 
@@ -32,7 +32,7 @@ class Grafana(Channel):
         self._url, self._token = f"{url.rstrip('/')}/api/annotations", token
         self.secrets = (token,)
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         known = story.receipt.get("id")
         if known is None:
             found = self._say("POST", self._url, _annotation(story))
@@ -43,17 +43,28 @@ class Grafana(Channel):
     def _say(self, method: str, url: str, content: dict[str, Any]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}"}
         body = msgspec.json.encode(content)
-        reply = http_client.post(url, body, who=_WHO, headers=headers, final=_GONE, method=method, allow_local=True)
+        reply = http_client.post(
+            url, body, who=_WHO, headers=headers, final=_GONE, method=method, allow_local=True
+        )
         try:
             answer = msgspec.json.decode(reply.text, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise DeliveryFailedError(f"{_WHO} answered {reply.status} with what is no JSON: is it Grafana?") from error
+            raise DeliveryFailedError(
+                f"{_WHO} answered {reply.status} with what is no JSON: is it Grafana?"
+            ) from error
         return answer
 
 
-def _annotation(story: Story) -> dict[str, Any]:
+def _annotation(story: AlertMessage) -> dict[str, Any]:
     opened_ms, at_ms = int(1000 * min(story.opened_at, story.at)), int(1000 * story.at)
-    tags = ["memagent", story.rule, story.severity, f"run:{story.run_id}", f"project:{story.project}", story.to_state]
+    tags = [
+        "memagent",
+        story.rule,
+        story.severity,
+        f"run:{story.run_id}",
+        f"project:{story.project}",
+        story.to_state,
+    ]
     return {
         "time": opened_ms,
         "timeEnd": max(at_ms, opened_ms),

@@ -94,7 +94,12 @@ def is_local(address: str) -> bool:
 
 
 def _is_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    is_special = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+    is_special = (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+    )
     return is_special or any(
         address in network for network in _NOBODYS_OR_METADATA if network.version == address.version
     )
@@ -144,7 +149,11 @@ def _exchange(
             preload_content=False,
         )
         try:
-            return response.status, response.headers, response.read(MOST_BYTES).decode("utf-8", "replace")
+            return (
+                response.status,
+                response.headers,
+                response.read(MOST_BYTES).decode("utf-8", "replace"),
+            )
         finally:
             response.close()
 
@@ -165,10 +174,14 @@ def _target(parts: SplitResult) -> str:
 
 def _resolve(host: str, port: int, who: str, *, needed: bool) -> list[str]:
     try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        return [
+            str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ]
     except (OSError, UnicodeError) as error:
         if needed:
-            raise DeliveryFailedError(f"{who} could not be reached: its host's name does not resolve") from error
+            raise DeliveryFailedError(
+                f"{who} could not be reached: its host's name does not resolve"
+            ) from error
         return []
 
 

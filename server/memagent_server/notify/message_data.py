@@ -1,4 +1,4 @@
-"""What a message can say: read from the store, one `Story` a notification."""
+"""What a message can say: read from the store, one `AlertMessage` a notification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from memagent.diagnostics.display_paths import roots_of, shown_path
 from memagent_server.compare import autopsy
-from memagent_server.notify.channel import Curve, Saving, Story, Suspect
+from memagent_server.notify.channel import AlertMessage, Curve, Saving, Suspect
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
@@ -39,15 +39,24 @@ _FORECAST_FACTS = (
 
 
 def read_story(
-    session: Session, notification: Notification, public_url: str, now: float, *, with_curve: bool = False
-) -> Story:
+    session: Session,
+    notification: Notification,
+    public_url: str,
+    now: float,
+    *,
+    with_curve: bool = False,
+) -> AlertMessage:
     """Everything a message about this notification's transition can say."""
     alert = session.get_one(Alert, notification.alert_id)
     transition = session.get_one(Transition, notification.transition_id)
     run = session.get_one(Run, alert.run_id)
-    incident = session.get(Incident, notification.incident_id) if notification.incident_id is not None else None
+    incident = (
+        session.get(Incident, notification.incident_id)
+        if notification.incident_id is not None
+        else None
+    )
     stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
-    story = Story(
+    story = AlertMessage(
         alert_id=alert.id,
         transition_id=transition.id,
         topic=topic_of(notification),
@@ -87,18 +96,22 @@ def read_story(
     return _at(session, story, stream)
 
 
-def read_news(session: Session, notification: Notification, public_url: str, now: float) -> Story:
+def read_news(
+    session: Session, notification: Notification, public_url: str, now: float
+) -> AlertMessage:
     """The story of a sent notification as it is now: the nearest forecast of its open alerts, and what people have said of it since."""
     story = read_story(session, notification, public_url, now)
     forecast = _nearest_forecast(session, notification)
     if forecast is not None and forecast.step >= story.facts.get("step", 0):
         stream = session.get_one(Stream, forecast.stream_id)
-        story = _at(session, replace(story, facts={**story.facts, **_facts_now(forecast, stream)}), stream)
+        story = _at(
+            session, replace(story, facts={**story.facts, **_facts_now(forecast, stream)}), stream
+        )
         story = replace(story, step=story.facts["step"])
     return replace(story, delayed_s=0.0)
 
 
-def mark_of(story: Story) -> dict[str, Any]:
+def mark_of(story: AlertMessage) -> dict[str, Any]:
     """What of a story is worth an edit when it changes; kept with the receipt. Steps left to two digits."""
     eta = story.facts.get("eta_step")
     left = None if eta is None else float(f"{max(0.0, eta - story.facts.get('step', 0)):.1e}")
@@ -114,13 +127,17 @@ def _facts_now(forecast: Forecast, stream: Stream) -> dict[str, Any]:
     """The forecast as of the stream's newest step: a steady leak keeps its forecast, and comes nearer all the same."""
     facts = {name: getattr(forecast, name) for name in _FORECAST_FACTS}
     step = max(forecast.step, stream.last_step or 0)
-    if forecast.eta_step is not None and forecast.eta_s is not None and forecast.eta_step > forecast.step:
+    if (
+        forecast.eta_step is not None
+        and forecast.eta_s is not None
+        and forecast.eta_step > forecast.step
+    ):
         share = max(0.0, forecast.eta_step - step) / (forecast.eta_step - forecast.step)
         facts["eta_s"] = forecast.eta_s * share
     return {**facts, "step": step, "used_step": forecast.step}
 
 
-def _at(session: Session, story: Story, stream: Stream | None) -> Story:
+def _at(session: Session, story: AlertMessage, stream: Stream | None) -> AlertMessage:
     """The story as this rank and device have it."""
     if stream is None:
         return story
@@ -138,7 +155,12 @@ def _at(session: Session, story: Story, stream: Stream | None) -> Story:
 
 def _ranks(session: Session, notification: Notification) -> tuple[int, ...]:
     """The ranks that the topic is about."""
-    query = select(Stream.rank).join(Alert, Alert.stream_id == Stream.id).distinct().order_by(Stream.rank)
+    query = (
+        select(Stream.rank)
+        .join(Alert, Alert.stream_id == Stream.id)
+        .distinct()
+        .order_by(Stream.rank)
+    )
     if notification.incident_id is None:
         query = query.where(Alert.id == notification.alert_id)
     else:
@@ -153,26 +175,42 @@ def _nearest_forecast(session: Session, notification: Notification) -> Forecast 
         streams = streams.where(Alert.id == notification.alert_id)
     else:
         streams = streams.where(Alert.incident_id == notification.incident_id)
-    newest = select(func.max(Forecast.id)).where(Forecast.stream_id.in_(streams)).group_by(Forecast.stream_id)
-    found = session.scalars(select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(SEVERITIES[1:])))
-    return min(found, key=lambda forecast: (forecast.eta_step is None, forecast.eta_step or 0.0), default=None)
+    newest = (
+        select(func.max(Forecast.id))
+        .where(Forecast.stream_id.in_(streams))
+        .group_by(Forecast.stream_id)
+    )
+    found = session.scalars(
+        select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(SEVERITIES[1:]))
+    )
+    return min(
+        found,
+        key=lambda forecast: (forecast.eta_step is None, forecast.eta_step or 0.0),
+        default=None,
+    )
 
 
 def _saving(prediction: Prediction | None) -> Saving | None:
     first = prediction.advice[0] if prediction is not None and prediction.advice else None
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
         return None
-    return Saving(str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or ""))
+    return Saving(
+        str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or "")
+    )
 
 
 def _autopsy(session: Session, run: Run, stream: Stream | None) -> tuple[str, ...]:
     report = autopsy(session, run, stream)
-    return tuple(line[0].upper() + line[1:] for line in report.details()) if report is not None else ()
+    return (
+        tuple(line[0].upper() + line[1:] for line in report.details()) if report is not None else ()
+    )
 
 
 def _last_checkpoint(session: Session, run_id: str, step: int) -> int | None:
     """The step at which the run last said that it saved a checkpoint."""
-    query = select(Event.step).where(Event.run_id == run_id, Event.kind == "checkpoint", Event.step <= step)
+    query = select(Event.step).where(
+        Event.run_id == run_id, Event.kind == "checkpoint", Event.step <= step
+    )
     return session.scalar(query.order_by(Event.id.desc()).limit(1))
 
 

@@ -1,11 +1,11 @@
-"""The words of a message: a `Story` in, lines of plain text out. Pure; what all channels say, each in its own clothes."""
+"""The words of a message: a `AlertMessage` in, lines of plain text out. Pure; what all channels say, each in its own clothes."""
 
 from __future__ import annotations
 
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
 from memagent_server.alerts.rules import RULES, when
-from memagent_server.notify.channel import Story
+from memagent_server.notify.channel import AlertMessage
 
 LATE_S = 120.0
 """A message that has waited longer says so: its ETA is no longer to be believed."""
@@ -26,10 +26,16 @@ _HEADLINES = {
     },
 }
 _TO_BE_LOOKED_AT = ("firing", "oom", "lost_contact")
-_STATE_WORDS = {"averted": "averted", "finished": "over", "oom": "died", "lost_contact": "fell silent", "test": "test"}
+_STATE_WORDS = {
+    "averted": "averted",
+    "finished": "over",
+    "oom": "died",
+    "lost_contact": "fell silent",
+    "test": "test",
+}
 
 
-def headline(story: Story) -> str:
+def headline(story: AlertMessage) -> str:
     """One line: which run, and what happened."""
     known = {**_HEADLINES[""], **_HEADLINES.get(story.rule, {})}
     template = known.get(story.to_state, "{name}: {rule} is {state}")
@@ -43,19 +49,24 @@ def headline(story: Story) -> str:
     )
 
 
-def status(story: Story) -> str:
+def status(story: AlertMessage) -> str:
     """One word or two, for a label: `critical`, `died`, `averted` ..."""
     return _STATE_WORDS.get(story.to_state, story.severity)
 
 
-def where(story: Story) -> str:
+def where(story: AlertMessage) -> str:
     """Run, project, rank and device."""
     device = ", ".join(part for part in (_ranks(story), story.device_name) if part)
-    parts = [f"run {story.run_id}", f"project {story.project}", device, f"on {story.host}" if story.host else ""]
+    parts = [
+        f"run {story.run_id}",
+        f"project {story.project}",
+        device,
+        f"on {story.host}" if story.host else "",
+    ]
     return " · ".join(part for part in parts if part)
 
 
-def details(story: Story) -> list[str]:
+def details(story: AlertMessage) -> list[str]:
     """The facts, a line each."""
     if story.to_state == "test":
         return ["This message was asked for by `memagent notify test` or a test button."]
@@ -69,13 +80,13 @@ def details(story: Story) -> list[str]:
     return lines
 
 
-def advice(story: Story) -> CauseAdvice | None:
+def advice(story: AlertMessage) -> CauseAdvice | None:
     """What the cause means, what to change and the code that does it, for warnings whose cause is known."""
     cause = story.facts.get("cause")
     return advice_for_cause(cause, story.advice) if story.to_state == "firing" and cause else None
 
 
-def saving(story: Story) -> str | None:
+def saving(story: AlertMessage) -> str | None:
     """The estimator's first advice for this run."""
     if story.to_state != "firing" or story.saving is None:
         return None
@@ -83,7 +94,7 @@ def saving(story: Story) -> str | None:
     return f"Would save {format_bytes(story.saving.saving_bytes)}: {story.saving.change}{cost}"
 
 
-def plain_text(story: Story) -> str:
+def plain_text(story: AlertMessage) -> str:
     """The whole story in plain text."""
     lines = [headline(story), where(story), *details(story)]
     found, saves = advice(story), saving(story)
@@ -98,7 +109,7 @@ def plain_text(story: Story) -> str:
     return "\n".join([*lines, story.run_url])
 
 
-def needs_runbook(story: Story) -> bool:
+def needs_runbook(story: AlertMessage) -> bool:
     """Whether there is anything left to do about it."""
     return bool(story.runbook_url) and story.to_state in _TO_BE_LOOKED_AT
 
@@ -108,21 +119,25 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _summary(story: Story) -> str:
+def _summary(story: AlertMessage) -> str:
     """What the rule says of this transition's facts; the alert's own summary may tell of a later one by now."""
     if story.rule in RULES:
         return RULES[story.rule].summarize(story.facts)
     return story.summary or f"has an alert: {story.rule}"
 
 
-def _ranks(story: Story) -> str:
+def _ranks(story: AlertMessage) -> str:
     if len(story.ranks) > 1:
         named = ", ".join(map(str, story.ranks[:8])) + (", …" if len(story.ranks) > 8 else "")
         return f"{len(story.ranks)} of {story.world_size} ranks ({named})"
-    return f"rank {story.rank} of {story.world_size}" if story.world_size > 1 and story.rank is not None else ""
+    return (
+        f"rank {story.rank} of {story.world_size}"
+        if story.world_size > 1 and story.rank is not None
+        else ""
+    )
 
 
-def _of_warning(story: Story) -> list[str]:
+def _of_warning(story: AlertMessage) -> list[str]:
     facts = story.facts
     lines = []
     if facts.get("used_bytes") is not None:
@@ -140,30 +155,34 @@ def _of_warning(story: Story) -> list[str]:
         observed = story.observed_peak_bytes or facts.get("used_bytes") or 0
         ratio = observed / story.predicted_peak_bytes
         predicted = format_bytes(story.predicted_peak_bytes)
-        lines.append(f"Predicted peak {predicted}, observed so far {format_bytes(observed)} ({ratio:.1f}x)")
+        lines.append(
+            f"Predicted peak {predicted}, observed so far {format_bytes(observed)} ({ratio:.1f}x)"
+        )
     lines += _checkpoint(story)
     return lines
 
 
-def _suspect(story: Story) -> str:
+def _suspect(story: AlertMessage) -> str:
     assert story.suspect is not None
     size, holder = story.suspect.bytes_per_step, story.suspect.holder
     grows = f" keeps {format_bytes(size)} more each step" if size else ""
     return f"Suspect: {story.suspect.place}{grows}" + (f", held by {holder}" if holder else "")
 
 
-def _checkpoint(story: Story) -> list[str]:
+def _checkpoint(story: AlertMessage) -> list[str]:
     if story.checkpoint_step is None:
         return []
     ago = max(0, story.step - story.checkpoint_step)
     return [f"Last checkpoint at step {story.checkpoint_step:,}, {ago:,} steps before"]
 
 
-def _of_outcome(story: Story) -> list[str]:
+def _of_outcome(story: AlertMessage) -> list[str]:
     lines = []
     if story.rule == "oom_forecast":
         steps, seconds = story.step - story.first_step, story.at - story.opened_at
-        lines.append(f"First warning at step {story.first_step:,}, {steps:,} steps ({format_duration(seconds)}) before")
+        lines.append(
+            f"First warning at step {story.first_step:,}, {steps:,} steps ({format_duration(seconds)}) before"
+        )
     elif story.to_state == "oom" and not story.facts.get("was_warned"):
         lines.append("There was no warning before")
     used, limit = story.observed_peak_bytes, story.facts.get("limit_bytes")

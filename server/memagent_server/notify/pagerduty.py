@@ -12,8 +12,16 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import Channel, Story
-from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, plain_text, where
+from memagent_server.notify.channel import AlertMessage, Channel
+from memagent_server.notify.message_text import (
+    advice,
+    cut,
+    details,
+    headline,
+    needs_runbook,
+    plain_text,
+    where,
+)
 from memagent_server.settings import Settings
 
 SUMMARY_LIMIT, DEDUP_LIMIT = 1024, 255
@@ -35,19 +43,23 @@ class PagerDuty(Channel):
         self._routing_key, self._url = routing_key, f"{url.rstrip('/')}/v2/enqueue"
         self.secrets = (routing_key,)
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         action = _action(story)
         if story.is_overtaken and action == "trigger":
             return dict(story.receipt)  # it would open again what has ended since
         key = cut(f"memagent-{story.run_id}-{story.topic}", DEDUP_LIMIT)
         status = self._post(
-            {"event_action": action, "dedup_key": key, **(_event(story) if action == "trigger" else {})}
+            {
+                "event_action": action,
+                "dedup_key": key,
+                **(_event(story) if action == "trigger" else {}),
+            }
         )
         if story.to_state == "test":
             self._post({"event_action": "resolve", "dedup_key": key})
         return {"status": status, "dedup_key": key}
 
-    def refresh(self, story: Story) -> dict[str, Any]:
+    def refresh(self, story: AlertMessage) -> dict[str, Any]:
         """Who acknowledges here has acknowledged there."""
         if not story.acked_by or story.receipt.get("is_acked"):
             return dict(story.receipt)
@@ -56,14 +68,16 @@ class PagerDuty(Channel):
 
     def _post(self, event: dict[str, Any]) -> int:
         body = msgspec.json.encode({"routing_key": self._routing_key, **event})
-        return http_client.post(self._url, body, who="PagerDuty", final=_NEVER, allow_local=True).status
+        return http_client.post(
+            self._url, body, who="PagerDuty", final=_NEVER, allow_local=True
+        ).status
 
 
-def _action(story: Story) -> str:
+def _action(story: AlertMessage) -> str:
     return "resolve" if story.to_state in _WELL else "trigger"
 
 
-def _event(story: Story) -> dict[str, Any]:
+def _event(story: AlertMessage) -> dict[str, Any]:
     found = advice(story)
     at = datetime.fromtimestamp(story.at, timezone.utc).isoformat()
     custom = {"where": where(story), "details": details(story), "text": plain_text(story)}
@@ -87,10 +101,21 @@ def _event(story: Story) -> dict[str, Any]:
     }
 
 
-def _links(story: Story) -> list[dict[str, str]]:
-    links = [{"href": story.run_url, "text": "Open run"}, {"href": story.alert_url, "text": "Open alert"}]
-    return [*links, {"href": story.runbook_url, "text": "What to do"}] if needs_runbook(story) else links
+def _links(story: AlertMessage) -> list[dict[str, str]]:
+    links = [
+        {"href": story.run_url, "text": "Open run"},
+        {"href": story.alert_url, "text": "Open alert"},
+    ]
+    return (
+        [*links, {"href": story.runbook_url, "text": "What to do"}]
+        if needs_runbook(story)
+        else links
+    )
 
 
-def _severity(story: Story) -> str:
-    return "critical" if story.to_state in ("oom", "lost_contact") else _SEVERITIES.get(story.severity, "info")
+def _severity(story: AlertMessage) -> str:
+    return (
+        "critical"
+        if story.to_state in ("oom", "lost_contact")
+        else _SEVERITIES.get(story.severity, "info")
+    )

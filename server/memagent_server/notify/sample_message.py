@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from memagent_server.notify.channel import Channel, DeliveryFailedError, Story, mask
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, mask
 from memagent_server.settings import SEVERITIES
 
 
@@ -14,16 +14,20 @@ def send_test(channel: Channel, public_url: str, now: float) -> str:
         receipt = channel.send(story(public_url, now))
     except DeliveryFailedError as error:
         raise DeliveryFailedError(
-            mask(str(error), channel.secrets), retry_after_s=error.retry_after_s, is_final=error.is_final
+            mask(str(error), channel.secrets),
+            retry_after_s=error.retry_after_s,
+            is_final=error.is_final,
         ) from None
-    said = ", ".join(f"{name} {value}" for name, value in receipt.items() if isinstance(value, str | int))
+    said = ", ".join(
+        f"{name} {value}" for name, value in receipt.items() if isinstance(value, str | int)
+    )
     return mask(said or "taken", channel.secrets)
 
 
-def story(public_url: str, now: float) -> Story:
+def story(public_url: str, now: float) -> AlertMessage:
     """The story of a test message: no run, no alert."""
     key = f"test:{secrets.token_hex(8)}"
-    return Story(
+    return AlertMessage(
         alert_id=0,
         transition_id=0,
         topic=key,

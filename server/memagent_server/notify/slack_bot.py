@@ -21,8 +21,8 @@ from typing import Any
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 
-from memagent_server.notify.channel import Channel, DeliveryFailedError, Story, retry_after_s
-from memagent_server.notify.chart_image import Picture
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, retry_after_s
+from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.message_text import headline
 from memagent_server.notify.slack_message import blocks, short_text, text
 from memagent_server.settings import Settings
@@ -55,7 +55,9 @@ _WHAT_TO_DO = {
 def from_settings(settings: Settings) -> Channel | None:
     if not settings.slack_bot_token or not settings.slack_channel:
         return None
-    return SlackBot(settings.slack_bot_token, settings.slack_channel, base_url=settings.slack_api_url)
+    return SlackBot(
+        settings.slack_bot_token, settings.slack_channel, base_url=settings.slack_api_url
+    )
 
 
 class SlackBot(Channel):
@@ -69,24 +71,24 @@ class SlackBot(Channel):
         channel: str,
         *,
         base_url: str = "https://slack.com/api/",
-        draw: Picture | None = None,
+        draw: ChartImage | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         # the outbox tries again, and keeps that over a crash: the client must not do so by itself
         self._client = WebClient(token, base_url=base_url, timeout=TIMEOUT_S, retry_handlers=[])
         self._channel, self._sleep = channel, sleep
-        self._draw = draw or Picture()
+        self._draw = draw or ChartImage()
         self._spoke_at = float("-inf")
         self.secrets = (token,)
         self.wants_curve = self._draw.is_possible
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         return self._guarded(lambda: self._send(story))
 
-    def refresh(self, story: Story) -> dict[str, Any]:
+    def refresh(self, story: AlertMessage) -> dict[str, Any]:
         return self._guarded(lambda: self._refresh(story))
 
-    def _send(self, story: Story) -> dict[str, Any]:
+    def _send(self, story: AlertMessage) -> dict[str, Any]:
         ts, channel = story.receipt.get("ts"), story.receipt.get("channel", self._channel)
         if ts is not None and story.is_overtaken:
             self._answer(story, channel, ts)
@@ -100,13 +102,13 @@ class SlackBot(Channel):
         self._show_curve(story, channel, ts)
         return {"ts": ts, "channel": channel}
 
-    def _refresh(self, story: Story) -> dict[str, Any]:
+    def _refresh(self, story: AlertMessage) -> dict[str, Any]:
         ts = story.receipt.get("ts")
         if ts is not None:
             self._edit(story, story.receipt["channel"], ts)
         return dict(story.receipt)
 
-    def _edit(self, story: Story, channel: str, ts: str) -> bool:
+    def _edit(self, story: AlertMessage, channel: str, ts: str) -> bool:
         """Whether the message could be edited. Raises SlackApiError for what editing has nothing to do with."""
         self._keep_pace()
         try:
@@ -117,7 +119,7 @@ class SlackBot(Channel):
             raise
         return True
 
-    def _answer(self, story: Story, channel: str, ts: str) -> None:
+    def _answer(self, story: AlertMessage, channel: str, ts: str) -> None:
         """The chapter in the thread, once."""
         if story.is_repeat and self._posted_before(story, channel, ts) is not None:
             return
@@ -134,10 +136,16 @@ class SlackBot(Channel):
         answer = self._client.chat_postMessage(**arguments, unfurl_links=False)
         return {"ts": answer["ts"], "channel": answer["channel"]}
 
-    def _posted_before(self, story: Story, channel: str | None = None, ts: str | None = None) -> dict[str, Any] | None:
+    def _posted_before(
+        self, story: AlertMessage, channel: str | None = None, ts: str | None = None
+    ) -> dict[str, Any] | None:
         """What an attempt that was cut short posted, if the token may look."""
         channel = channel or self._channel
-        options: dict[str, Any] = {"limit": 50, "include_all_metadata": True, "oldest": str(story.at - CLOCKS_APART_S)}
+        options: dict[str, Any] = {
+            "limit": 50,
+            "include_all_metadata": True,
+            "oldest": str(story.at - CLOCKS_APART_S),
+        }
         try:
             if ts is None:
                 found = self._client.conversations_history(channel=channel, **options)
@@ -152,7 +160,7 @@ class SlackBot(Channel):
                 return {"ts": message["ts"], "channel": channel}
         return None
 
-    def _show_curve(self, story: Story, channel: str, ts: str) -> None:
+    def _show_curve(self, story: AlertMessage, channel: str, ts: str) -> None:
         picture = self._draw.of(story)
         if picture is None:
             return
@@ -183,15 +191,20 @@ class SlackBot(Channel):
                 is_final=code in _NEVER,
             ) from None
         except (SlackClientError, HTTPException, OSError) as error:
-            raise DeliveryFailedError(f"Slack could not be reached: {type(error).__name__}") from None
+            raise DeliveryFailedError(
+                f"Slack could not be reached: {type(error).__name__}"
+            ) from None
 
 
-def _message(story: Story) -> dict[str, Any]:
+def _message(story: AlertMessage) -> dict[str, Any]:
     return {"text": text(story), "blocks": blocks(story), "metadata": _metadata(story)}
 
 
-def _metadata(story: Story) -> dict[str, Any]:
-    return {"event_type": EVENT_TYPE, "event_payload": {"dedup_key": story.dedup_key, "run_id": story.run_id}}
+def _metadata(story: AlertMessage) -> dict[str, Any]:
+    return {
+        "event_type": EVENT_TYPE,
+        "event_payload": {"dedup_key": story.dedup_key, "run_id": story.run_id},
+    }
 
 
 def _code(error: SlackApiError) -> str:

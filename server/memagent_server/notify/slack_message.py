@@ -1,4 +1,4 @@
-"""A Slack message: a `Story` in, text and blocks out. Pure.
+"""A Slack message: a `AlertMessage` in, text and blocks out. Pure.
 
 `text` tells the whole story by itself: it is what notifications on a phone, screen readers and plain logs show.
 """
@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from memagent_server.notify.channel import Story
-from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, plain_text, saving, where
+from memagent_server.notify.channel import AlertMessage
+from memagent_server.notify.message_text import (
+    advice,
+    cut,
+    details,
+    headline,
+    needs_runbook,
+    plain_text,
+    saving,
+    where,
+)
 
 SECTION_LIMIT, HEADER_LIMIT, TEXT_LIMIT, URL_LIMIT = 3000, 150, 4000, 3000
 """Slack's: sections and context elements, headers, what it advises for `text`, addresses of buttons."""
@@ -16,21 +25,24 @@ SECTION_LIMIT, HEADER_LIMIT, TEXT_LIMIT, URL_LIMIT = 3000, 150, 4000, 3000
 _MARKS = {"averted": "🟢", "finished": "🟢", "oom": "💥", "lost_contact": "⚪", "test": "🔔"}
 
 
-def text(story: Story) -> str:
+def text(story: AlertMessage) -> str:
     """The whole story, for where blocks are not shown."""
     return cut_escaped(plain_text(story), TEXT_LIMIT)
 
 
-def short_text(story: Story) -> str:
+def short_text(story: AlertMessage) -> str:
     """What happened, without what the message it answers to says already."""
     return cut_escaped("\n".join([headline(story), *details(story)]), TEXT_LIMIT)
 
 
-def blocks(story: Story) -> list[dict[str, Any]]:
+def blocks(story: AlertMessage) -> list[dict[str, Any]]:
     """Block Kit: headline, where, facts, cause with code, and buttons that open the run and the alert."""
     found: list[dict[str, Any]] = [
         {"type": "header", "text": _plain(f"{_mark(story)} {headline(story)}", HEADER_LIMIT)},
-        {"type": "context", "elements": [{"type": "mrkdwn", "text": cut_escaped(where(story), SECTION_LIMIT)}]},
+        {
+            "type": "context",
+            "elements": [{"type": "mrkdwn", "text": cut_escaped(where(story), SECTION_LIMIT)}],
+        },
     ]
     facts = "\n".join(details(story))
     if facts:
@@ -55,11 +67,11 @@ def cut_escaped(text: str, limit: int) -> str:
     return escaped
 
 
-def _mark(story: Story) -> str:
+def _mark(story: AlertMessage) -> str:
     return _MARKS.get(story.to_state) or ("🔴" if story.severity == "critical" else "🟠")
 
 
-def _suggestion(story: Story) -> dict[str, Any] | None:
+def _suggestion(story: AlertMessage) -> dict[str, Any] | None:
     found, saves = advice(story), saving(story)
     lines = []
     if found is not None:
@@ -74,7 +86,7 @@ def _suggestion(story: Story) -> dict[str, Any] | None:
     return {"type": "section", "text": {"type": "mrkdwn", "text": cut(whole, SECTION_LIMIT)}}
 
 
-def _buttons(story: Story) -> list[dict[str, Any]]:
+def _buttons(story: AlertMessage) -> list[dict[str, Any]]:
     if story.to_state == "test":
         return [_button("open", "Open memagent", story.run_url, "primary")]
     buttons = [_button("open", "Open run", story.run_url, "primary")]
@@ -86,7 +98,12 @@ def _buttons(story: Story) -> list[dict[str, Any]]:
 
 
 def _button(action: str, label: str, url: str, style: str | None = None) -> dict[str, Any]:
-    button = {"type": "button", "action_id": action, "text": _plain(label, 75), "url": url[:URL_LIMIT]}
+    button = {
+        "type": "button",
+        "action_id": action,
+        "text": _plain(label, 75),
+        "url": url[:URL_LIMIT],
+    }
     return {**button, "style": style} if style else button
 
 
@@ -95,4 +112,7 @@ def _plain(words: str, limit: int) -> dict[str, Any]:
 
 
 def _section(words: str) -> dict[str, Any]:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": cut_escaped(words, SECTION_LIMIT)}}
+    return {
+        "type": "section",
+        "text": {"type": "mrkdwn", "text": cut_escaped(words, SECTION_LIMIT)},
+    }

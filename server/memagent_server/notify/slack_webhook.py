@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import Channel, Story, parts_of_address
+from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
 from memagent_server.notify.slack_message import blocks, text
 from memagent_server.settings import Settings
 
@@ -27,7 +27,9 @@ class SlackWebhook(Channel):
         self._url, self._allow_local = url, allow_local
         self.secrets = parts_of_address(url)
 
-    def send(self, story: Story) -> dict[str, Any]:
+    def send(self, story: AlertMessage) -> dict[str, Any]:
         body = msgspec.json.encode({"text": text(story), "blocks": blocks(story)})
-        reply = http_client.post(self._url, body, who="Slack's webhook", allow_local=self._allow_local, final=_GONE)
+        reply = http_client.post(
+            self._url, body, who="Slack's webhook", allow_local=self._allow_local, final=_GONE
+        )
         return {"status": reply.status}

@@ -11,8 +11,16 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import Channel, Story, parts_of_address
-from memagent_server.notify.message_text import advice, cut, details, headline, needs_runbook, saving, where
+from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
+from memagent_server.notify.message_text import (
+    advice,
+    cut,
+    details,
+    headline,
+    needs_runbook,
+    saving,
+    where,
+)
 from memagent_server.settings import Settings
 
 TEXT_LIMIT = 4000
@@ -33,25 +41,41 @@ class Teams(Channel):
         self._url, self._allow_local = url, allow_local
         self.secrets = parts_of_address(url)
 
-    def send(self, story: Story) -> dict[str, Any]:
-        card = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": _card(story)}
+    def send(self, story: AlertMessage) -> dict[str, Any]:
+        card = {
+            "contentType": "application/vnd.microsoft.card.adaptive",
+            "contentUrl": None,
+            "content": _card(story),
+        }
         body = msgspec.json.encode({"type": "message", "attachments": [card]})
-        reply = http_client.post(self._url, body, who="Teams' webhook", allow_local=self._allow_local, final=_GONE)
+        reply = http_client.post(
+            self._url, body, who="Teams' webhook", allow_local=self._allow_local, final=_GONE
+        )
         return {"status": reply.status}
 
 
-def _card(story: Story) -> dict[str, Any]:
+def _card(story: AlertMessage) -> dict[str, Any]:
     found, saves = advice(story), saving(story)
-    body = [_text(headline(story), size="Medium", weight="Bolder"), _text(where(story), isSubtle=True, spacing="None")]
+    body = [
+        _text(headline(story), size="Medium", weight="Bolder"),
+        _text(where(story), isSubtle=True, spacing="None"),
+    ]
     body += [_text(line) for line in details(story)]
     if found is not None:
-        body += [_text(f"Cause: {story.facts['cause']}. {found.summary}"), _text(f"What to change: {found.change}")]
-        body += [_text(line, fontType="Monospace", spacing="None") for line in found.code.splitlines()]
+        body += [
+            _text(f"Cause: {story.facts['cause']}. {found.summary}"),
+            _text(f"What to change: {found.change}"),
+        ]
+        body += [
+            _text(line, fontType="Monospace", spacing="None") for line in found.code.splitlines()
+        ]
     if saves:
         body.append(_text(saves))
     actions = [{"type": "Action.OpenUrl", "title": "Open run", "url": story.run_url}]
     if story.to_state == "firing":
-        actions.append({"type": "Action.OpenUrl", "title": "Snooze or acknowledge", "url": story.alert_url})
+        actions.append(
+            {"type": "Action.OpenUrl", "title": "Snooze or acknowledge", "url": story.alert_url}
+        )
     if needs_runbook(story):
         actions.append({"type": "Action.OpenUrl", "title": "What to do", "url": story.runbook_url})
     return {

@@ -49,7 +49,9 @@ class LineFormatter(logging.Formatter):
         self._write, self._secrets = (_json if style == "json" else _logfmt), secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._write({name: self._hidden(value) for name, value in _facts(self, record).items()})
+        return self._write(
+            {name: self._hidden(value) for name, value in _facts(self, record).items()}
+        )
 
     def _hidden(self, value: Any) -> Any:
         return mask(value, self._secrets) if isinstance(value, str) else value
@@ -70,7 +72,10 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
 
 def _facts(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")[:23] + "Z",
+        "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
+            timespec="milliseconds"
+        )[:23]
+        + "Z",
         "level": record.levelname.lower(),
         "logger": record.name,
         "message": record.getMessage(),

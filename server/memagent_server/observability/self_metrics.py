@@ -26,7 +26,7 @@ _BYTES = (1e3, 1e4, 1e5, 1e6, 8e6)
 
 
 @dataclass(frozen=True)
-class Figure:
+class MetricSpec:
     """A counter, or a histogram where it has buckets."""
 
     name: str
@@ -39,13 +39,17 @@ class Figure:
         return "histogram" if self.buckets else "counter"
 
 
-REQUESTS = Figure("memagent_http_requests_total", "Requests answered.", ("method", "route", "status"))
-REQUEST_SECONDS = Figure(
+REQUESTS = MetricSpec(
+    "memagent_http_requests_total", "Requests answered.", ("method", "route", "status")
+)
+REQUEST_SECONDS = MetricSpec(
     "memagent_http_request_seconds", "Time from a request's headers to the beginning of its answer.", ("route",), _SECONDS
 )  # fmt: skip
-BATCH_SAMPLES = Figure("memagent_batch_samples", "Samples of a batch that was stored.", buckets=_SAMPLES)
-BATCH_BYTES = Figure("memagent_batch_bytes", "Size of a batch as it was sent.", buckets=_BYTES)
-BATCH_STORE_SECONDS = Figure(
+BATCH_SAMPLES = MetricSpec(
+    "memagent_batch_samples", "Samples of a batch that was stored.", buckets=_SAMPLES
+)
+BATCH_BYTES = MetricSpec("memagent_batch_bytes", "Size of a batch as it was sent.", buckets=_BYTES)
+BATCH_STORE_SECONDS = MetricSpec(
     "memagent_batch_store_seconds", "Time from a checked batch to its commit, with the wait for its turn.", buckets=_SECONDS
 )  # fmt: skip
 FIGURES = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS)
@@ -69,7 +73,10 @@ class Telemetry:
         key = (method, route, status)
         found = self._known.get(key)
         if found is None:
-            found = self.requests.labels(method, route, str(status)), self.request_seconds.labels(route)
+            found = (
+                self.requests.labels(method, route, str(status)),
+                self.request_seconds.labels(route),
+            )
             self._known[key] = found
         count, seconds = found
         count.inc()
@@ -80,11 +87,13 @@ class Telemetry:
         self.batch_bytes.observe(sent_bytes or 0)
         self.batch_store_seconds.observe(store_s)
 
-    def _counter(self, figure: Figure) -> Counter:
+    def _counter(self, figure: MetricSpec) -> Counter:
         return Counter(figure.name, figure.help, figure.labels, registry=self.registry)
 
-    def _histogram(self, figure: Figure) -> Histogram:
-        return Histogram(figure.name, figure.help, figure.labels, registry=self.registry, buckets=figure.buckets)
+    def _histogram(self, figure: MetricSpec) -> Histogram:
+        return Histogram(
+            figure.name, figure.help, figure.labels, registry=self.registry, buckets=figure.buckets
+        )
 
     def collector(self) -> Collector:
         """Of all processes that share the folder, or of this one where there is none."""

@@ -147,7 +147,7 @@ class Channels(TypedDict):
     channels: list[ChannelFacts]
 
 
-class Tried(TypedDict):
+class TestDelivery(TypedDict):
     """What a channel made of a test message."""
 
     channel: str

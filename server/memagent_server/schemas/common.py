@@ -9,14 +9,22 @@ RunId = Annotated[str, Meta(description="The run's id, as its agent chose it.", 
 When = Annotated[
     str,
     Meta(
-        description="UTC, ISO 8601.", examples=["2026-01-01T00:00:00.000Z"], extra_json_schema={"format": "date-time"}
+        description="UTC, ISO 8601.",
+        examples=["2026-01-01T00:00:00.000Z"],
+        extra_json_schema={"format": "date-time"},
     ),
 ]
 Bytes = Annotated[int, Meta(description="Bytes.", examples=[2147483648])]
 Step = Annotated[int, Meta(description="Optimizer steps finished.", examples=[120])]
-DeviceId = Annotated[str, Meta(description="A GPU's UUID, `host`, or `scalars`.", examples=["host"])]
+DeviceId = Annotated[
+    str, Meta(description="A GPU's UUID, `host`, or `scalars`.", examples=["host"])
+]
 NextCursor = Annotated[
-    str | None, Meta(description="What to give as `cursor` for the next page; null on the last one.", examples=[None])
+    str | None,
+    Meta(
+        description="What to give as `cursor` for the next page; null on the last one.",
+        examples=[None],
+    ),
 ]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 
@@ -35,10 +43,12 @@ class Problem(TypedDict):
     status: Annotated[int, Meta(ge=400, le=599, examples=[422])]
     detail: Annotated[str, Meta(examples=["limit: '0' is no whole number from 1 to 200"])]
     field: NotRequired[Annotated[str, Meta(examples=["limit"])]]
-    request_id: NotRequired[Annotated[str, Meta(description="As in the header X-Request-ID and in the server's log.")]]
+    request_id: NotRequired[
+        Annotated[str, Meta(description="As in the header X-Request-ID and in the server's log.")]
+    ]
 
 
-class Kept(TypedDict):
+class Created(TypedDict):
     """What was posted is stored for good."""
 
     id: int

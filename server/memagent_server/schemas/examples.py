@@ -46,7 +46,7 @@ EXAMPLES: dict[str, Any] = {
         "suspects": [{"kind": "list", "holder": "losses", "file": "train.py", "line": 41, "bytes_per_step": 4096.0, "confidence": 0.9}],
     },
     "Finish": {"status": "completed", "step": 1000},
-    "EstimateRequest": {"model": "llama-2-7b", "batch": 1, "sequence": 2048, "gpu": "a100", "checkpointing": "full"},
+    "EstimateBody": {"model": "llama-2-7b", "batch": 1, "sequence": 2048, "gpu": "a100", "checkpointing": "full"},
     "Said": {"by": "ana", "note": "on it"},
     "RuleWishes": {"rules": {"leak": {"is_on": True, "tells": "warning", "thresholds": {"grown_ratio": 0.2}}, "stalled": None}},
     "RunStarted": {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},

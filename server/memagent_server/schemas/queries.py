@@ -23,11 +23,16 @@ else:
 
 _ONLY = "Only these fields, separated by commas, and `id`; all of them where it is left out."
 _NO_NUL = r"^[^\x00]*$"
-Project = Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this project only.")]
+Project = Annotated[
+    str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this project only.")
+]
 OfRun = Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this run only.")]
 Column = Annotated[str, Meta(pattern=r"^[^,\s\x00][^,\x00]{0,127}$", examples=["allocated_bytes"])]
 Cursor = Annotated[
-    str, Meta(max_length=1000, pattern=_NO_NUL, description="What the page before gave as `next_cursor`.")
+    str,
+    Meta(
+        max_length=1000, pattern=_NO_NUL, description="What the page before gave as `next_cursor`."
+    ),
 ]
 Rank = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 AtStep = Annotated[int, Meta(ge=0, le=2**62)]
@@ -49,20 +54,35 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
         Annotated[
             str,
             Meta(
-                max_length=1000, pattern=_NO_NUL, description="In name, id, project, user, host or tags, in any case."
+                max_length=1000,
+                pattern=_NO_NUL,
+                description="In name, id, project, user, host or tags, in any case.",
             ),
         ]
         | None
     ) = None
-    tag: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="With this tag, a whole one.")] | None = None
-    archived: Annotated[Literal["0", "1"], Meta(description="`1`: those that people put away, and only those.")] = "0"
-    sort: Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"] = "-created_at"
+    tag: (
+        Annotated[
+            str, Meta(max_length=1000, pattern=_NO_NUL, description="With this tag, a whole one.")
+        ]
+        | None
+    ) = None
+    archived: Annotated[
+        Literal["0", "1"], Meta(description="`1`: those that people put away, and only those.")
+    ] = "0"
+    sort: Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"] = (
+        "-created_at"
+    )
     fields: Annotated[tuple[RunSummaryField, ...], Meta(description=_ONLY)] | None = None
 
 
 class EventsQuery(Paged, kw_only=True, frozen=True):
     kind: (
-        Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this kind only, such as `oom`.")] | None
+        Annotated[
+            str,
+            Meta(max_length=1000, pattern=_NO_NUL, description="Of this kind only, such as `oom`."),
+        ]
+        | None
     ) = None
 
 
@@ -78,7 +98,11 @@ class RunFieldsQuery(Query, kw_only=True, frozen=True):
 class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
     fields: Annotated[
         tuple[Column, ...],
-        Meta(min_length=1, max_length=100, description="Columns, separated by commas; `*` is all of them."),
+        Meta(
+            min_length=1,
+            max_length=100,
+            description="Columns, separated by commas; `*` is all of them.",
+        ),
     ] = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")
     rank: Rank = 0
     device: (
@@ -93,17 +117,28 @@ class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "la
         | None
     ) = None
     attempt: (
-        Annotated[int, Meta(ge=0, le=2**53, description="A launch; the rank's newest where it is left out.")] | None
+        Annotated[
+            int,
+            Meta(ge=0, le=2**53, description="A launch; the rank's newest where it is left out."),
+        ]
+        | None
     ) = None
     first: Annotated[int, Meta(ge=0, le=2**62, description="First step.")] | None = None
     last: Annotated[int, Meta(ge=0, le=2**62, description="Last step.")] | None = None
     points: Annotated[
-        int, Meta(ge=10, le=10_000, description="Most points; minimum and maximum of what they stand for are kept.")
+        int,
+        Meta(
+            ge=10,
+            le=10_000,
+            description="Most points; minimum and maximum of what they stand for are kept.",
+        ),
     ] = 1000
 
 
 class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
-    field: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="A column.")] = "peak_allocated_bytes"
+    field: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="A column.")] = (
+        "peak_allocated_bytes"
+    )
     first: Annotated[int, Meta(ge=0, le=2**62, description="First step.")] | None = None
     last: Annotated[int, Meta(ge=0, le=2**62, description="Last step.")] | None = None
     points: Annotated[int, Meta(ge=10, le=1000, description="Most stretches.")] = 60
@@ -139,7 +174,10 @@ class AlertsQuery(Paged, kw_only=True, frozen=True):
 
 class NotificationsQuery(Paged, kw_only=True, frozen=True):
     state: NotificationState | None = None
-    channel: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="To this channel only.")] | None = None
+    channel: (
+        Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="To this channel only.")]
+        | None
+    ) = None
     run: OfRun | None = None
     fields: Annotated[tuple[NotificationField, ...], Meta(description=_ONLY)] | None = None
 
@@ -148,7 +186,9 @@ class RulesQuery(Query, kw_only=True, frozen=True):
     project: Annotated[
         str,
         Meta(
-            max_length=200, pattern=_NO_NUL, description="A project; `*` is every project that has no rules of its own."
+            max_length=200,
+            pattern=_NO_NUL,
+            description="A project; `*` is every project that has no rules of its own.",
         ),
     ] = "*"
 

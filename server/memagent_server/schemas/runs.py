@@ -37,7 +37,7 @@ class RunEnded(TypedDict):
     status: RunStatus
 
 
-class Outlook(TypedDict):
+class ForecastSummary(TypedDict):
     """The worst of the newest forecasts of a run's streams."""
 
     level: Level
@@ -69,9 +69,11 @@ class RunSummary(TypedDict, total=False):
     used_bytes: Bytes | None
     peak_bytes: Bytes | None
     limit_bytes: Bytes | None
-    sparkline: Annotated[list[Bytes | None] | None, Meta(description="The course of its peaks in a few figures.")]
+    sparkline: Annotated[
+        list[Bytes | None] | None, Meta(description="The course of its peaks in a few figures.")
+    ]
     predicted_peak_bytes: Bytes | None
-    forecast: Outlook | None
+    forecast: ForecastSummary | None
     url: str
 
 
@@ -276,17 +278,19 @@ class SuspectFacts(TypedDict):
     fix: str
 
 
-class Blamed(SuspectFacts):
+class SuspectByRank(SuspectFacts):
     """A suspect of the newest snapshots: `ranks` are those on which it is blamed."""
 
     ranks: list[int]
     step: Step
-    snapshot: Annotated[int | None, Meta(description="Null where only the last words of a death tell of it.")]
+    snapshot: Annotated[
+        int | None, Meta(description="Null where only the last words of a death tell of it.")
+    ]
 
 
 class Suspects(TypedDict):
     run_id: RunId
-    suspects: list[Blamed]
+    suspects: list[SuspectByRank]
 
 
 class SnapshotFacts(TypedDict):
@@ -335,7 +339,9 @@ class ComparedRun(RunSummary):
     residual_bytes: int | None
     step_s: Annotated[float | None, Meta(description="Median seconds of a step.")]
     scalars: list[str]
-    tokens_scalar: Annotated[str | None, Meta(description="The one of `scalars` that counts tokens.")]
+    tokens_scalar: Annotated[
+        str | None, Meta(description="The one of `scalars` that counts tokens.")
+    ]
 
 
 class Comparison(TypedDict):

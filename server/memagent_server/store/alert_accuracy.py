@@ -13,7 +13,16 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.models import Alert, Feedback, Incident, Run
 
-COUNTS = ("warnings", "came_true", "averted", "finished", "lost_contact", "open", "called_false", "unforeseen")
+COUNTS = (
+    "warnings",
+    "came_true",
+    "averted",
+    "finished",
+    "lost_contact",
+    "open",
+    "called_false",
+    "unforeseen",
+)
 _COLUMN = {"oom": "came_true", "firing": "open"}
 
 
@@ -94,16 +103,23 @@ def _was_warned(session: Session, incident: Incident) -> bool:
     return bool(data.get("was_warned"))
 
 
-def _called_false(session: Session, since: float, project: str | None) -> dict[tuple[str, str], int]:
+def _called_false(
+    session: Session, since: float, project: str | None
+) -> dict[tuple[str, str], int]:
     """{(project, cause): warnings that somebody called false}."""
     query = (
         select(Feedback.project, Feedback.cause, func.count())
-        .where(Feedback.kind == "false_alarm", Feedback.rule == "oom_forecast", Feedback.at >= since)
+        .where(
+            Feedback.kind == "false_alarm", Feedback.rule == "oom_forecast", Feedback.at >= since
+        )
         .group_by(Feedback.project, Feedback.cause)
     )
     if project is not None:
         query = query.where(Feedback.project == project)
-    return {(of_project, cause or "unknown"): count for of_project, cause, count in session.execute(query)}
+    return {
+        (of_project, cause or "unknown"): count
+        for of_project, cause, count in session.execute(query)
+    }
 
 
 def _grouped(
@@ -117,5 +133,7 @@ def _grouped(
     false: dict[str, int] = defaultdict(int)
     for key, count in called_false.items():
         false[key[part]] += count
-    rows = [{"name": name, **score(groups[name], false[name])} for name in groups.keys() | false.keys()]
+    rows = [
+        {"name": name, **score(groups[name], false[name])} for name in groups.keys() | false.keys()
+    ]
     return sorted(rows, key=lambda row: (-row["warnings"], row["name"]))

@@ -9,7 +9,16 @@ from sqlalchemy import CursorResult, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from memagent_server.store.incidents import incidents_by_id, newest_incidents
-from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Notification, Rank, Run, Stream, Transition
+from memagent_server.store.models import (
+    OPEN_ALERT_STATES,
+    Alert,
+    Incident,
+    Notification,
+    Rank,
+    Run,
+    Stream,
+    Transition,
+)
 from memagent_server.store.paging import newest, position
 from memagent_server.store.timestamps import iso
 
@@ -96,7 +105,9 @@ def add_transition(
     return transition
 
 
-def notify(session: Session, alert: Alert, transition: Transition, channels: Collection[str], now: float) -> None:
+def notify(
+    session: Session, alert: Alert, transition: Transition, channels: Collection[str], now: float
+) -> None:
     """Put a notification of a transition for each of `channels` into the outbox."""
     for channel in channels:
         session.add(
@@ -115,7 +126,11 @@ def notify(session: Session, alert: Alert, transition: Transition, channels: Col
 
 
 def open_alerts(session: Session, run_id: str) -> list[Alert]:
-    query = select(Alert).where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES)).order_by(Alert.id)
+    query = (
+        select(Alert)
+        .where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES))
+        .order_by(Alert.id)
+    )
     return list(session.scalars(query))
 
 
@@ -133,10 +148,14 @@ def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, 
 
 def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> Alert | None:
     """The open alert of a rule about a stream; the newest of the run's where `stream_id` is None."""
-    query = select(Alert).where(Alert.run_id == run_id, Alert.rule == rule, Alert.state.in_(OPEN_ALERT_STATES))
+    query = select(Alert).where(
+        Alert.run_id == run_id, Alert.rule == rule, Alert.state.in_(OPEN_ALERT_STATES)
+    )
     if stream_id is not None:
         query = query.where(Alert.stream_id == stream_id)
-    return session.scalar(query.order_by(Alert.id.desc()).limit(1).execution_options(populate_existing=True))
+    return session.scalar(
+        query.order_by(Alert.id.desc()).limit(1).execution_options(populate_existing=True)
+    )
 
 
 def open_but_over(session: Session) -> list[str]:
@@ -145,12 +164,17 @@ def open_but_over(session: Session) -> list[str]:
         select(Alert.run_id)
         .join(Run, Run.id == Alert.run_id)
         .outerjoin(Stream, Stream.id == Alert.stream_id)
-        .where(Alert.state.in_(OPEN_ALERT_STATES), or_(Run.status != "running", Stream.is_current.is_(False)))
+        .where(
+            Alert.state.in_(OPEN_ALERT_STATES),
+            or_(Run.status != "running", Stream.is_current.is_(False)),
+        )
     )
     return list(session.scalars(query.distinct()))
 
 
-def ended_unheard(session: Session, run_id: str | None = None, *, seen_after: float | None = None) -> list[Run]:
+def ended_unheard(
+    session: Session, run_id: str | None = None, *, seen_after: float | None = None
+) -> list[Run]:
     """Runs whose newest launch died of out-of-memory or fell silent, and no alert says so; of one run, or of all seen after then.
 
     What was uploaded after its end is history and is not told. A launch that fell silent, spoke and fell silent again has been
@@ -158,10 +182,18 @@ def ended_unheard(session: Session, run_id: str | None = None, *, seen_after: fl
     """
     current = (Rank.run_id == Run.id, Rank.is_current)
     launched_at = select(func.min(Rank.first_seen_at)).where(*current).scalar_subquery()
-    silent_at = select(func.max(Rank.finished_at)).where(*current, Rank.status == "lost_contact").scalar_subquery()
-    is_of_launch = or_(Stream.is_current, and_(Alert.stream_id.is_(None), Alert.opened_at >= launched_at))
+    silent_at = (
+        select(func.max(Rank.finished_at))
+        .where(*current, Rank.status == "lost_contact")
+        .scalar_subquery()
+    )
+    is_of_launch = or_(
+        Stream.is_current, and_(Alert.stream_id.is_(None), Alert.opened_at >= launched_at)
+    )
     is_of_end = or_(Run.status == "oom", Alert.closed_at >= func.coalesce(silent_at, 0.0))
-    says_so = or_(Alert.rule == Run.status, and_(Alert.rule == "oom_forecast", Alert.severity != "note"))
+    says_so = or_(
+        Alert.rule == Run.status, and_(Alert.rule == "oom_forecast", Alert.severity != "note")
+    )
     heard = (
         select(Alert.id)
         .outerjoin(Stream, Stream.id == Alert.stream_id)
@@ -176,7 +208,12 @@ def ended_unheard(session: Session, run_id: str | None = None, *, seen_after: fl
 
 
 def list_alerts(
-    session: Session, *, state: str | None = None, run_id: str | None = None, limit: int = 50, cursor: str | None = None
+    session: Session,
+    *,
+    state: str | None = None,
+    run_id: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
 ) -> dict[str, Any]:
     """The answer of GET /alerts, newest first. `state` may be `open`; without one, what was never confirmed is left out.
 
@@ -189,17 +226,29 @@ def list_alerts(
 
 
 def list_incidents(
-    session: Session, *, state: str | None = None, run_id: str | None = None, limit: int = 50, cursor: str | None = None
+    session: Session,
+    *,
+    state: str | None = None,
+    run_id: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
 ) -> dict[str, Any]:
     """Incidents, newest first, each with its alerts in the order in which they opened. Otherwise as `list_alerts`."""
-    found = newest_incidents(session, states=_states(state), run_id=run_id, limit=limit + 1, before=position(cursor))
+    found = newest_incidents(
+        session, states=_states(state), run_id=run_id, limit=limit + 1, before=position(cursor)
+    )
     page = found[:limit]
     ids = [incident.id for incident in page]
-    alerts = list(session.scalars(select(Alert).where(Alert.incident_id.in_(ids)).order_by(Alert.id)))
+    alerts = list(
+        session.scalars(select(Alert).where(Alert.incident_id.in_(ids)).order_by(Alert.id))
+    )
     described = _describe(session, alerts)
     return {
         "incidents": [
-            {**describe_incident(item), "alerts": [alert for alert in described if alert["incident_id"] == item.id]}
+            {
+                **describe_incident(item),
+                "alerts": [alert for alert in described if alert["incident_id"] == item.id],
+            }
             for item in page
         ],
         "next_cursor": str(page[-1].id) if len(found) > limit else None,
@@ -239,12 +288,27 @@ def _states(state: str | None) -> tuple[str, ...] | None:
 def _describe(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
     """As docs/http.md has it, in five queries for any number of alerts."""
     ids = [alert.id for alert in alerts]
-    runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_({alert.run_id for alert in alerts})))}
+    runs = {
+        run.id: run
+        for run in session.scalars(
+            select(Run).where(Run.id.in_({alert.run_id for alert in alerts}))
+        )
+    }
     wanted = {alert.stream_id for alert in alerts}
-    streams = {stream.id: stream for stream in session.scalars(select(Stream).where(Stream.id.in_(wanted)))}
+    streams = {
+        stream.id: stream for stream in session.scalars(select(Stream).where(Stream.id.in_(wanted)))
+    }
     incidents = incidents_by_id(session, {alert.incident_id for alert in alerts})
-    transitions = list(session.scalars(select(Transition).where(Transition.alert_id.in_(ids)).order_by(Transition.id)))
-    notes = list(session.scalars(select(Notification).where(Notification.alert_id.in_(ids)).order_by(Notification.id)))
+    transitions = list(
+        session.scalars(
+            select(Transition).where(Transition.alert_id.in_(ids)).order_by(Transition.id)
+        )
+    )
+    notes = list(
+        session.scalars(
+            select(Notification).where(Notification.alert_id.in_(ids)).order_by(Notification.id)
+        )
+    )
     return [
         {
             "id": alert.id,
@@ -264,9 +328,15 @@ def _describe(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]
             "summary": alert.summary,
             "data": alert.data,
             "incident_id": alert.incident_id,
-            "incident": describe_incident(incidents[alert.incident_id]) if alert.incident_id in incidents else None,
-            "transitions": [_describe_transition(item) for item in transitions if item.alert_id == alert.id],
-            "notifications": [_describe_notification(item) for item in notes if item.alert_id == alert.id],
+            "incident": describe_incident(incidents[alert.incident_id])
+            if alert.incident_id in incidents
+            else None,
+            "transitions": [
+                _describe_transition(item) for item in transitions if item.alert_id == alert.id
+            ],
+            "notifications": [
+                _describe_notification(item) for item in notes if item.alert_id == alert.id
+            ],
         }
         for alert in alerts
     ]

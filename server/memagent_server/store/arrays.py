@@ -51,10 +51,16 @@ class Block:
         """{column: the first of its values that is there and not finite}"""
         if self.known is None:
             return {}
-        wrong: NDArray[np.bool_] = ~self.known if self.present is None else self.present & ~self.known
+        wrong: NDArray[np.bool_] = (
+            ~self.known if self.present is None else self.present & ~self.known
+        )
         rows = np.argmax(wrong, axis=1)
         values = self.values[np.arange(len(rows)), rows]
-        return {name: float(value) for name, value, bad in zip(self.names, values, wrong, strict=True) if bad.any()}
+        return {
+            name: float(value)
+            for name, value, bad in zip(self.names, values, wrong, strict=True)
+            if bad.any()
+        }
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,9 @@ def read_arrays(packed: bytes) -> Arrays:
     header, raw = read_payload(packed)
     rows, columns = header.rows, header.columns
     payload, present = _parted(raw, columns, rows)
-    moved = np.ascontiguousarray(payload.reshape(-1, 8, rows).transpose(0, 2, 1)).view("<i8")[:, :, 0]
+    moved = np.ascontiguousarray(payload.reshape(-1, 8, rows).transpose(0, 2, 1)).view("<i8")[
+        :, :, 0
+    ]
     ints, floats = _of_kind(columns, "int"), _of_kind(columns, "float")
     whole = np.add.accumulate(moved[ints], axis=1)
     bits = np.bitwise_xor.accumulate(moved[floats], axis=1)
@@ -79,7 +87,9 @@ def read_arrays(packed: bytes) -> Arrays:
     return Arrays(
         header,
         Block([columns[index].name for index in ints], whole, _rows_of(present, ints)),
-        Block([columns[index].name for index in floats], bits.view("<f8"), _rows_of(present, floats)),
+        Block(
+            [columns[index].name for index in floats], bits.view("<f8"), _rows_of(present, floats)
+        ),
     )
 
 
@@ -106,7 +116,9 @@ def _rows_of(present: NDArray[np.bool_] | None, indexes: list[int]) -> NDArray[n
     return None if of_kind.all() else of_kind
 
 
-def _parted(raw: bytes, columns: list[Column], rows: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
+def _parted(
+    raw: bytes, columns: list[Column], rows: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
     """The payload without its bitmaps, and the bitmaps as bools [columns, rows]."""
     payload = np.frombuffer(raw, np.uint8)
     if not any(column.has_missing for column in columns):
@@ -129,7 +141,9 @@ def _check_bounds(ints: NDArray[Any], names: list[str]) -> None:
     if ints.size == 0 or (ints.max() < MAX_INT and ints.min() > -MAX_INT):
         return
     wrong = names[int(np.argmax(((ints >= MAX_INT) | (ints <= -MAX_INT)).any(axis=1)))]
-    raise WireError(f"{wrong} must hold values of less than 2**62 in magnitude", field=f"columns.{wrong}")
+    raise WireError(
+        f"{wrong} must hold values of less than 2**62 in magnitude", field=f"columns.{wrong}"
+    )
 
 
 def _stats(block: Block) -> dict[str, list[Value]]:
@@ -139,7 +153,10 @@ def _stats(block: Block) -> dict[str, list[Value]]:
     if known is None:
         return _listed(block.names, values.min(axis=1), values.max(axis=1), values[:, -1])
     lowest, highest = _extremes(values.dtype)
-    least, most = np.where(known, values, highest).min(axis=1), np.where(known, values, lowest).max(axis=1)
+    least, most = (
+        np.where(known, values, highest).min(axis=1),
+        np.where(known, values, lowest).max(axis=1),
+    )
     found = _listed(block.names, least, most, values[:, -1])
     for index, name in enumerate(block.names):
         if not known[index].any():
@@ -150,7 +167,10 @@ def _stats(block: Block) -> dict[str, list[Value]]:
 
 
 def _listed(names: list[str], *figures: NDArray[Any]) -> dict[str, list[Value]]:
-    return {name: list(of) for name, *of in zip(names, *(figure.tolist() for figure in figures), strict=True)}
+    return {
+        name: list(of)
+        for name, *of in zip(names, *(figure.tolist() for figure in figures), strict=True)
+    }
 
 
 def _newest(block: Block) -> dict[str, Value]:
@@ -164,8 +184,13 @@ def _newest(block: Block) -> dict[str, Value]:
     found = block.values[here, at].tolist()
     if block.known is None:
         return dict(zip(block.names, found, strict=True))
-    is_known = block.known[here, at].tolist()  # a row without any value is at its last one, which is not known
-    return {name: value if known else None for name, value, known in zip(block.names, found, is_known, strict=True)}
+    is_known = block.known[
+        here, at
+    ].tolist()  # a row without any value is at its last one, which is not known
+    return {
+        name: value if known else None
+        for name, value, known in zip(block.names, found, is_known, strict=True)
+    }
 
 
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:

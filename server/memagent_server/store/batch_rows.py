@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, and_, bindparam, func, select, update
 from sqlalchemy.orm import aliased
 
-from memagent_server.store.compiled_statements import PreparedChange, PreparedQuestion, prepared_insert
+from memagent_server.store.compiled_statements import CompiledSelect, CompiledWrite, prepared_insert
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Batch, Chunk, Event, Rank, Run, Stream
 from memagent_server.store.streams import STREAM_STATE, StreamState
@@ -42,7 +42,9 @@ _RANK: tuple[BindParameter[Any], BindParameter[Any]] = (bindparam("rank"), bindp
 _newest = aliased(Batch)
 _NEWEST_SEQ = (
     select(func.max(_newest.seq))
-    .where(_newest.run_id == Rank.run_id, _newest.rank == Rank.rank, _newest.attempt == Rank.attempt)
+    .where(
+        _newest.run_id == Rank.run_id, _newest.rank == Rank.rank, _newest.attempt == Rank.attempt
+    )
     .correlate(Rank)
     .scalar_subquery()
 )
@@ -56,15 +58,28 @@ _FACTS = (
     Rank.last_seen_at,
     Batch.digest,
 )
-_FIND = PreparedQuestion(
-    select(*_FACTS, Batch.samples, _NEWEST_SEQ, Stream.device, *(getattr(Stream, name) for name in STREAM_STATE))
+_FIND = CompiledSelect(
+    select(
+        *_FACTS,
+        Batch.samples,
+        _NEWEST_SEQ,
+        Stream.device,
+        *(getattr(Stream, name) for name in STREAM_STATE),
+    )
     .select_from(Run)
     .outerjoin(Rank, and_(Rank.run_id == Run.id, Rank.rank == _RANK[0], Rank.attempt == _RANK[1]))
     .outerjoin(
         Batch,
-        and_(Batch.run_id == Run.id, Batch.rank == _RANK[0], Batch.attempt == _RANK[1], Batch.seq == bindparam("seq")),
+        and_(
+            Batch.run_id == Run.id,
+            Batch.rank == _RANK[0],
+            Batch.attempt == _RANK[1],
+            Batch.seq == bindparam("seq"),
+        ),
     )
-    .outerjoin(Stream, and_(Stream.run_id == Run.id, Stream.rank == _RANK[0], Stream.attempt == _RANK[1]))
+    .outerjoin(
+        Stream, and_(Stream.run_id == Run.id, Stream.rank == _RANK[0], Stream.attempt == _RANK[1])
+    )
     .where(Run.id == bindparam("run_id"))
 )
 _LOCK = select(Run.id).where(Run.id == bindparam("run_id")).with_for_update(key_share=True)
@@ -76,24 +91,45 @@ _LATER = (
     )
     .order_by(Batch.seq)
 )  # fmt: skip
-_ADD_BATCH = prepared_insert(Batch, "run_id", "rank", "attempt", "seq", "samples", "digest", "received_at")
+_ADD_BATCH = prepared_insert(
+    Batch, "run_id", "rank", "attempt", "seq", "samples", "digest", "received_at"
+)
 _ADD_CHUNK = prepared_insert(
-    Chunk, "run_id", "stream_id", "seq", "first_step", "last_step", "rows", "received_at", "stats", "packed"
+    Chunk,
+    "run_id",
+    "stream_id",
+    "seq",
+    "first_step",
+    "last_step",
+    "rows",
+    "received_at",
+    "stats",
+    "packed",
 )
 _ADD_EVENT = prepared_insert(Event, "run_id", "rank", "attempt", "step", "at", "kind", "data")
 _of_run: BindParameter[Any] = bindparam("of_run")
-_MARK_RANK = PreparedChange(
+_MARK_RANK = CompiledWrite(
     update(Rank)
-    .where(Rank.run_id == _of_run, Rank.rank == bindparam("of_rank"), Rank.attempt == bindparam("of_attempt"))
+    .where(
+        Rank.run_id == _of_run,
+        Rank.rank == bindparam("of_rank"),
+        Rank.attempt == bindparam("of_attempt"),
+    )
     .values(next_seq=bindparam("next_seq"), last_seen_at=bindparam("last_seen_at"))
 )
-_MARK_RUN = PreparedChange(
+_MARK_RUN = CompiledWrite(
     update(Run)
     .where(Run.id == _of_run)
-    .values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"), last_seen_at=bindparam("last_seen_at"))
+    .values(
+        step=bindparam("step"),
+        peak_ratio=bindparam("peak_ratio"),
+        last_seen_at=bindparam("last_seen_at"),
+    )
 )
-_MARK_STEP = PreparedChange(
-    update(Run).where(Run.id == _of_run).values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"))
+_MARK_STEP = CompiledWrite(
+    update(Run)
+    .where(Run.id == _of_run)
+    .values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"))
 )
 
 
@@ -113,7 +149,9 @@ def find(connection: Connection, key: Key) -> Found:
         raise UnknownRunError(key["run_id"])
     facts = len(_FACTS) + 2
     found = Found(*rows[0][:facts])
-    found.streams.update({row[facts]: StreamState(*row[facts + 1 :]) for row in rows if row[facts] is not None})
+    found.streams.update(
+        {row[facts]: StreamState(*row[facts + 1 :]) for row in rows if row[facts] is not None}
+    )
     return found
 
 
@@ -131,7 +169,9 @@ def first_missing(connection: Connection, found: Found, key: Key) -> int:
     return missing
 
 
-def add_batch_row(connection: Connection, key: Key, *, samples: int, digest: str, now: float) -> None:
+def add_batch_row(
+    connection: Connection, key: Key, *, samples: int, digest: str, now: float
+) -> None:
     _ADD_BATCH.run(connection, {**key, "samples": samples, "digest": digest, "received_at": now})
 
 
@@ -143,7 +183,9 @@ def add_event_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> No
     _ADD_EVENT.run(connection, *rows)
 
 
-def mark_seen(connection: Connection, found: Found, key: Key, *, step: int, next_seq: int, now: float | None) -> None:
+def mark_seen(
+    connection: Connection, found: Found, key: Key, *, step: int, next_seq: int, now: float | None
+) -> None:
     """Note in rank and run how far they are, and with `now` that they live."""
     of_run = {"of_run": key["run_id"]}
     of_rank = {**of_run, "of_rank": key["rank"], "of_attempt": key["attempt"]}

@@ -58,13 +58,23 @@ class Buckets:
 
     def pick(self, places: Any) -> Buckets:
         """The buckets at these places, in this order: a slice, indexes, or which of them."""
-        return Buckets(self.seqs[places], self.rows[places], {name: of[:, places] for name, of in self.stats.items()})
+        return Buckets(
+            self.seqs[places],
+            self.rows[places],
+            {name: of[:, places] for name, of in self.stats.items()},
+        )
 
     def each(self) -> Iterator[tuple[int, int, Stats]]:
         """(seq, rows, stats) of one bucket after the other."""
         columns = {name: listed(of) for name, of in self.stats.items()}
-        for place, (seq, rows) in enumerate(zip(self.seqs.tolist(), self.rows.tolist(), strict=True)):
-            yield seq, rows, {name: [values[place] for values in three] for name, three in columns.items()}
+        for place, (seq, rows) in enumerate(
+            zip(self.seqs.tolist(), self.rows.tolist(), strict=True)
+        ):
+            yield (
+                seq,
+                rows,
+                {name: [values[place] for values in three] for name, three in columns.items()},
+            )
 
 
 EMPTY = Buckets(np.empty(0, np.int64), np.empty(0, np.int64), {})
@@ -83,7 +93,11 @@ def gather(parts: Iterable[tuple[int, int, Stats]]) -> Buckets:
 
 
 def cut(
-    seq: int, columns: Mapping[str, tuple[Array, NDArray[np.bool_] | None]], begin: int, end: int, size: int
+    seq: int,
+    columns: Mapping[str, tuple[Array, NDArray[np.bool_] | None]],
+    begin: int,
+    end: int,
+    size: int,
 ) -> Buckets:
     """Buckets of `size` samples of those from `begin` to before `end` of a chunk whose last sample has the place `seq`."""
     rows = len(next(iter(columns.values()))[0])
@@ -92,7 +106,11 @@ def cut(
         return EMPTY
     stops = np.minimum(starts + size, end)
     stats = {
-        name: _over(_marked(values[begin:end], None if there is None else there[begin:end]), starts - begin, whole=True)
+        name: _over(
+            _marked(values[begin:end], None if there is None else there[begin:end]),
+            starts - begin,
+            whole=True,
+        )
         for name, (values, there) in columns.items()
     }
     return Buckets(seq - rows + stops, stops - starts, stats)
@@ -201,7 +219,10 @@ def _over(values: Array, starts: Array, *, whole: bool = False) -> Array:
     is_float = values.dtype.kind == "f"
     ends = np.append(starts[1:], low.shape[-1]) - 1
     if is_float:
-        least, most = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)  # these pass over NaN
+        least, most = (
+            np.fmin.reduceat(low, starts),
+            np.fmax.reduceat(high, starts),
+        )  # these pass over NaN
     else:
         least = np.minimum.reduceat(np.where(low == _MISSING, _HIGHEST, low), starts)
         least[least == _HIGHEST] = _MISSING
@@ -221,4 +242,8 @@ def _side_by_side(parts: Sequence[Array]) -> Array:
 
 
 def _as_float(values: Array) -> Array:
-    return values if values.dtype.kind == "f" else np.where(values == _MISSING, np.nan, values.astype(np.float64))
+    return (
+        values
+        if values.dtype.kind == "f"
+        else np.where(values == _MISSING, np.nan, values.astype(np.float64))
+    )

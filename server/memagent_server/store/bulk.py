@@ -12,4 +12,6 @@ BULKS: tuple[Bulk, ...] = (Chunk, Rollup)
 
 def of_run(bulk: Bulk, run_id: str) -> tuple[ColumnElement[bool], ...]:
     """Rows of a run: their keys begin with the stream, the partition follows from the run."""
-    return bulk.run_id == run_id, bulk.stream_id.in_(select(Stream.id).where(Stream.run_id == run_id))
+    return bulk.run_id == run_id, bulk.stream_id.in_(
+        select(Stream.id).where(Stream.run_id == run_id)
+    )

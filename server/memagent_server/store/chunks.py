@@ -58,7 +58,9 @@ def read_chunk(chunk: Chunk) -> ReadChunk:
         raise WireError("a chunk has either packed or columns", field="columns")
     packed = chunk.packed if chunk.packed is not None else _packed(chunk)
     columns = arrays.read_arrays(packed)
-    return ReadChunk(chunk.stream, packed, columns, arrays.stats_of(columns), arrays.newest_values(columns))
+    return ReadChunk(
+        chunk.stream, packed, columns, arrays.stats_of(columns), arrays.newest_values(columns)
+    )
 
 
 def _packed(chunk: Chunk) -> bytes:
@@ -68,7 +70,9 @@ def _packed(chunk: Chunk) -> bytes:
         return pack(columns, kind_of=kinds)
     except WireError as error:
         field = error.field if error.field in columns else None
-        raise WireError(str(error), field="columns" if field is None else f"columns.{field}") from error
+        raise WireError(
+            str(error), field="columns" if field is None else f"columns.{field}"
+        ) from error
 
 
 def stats_of(columns: Mapping[str, Sequence[Value]]) -> Stats:

@@ -86,7 +86,9 @@ def finish(database: Database, run_id: str) -> None:
 
 def find_due(session: Session, now: float, run_id: str | None = None) -> list[Due]:
     """Some of the streams with something to do, of all runs or one."""
-    is_over = and_(or_(Run.status != "running", ~Stream.is_current), Run.last_seen_at < now - QUIET_S)
+    is_over = and_(
+        or_(Run.status != "running", ~Stream.is_current), Run.last_seen_at < now - QUIET_S
+    )
     has_rows = Stream.samples - 1 - Stream.compacted_seq >= UNIT_ROWS
     has_units = Stream.compacted_seq - Stream.rolled_seq >= ROLLED_ROWS
     query = (
@@ -115,21 +117,35 @@ def _cut_anew(database: Database, due: Due) -> bool:
             return False
         sources = list(_sources(session, due))
     if not sources:
-        log.error("stream %d of run %s misses samples from %d on", due.stream_id, due.run_id, due.compacted_seq + 1)
-        return _write(database, due, lambda _: None, compacted_seq=due.samples - 1, rolled_seq=due.samples - 1)
+        log.error(
+            "stream %d of run %s misses samples from %d on",
+            due.stream_id,
+            due.run_id,
+            due.compacted_seq + 1,
+        )
+        return _write(
+            database, due, lambda _: None, compacted_seq=due.samples - 1, rolled_seq=due.samples - 1
+        )
     is_end = due.is_over and sources[-1].seq == due.samples - 1
     pieces = [piece for piece in cut(sources) if piece.is_whole or is_end]
     if not pieces:
         return False
     last_seq = pieces[-1].seq
-    straddler = next((source for source in sources if source.seq > last_seq >= source.seq - source.rows + 1), None)
+    straddler = next(
+        (source for source in sources if source.seq > last_seq >= source.seq - source.rows + 1),
+        None,
+    )
     fresh = [_row(due, piece) for piece in pieces if not piece.stays]
     rest = _row(due, straddler.rest(last_seq)) if straddler is not None else None
 
     staying = [piece.seq for piece in pieces if piece.stays]
 
     def change(session: Session) -> None:
-        session.execute(delete(Chunk).where(*_range(due, due.compacted_seq, last_seq), Chunk.seq.not_in(staying)))
+        session.execute(
+            delete(Chunk).where(
+                *_range(due, due.compacted_seq, last_seq), Chunk.seq.not_in(staying)
+            )
+        )
         if fresh:
             session.execute(insert(Chunk), fresh)
         if rest is not None:
@@ -142,7 +158,9 @@ def _roll_up(database: Database, due: Due) -> bool:
     with database.read() as session:
         if not _stands(session, due):
             return False
-        query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(*_range(due, due.rolled_seq, due.compacted_seq))
+        query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
+            *_range(due, due.rolled_seq, due.compacted_seq)
+        )
         found = session.execute(query.order_by(Chunk.seq).limit(MOST_ROLLED)).all()
         levels = Levels(session, due.run_id, due.stream_id)
         levels.extend(gather((seq, rows, unpack_stats(stats)) for seq, rows, stats in found))
@@ -172,7 +190,9 @@ def _write(database: Database, due: Due, change: Callable[[Session], None], **fa
         ]
         if "is_compacted" in facts:
             stands.append(Stream.samples == due.samples)
-        done = session.execute(update(Stream).where(*stands).values(facts).execution_options(synchronize_session=False))
+        done = session.execute(
+            update(Stream).where(*stands).values(facts).execution_options(synchronize_session=False)
+        )
         if done.rowcount != 1:  # type: ignore[attr-defined]
             return False
         if "compacted_seq" in facts:

@@ -19,7 +19,7 @@ from memagent_server.store.models import Base
 _Processor = Callable[[Any], Any]
 
 
-class PreparedChange:
+class CompiledWrite:
     """An insert or update whose values are all parameters by name."""
 
     def __init__(self, statement: Insert | Update) -> None:
@@ -32,7 +32,9 @@ class PreparedChange:
             return
         compiled = self._compiled.get(connection.dialect.name)
         if compiled is None:
-            compiled = self._compiled[connection.dialect.name] = _compile(self._statement, connection.dialect)
+            compiled = self._compiled[connection.dialect.name] = _compile(
+                self._statement, connection.dialect
+            )
         if connection.dialect.name == "sqlite":
             with _cursor(connection, compiled) as cursor:
                 for row in rows:
@@ -42,7 +44,7 @@ class PreparedChange:
         connection.exec_driver_sql(compiled.text, parameters if len(rows) > 1 else parameters[0])
 
 
-class PreparedQuestion:
+class CompiledSelect:
     """A select whose parameters have names."""
 
     def __init__(self, statement: Select[Any]) -> None:
@@ -55,7 +57,10 @@ class PreparedQuestion:
         if dialect.name != "sqlite":
             return [list(row) for row in connection.execute(self._statement, parameters)]
         if self._compiled is None:
-            self._compiled = _compile(self._statement, dialect), _of_columns(self._statement, dialect)
+            self._compiled = (
+                _compile(self._statement, dialect),
+                _of_columns(self._statement, dialect),
+            )
         compiled, processors = self._compiled
         with _cursor(connection, compiled) as cursor:
             cursor.execute(compiled.text, compiled.parameters(parameters))
@@ -66,9 +71,9 @@ class PreparedQuestion:
         return found
 
 
-def prepared_insert(model: type[Base], *columns: str) -> PreparedChange:
+def prepared_insert(model: type[Base], *columns: str) -> CompiledWrite:
     """An insert into these columns."""
-    return PreparedChange(insert(model).values({name: bindparam(name) for name in columns}))
+    return CompiledWrite(insert(model).values({name: bindparam(name) for name in columns}))
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ class _Compiled:
         processors = self.processors
         if self.constants:
             row = {**self.constants, **row}
-        values = [processors[name](row[name]) if name in processors else row[name] for name in self.names]
+        values = [
+            processors[name](row[name]) if name in processors else row[name] for name in self.names
+        ]
         return tuple(values) if self.is_positional else dict(zip(self.names, values, strict=True))
 
 
@@ -98,7 +105,12 @@ def _cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
         yield cursor
     except driver.Error as error:
         raise DBAPIError.instance(
-            compiled.text, None, error, driver.Error, hide_parameters=True, dialect=connection.dialect
+            compiled.text,
+            None,
+            error,
+            driver.Error,
+            hide_parameters=True,
+            dialect=connection.dialect,
         ) from error
     finally:
         cursor.close()
@@ -107,12 +119,18 @@ def _cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
 def _compile(statement: Insert | Update | Select[Any], dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)
     names = list(compiled.positiontup if compiled.positional else compiled.binds)
-    found = {name: compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names}
+    found = {
+        name: compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)
+        for name in names
+    }
     processors = {name: processor for name, processor in found.items() if processor is not None}
     constants = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
     return _Compiled(str(compiled), names, compiled.positional, processors, constants)
 
 
 def _of_columns(statement: Select[Any], dialect: Dialect) -> list[tuple[int, _Processor]]:
-    found = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in statement.selected_columns]
+    found = [
+        column.type.dialect_impl(dialect).result_processor(dialect, None)
+        for column in statement.selected_columns
+    ]
     return [(index, processor) for index, processor in enumerate(found) if processor is not None]

@@ -50,7 +50,9 @@ def learn_contexts(session: Session, run: Run, rank: Rank, now: float) -> None:
             _learn(session, stream.name, run.environment, int(size), now)
 
 
-def context_of(session: Session, gpu: str, driver: str | None = None, torch: str | None = None) -> KnownContext | None:
+def context_of(
+    session: Session, gpu: str, driver: str | None = None, torch: str | None = None
+) -> KnownContext | None:
     """The newest measurement on a GPU of that name, of the same driver and torch version where they are given; None if there is none."""
     query = select(DeviceContext).where(func.lower(DeviceContext.gpu) == gpu.lower())
     if driver is not None:
@@ -78,7 +80,9 @@ def page_contexts(
         query = query.where(tuple_(*_KEY) < tuple_(*read_key(cursor, (float, str, str, str))))
     found = list(session.scalars(query))
     page = found[:limit]
-    return [_describe(row) for row in page], write_key(page[-1], _KEY) if len(found) > limit else None
+    return [_describe(row) for row in page], write_key(page[-1], _KEY) if len(
+        found
+    ) > limit else None
 
 
 def _describe(row: DeviceContext) -> dict[str, Any]:
@@ -95,10 +99,22 @@ def _describe(row: DeviceContext) -> dict[str, Any]:
 
 
 def _learn(session: Session, gpu: str, environment: dict[str, Any], size: int, now: float) -> None:
-    key = {"gpu": gpu, "driver": _version(environment, "driver"), "torch": _version(environment, "torch")}
-    first = {"runs": 0, "newest_bytes": size, "low_bytes": size, "high_bytes": size, "updated_at": now}
+    key = {
+        "gpu": gpu,
+        "driver": _version(environment, "driver"),
+        "torch": _version(environment, "torch"),
+    }
+    first = {
+        "runs": 0,
+        "newest_bytes": size,
+        "low_bytes": size,
+        "high_bytes": size,
+        "updated_at": now,
+    }
     insert_if_missing(session, DeviceContext, {**key, **first})
-    row = session.get_one(DeviceContext, tuple(key.values()), with_for_update=True, populate_existing=True)
+    row = session.get_one(
+        DeviceContext, tuple(key.values()), with_for_update=True, populate_existing=True
+    )
     row.runs, row.newest_bytes, row.updated_at = row.runs + 1, size, now
     row.low_bytes, row.high_bytes = min(row.low_bytes, size), max(row.high_bytes, size)
 

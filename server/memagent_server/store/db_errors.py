@@ -14,19 +14,19 @@ SOON_S, LATER_S = 2, 10
 
 
 @dataclass(frozen=True)
-class Trouble:
+class DatabaseProblem:
     """`what` completes "the database ..."; `retry_after_s` is when it is worth another try."""
 
     what: str
     retry_after_s: int
 
 
-AWAY = Trouble("does not answer", SOON_S)
-BUSY = Trouble("is busy", SOON_S)
-FULL = Trouble("has no room left on its disk: make room", LATER_S)
-READ_ONLY = Trouble("is read-only: make it writable", LATER_S)
-BROKEN_DISK = Trouble("cannot read or write its disk", LATER_S)
-DAMAGED = Trouble("is damaged: restore a backup", LATER_S)
+AWAY = DatabaseProblem("does not answer", SOON_S)
+BUSY = DatabaseProblem("is busy", SOON_S)
+FULL = DatabaseProblem("has no room left on its disk: make room", LATER_S)
+READ_ONLY = DatabaseProblem("is read-only: make it writable", LATER_S)
+BROKEN_DISK = DatabaseProblem("cannot read or write its disk", LATER_S)
+DAMAGED = DatabaseProblem("is damaged: restore a backup", LATER_S)
 
 _SQLITE = {
     "database or disk is full": FULL,
@@ -54,7 +54,7 @@ _POSTGRESQL = {
 """By SQLSTATE or its beginning: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 
-def trouble_of(error: BaseException) -> Trouble | None:
+def trouble_of(error: BaseException) -> DatabaseProblem | None:
     """The trouble that an error tells of; None where it tells of none."""
     if isinstance(error, PoolTimeoutError):
         return BUSY
@@ -64,14 +64,18 @@ def trouble_of(error: BaseException) -> Trouble | None:
     return AWAY if told is None and error.connection_invalidated else told
 
 
-def _trouble_of_driver(error: BaseException | None) -> Trouble | None:
+def _trouble_of_driver(error: BaseException | None) -> DatabaseProblem | None:
     """The same for what the driver itself raised."""
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
-        return next((trouble for code, trouble in _POSTGRESQL.items() if state.startswith(code)), None)
+        return next(
+            (trouble for code, trouble in _POSTGRESQL.items() if state.startswith(code)), None
+        )
     if type(error).__module__.startswith("psycopg"):
         # without a code, its operational errors are of the connection: it was refused, lost or never answered
-        return AWAY if "OperationalError" in (kind.__name__ for kind in type(error).__mro__) else None
+        return (
+            AWAY if "OperationalError" in (kind.__name__ for kind in type(error).__mro__) else None
+        )
     return next((trouble for words, trouble in _SQLITE.items() if words in str(error)), None)
 
 

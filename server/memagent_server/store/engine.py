@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from memagent.errors import SettingError
 from memagent_server.store.db_errors import BROKEN_DISK, READ_ONLY, trouble_of
 from memagent_server.store.group_commit import GroupWriter, Work
-from memagent_server.store.project_scope import LimitedSession, limited_info
-from memagent_server.store.sqlite.wal_checkpoint import BACKSTOP_PAGES, LOG_BYTES, Checkpoints
-from memagent_server.store.sqlite.write_lock import Turns
+from memagent_server.store.project_scope import ProjectSession, limited_info
+from memagent_server.store.sqlite.wal_checkpoint import BACKSTOP_PAGES, LOG_BYTES, WalCheckpointer
+from memagent_server.store.sqlite.write_lock import WriteLock
 
 BUSY_TIMEOUT_S = 8
 """With half of it for the turn, less than an agent waits for an answer."""
@@ -61,14 +61,18 @@ class Database:
         self.url = url
         self.engine = _create(url)
         self._sessions: sessionmaker[Any] = sessionmaker(self.engine, expire_on_commit=False)
-        self._snapshots = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level=_SNAPSHOT)
+        self._snapshots = (
+            self.engine
+            if self.is_sqlite
+            else self.engine.execution_options(isolation_level=_SNAPSHOT)
+        )
         self._writing = self.engine.execution_options(memagent_write=True)
-        self._turns: Turns | None = None
-        self._checkpoints: Checkpoints | None = None
+        self._turns: WriteLock | None = None
+        self._checkpoints: WalCheckpointer | None = None
         self._writer = GroupWriter(self._begin)
         if self.is_sqlite and self.engine.url.database:
-            self._turns = Turns(self.engine.url.database, BUSY_TIMEOUT_S / 2)
-            self._checkpoints = Checkpoints(self.engine, self.engine.url.database, self._turns)
+            self._turns = WriteLock(self.engine.url.database, BUSY_TIMEOUT_S / 2)
+            self._checkpoints = WalCheckpointer(self.engine, self.engine.url.database, self._turns)
 
     @property
     def is_sqlite(self) -> bool:
@@ -77,7 +81,7 @@ class Database:
     @property
     def is_limited(self) -> bool:
         """Whether its sessions see the runs of some projects only."""
-        return issubclass(self._sessions.class_, LimitedSession)
+        return issubclass(self._sessions.class_, ProjectSession)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -108,7 +112,9 @@ class Database:
 
         `work` must bear being done twice. Raises what it raises, what the database does, or BusyError.
         """
-        with self._forgetting_what_lasts():  # in a group, it may be a piece that fails and not the transaction
+        with (
+            self._forgetting_what_lasts()
+        ):  # in a group, it may be a piece that fails and not the transaction
             if self.is_sqlite:
                 return self._writer.run(work)
             with self._begin() as connection:
@@ -118,7 +124,7 @@ class Database:
         """The same database as one who may see the runs of these projects only: see `store.limits`."""
         view = copy(self)
         view._sessions = sessionmaker(
-            self.engine, class_=LimitedSession, info=limited_info(projects), expire_on_commit=False
+            self.engine, class_=ProjectSession, info=limited_info(projects), expire_on_commit=False
         )
         return view
 
@@ -136,7 +142,10 @@ class Database:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        with self._forgetting_what_lasts(), nullcontext() if self._turns is None else self._turns.mine():
+        with (
+            self._forgetting_what_lasts(),
+            nullcontext() if self._turns is None else self._turns.mine(),
+        ):
             yield
         if self._checkpoints is not None:
             self._checkpoints.after_write()
@@ -164,11 +173,15 @@ def _create(url: str) -> Engine:
             event.listen(engine, "connect", _configure_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
         else:
-            engine = create_engine(url, pool_pre_ping=True, connect_args=_unless_given(url), **options)
+            engine = create_engine(
+                url, pool_pre_ping=True, connect_args=_unless_given(url), **options
+            )
     except (ArgumentError, ValueError) as error:
         raise SettingError(f"MEMAGENT_DATABASE_URL is no database's address: {error}") from error
     except ModuleNotFoundError as error:
-        raise SettingError(f"this database needs the package {error.name}: pip install 'memagent[postgres]'") from error
+        raise SettingError(
+            f"this database needs the package {error.name}: pip install 'memagent[postgres]'"
+        ) from error
     return engine
 
 

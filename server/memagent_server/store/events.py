@@ -21,4 +21,10 @@ def list_events(
 
 
 def _describe(event: Event) -> dict[str, Any]:
-    return {"kind": event.kind, "rank": event.rank, "step": event.step, "at": iso(event.at), "data": event.data}
+    return {
+        "kind": event.kind,
+        "rank": event.rank,
+        "step": event.step,
+        "at": iso(event.at),
+        "data": event.data,
+    }

@@ -69,7 +69,10 @@ def _parquet(database: Database, run_id: str, arrow: Any) -> Iterator[bytes]:
         streams, kinds = _streams(session, run_id), _columns(session, run_id)
     schema = arrow.schema(
         [("rank", arrow.int32()), ("device", arrow.string()), ("attempt", arrow.int64())]
-        + [(name, arrow.int64() if kind == "int" else arrow.float64()) for name, kind in kinds.items()]
+        + [
+            (name, arrow.int64() if kind == "int" else arrow.float64())
+            for name, kind in kinds.items()
+        ]
     )
     file = _Pieces()
     with arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -109,11 +112,18 @@ class _Pieces(io.RawIOBase):
 
 def _batch(arrow: Any, schema: Any, stream: Stream, columns: Mapping[str, list[Value]]) -> Any:
     rows = len(columns["step"])
-    place = {"rank": [stream.rank] * rows, "device": [stream.device] * rows, "attempt": [stream.attempt] * rows}
+    place = {
+        "rank": [stream.rank] * rows,
+        "device": [stream.device] * rows,
+        "attempt": [stream.attempt] * rows,
+    }
     nothing: list[Value] = [None] * rows
     return arrow.record_batch(
         [
-            arrow.array(place[field.name] if field.name in place else columns.get(field.name, nothing), field.type)
+            arrow.array(
+                place[field.name] if field.name in place else columns.get(field.name, nothing),
+                field.type,
+            )
             for field in schema
         ],
         schema=schema,
@@ -124,7 +134,9 @@ def _arrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise ExportError("Parquet needs the package pyarrow: pip install 'memagent[parquet]'") from error
+        raise ExportError(
+            "Parquet needs the package pyarrow: pip install 'memagent[parquet]'"
+        ) from error
     return pyarrow
 
 
@@ -144,7 +156,9 @@ def _columns(session: Session, run_id: str) -> dict[str, Kind]:
     for packed in session.scalars(stats.execution_options(yield_per=500)):
         for name, three in unpack_stats(packed).items():
             _note(found, name, three)
-    return {name: found.get(name, kind_of(name)) for name in [*_FIRST, *sorted(found.keys() - _FIRST)]}
+    return {
+        name: found.get(name, kind_of(name)) for name in [*_FIRST, *sorted(found.keys() - _FIRST)]
+    }
 
 
 def _note(found: dict[str, Kind], name: str, values: Sequence[Value]) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast import Forecast as Answer
 from memagent.wire.messages import Risk
-from memagent_server.store.compiled_statements import PreparedQuestion
+from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import Forecast, Stream
 from memagent_server.store.paging import newest
 from memagent_server.store.timestamps import iso
@@ -23,12 +23,19 @@ _FIGURES = (
 )  # fmt: skip
 
 _of_stream = aliased(Forecast)
-_NEWEST = select(func.max(_of_stream.id)).where(_of_stream.stream_id == Stream.id).correlate(Stream).scalar_subquery()
-_OF_RANK = PreparedQuestion(
+_NEWEST = (
+    select(func.max(_of_stream.id))
+    .where(_of_stream.stream_id == Stream.id)
+    .correlate(Stream)
+    .scalar_subquery()
+)
+_OF_RANK = CompiledSelect(
     select(Stream.device, *(getattr(Forecast, name) for name in _FIGURES))
     .join(Forecast, Forecast.id == _NEWEST)
     .select_from(Stream)
-    .where(Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"), Stream.is_current)
+    .where(
+        Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"), Stream.is_current
+    )
     .order_by(Stream.id)
 )
 
@@ -36,7 +43,12 @@ _OF_RANK = PreparedQuestion(
 def add_forecasts(session: Session, answers: Sequence[tuple[str, int, Answer]], now: float) -> None:
     """Keep answers of forecasters: (run, stream, answer)."""
     rows = [
-        {"run_id": run_id, "stream_id": stream_id, "at": now, **{name: getattr(answer, name) for name in _FIGURES}}
+        {
+            "run_id": run_id,
+            "stream_id": stream_id,
+            "at": now,
+            **{name: getattr(answer, name) for name in _FIGURES},
+        }
         for run_id, stream_id, answer in answers
     ]
     if rows:
@@ -52,14 +64,25 @@ def latest_risk(connection: Connection, run_id: str, rank: int) -> Risk | None:
     return Risk(rank=rank, device=device, **dict(zip(_FIGURES, figures, strict=True)))
 
 
-def forecasts_of(session: Session, run_id: str, *, limit: int = HISTORY, cursor: str | None = None) -> dict[str, Any]:
+def forecasts_of(
+    session: Session, run_id: str, *, limit: int = HISTORY, cursor: str | None = None
+) -> dict[str, Any]:
     """The answer of GET /runs/{id}/forecast: the newest of each current stream, and the last changes. Raises WireError for a bad cursor."""
-    changes, next_cursor = newest(session, Forecast, Forecast.run_id == run_id, limit=limit, cursor=cursor)
-    streams = {stream.id: stream for stream in session.scalars(select(Stream).where(Stream.run_id == run_id))}
+    changes, next_cursor = newest(
+        session, Forecast, Forecast.run_id == run_id, limit=limit, cursor=cursor
+    )
+    streams = {
+        stream.id: stream
+        for stream in session.scalars(select(Stream).where(Stream.run_id == run_id))
+    }
     return {
         "run_id": run_id,
-        "forecasts": [describe_forecast(found, stream) for found, stream in _newest(session, run_id)],
-        "history": [describe_forecast(found, streams[found.stream_id]) for found in reversed(changes)],
+        "forecasts": [
+            describe_forecast(found, stream) for found, stream in _newest(session, run_id)
+        ],
+        "history": [
+            describe_forecast(found, streams[found.stream_id]) for found in reversed(changes)
+        ],
         "next_cursor": next_cursor,
     }
 

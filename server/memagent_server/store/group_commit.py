@@ -57,7 +57,9 @@ class GroupWriter:
         """Whether the job's thread leads."""
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
-                raise BusyError(f"{self._most_waiting} batches wait to be written already; send it again later")
+                raise BusyError(
+                    f"{self._most_waiting} batches wait to be written already; send it again later"
+                )
             self._waiting.append(job)
             if self._is_led:
                 return False
@@ -70,7 +72,9 @@ class GroupWriter:
             with self._lock:
                 if not job.called.is_set() and job in self._waiting:
                     self._waiting.remove(job)
-                    raise BusyError(f"nothing could be written for {self._patience_s:.0f} s; send it again later")
+                    raise BusyError(
+                        f"nothing could be written for {self._patience_s:.0f} s; send it again later"
+                    )
             job.called.wait()  # it is being written
         return not job.is_settled
 
@@ -119,7 +123,9 @@ class _Job:
         self.called = threading.Event()
         self.is_settled = False
         self.value: Any = None
-        self.error: Exception | None = DatabaseError("the writer was interrupted before it came to this batch")
+        self.error: Exception | None = DatabaseError(
+            "the writer was interrupted before it came to this batch"
+        )
 
     def attempt(self, connection: Connection) -> None:
         """Do it in the group's transaction. Raises _SpoiledError."""

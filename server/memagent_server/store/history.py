@@ -64,10 +64,14 @@ def read_chunks(session: Session, stream: StreamKey, after_seq: int = -1) -> Ite
         after_seq = found[-1].seq
 
 
-def chunks_after(session: Session, stream: StreamKey, after_seq: int, limit: int) -> list[StoredChunk]:
+def chunks_after(
+    session: Session, stream: StreamKey, after_seq: int, limit: int
+) -> list[StoredChunk]:
     """The next chunks after a place, the first one without what stands at or before it; without columns where they were let go of."""
     query = select(Chunk.seq, Chunk.rows, Chunk.received_at, Chunk.packed)
-    query = query.where(Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > after_seq)
+    query = query.where(
+        Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > after_seq
+    )
     found: list[StoredChunk] = []
     for seq, rows, received_at, packed in session.execute(query.order_by(Chunk.seq).limit(limit)):
         columns = unseal(packed) if packed else {}
@@ -83,7 +87,9 @@ def newest_from(stream: StreamKey) -> int:
     return 0 if stream.samples <= SHORT_ROWS else stream.samples - NEWEST_ROWS
 
 
-def read_summaries(session: Session, stream: StreamKey, before_seq: int, columns: Collection[str]) -> Iterator[Stats]:
+def read_summaries(
+    session: Session, stream: StreamKey, before_seq: int, columns: Collection[str]
+) -> Iterator[Stats]:
     """Minimum, maximum and last of `columns`, about MOST_SUMMARIES times over the samples before the place `before_seq`.
 
     Of buckets of the rollups where there are very many; of parts of chunks where there are few: the past must not look shorter than
@@ -113,16 +119,25 @@ def read_summaries(session: Session, stream: StreamKey, before_seq: int, columns
 
 
 def _summaries(
-    session: Session, stream: StreamKey, before_seq: int, columns: Collection[str], most: float = inf
+    session: Session,
+    stream: StreamKey,
+    before_seq: int,
+    columns: Collection[str],
+    most: float = inf,
 ) -> Iterator[Stats]:
     """Of the finest rollups that are no more than `most`, then of chunks that are not rolled up."""
     levels = Levels(session, stream.run_id, stream.id, columns)
-    level = next((level for level in range(levels.coarsest) if levels.count(level) <= most), max(0, levels.coarsest))
+    level = next(
+        (level for level in range(levels.coarsest) if levels.count(level) <= most),
+        max(0, levels.coarsest),
+    )
     found = levels.read(level)
     for seq, _, stats in found.each():
         if seq < before_seq:
             yield stats
     query = select(Chunk.stats).where(Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id)
-    query = query.where(Chunk.seq > (int(found.seqs[-1]) if len(found) else -1), Chunk.seq < before_seq)
+    query = query.where(
+        Chunk.seq > (int(found.seqs[-1]) if len(found) else -1), Chunk.seq < before_seq
+    )
     for packed in session.scalars(query.order_by(Chunk.seq)):
         yield {name: of for name, of in unpack_stats(packed).items() if name in columns}

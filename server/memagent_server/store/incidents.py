@@ -36,7 +36,13 @@ def enter_incident(
     if found is not None:
         return found
     incident = Incident(
-        run_id=run_id, rule=rule, cause=cause, state="ok", severity=severity, opened_at=now, updated_at=now
+        run_id=run_id,
+        rule=rule,
+        cause=cause,
+        state="ok",
+        severity=severity,
+        opened_at=now,
+        updated_at=now,
     )
     session.add(incident)
     session.flush()
@@ -46,7 +52,9 @@ def enter_incident(
 def alerts_of(session: Session, incident: Incident) -> list[Alert]:
     """All alerts of an incident, in the order in which they opened."""
     session.flush()
-    return list(session.scalars(select(Alert).where(Alert.incident_id == incident.id).order_by(Alert.id)))
+    return list(
+        session.scalars(select(Alert).where(Alert.incident_id == incident.id).order_by(Alert.id))
+    )
 
 
 def change_incident(incident: Incident, *, state: str, severity: str, now: float) -> None:
@@ -68,7 +76,12 @@ def endangered_runs(session: Session, now: float, limit: int) -> list[Run]:
         .group_by(Incident.run_id)
         .subquery()
     )  # fmt: skip
-    query = select(Run).join(newest, newest.c.run_id == Run.id).order_by(newest.c.id.desc()).limit(limit)
+    query = (
+        select(Run)
+        .join(newest, newest.c.run_id == Run.id)
+        .order_by(newest.c.id.desc())
+        .limit(limit)
+    )
     return list(session.scalars(query.where(Run.status == "running", Run.is_archived.is_(False))))
 
 
@@ -78,23 +91,37 @@ def incident_of(session: Session, alert_id: int) -> Incident | None:
     if run_id is None:
         return None
     session.execute(select(Run.id).where(Run.id == run_id).with_for_update(key_share=True))
-    return session.scalar(select(Incident).join(Alert, Alert.incident_id == Incident.id).where(Alert.id == alert_id))
+    return session.scalar(
+        select(Incident).join(Alert, Alert.incident_id == Incident.id).where(Alert.id == alert_id)
+    )
 
 
-def acknowledge(session: Session, incident: Incident, *, by: str | None, note: str | None, now: float) -> None:
+def acknowledge(
+    session: Session, incident: Incident, *, by: str | None, note: str | None, now: float
+) -> None:
     """Somebody has seen it. Saying it twice changes nothing."""
     if incident.acked_at is None:
         incident.acked_at, incident.acked_by = now, by
         _keep(session, incident, "ack", by, note, now)
 
 
-def snooze(session: Session, incident: Incident, *, until: float, by: str | None, note: str | None, now: float) -> None:
+def snooze(
+    session: Session,
+    incident: Incident,
+    *,
+    until: float,
+    by: str | None,
+    note: str | None,
+    now: float,
+) -> None:
     """Nothing more is told of it before `until`, save how it ends."""
     incident.snoozed_until = until
     _keep(session, incident, "snooze", by, note, now)
 
 
-def mark_false(session: Session, incident: Incident, *, by: str | None, note: str | None, now: float) -> None:
+def mark_false(
+    session: Session, incident: Incident, *, by: str | None, note: str | None, now: float
+) -> None:
     """Somebody says that nothing was wrong. Nothing more is told of it, unless the run dies after all."""
     if incident.false_alarm_at is None:
         incident.false_alarm_at = now
@@ -108,15 +135,26 @@ def woken(session: Session, now: float) -> list[Incident]:
 
 
 def incidents_by_id(session: Session, ids: Collection[int | None]) -> dict[int, Incident]:
-    return {found.id: found for found in session.scalars(select(Incident).where(Incident.id.in_(ids)))}
+    return {
+        found.id: found for found in session.scalars(select(Incident).where(Incident.id.in_(ids)))
+    }
 
 
 def newest_incidents(
-    session: Session, *, states: Sequence[str] | None, run_id: str | None, limit: int, before: int | None
+    session: Session,
+    *,
+    states: Sequence[str] | None,
+    run_id: str | None,
+    limit: int,
+    before: int | None,
 ) -> list[Incident]:
     """Newest first. Without `states` all but those that were never confirmed."""
     query = select(Incident).order_by(Incident.id.desc()).limit(limit)
-    query = query.where(Incident.state.in_(states)) if states is not None else query.where(Incident.state != "ok")
+    query = (
+        query.where(Incident.state.in_(states))
+        if states is not None
+        else query.where(Incident.state != "ok")
+    )
     if run_id is not None:
         query = query.where(Incident.run_id == run_id)
     if before is not None:
@@ -124,7 +162,9 @@ def newest_incidents(
     return list(session.scalars(query))
 
 
-def _keep(session: Session, incident: Incident, kind: str, by: str | None, note: str | None, now: float) -> None:
+def _keep(
+    session: Session, incident: Incident, kind: str, by: str | None, note: str | None, now: float
+) -> None:
     incident.updated_at = now
     incident.note = note or incident.note
     run = session.get_one(Run, incident.run_id)

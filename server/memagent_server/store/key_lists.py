@@ -6,13 +6,26 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, ColumnElement, Subquery, TableValuedAlias, Text, cast, func, literal, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Subquery,
+    TableValuedAlias,
+    Text,
+    cast,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.orm import Session
 
 
 def numbers(session: Session, values: Iterable[int | tuple[int, int]]) -> Subquery:
     """A relation of whole numbers, or of pairs of them, in columns `first` and `second`."""
-    return _relation(session, [one if isinstance(one, tuple) else (one, 0) for one in values], is_text=False)
+    return _relation(
+        session, [one if isinstance(one, tuple) else (one, 0) for one in values], is_text=False
+    )
 
 
 def texts(session: Session, values: Iterable[tuple[str, int]]) -> Subquery:

@@ -41,13 +41,23 @@ def shard_of(key: str) -> int:
     return crc32(key.encode()) % SHARDS
 
 
-def join(session: Session, worker_id: str, *, place: str | None, pid: int, host: str, now: float) -> None:
-    session.add(WorkerRow(id=worker_id, beat=0, place=place, pid=pid, host=host, started_at=now, seen_at=now))
+def join(
+    session: Session, worker_id: str, *, place: str | None, pid: int, host: str, now: float
+) -> None:
+    session.add(
+        WorkerRow(
+            id=worker_id, beat=0, place=place, pid=pid, host=host, started_at=now, seen_at=now
+        )
+    )
 
 
 def beat(session: Session, worker_id: str, now: float) -> bool:
     """Say that a worker is alive; False where it was buried meanwhile."""
-    mine = update(WorkerRow).where(WorkerRow.id == worker_id).values(beat=WorkerRow.beat + 1, seen_at=now)
+    mine = (
+        update(WorkerRow)
+        .where(WorkerRow.id == worker_id)
+        .values(beat=WorkerRow.beat + 1, seen_at=now)
+    )
     return _changed(session, mine)
 
 
@@ -58,7 +68,9 @@ def leave(session: Session, worker_id: str) -> None:
 
 def peers(session: Session) -> list[Peer]:
     """Everybody, oneself among them."""
-    query = select(WorkerRow.id, WorkerRow.beat, WorkerRow.place, WorkerRow.pid).order_by(WorkerRow.id)
+    query = select(WorkerRow.id, WorkerRow.beat, WorkerRow.place, WorkerRow.pid).order_by(
+        WorkerRow.id
+    )
     return [Peer(row.id, row.beat, row.place, row.pid) for row in session.execute(query)]
 
 
@@ -71,7 +83,9 @@ def count_alive(session: Session, now: float) -> int:
 def bury(session: Session, dead: Peer) -> bool:
     """Take a worker's row and claims away, if it has not spoken since."""
     _be_patient(session)
-    return _changed(session, delete(WorkerRow).where(WorkerRow.id == dead.id, WorkerRow.beat == dead.beat))
+    return _changed(
+        session, delete(WorkerRow).where(WorkerRow.id == dead.id, WorkerRow.beat == dead.beat)
+    )
 
 
 def held_by(session: Session, worker_id: str) -> set[int]:
@@ -97,7 +111,11 @@ def hold(session: Session, worker_id: str, shards: Collection[int]) -> bool:
     """Whether all of these are the worker's, and stay so until the transaction ends."""
     if session.get_bind().dialect.name != "sqlite":  # a write on SQLite has the database to itself
         session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_HUNG}'"))
-    mine = select(Shard.shard).where(Shard.worker_id == worker_id, Shard.shard.in_(shards)).order_by(Shard.shard)
+    mine = (
+        select(Shard.shard)
+        .where(Shard.worker_id == worker_id, Shard.shard.in_(shards))
+        .order_by(Shard.shard)
+    )
     return set(session.scalars(mine.with_for_update(read=True))) == set(shards)
 
 

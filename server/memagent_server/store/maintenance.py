@@ -17,11 +17,15 @@ LOOK_EVERY_S = 2.0
 """After a look that found nothing."""
 
 
-class Upkeep:
+class Maintenance:
     """A turn at a time; `clock` gives seconds since the epoch."""
 
     def __init__(
-        self, database: Database, retention_days: int, rollup_days: int, clock: Callable[[], float] = time.time
+        self,
+        database: Database,
+        retention_days: int,
+        rollup_days: int,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._database, self._clock = database, clock
         self._retention_days, self._rollup_days = retention_days, rollup_days

@@ -78,7 +78,10 @@ def _told_shortly(database: Database) -> Iterator[None]:
 
 @contextmanager
 def _locked(database: Database) -> Iterator[Connection]:
-    with database.engine.connect().execution_options(memagent_write=True) as connection, connection.begin():
+    with (
+        database.engine.connect().execution_options(memagent_write=True) as connection,
+        connection.begin(),
+    ):
         if not database.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         yield connection

@@ -26,8 +26,16 @@ def probable_cause(session: Session, rank: Rank) -> str | None:
     )
     if host is None:
         return None
-    used, limit = host.latest.get("allocated_bytes"), host.latest.get("limit_bytes") or host.limit_bytes
-    if host.limit_source not in _KILLING_LIMITS or not used or not limit or used < _KILLING_SHARE * limit:
+    used, limit = (
+        host.latest.get("allocated_bytes"),
+        host.latest.get("limit_bytes") or host.limit_bytes,
+    )
+    if (
+        host.limit_source not in _KILLING_LIMITS
+        or not used
+        or not limit
+        or used < _KILLING_SHARE * limit
+    ):
         return None
     return (
         f"probably killed by the kernel's out-of-memory killer: {format_bytes(used)} of {format_bytes(limit)} "

@@ -19,7 +19,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, CursorResult, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Incident, Notification, Run, Transition
+from memagent_server.store.models import (
+    OPEN_ALERT_STATES,
+    Alert,
+    Incident,
+    Notification,
+    Run,
+    Transition,
+)
 from memagent_server.store.paging import position
 from memagent_server.store.timestamps import iso
 
@@ -67,7 +74,13 @@ def renew_lease(session: Session, item: Notification, until: float) -> bool:
 
 
 def mark_sent(session: Session, item: Notification, receipt: dict[str, Any], now: float) -> None:
-    changes = {"state": "sent", "sent_at": now, "leased_until": None, "last_error": None, "receipt": receipt}
+    changes = {
+        "state": "sent",
+        "sent_at": now,
+        "leased_until": None,
+        "last_error": None,
+        "receipt": receipt,
+    }
     _change(session, item, (), **changes)
 
 
@@ -75,7 +88,9 @@ def mark_skipped(session: Session, item: Notification, reason: str) -> None:
     _change(session, item, (_is_held(item),), state="skipped", leased_until=None, last_error=reason)
 
 
-def mark_failed(session: Session, item: Notification, error: str, *, next_attempt_at: float | None) -> None:
+def mark_failed(
+    session: Session, item: Notification, error: str, *, next_attempt_at: float | None
+) -> None:
     """Try again at `next_attempt_at`, or never where that is None."""
     state = "waiting" if next_attempt_at is not None else "dead"
     changes = {"last_error": error[:500], "next_attempt_at": next_attempt_at or 0.0}
@@ -86,7 +101,9 @@ def last_receipt(session: Session, item: Notification) -> dict[str, Any]:
     """What the channel answered to the newest sent notification of the same topic, {} where nothing was sent yet."""
     query = (
         select(Notification.receipt)
-        .where(_is_of_topic(item), Notification.channel == item.channel, Notification.state == "sent")
+        .where(
+            _is_of_topic(item), Notification.channel == item.channel, Notification.state == "sent"
+        )
         .order_by(Notification.id.desc())
         .limit(1)
     )
@@ -103,7 +120,9 @@ def open_chapters(session: Session, channel: str) -> list[Notification]:
     incidents = select(Incident.id).where(Incident.state.in_(OPEN_ALERT_STATES))
     alerts = select(Alert.id).where(Alert.state.in_(OPEN_ALERT_STATES))
     is_loose = Notification.incident_id.is_(None)
-    is_open = or_(Notification.incident_id.in_(incidents), and_(is_loose, Notification.alert_id.in_(alerts)))
+    is_open = or_(
+        Notification.incident_id.in_(incidents), and_(is_loose, Notification.alert_id.in_(alerts))
+    )
     newest = (
         select(func.max(Notification.id))
         .where(Notification.channel == channel, is_open)
@@ -117,8 +136,13 @@ def lease_for_refresh(session: Session, item: Notification, now: float, lease_s:
     """Hold a sent notification while its message is edited; False where another has it, or a later chapter has come."""
     if session.scalar(_later(item).limit(1)) is not None:
         return False
-    is_free = or_(Notification.leased_until.is_(None), _is_over(Notification.leased_until, now, LONGEST_LEASE_S))
-    return _change(session, item, (Notification.state == "sent", is_free), leased_until=now + lease_s)
+    is_free = or_(
+        Notification.leased_until.is_(None),
+        _is_over(Notification.leased_until, now, LONGEST_LEASE_S),
+    )
+    return _change(
+        session, item, (Notification.state == "sent", is_free), leased_until=now + lease_s
+    )
 
 
 def end_refresh(session: Session, item: Notification, receipt: dict[str, Any]) -> None:
@@ -166,7 +190,10 @@ def list_notifications(
         query = query.where(Notification.id < before)
     found = session.execute(query).all()
     page = [_describe(*row) for row in found[:limit]]
-    return {"notifications": page, "next_cursor": str(page[-1]["id"]) if len(found) > limit else None}
+    return {
+        "notifications": page,
+        "next_cursor": str(page[-1]["id"]) if len(found) > limit else None,
+    }
 
 
 def count_by_outcome(session: Session) -> dict[tuple[str, str], int]:
@@ -177,7 +204,9 @@ def count_by_outcome(session: Session) -> dict[tuple[str, str], int]:
     return {(channel, state): count for channel, state, count in session.execute(query)}
 
 
-def _describe(item: Notification, transition: Transition, alert: Alert, run_name: str) -> dict[str, Any]:
+def _describe(
+    item: Notification, transition: Transition, alert: Alert, run_name: str
+) -> dict[str, Any]:
     return {
         "id": item.id,
         "channel": item.channel,
@@ -218,8 +247,14 @@ def _due(route: Route, now: float) -> Any:
         .exists()
     )
     due = or_(
-        and_(Notification.state == "waiting", _is_over(Notification.next_attempt_at, now, LONGEST_WAIT_S)),
-        and_(Notification.state == "leased", _is_over(Notification.leased_until, now, LONGEST_LEASE_S)),
+        and_(
+            Notification.state == "waiting",
+            _is_over(Notification.next_attempt_at, now, LONGEST_WAIT_S),
+        ),
+        and_(
+            Notification.state == "leased",
+            _is_over(Notification.leased_until, now, LONGEST_LEASE_S),
+        ),
     )
     return select(Notification).where(route.matches(), due, ~blocked).order_by(Notification.id)
 
@@ -247,13 +282,17 @@ def _is_held(item: Notification) -> ColumnElement[bool]:
 
 def _take(session: Session, item: Notification, until: float) -> bool:
     is_as_seen = (Notification.state == item.state, Notification.attempts == item.attempts)
-    if not _change(session, item, is_as_seen, state="leased", leased_until=until, attempts=item.attempts + 1):
+    if not _change(
+        session, item, is_as_seen, state="leased", leased_until=until, attempts=item.attempts + 1
+    ):
         return False
     session.refresh(item)
     return True
 
 
-def _change(session: Session, item: Notification, when: tuple[ColumnElement[bool], ...], **values: Any) -> bool:
+def _change(
+    session: Session, item: Notification, when: tuple[ColumnElement[bool], ...], **values: Any
+) -> bool:
     """Change a notification where `when` holds; whether it did."""
     result = session.execute(
         update(Notification)

@@ -17,7 +17,15 @@ import zstandard
 from numpy.typing import NDArray
 
 from memagent.errors import WireError
-from memagent.wire.columns import MAGIC, MAX_INT, MAX_RAW_BYTES, ChunkHeader, Value, read_header, unpack
+from memagent.wire.columns import (
+    MAGIC,
+    MAX_INT,
+    MAX_RAW_BYTES,
+    ChunkHeader,
+    Value,
+    read_header,
+    unpack,
+)
 from memagent.wire.columns import Column as HeaderColumn
 from memagent.wire.fields import Kind
 from memagent_server.store.arrays import read_arrays
@@ -49,7 +57,10 @@ def seal(columns: Columns) -> bytes:
     steps, _ = columns["step"]
     header = ChunkHeader(
         rows=len(steps),
-        columns=[HeaderColumn(name, _KINDS[of[0].dtype.kind], of[1] is not None) for name, of in columns.items()],
+        columns=[
+            HeaderColumn(name, _KINDS[of[0].dtype.kind], of[1] is not None)
+            for name, of in columns.items()
+        ],
         codec="none",
         raw_bytes=len(raw),
         crc32=zlib.crc32(raw),
@@ -88,7 +99,11 @@ def unseal_arrays(packed: bytes, only: Container[str] | None = None) -> Columns:
     found: Columns = {}
     for block in (arrays.ints, arrays.floats):
         for index, name in enumerate(block.names):
-            present = None if block.present is None or block.present[index].all() else block.present[index]
+            present = (
+                None
+                if block.present is None or block.present[index].all()
+                else block.present[index]
+            )
             found[name] = block.values[index], present
     if _DERIVED in found:
         found[_TIME] = _times(found[_DERIVED][0], _lengths(*found[_STEP])), None
@@ -99,7 +114,10 @@ def unseal_arrays(packed: bytes, only: Container[str] | None = None) -> Columns:
 def kinds_of(packed: bytes) -> dict[str, Kind]:
     """{column: int or float} of a stored chunk."""
     columns = read_header(_opened(packed)).columns
-    return {_TIME if c.name == _DERIVED else c.name: "float" if c.name == _DERIVED else c.kind for c in columns}
+    return {
+        _TIME if c.name == _DERIVED else c.name: "float" if c.name == _DERIVED else c.kind
+        for c in columns
+    }
 
 
 def _opened(packed: bytes) -> bytes:
@@ -108,7 +126,9 @@ def _opened(packed: bytes) -> bytes:
     try:
         chunk: bytes = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MOST_BYTES)
     except zstandard.ZstdError as error:
-        raise WireError(f"a stored chunk cannot be decompressed: {error}", field="packed") from error
+        raise WireError(
+            f"a stored chunk cannot be decompressed: {error}", field="packed"
+        ) from error
     return chunk
 
 

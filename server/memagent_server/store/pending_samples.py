@@ -16,7 +16,7 @@ MOST_CHUNKS = 1_024
 """Read at once: some tens of megabytes where chunks are full."""
 
 
-class Head(NamedTuple):
+class StreamHead(NamedTuple):
     """A current stream of a running run without its readings. `run_born_at` tells a run from an earlier one of the same id."""
 
     id: int
@@ -41,7 +41,7 @@ class Running(NamedTuple):
     total_steps: int | None
 
 
-class Unread(NamedTuple):
+class PendingChunks(NamedTuple):
     """A chunk as it is stored; the first `known` of its samples have been read, in the chunks that it was made of."""
 
     stream_id: int
@@ -63,27 +63,31 @@ def running_runs(session: Session) -> dict[str, Running]:
     return {run_id: Running(project, steps) for run_id, project, steps in session.execute(query)}
 
 
-def heads_of_running(session: Session) -> list[Head]:
+def heads_of_running(session: Session) -> list[StreamHead]:
     """The current streams of all running runs, without scalars, in the order in which they were made."""
     query = select(*_HEAD).join(Run, Run.id == Stream.run_id)
     query = query.where(Run.status == "running", Stream.is_current, Stream.kind != SCALARS_STREAM)
-    return [Head._make(row) for row in session.execute(query.order_by(Stream.id))]
+    return [StreamHead._make(row) for row in session.execute(query.order_by(Stream.id))]
 
 
-def heads_of_run(session: Session, run_id: str) -> list[Head]:
+def heads_of_run(session: Session, run_id: str) -> list[StreamHead]:
     """All streams of one run, whatever has become of it."""
     query = select(*_HEAD).join(Run, Run.id == Stream.run_id).where(Stream.run_id == run_id)
-    return [Head._make(row) for row in session.execute(query.order_by(Stream.id))]
+    return [StreamHead._make(row) for row in session.execute(query.order_by(Stream.id))]
 
 
 def latest_of(session: Session, stream_ids: Collection[int]) -> dict[int, dict[str, Any]]:
     """The newest known value of every column, by stream."""
     wanted = numbers(session, stream_ids)
-    query = select(Stream.id, Stream.latest).select_from(wanted).join(Stream, Stream.id == wanted.c.first)
+    query = (
+        select(Stream.id, Stream.latest)
+        .select_from(wanted)
+        .join(Stream, Stream.id == wanted.c.first)
+    )
     return {row.id: row.latest for row in session.execute(query)}
 
 
-def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[Unread]:
+def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[PendingChunks]:
     """The chunks of each stream after the place given for it, stream by stream and in order of arrival.
 
     Chunks whose samples were let go of are left out.
@@ -97,7 +101,9 @@ def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[Unread]:
             .join(Stream, Stream.id == wanted.c.first)
             .join(
                 Chunk,
-                (Chunk.stream_id == wanted.c.first) & (Chunk.run_id == Stream.run_id) & (Chunk.seq > wanted.c.second),
+                (Chunk.stream_id == wanted.c.first)
+                & (Chunk.run_id == Stream.run_id)
+                & (Chunk.seq > wanted.c.second),
             )
             .order_by(Chunk.stream_id, Chunk.seq)
             .limit(MOST_CHUNKS)
@@ -105,7 +111,9 @@ def read_unread(session: Session, after: Mapping[int, int]) -> Iterator[Unread]:
         found = session.execute(query).all()
         for stream_id, seq, received_at, packed, rows in found:
             if packed:
-                yield Unread(stream_id, seq, received_at, packed, max(0, left[stream_id] - (seq - rows)))
+                yield PendingChunks(
+                    stream_id, seq, received_at, packed, max(0, left[stream_id] - (seq - rows))
+                )
             left[stream_id] = seq
         if len(found) < MOST_CHUNKS:
             return

@@ -17,7 +17,9 @@ from memagent_server.store.timestamps import iso
 _FIELDS = tuple(PredictionMessage.__struct_fields__)
 
 
-def add_prediction(session: Session, run_id: str, message: PredictionMessage, now: float) -> Prediction:
+def add_prediction(
+    session: Session, run_id: str, message: PredictionMessage, now: float
+) -> Prediction:
     """Keep a prediction. The same one as the newest of its rank, device and method is kept once. Raises UnknownRunError."""
     lock_run(session, run_id)
     facts = {name: to_builtins(getattr(message, name)) for name in _FIELDS}
@@ -42,14 +44,20 @@ def add_prediction(session: Session, run_id: str, message: PredictionMessage, no
 
 def list_predictions(session: Session, run_id: str) -> list[Prediction]:
     """All predictions of a run, newest first."""
-    return list(session.scalars(select(Prediction).where(Prediction.run_id == run_id).order_by(Prediction.id.desc())))
+    return list(
+        session.scalars(
+            select(Prediction).where(Prediction.run_id == run_id).order_by(Prediction.id.desc())
+        )
+    )
 
 
 def page_predictions(
     session: Session, run_id: str, *, limit: int, cursor: str | None = None
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A page of a run's predictions in the shape of docs/http.md, newest first, and the cursor of the next page."""
-    page, next_cursor = newest(session, Prediction, Prediction.run_id == run_id, limit=limit, cursor=cursor)
+    page, next_cursor = newest(
+        session, Prediction, Prediction.run_id == run_id, limit=limit, cursor=cursor
+    )
     return [describe_prediction(prediction) for prediction in page], next_cursor
 
 
@@ -60,7 +68,9 @@ def prediction_for(session: Session, run_id: str, stream: Stream | None) -> Pred
         for prediction in list_predictions(session, run_id)
         if stream is None or (prediction.rank, prediction.device) == (stream.rank, stream.device)
     ]
-    return next(iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None)
+    return next(
+        iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None
+    )
 
 
 def describe_prediction(prediction: Prediction) -> dict[str, Any]:

@@ -28,16 +28,16 @@ SHARED: tuple[type[Base], ...] = (DeviceContext,)
 _OPTIONS = "memagent_limits"
 
 
-class LimitedSession(Session):
+class ProjectSession(Session):
     """A session whose statements see rows of some projects only; made by `limited_info`."""
 
 
 def limited_info(projects: tuple[str, ...]) -> dict[Any, Any]:
-    """What a LimitedSession of these projects carries in its `info`."""
+    """What a ProjectSession of these projects carries in its `info`."""
     return {_OPTIONS: _criteria(projects)}
 
 
-@event.listens_for(LimitedSession, "do_orm_execute")
+@event.listens_for(ProjectSession, "do_orm_execute")
 def _limit(state: ORMExecuteState) -> None:
     reading, changing = state.session.info[_OPTIONS]
     if state.is_select or state.is_update or state.is_delete:
@@ -53,7 +53,9 @@ class _Limit(LoaderCriteriaOption):
 
     def _resolve_where_criteria(self, ext_info: Any) -> ColumnElement[bool]:
         criterion = super()._resolve_where_criteria(ext_info)
-        turned: ColumnElement[bool] = ext_info._adapter.traverse(criterion) if ext_info.is_aliased_class else criterion
+        turned: ColumnElement[bool] = (
+            ext_info._adapter.traverse(criterion) if ext_info.is_aliased_class else criterion
+        )
         return turned
 
 
@@ -87,7 +89,9 @@ def _points(column: Any, name: str, projects: Sequence[str]) -> Any:
     model, further = _PARENTS[name]
     # in terms of the table, not of the class, and apart from the statement around it: what is inside a limit is not limited again
     table = model.__table__.alias()
-    return column.in_(select(table.c["id"]).where(_points(table.c[further], further, projects)).correlate(None))
+    return column.in_(
+        select(table.c["id"]).where(_points(table.c[further], further, projects)).correlate(None)
+    )
 
 
 _PARENTS: dict[str, tuple[type[Base], str]] = {

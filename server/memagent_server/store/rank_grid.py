@@ -31,13 +31,25 @@ def ranked_streams(streams: Sequence[Stream]) -> list[Stream]:
 
 
 def rank_grid(
-    session: Session, run_id: str, *, field: str, first: int | None = None, last: int | None = None, columns: int = 60
+    session: Session,
+    run_id: str,
+    *,
+    field: str,
+    first: int | None = None,
+    last: int | None = None,
+    columns: int = 60,
 ) -> dict[str, Any]:
     """The shape of GET /ranks: the most of `field` of each rank of the newest launch in each stretch of steps `first` to `last`."""
     every = ranked_streams(current_streams(session, [run_id]))
     streams = every[:MOST_ROWS]
-    begin = first if first is not None else min((stream.first_step or 0 for stream in streams), default=0)
-    end = last if last is not None else max((stream.last_step or 0 for stream in streams), default=0)
+    begin = (
+        first
+        if first is not None
+        else min((stream.first_step or 0 for stream in streams), default=0)
+    )
+    end = (
+        last if last is not None else max((stream.last_step or 0 for stream in streams), default=0)
+    )
     edges = stretches(begin, end, columns)
     rows: list[dict[str, Any]] = []
     times: list[float | None] = [None] * len(edges)
@@ -65,7 +77,9 @@ def stretches(first: int, last: int, columns: int) -> list[int]:
     return [first + steps * (place + 1) // number - 1 for place in range(number)]
 
 
-def fold(steps: Sequence[Value], values: Sequence[Value], first: int, edges: Sequence[int]) -> list[Value]:
+def fold(
+    steps: Sequence[Value], values: Sequence[Value], first: int, edges: Sequence[int]
+) -> list[Value]:
     """The most of `values` in each stretch; value i is of the samples after step i - 1 up to step i."""
     found: list[Value] = [None] * len(edges)
     place, before = 0, first - 1

@@ -17,7 +17,9 @@ from memagent_server.store.models import Rank, Run, Stream
 _FROM_WORST = ("running", "oom", "failed", "lost_contact", "completed")
 
 
-def enter_rank(session: Session, run: Run, rank: int, attempt: int, now: float, *, live: bool = True) -> Rank:
+def enter_rank(
+    session: Session, run: Run, rank: int, attempt: int, now: float, *, live: bool = True
+) -> Rank:
     """The row of a rank's attempt, made if it is new; marks it as seen. The run's row must be locked.
 
     `live` is False for what `memagent sync` uploads: the process has ended, whatever its last message says.
@@ -55,13 +57,17 @@ def _replay(session: Session, run: Run, row: Rank, now: float) -> Rank:
 def settle(session: Session, run: Run, now: float) -> None:
     """Make the run's status from those of its current ranks."""
     session.flush()
-    ranks = session.scalars(select(Rank).where(Rank.run_id == run.id, Rank.is_current).order_by(Rank.rank)).all()
+    ranks = session.scalars(
+        select(Rank).where(Rank.run_id == run.id, Rank.is_current).order_by(Rank.rank)
+    ).all()
     worst = worst_of(*(row.status for row in ranks))
     if worst == "running":
         run.status, run.finished_at, run.error = "running", None, None
         return
     run.status = worst
-    run.finished_at = max((row.finished_at for row in ranks if row.finished_at is not None), default=now)
+    run.finished_at = max(
+        (row.finished_at for row in ranks if row.finished_at is not None), default=now
+    )
     run.error = next((row.error for row in ranks if row.status == worst and row.error), None)
 
 
@@ -71,7 +77,9 @@ def worst_of(*statuses: str) -> str:
 
 
 def _enter_new(session: Session, run: Run, rank: int, attempt: int, now: float) -> Rank:
-    newest = session.scalar(select(func.max(Rank.attempt)).where(Rank.run_id == run.id, Rank.rank == rank))
+    newest = session.scalar(
+        select(func.max(Rank.attempt)).where(Rank.run_id == run.id, Rank.rank == rank)
+    )
     is_newest = newest is None or attempt > newest
     if newest is not None and is_newest and _is_current(session, run, rank, newest):
         _begin_launch(session, run)

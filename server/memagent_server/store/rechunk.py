@@ -46,11 +46,14 @@ class Piece:
         for columns, begin, end in self.parts:
             known = columns.get(name)
             values.append(np.zeros(end - begin, kind) if known is None else known[0][begin:end])
-            masks.append(None if known is not None and known[1] is None else _mask(known, begin, end))
+            masks.append(
+                None if known is not None and known[1] is None else _mask(known, begin, end)
+            )
         if all(mask is None for mask in masks):
             return np.concatenate(values), None
         whole = [
-            np.ones(len(part), np.bool_) if mask is None else mask for part, mask in zip(values, masks, strict=True)
+            np.ones(len(part), np.bool_) if mask is None else mask
+            for part, mask in zip(values, masks, strict=True)
         ]
         return np.concatenate(values), np.concatenate(whole)
 

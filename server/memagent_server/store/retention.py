@@ -49,7 +49,12 @@ class Limits:
 
 
 def find_old(
-    session: Session, limits: Limits, *, project: str | None = None, whole: bool = False, sizes: bool = True
+    session: Session,
+    limits: Limits,
+    *,
+    project: str | None = None,
+    whole: bool = False,
+    sizes: bool = True,
 ) -> list[Old]:
     """Runs that have something older than the limits, oldest first; with `whole`, runs that ended before. Without `sizes` these are 0."""
     found: list[Old] = []
@@ -63,7 +68,11 @@ def find_old(
         if limits.rollups_before is not None:
             wanted.append(("rollups", (*_ended(limits.rollups_before), *_keeps("rollups"))))
     for what, filters in wanted:
-        query = select(Run.id, Run.project, Run.name, Run.status).where(*filters).order_by(Run.finished_at, Run.id)
+        query = (
+            select(Run.id, Run.project, Run.name, Run.status)
+            .where(*filters)
+            .order_by(Run.finished_at, Run.id)
+        )
         if project is not None:
             query = query.where(Run.project == project)
         for run_id, of, name, status in session.execute(query):
@@ -79,7 +88,9 @@ def let_go(database: Database, old: Old, limits: Limits) -> bool:
     if old.what == "run":
         return drop_run(database, old.run_id, limits.samples_before)
     if old.what == "rollups":
-        return limits.rollups_before is not None and drop_rollups(database, old.run_id, limits.rollups_before)
+        return limits.rollups_before is not None and drop_rollups(
+            database, old.run_id, limits.rollups_before
+        )
     return drop_samples(database, old.run_id, limits.samples_before) > 0
 
 
@@ -97,7 +108,9 @@ def drop_samples(database: Database, run_id: str, before: float) -> int:
 
     def still(session: Session) -> Run | None:
         run = _locked(session, run_id)
-        is_same = run is not None and (run.status == "running" if is_running else _has_ended(run, before))
+        is_same = run is not None and (
+            run.status == "running" if is_running else _has_ended(run, before)
+        )
         return run if is_same else None
 
     def drop_chunks(session: Session) -> int:
@@ -106,7 +119,11 @@ def drop_samples(database: Database, run_id: str, before: float) -> int:
             return 0
         keys = _rolled_up(session, run_id, *((Chunk.received_at < before,) if is_running else ()))
         if keys:
-            session.execute(delete(Chunk).where(Chunk.run_id == run_id, tuple_(Chunk.stream_id, Chunk.seq).in_(keys)))
+            session.execute(
+                delete(Chunk).where(
+                    Chunk.run_id == run_id, tuple_(Chunk.stream_id, Chunk.seq).in_(keys)
+                )
+            )
         elif not is_running and not _left(session, Chunk, run_id):
             run.keeps = "rollups"
         return len(keys)
@@ -172,7 +189,9 @@ def _locked(session: Session, run_id: str) -> Run | None:
         return None
 
 
-def _size(session: Session, what: str, run_id: str, received_before: float | None) -> tuple[int, int]:
+def _size(
+    session: Session, what: str, run_id: str, received_before: float | None
+) -> tuple[int, int]:
     """Rows and bytes of what would go."""
     rows, size = (0, 0) if what == "rollups" else _count(session, Chunk, run_id, received_before)
     rolled, rolled_size = (0, 0) if what == "samples" else _count(session, Rollup, run_id, None)
@@ -180,18 +199,27 @@ def _size(session: Session, what: str, run_id: str, received_before: float | Non
 
 
 def _count(session: Session, bulk: Bulk, run_id: str, before: float | None) -> tuple[int, int]:
-    query = select(func.count(), func.coalesce(func.sum(func.length(bulk.packed)), 0)).where(*of_run(bulk, run_id))
+    query = select(func.count(), func.coalesce(func.sum(func.length(bulk.packed)), 0)).where(
+        *of_run(bulk, run_id)
+    )
     if before is not None:
         query = query.where(Chunk.received_at < before)
     count, size = session.execute(query).one()
     return count, int(size)
 
 
-def _rolled_up(session: Session, run_id: str, *filters: ColumnElement[bool]) -> Sequence[tuple[int, int]]:
+def _rolled_up(
+    session: Session, run_id: str, *filters: ColumnElement[bool]
+) -> Sequence[tuple[int, int]]:
     query = (
         select(Chunk.stream_id, Chunk.seq)
         .join(Stream, Stream.id == Chunk.stream_id)
-        .where(Chunk.run_id == run_id, Stream.run_id == run_id, Chunk.seq <= Stream.rolled_seq, *filters)
+        .where(
+            Chunk.run_id == run_id,
+            Stream.run_id == run_id,
+            Chunk.seq <= Stream.rolled_seq,
+            *filters,
+        )
     )
     return [(stream_id, seq) for stream_id, seq in session.execute(query.limit(CHUNKS_AT_ONCE))]
 
@@ -200,10 +228,17 @@ def _taken(session: Session, run_id: str, before: float) -> Sequence[tuple[int, 
     """Batches whose rows are not needed: all that a rank sends up to its next one is known to be there."""
     query = (
         select(Batch.rank, Batch.attempt, Batch.seq)
-        .join(Rank, (Rank.run_id == Batch.run_id) & (Rank.rank == Batch.rank) & (Rank.attempt == Batch.attempt))
+        .join(
+            Rank,
+            (Rank.run_id == Batch.run_id)
+            & (Rank.rank == Batch.rank)
+            & (Rank.attempt == Batch.attempt),
+        )
         .where(Batch.run_id == run_id, Batch.seq < Rank.next_seq, Batch.received_at < before)
     )
-    return [(rank, attempt, seq) for rank, attempt, seq in session.execute(query.limit(CHUNKS_AT_ONCE))]
+    return [
+        (rank, attempt, seq) for rank, attempt, seq in session.execute(query.limit(CHUNKS_AT_ONCE))
+    ]
 
 
 def _left(session: Session, bulk: Bulk, run_id: str) -> bool:

@@ -15,15 +15,22 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from memagent_server.store.buckets import EMPTY, Buckets, chain, halved, pack_buckets, unpack_buckets
-from memagent_server.store.compiled_statements import PreparedQuestion
+from memagent_server.store.buckets import (
+    EMPTY,
+    Buckets,
+    chain,
+    halved,
+    pack_buckets,
+    unpack_buckets,
+)
+from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import Rollup
 from memagent_server.store.upsert import upsert
 
 BLOCK = 512
 
 
-class Head(NamedTuple):
+class StreamHead(NamedTuple):
     """A block without its buckets."""
 
     level: int
@@ -35,10 +42,12 @@ class Head(NamedTuple):
 
 _OF_STREAM = (Rollup.stream_id == bindparam("stream_id"), Rollup.run_id == bindparam("run_id"))
 _BLOCK: tuple[Any, ...] = (Rollup.block, Rollup.packed)
-_HEADS = PreparedQuestion(
-    select(*(getattr(Rollup, name) for name in Head._fields)).where(*_OF_STREAM).order_by(Rollup.level, Rollup.block)
+_HEADS = CompiledSelect(
+    select(*(getattr(Rollup, name) for name in StreamHead._fields))
+    .where(*_OF_STREAM)
+    .order_by(Rollup.level, Rollup.block)
 )
-_BLOCKS = PreparedQuestion(
+_BLOCKS = CompiledSelect(
     select(*_BLOCK)
     .where(*_OF_STREAM, Rollup.level == bindparam("level"))
     .where(Rollup.block >= bindparam("first"), Rollup.block <= bindparam("last"))
@@ -52,12 +61,14 @@ class Levels:
     Its questions look at no limits of the session: ask only for a stream that was found by it.
     """
 
-    def __init__(self, session: Session, run_id: str, stream_id: int, only: Collection[str] | None = None) -> None:
+    def __init__(
+        self, session: Session, run_id: str, stream_id: int, only: Collection[str] | None = None
+    ) -> None:
         self._session, self._run_id, self._stream_id, self._only = session, run_id, stream_id, only
         rows = _HEADS.rows(session.connection(), {"run_id": run_id, "stream_id": stream_id})
-        self._heads: list[list[Head]] = []
+        self._heads: list[list[StreamHead]] = []
         for row in rows:
-            head = Head(*row)
+            head = StreamHead(*row)
             if head.level == len(self._heads):
                 self._heads.append([])
             self._heads[head.level].append(head)
@@ -85,14 +96,23 @@ class Levels:
         self._load(level, blocks)
         found = chain([self._blocks[level, block] for block in blocks])
         begin = blocks[0] * BLOCK
-        return found if (first, end) == (begin, begin + len(found)) else found.pick(slice(first - begin, end - begin))
+        return (
+            found
+            if (first, end) == (begin, begin + len(found))
+            else found.pick(slice(first - begin, end - begin))
+        )
 
     def each_block(self, level: int) -> Iterator[Buckets]:
         """The blocks of a level, one in memory at a time."""
         for head in self._heads[level] if level <= self.coarsest else ():
-            yield from (unpack_buckets(packed, self._only) for _, packed in self._rows(level, head.block, head.block))
+            yield from (
+                unpack_buckets(packed, self._only)
+                for _, packed in self._rows(level, head.block, head.block)
+            )
 
-    def spans(self, level: int, first_step: int | None, last_step: int | None) -> list[tuple[int, int]]:
+    def spans(
+        self, level: int, first_step: int | None, last_step: int | None
+    ) -> list[tuple[int, int]]:
         """Where the buckets of a level are that may hold steps of a window: (first, end) of stretches of whole blocks."""
         found: list[tuple[int, int]] = []
         for head in self._heads[level]:
@@ -147,10 +167,16 @@ class Levels:
                 self._blocks[level, block] = unpack_buckets(packed, self._only)
 
     def _rows(self, level: int, first: int, last: int) -> list[list[Any]]:
-        asked = {"level": level, "first": first, "last": last, "run_id": self._run_id, "stream_id": self._stream_id}
+        asked = {
+            "level": level,
+            "first": first,
+            "last": last,
+            "run_id": self._run_id,
+            "stream_id": self._stream_id,
+        }
         return _BLOCKS.rows(self._session.connection(), asked)
 
 
-def _head(level: int, block: int, part: Buckets) -> Head:
+def _head(level: int, block: int, part: Buckets) -> StreamHead:
     low, high, _ = part.of("step")
-    return Head(level, block, int(low.min()), int(high.max()), len(part))
+    return StreamHead(level, block, int(low.min()), int(high.max()), len(part))

@@ -41,7 +41,12 @@ def put_rule(
     values = {
         "project": project, "rule": rule, "is_on": is_on, "tells": tells, "thresholds": thresholds, "updated_at": now, "updated_by": by,
     }  # fmt: skip
-    upsert(session, RuleSetting, values, update=("is_on", "tells", "thresholds", "updated_at", "updated_by"))
+    upsert(
+        session,
+        RuleSetting,
+        values,
+        update=("is_on", "tells", "thresholds", "updated_at", "updated_by"),
+    )
 
 
 def forget_rules(session: Session, project: str, rule: str | None = None) -> None:

@@ -64,16 +64,22 @@ def list_runs(session: Session, query: RunQuery) -> RunPage:
     if query.cursor is not None:
         key, after = tuple_(column, identifier), tuple_(*read_key(query.cursor, (kind, str)))
         statement = statement.where(key < after if query.sort.startswith("-") else key > after)
-    order = (column.desc(), identifier.desc()) if query.sort.startswith("-") else (column, identifier)
+    order = (
+        (column.desc(), identifier.desc()) if query.sort.startswith("-") else (column, identifier)
+    )
     found = session.scalars(statement.order_by(*order)).all()
     page = found[: query.limit]
-    return RunPage(page, write_key(page[-1], (_KEYS[name][0], Run.id)) if len(found) > len(page) else None)
+    return RunPage(
+        page, write_key(page[-1], (_KEYS[name][0], Run.id)) if len(found) > len(page) else None
+    )
 
 
 def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
     """The projects of a list by name, at most MOST_PROJECTS; each costs one look into an index, however many runs it has."""
     found: list[str] = []
-    query = select(Run.project).where(Run.is_archived.is_(is_archived)).order_by(Run.project).limit(1)
+    query = (
+        select(Run.project).where(Run.is_archived.is_(is_archived)).order_by(Run.project).limit(1)
+    )
     while len(found) < MOST_PROJECTS:
         project = session.scalar(query if not found else query.where(Run.project > found[-1]))
         if project is None:

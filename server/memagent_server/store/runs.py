@@ -39,7 +39,9 @@ __all__ = [
 ]
 
 
-def start_run(session: Session, message: RunStart, now: float, *, live: bool = True) -> tuple[Run, bool]:
+def start_run(
+    session: Session, message: RunStart, now: float, *, live: bool = True
+) -> tuple[Run, bool]:
     """Create or resume a run, and say whether it was created. Saying it twice changes nothing. `live`: see `enter_rank`.
 
     Raises ConflictError where the id is that of a run which the session does not see: see `store.limits`.
@@ -65,7 +67,9 @@ def get_run(session: Session, run_id: str) -> Run | None:
 
 def lock_run(session: Session, run_id: str) -> Run:
     """The run, its row locked until the transaction ends. Raises UnknownRunError."""
-    query = select(Run).where(Run.id == run_id).with_for_update(key_share=True)  # others may go on referring to the run
+    query = (
+        select(Run).where(Run.id == run_id).with_for_update(key_share=True)
+    )  # others may go on referring to the run
     run = session.scalar(query.execution_options(populate_existing=True))
     if run is None:
         raise UnknownRunError(run_id)
@@ -74,15 +78,22 @@ def lock_run(session: Session, run_id: str) -> Run:
 
 def lock_runs(session: Session, run_ids: Collection[str]) -> set[str]:
     """Lock the rows of runs, always in the same order; returns those that exist."""
-    query = select(Run.id).where(Run.id.in_(run_ids)).order_by(Run.id).with_for_update(key_share=True)
+    query = (
+        select(Run.id).where(Run.id.in_(run_ids)).order_by(Run.id).with_for_update(key_share=True)
+    )
     return set(session.scalars(query))
 
 
-def finish_run(session: Session, run_id: str, finish: Finish, now: float, *, live: bool = True) -> Run:
+def finish_run(
+    session: Session, run_id: str, finish: Finish, now: float, *, live: bool = True
+) -> Run:
     """A rank has ended; the run ends with the last of its ranks. Raises UnknownRunError."""
     run = lock_run(session, run_id)
     rank = enter_rank(session, run, finish.rank, finish.attempt, now, live=live)
-    if rank.status in ("running", "lost_contact") or worst_of(rank.status, finish.status) != rank.status:
+    if (
+        rank.status in ("running", "lost_contact")
+        or worst_of(rank.status, finish.status) != rank.status
+    ):
         rank.status, rank.error = finish.status, finish.error
         rank.finished_at = finish.finished_at if finish.finished_at is not None else now
         learn_contexts(session, run, rank, now)
@@ -95,8 +106,14 @@ def finish_run(session: Session, run_id: str, finish: Finish, now: float, *, liv
 def lose_contact(session: Session, run_id: str, now: float) -> Run:
     """Give up the ranks that are still running; the run ends as the worst of its ranks. Raises UnknownRunError."""
     run = lock_run(session, run_id)
-    for rank in session.scalars(select(Rank).where(Rank.run_id == run_id, Rank.is_current, Rank.status == "running")):
-        rank.status, rank.finished_at, rank.error = "lost_contact", now, probable_cause(session, rank)
+    for rank in session.scalars(
+        select(Rank).where(Rank.run_id == run_id, Rank.is_current, Rank.status == "running")
+    ):
+        rank.status, rank.finished_at, rank.error = (
+            "lost_contact",
+            now,
+            probable_cause(session, rank),
+        )
         learn_contexts(session, run, rank, now)
     settle(session, run, now)
     return run
@@ -105,7 +122,9 @@ def lose_contact(session: Session, run_id: str, now: float) -> Run:
 def delete_run(session: Session, run_id: str) -> bool:
     """Delete a run and all that belongs to it; whether there was one."""
     for bulk in BULKS:  # no foreign keys lead from these
-        session.execute(delete(bulk).where(*of_run(bulk, run_id)).execution_options(synchronize_session=False))
+        session.execute(
+            delete(bulk).where(*of_run(bulk, run_id)).execution_options(synchronize_session=False)
+        )
     return bool(session.execute(delete(Run).where(Run.id == run_id)).rowcount)  # type: ignore[attr-defined]
 
 

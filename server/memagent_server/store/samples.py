@@ -81,7 +81,9 @@ def take_batch(
     found = batch_rows.find(connection, key)
     if found.digest is not None:
         return _repeat(found, key, digest)
-    if found.status is not None and batch.seq < found.next_seq:  # its row was let go of: see `retention`
+    if (
+        found.status is not None and batch.seq < found.next_seq
+    ):  # its row was let go of: see `retention`
         return Accepted(sum(chunk.rows for chunk in chunks), found.next_seq, is_repeat=True)
     devices = {chunk.stream: None for chunk in chunks}  # in order, each once
     if not _knows(found, devices, live=live):
@@ -94,14 +96,21 @@ def take_batch(
         write_states(connection, [found.streams[device] for device in devices])
     if batch.events:
         batch_rows.add_event_rows(connection, [_event_row(key, event) for event in batch.events])
-    for reason, count in batch.dropped_samples.items():  # cumulative: one that comes late must not turn it back
+    for (
+        reason,
+        count,
+    ) in batch.dropped_samples.items():  # cumulative: one that comes late must not turn it back
         raise_to(connection, Dropped, {**_rank_of(key), "reason": reason}, "count", count)
     next_seq = batch_rows.first_missing(connection, found, key)
-    batch_rows.mark_seen(connection, found, key, step=last_step, next_seq=next_seq, now=now if live else None)
+    batch_rows.mark_seen(
+        connection, found, key, step=last_step, next_seq=next_seq, now=now if live else None
+    )
     return Accepted(samples, next_seq)
 
 
-def read_samples(session: Session, stream_id: int, after_seq: int = -1) -> Iterator[tuple[int, dict[str, list[Value]]]]:
+def read_samples(
+    session: Session, stream_id: int, after_seq: int = -1
+) -> Iterator[tuple[int, dict[str, list[Value]]]]:
     """(place of the last one, columns) of a stream's samples after the place `after_seq`, in order of arrival."""
     for chunk in read_chunks(session, session.get_one(Stream, stream_id), after_seq):
         yield chunk.seq, chunk.columns
@@ -110,7 +119,9 @@ def read_samples(session: Session, stream_id: int, after_seq: int = -1) -> Itera
 def digest_of(batch: messages.Batch, chunks: Sequence[ReadChunk]) -> str:
     """What tells a batch from another under the same key. Of a chunk it has the header, which holds the samples' checksum."""
     content = [(chunk.stream, chunk.header) for chunk in chunks]
-    return hashlib.blake2b(_pack((content, batch.events, batch.dropped_samples)), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        _pack((content, batch.events, batch.dropped_samples)), digest_size=16
+    ).hexdigest()
 
 
 def _repeat(found: Found, key: Key, digest: str) -> Accepted:
@@ -129,10 +140,14 @@ def _knows(found: Found, devices: Iterable[str], *, live: bool) -> bool:
     return all(device in found.streams for device in devices)
 
 
-def _enter(connection: Connection, key: Key, devices: Iterable[str], now: float, *, live: bool) -> Found:
+def _enter(
+    connection: Connection, key: Key, devices: Iterable[str], now: float, *, live: bool
+) -> Found:
     """Make the rank and its streams, or what they lack, and find all again."""
     with Session(connection) as session:
-        rank = enter_rank(session, lock_run(session, key["run_id"]), key["rank"], key["attempt"], now, live=live)
+        rank = enter_rank(
+            session, lock_run(session, key["run_id"]), key["rank"], key["attempt"], now, live=live
+        )
         for device in devices:
             enter_stream(session, rank, device)
         session.flush()
@@ -140,7 +155,11 @@ def _enter(connection: Connection, key: Key, devices: Iterable[str], now: float,
 
 
 def _add_chunks(
-    connection: Connection, run_id: str, streams: dict[str, StreamState], chunks: Sequence[ReadChunk], now: float
+    connection: Connection,
+    run_id: str,
+    streams: dict[str, StreamState],
+    chunks: Sequence[ReadChunk],
+    now: float,
 ) -> int:
     """Add the chunks to their streams; the last step of them all."""
     rows: list[dict[str, Any]] = []
@@ -165,7 +184,13 @@ def _add_chunks(
 
 
 def _event_row(key: Key, event: messages.Event) -> dict[str, Any]:
-    return {**_rank_of(key), "step": event.step, "at": event.time_s, "kind": event.kind, "data": event.data}
+    return {
+        **_rank_of(key),
+        "step": event.step,
+        "at": event.time_s,
+        "kind": event.kind,
+        "data": event.data,
+    }
 
 
 def _rank_of(key: Key) -> dict[str, Any]:

@@ -53,7 +53,12 @@ def add_snapshot(session: Session, run_id: str, message: SnapshotMessage, now: f
 
 def list_snapshots(session: Session, run_id: str) -> list[dict[str, Any]]:
     """All of a run without their stacks and tensors, newest first, in the shape of docs/http.md."""
-    query = select(Snapshot).where(Snapshot.run_id == run_id).order_by(Snapshot.id.desc()).options(defer(Snapshot.body))
+    query = (
+        select(Snapshot)
+        .where(Snapshot.run_id == run_id)
+        .order_by(Snapshot.id.desc())
+        .options(defer(Snapshot.body))
+    )
     return [_describe(snapshot) for snapshot in session.scalars(query)]
 
 
@@ -62,7 +67,9 @@ def page_snapshots(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A page of what `list_snapshots` gives, and the cursor of the next page."""
     of_run, without_body = Snapshot.run_id == run_id, defer(Snapshot.body)
-    page, next_cursor = newest(session, Snapshot, of_run, limit=limit, cursor=cursor, options=[without_body])
+    page, next_cursor = newest(
+        session, Snapshot, of_run, limit=limit, cursor=cursor, options=[without_body]
+    )
     return [_describe(snapshot) for snapshot in page], next_cursor
 
 
@@ -88,7 +95,10 @@ def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
     query = (
         select(Snapshot)
         .join(
-            Rank, (Rank.run_id == Snapshot.run_id) & (Rank.rank == Snapshot.rank) & (Rank.attempt == Snapshot.attempt)
+            Rank,
+            (Rank.run_id == Snapshot.run_id)
+            & (Rank.rank == Snapshot.rank)
+            & (Rank.attempt == Snapshot.attempt),
         )
         .where(Snapshot.run_id == run_id, Rank.is_current)
         .order_by(Snapshot.id.desc())
@@ -98,7 +108,10 @@ def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
     for snapshot in session.scalars(query):
         newest.setdefault((snapshot.rank, snapshot.device, snapshot.method), snapshot)
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    told = [(each.rank, {"step": each.step, "snapshot": each.id}, each.suspects) for each in newest.values()]
+    told = [
+        (each.rank, {"step": each.step, "snapshot": each.id}, each.suspects)
+        for each in newest.values()
+    ]
     for rank, seen, suspects in [*told, *_told_at_death(session, run_id)]:
         for suspect in suspects:
             key = tuple(suspect.get(name) for name in ("file", "line", "kind"))
@@ -107,11 +120,18 @@ def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda row: -row["confidence"])
 
 
-def _told_at_death(session: Session, run_id: str) -> list[tuple[int, dict[str, Any], list[dict[str, Any]]]]:
+def _told_at_death(
+    session: Session, run_id: str
+) -> list[tuple[int, dict[str, Any], list[dict[str, Any]]]]:
     """Rank, when, and the suspects in the last words of the newest launch: who dies may have no time left to deliver a snapshot."""
     query = (
         select(Event)
-        .join(Rank, (Rank.run_id == Event.run_id) & (Rank.rank == Event.rank) & (Rank.attempt == Event.attempt))
+        .join(
+            Rank,
+            (Rank.run_id == Event.run_id)
+            & (Rank.rank == Event.rank)
+            & (Rank.attempt == Event.attempt),
+        )
         .where(Event.run_id == run_id, Event.kind == "oom", Rank.is_current)
         .order_by(Event.id)
     )
@@ -126,14 +146,20 @@ def _readable(suspects: Any) -> list[dict[str, Any]]:
     found = []
     for suspect in suspects if isinstance(suspects, list) else ():
         with suppress(msgspec.ValidationError):
-            kept = {name: value for name, value in suspect.items() if value != ""} if isinstance(suspect, dict) else {}
+            kept = (
+                {name: value for name, value in suspect.items() if value != ""}
+                if isinstance(suspect, dict)
+                else {}
+            )
             found.append(to_builtins(msgspec.convert(kept, Suspect)))
     return found
 
 
 def has_snapshot(connection: Connection, run_id: str, rank: int, attempt: int) -> bool:
     """Whether a rank has sent one in this launch."""
-    query = select(Snapshot.id).where(Snapshot.run_id == run_id, Snapshot.rank == rank, Snapshot.attempt == attempt)
+    query = select(Snapshot.id).where(
+        Snapshot.run_id == run_id, Snapshot.rank == rank, Snapshot.attempt == attempt
+    )
     return connection.scalar(query.limit(1)) is not None
 
 

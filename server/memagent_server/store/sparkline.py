@@ -16,7 +16,9 @@ POINTS = 32
 COLUMNS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
 
 
-def extended(kept: Mapping[str, Any], before: int, columns: Mapping[str, Sequence[Value]]) -> dict[str, Any]:
+def extended(
+    kept: Mapping[str, Any], before: int, columns: Mapping[str, Sequence[Value]]
+) -> dict[str, Any]:
     """`kept` with the samples of `columns`, which come after `before` others."""
     values = _memory(columns)
     width, peaks = int(kept.get("width", 1)), list(kept.get("peaks", ()))

@@ -15,10 +15,15 @@ from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
 from memagent_server.store import sparkline
 from memagent_server.store.chunks import ReadChunk
-from memagent_server.store.compiled_statements import PreparedChange
+from memagent_server.store.compiled_statements import CompiledWrite
 from memagent_server.store.models import Rank, Stream
 
-PEAK_COLUMNS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_device_bytes", "device_used_bytes")
+PEAK_COLUMNS = (
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "process_device_bytes",
+    "device_used_bytes",
+)
 """Columns whose maximum over the launch is kept with the stream, beside those of the phases: a prediction has a figure for them."""
 _ALLOCATED = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
 _MOST_PEAKS = 64
@@ -53,14 +58,19 @@ class StreamState:
 
 STREAM_STATE = tuple(StreamState.__dataclass_fields__)
 _CHANGING = tuple(name for name in STREAM_STATE if name not in ("id", "kind"))
-_WRITE = PreparedChange(
-    update(Stream).where(Stream.id == bindparam("of_stream")).values({name: bindparam(name) for name in _CHANGING})
+_WRITE = CompiledWrite(
+    update(Stream)
+    .where(Stream.id == bindparam("of_stream"))
+    .values({name: bindparam(name) for name in _CHANGING})
 )
 
 
 def write_states(connection: Connection, states: Sequence[StreamState]) -> None:
     """The run's row must be locked since they were read."""
-    rows = [{"of_stream": state.id, **{name: getattr(state, name) for name in _CHANGING}} for state in states]
+    rows = [
+        {"of_stream": state.id, **{name: getattr(state, name) for name in _CHANGING}}
+        for state in states
+    ]
     _WRITE.run(connection, *rows)
 
 
@@ -71,7 +81,9 @@ def grow(stream: StreamState, chunk: ReadChunk, now: float) -> None:
         stream.sparkline = sparkline.extended(stream.sparkline, stream.samples, _memory(chunk))
     stream.samples += chunk.rows
     stream.is_compacted = False
-    stream.first_step = chunk.first_step if stream.first_step is None else min(chunk.first_step, stream.first_step)
+    stream.first_step = (
+        chunk.first_step if stream.first_step is None else min(chunk.first_step, stream.first_step)
+    )
     if stream.last_step is None or chunk.last_step >= stream.last_step:
         stream.last_step = chunk.last_step
         _show_newest(stream, chunk.newest, now)
@@ -96,7 +108,9 @@ def enter_stream(session: Session, rank: Rank, device: str) -> Stream:
     return found or _new(session, rank, device)
 
 
-def current_streams(session: Session, run_ids: Collection[str], *, scalars: bool = False) -> list[Stream]:
+def current_streams(
+    session: Session, run_ids: Collection[str], *, scalars: bool = False
+) -> list[Stream]:
     """Streams of the newest launch of each run, without scalars unless asked for, in the order in which they were made."""
     query = select(Stream).where(Stream.run_id.in_(run_ids), Stream.is_current).order_by(Stream.id)
     if not scalars:
@@ -124,18 +138,26 @@ def phase_of(column: str) -> str | None:
 def _memory(chunk: ReadChunk) -> dict[str, list[Value]]:
     """The best reading of memory that the chunk has."""
     ints = chunk.arrays.ints
-    name = next((name for name in sparkline.COLUMNS if name in ints.names and ints.has_any(name)), None)
+    name = next(
+        (name for name in sparkline.COLUMNS if name in ints.names and ints.has_any(name)), None
+    )
     if name is None:
         return {}
     values: list[Value] = ints.column(name).tolist()
     if not ints.has_all(name) and ints.present is not None:
         present = ints.present[ints.names.index(name)].tolist()
-        values = [value if is_there else None for value, is_there in zip(values, present, strict=True)]
+        values = [
+            value if is_there else None for value, is_there in zip(values, present, strict=True)
+        ]
     return {name: values}
 
 
 def _show_newest(stream: StreamState, newest: Mapping[str, Value], now: float) -> None:
-    known = {name: value for name, value in newest.items() if value is not None or name not in stream.latest}
+    known = {
+        name: value
+        for name, value in newest.items()
+        if value is not None or name not in stream.latest
+    }
     stream.latest = {**stream.latest, **known}
     stream.last_sample_at = float(newest.get("time_s") or now)
     limit = newest.get("limit_bytes")
@@ -148,14 +170,18 @@ def _raise_peaks(stream: StreamState, chunk: ReadChunk) -> None:
     higher = {
         name: int(most)
         for name, (_, most, _) in chunk.stats.items()
-        if most is not None and (name in PEAK_COLUMNS or phase_of(name)) and most > stream.peaks.get(name, -1)
+        if most is not None
+        and (name in PEAK_COLUMNS or phase_of(name))
+        and most > stream.peaks.get(name, -1)
     }
     if len(stream.peaks) > _MOST_PEAKS:
         higher = {name: most for name, most in higher.items() if name in stream.peaks}
     if higher:
         stream.peaks = {**stream.peaks, **higher}
     peak = _peak_of(chunk)
-    stream.peak_bytes = max((size for size in (stream.peak_bytes, peak) if size is not None), default=None)
+    stream.peak_bytes = max(
+        (size for size in (stream.peak_bytes, peak) if size is not None), default=None
+    )
 
 
 def _peak_of(chunk: ReadChunk) -> int | None:

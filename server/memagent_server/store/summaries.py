@@ -24,7 +24,11 @@ _RUN_IDS: BindParameter[Any] = bindparam("run_ids", expanding=True)
 # made once: to put one together takes as long as to ask it
 _NEWEST_PREDICTIONS = (
     select(Prediction)
-    .options(load_only(Prediction.run_id, Prediction.rank, Prediction.device, Prediction.peak_allocated_bytes))
+    .options(
+        load_only(
+            Prediction.run_id, Prediction.rank, Prediction.device, Prediction.peak_allocated_bytes
+        )
+    )
     .where(
         Prediction.id.in_(
             select(func.max(Prediction.id))
@@ -44,7 +48,9 @@ _NEWEST_FORECASTS = select(Forecast).where(
 )
 
 
-def summarize(session: Session, runs: Sequence[Run], *, public_url: str = "") -> list[dict[str, Any]]:
+def summarize(
+    session: Session, runs: Sequence[Run], *, public_url: str = ""
+) -> list[dict[str, Any]]:
     """A RunSummary for each run, in their order."""
     ids = [run.id for run in runs]
     streams: dict[str, list[Stream]] = defaultdict(list)
@@ -68,7 +74,9 @@ def describe(session: Session, run: Run, *, public_url: str = "") -> dict[str, A
     streams = session.scalars(select(Stream).where(Stream.run_id == run.id).order_by(Stream.id))
     events, _ = list_events(session, run.id, limit=EVENTS_SHOWN)
     dropped = session.execute(
-        select(Dropped.reason, func.sum(Dropped.count)).where(Dropped.run_id == run.id).group_by(Dropped.reason)
+        select(Dropped.reason, func.sum(Dropped.count))
+        .where(Dropped.run_id == run.id)
+        .group_by(Dropped.reason)
     )
     return {
         **summarize(session, [run], public_url=public_url)[0],
@@ -113,7 +121,9 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _memory(stream: Stream | None) -> dict[str, Any]:
     if stream is None:
-        return dict.fromkeys(("device", "device_name", "used_bytes", "peak_bytes", "limit_bytes", "sparkline"))
+        return dict.fromkeys(
+            ("device", "device_name", "used_bytes", "peak_bytes", "limit_bytes", "sparkline")
+        )
     return {
         "device": stream.device,
         "device_name": stream.name,
@@ -161,5 +171,9 @@ def _newest_forecasts(session: Session, run_ids: Collection[str]) -> dict[str, l
 def _worst(forecasts: Sequence[Forecast]) -> dict[str, Any] | None:
     if not forecasts:
         return None
-    worst = max(forecasts, key=lambda forecast: (_LEVELS.index(forecast.level), forecast.oom_probability))
-    return {name: getattr(worst, name) for name in ("level", "oom_probability", "cause", "eta_step")}
+    worst = max(
+        forecasts, key=lambda forecast: (_LEVELS.index(forecast.level), forecast.oom_probability)
+    )
+    return {
+        name: getattr(worst, name) for name in ("level", "oom_probability", "cause", "eta_step")
+    }

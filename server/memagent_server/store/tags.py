@@ -20,12 +20,22 @@ def set_tags(session: Session, run: Run, tags: Iterable[str]) -> None:
         return
     run.tags = wanted
     kept = set(session.scalars(select(RunTag.tag).where(RunTag.run_id == run.id)))
-    session.execute(delete(RunTag).where(RunTag.run_id == run.id, RunTag.tag.in_(kept - set(wanted))))
-    session.add_all(RunTag(run_id=run.id, tag=tag, created_at=run.created_at) for tag in wanted if tag not in kept)
+    session.execute(
+        delete(RunTag).where(RunTag.run_id == run.id, RunTag.tag.in_(kept - set(wanted)))
+    )
+    session.add_all(
+        RunTag(run_id=run.id, tag=tag, created_at=run.created_at)
+        for tag in wanted
+        if tag not in kept
+    )
 
 
 def retag(
-    session: Session, run_ids: Collection[str], *, add: Collection[str] = (), remove: Collection[str] = ()
+    session: Session,
+    run_ids: Collection[str],
+    *,
+    add: Collection[str] = (),
+    remove: Collection[str] = (),
 ) -> None:
     """Add tags to runs and take others away, by people: what the agent says of tags no longer counts. Raises UnknownRunError."""
     for run in _locked(session, run_ids):

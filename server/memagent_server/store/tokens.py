@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
-from memagent_server.store.compiled_statements import PreparedQuestion
+from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import Token
 from memagent_server.store.timestamps import iso
 
@@ -30,12 +30,12 @@ class KnownToken:
 
 
 # each request asks one or two of these
-_ANY = PreparedQuestion(select(Token.id).limit(1))
+_ANY = CompiledSelect(select(Token.id).limit(1))
 _VALID = select(*(getattr(Token, field.name) for field in fields(KnownToken))).where(
     Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > bindparam("now"))
 )
-_BY_HASH = PreparedQuestion(_VALID.where(Token.hash == bindparam("hash")))
-_BY_ID = PreparedQuestion(_VALID.where(Token.id == bindparam("id")))
+_BY_HASH = CompiledSelect(_VALID.where(Token.hash == bindparam("hash")))
+_BY_ID = CompiledSelect(_VALID.where(Token.id == bindparam("id")))
 
 
 def create_token(
@@ -115,7 +115,9 @@ def mark_used(session: Session, token_id: int, now: float) -> None:
     session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
 
 
-def _known(question: PreparedQuestion, asked: Session | Connection, key: dict[str, Any]) -> KnownToken | None:
+def _known(
+    question: CompiledSelect, asked: Session | Connection, key: dict[str, Any]
+) -> KnownToken | None:
     rows = question.rows(_connection(asked), key)
     return KnownToken(*rows[0]) if rows else None
 
@@ -125,5 +127,7 @@ def _connection(asked: Session | Connection) -> Connection:
 
 
 def _revoke(session: Session, which: ColumnElement[bool], now: float) -> int:
-    changed = session.execute(update(Token).where(which, Token.revoked_at.is_(None)).values(revoked_at=now))
+    changed = session.execute(
+        update(Token).where(which, Token.revoked_at.is_(None)).values(revoked_at=now)
+    )
     return int(changed.rowcount)  # type: ignore[attr-defined]

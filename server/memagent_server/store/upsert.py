@@ -15,21 +15,32 @@ from memagent_server.store.models import Base
 def insert_if_missing(session: Session, model: type[Base], values: dict[str, Any]) -> bool:
     """Whether a row was added; columns that are left out get the model's defaults."""
     statement = (
-        _insert(session, model).values(values).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+        _insert(session, model)
+        .values(values)
+        .on_conflict_do_nothing()
+        .execution_options(preserve_rowcount=True)
     )
     result = session.execute(statement)
     assert isinstance(result, CursorResult)
     return result.rowcount == 1
 
 
-def upsert(session: Session, model: type[Base], values: dict[str, Any], *, update: tuple[str, ...]) -> None:
+def upsert(
+    session: Session, model: type[Base], values: dict[str, Any], *, update: tuple[str, ...]
+) -> None:
     """Insert, or where the primary key is there already, overwrite the columns in `update`."""
     keys = [column.name for column in _table(model).primary_key]
     changes = {name: values[name] for name in update}
-    session.execute(_insert(session, model).values(values).on_conflict_do_update(index_elements=keys, set_=changes))
+    session.execute(
+        _insert(session, model)
+        .values(values)
+        .on_conflict_do_update(index_elements=keys, set_=changes)
+    )
 
 
-def upsert_all(session: Session, model: type[Base], rows: Sequence[dict[str, Any]], *, update: tuple[str, ...]) -> None:
+def upsert_all(
+    session: Session, model: type[Base], rows: Sequence[dict[str, Any]], *, update: tuple[str, ...]
+) -> None:
     """`upsert` for many rows with the same columns, in one round trip."""
     if rows:
         statement = _insert(session, model)
@@ -38,12 +49,16 @@ def upsert_all(session: Session, model: type[Base], rows: Sequence[dict[str, Any
         session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes), rows)
 
 
-def raise_to(connection: Connection, model: type[Base], key: dict[str, Any], column: str, value: int) -> None:
+def raise_to(
+    connection: Connection, model: type[Base], key: dict[str, Any], column: str, value: int
+) -> None:
     """Insert, or where the primary key is there already with less in `column`, raise it to `value`."""
     statement = _insert(connection, model).values({**key, column: value})
     more = statement.excluded[column]
     where = more > _table(model).c[column]
-    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_={column: more}, where=where))
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=list(key), set_={column: more}, where=where)
+    )
 
 
 def _insert(target: Session | Connection, model: type[Base]) -> sqlite.Insert | postgresql.Insert:

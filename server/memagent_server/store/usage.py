@@ -34,6 +34,8 @@ def usage(session: Session) -> Usage:
 
 def _database_bytes(session: Session) -> int:
     if session.get_bind().dialect.name == "sqlite":
-        pages, page_bytes = (session.scalar(text(f"PRAGMA {name}")) or 0 for name in ("page_count", "page_size"))
+        pages, page_bytes = (
+            session.scalar(text(f"PRAGMA {name}")) or 0 for name in ("page_count", "page_size")
+        )
         return int(pages) * int(page_bytes)
     return int(session.scalar(text("SELECT pg_database_size(current_database())")) or 0)

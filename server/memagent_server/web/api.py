@@ -30,11 +30,19 @@ from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.leases import count_alive
 from memagent_server.store.models import Run
 from memagent_server.store.predictions import page_predictions
-from memagent_server.store.runs import RunQuery, delete_run, describe, get_run, list_runs, lock_run, summarize
+from memagent_server.store.runs import (
+    RunQuery,
+    delete_run,
+    describe,
+    get_run,
+    list_runs,
+    lock_run,
+    summarize,
+)
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspects_of, viewer_of
 from memagent_server.web import query
-from memagent_server.web.api_estimate import EstimateRequest, answer
+from memagent_server.web.api_estimate import EstimateBody, answer
 
 blueprint = Blueprint("api", __name__)
 
@@ -58,7 +66,9 @@ def get_openapi() -> Response:
 def get_health() -> Response:
     """Whether the process answers."""
     said = json_answer({"status": "ok", "version": memagent.__version__})
-    said.date = datetime.now(timezone.utc)  # granian sends none; `memagent doctor` compares clocks by it
+    said.date = datetime.now(
+        timezone.utc
+    )  # granian sends none; `memagent doctor` compares clocks by it
     return said
 
 
@@ -72,7 +82,9 @@ def get_readiness() -> Response:
         raise Problem(503, "the database does not answer", headers={"Retry-After": "5"}) from error
     if not is_current:
         raise Problem(
-            503, "the database's schema is of another version: run `memagent db upgrade`", headers={"Retry-After": "5"}
+            503,
+            "the database's schema is of another version: run `memagent db upgrade`",
+            headers={"Retry-After": "5"},
         )
     with current().database.read() as session:
         return json_answer({"status": "ready", "workers": count_alive(session, current().clock())})
@@ -96,7 +108,9 @@ def get_runs() -> Response:
     with context.database.read() as session:
         page = list_runs(session, wanted)
         found = summarize(session, page.runs, public_url=context.settings.public_url)
-    return page_answer({"runs": [only(run, asked.fields) for run in found], "next_cursor": page.next_cursor})
+    return page_answer(
+        {"runs": [only(run, asked.fields) for run in found], "next_cursor": page.next_cursor}
+    )
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>")
@@ -164,7 +178,9 @@ def get_predictions(run_id: str) -> Response:
     asked = query.read(queries.Paged)
     with current().database.read() as session:
         _known_run(session, run_id)
-        found, next_cursor = page_predictions(session, run_id, limit=asked.limit, cursor=asked.cursor)
+        found, next_cursor = page_predictions(
+            session, run_id, limit=asked.limit, cursor=asked.cursor
+        )
     return page_answer({"run_id": run_id, "predictions": found, "next_cursor": next_cursor})
 
 
@@ -209,7 +225,8 @@ def get_snapshot(run_id: str, snapshot_id: int) -> Response:
         found = read_snapshot(session, run_id, snapshot_id) if snapshot_id < _FAR else None
     if found is None:
         raise Problem(
-            404, f"run {run_id!r} has no snapshot {snapshot_id}: GET /api/v1/runs/{run_id}/snapshots lists them"
+            404,
+            f"run {run_id!r} has no snapshot {snapshot_id}: GET /api/v1/runs/{run_id}/snapshots lists them",
         )
     return json_answer(found)
 
@@ -222,7 +239,9 @@ def get_viewer(run_id: str, snapshot_id: int) -> Response:
         _known_run(session, run_id)
         found = viewer_of(session, run_id, snapshot_id) if snapshot_id < _FAR else None
     if found is None:
-        raise Problem(404, f"run {run_id!r} has no snapshot {snapshot_id} with a page of torch's viewer")
+        raise Problem(
+            404, f"run {run_id!r} has no snapshot {snapshot_id} with a page of torch's viewer"
+        )
     snapshot, packed = found
     name = f"{run_id}-step{snapshot.step}-rank{snapshot.rank}.html"
     headers = {
@@ -246,12 +265,16 @@ def get_events(run_id: str) -> Response:
     asked = query.read(queries.EventsQuery)
     with current().database.read() as session:
         _known_run(session, run_id)
-        found, next_cursor = list_events(session, run_id, kind=asked.kind, limit=asked.limit, cursor=asked.cursor)
+        found, next_cursor = list_events(
+            session, run_id, kind=asked.kind, limit=asked.limit, cursor=asked.cursor
+        )
     return page_answer({"run_id": run_id, "events": found, "next_cursor": next_cursor})
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/export")
-@operation("runs", "read", str, query=queries.ExportQuery, media=tuple(MIMETYPES.values()), problems=(501,))
+@operation(
+    "runs", "read", str, query=queries.ExportQuery, media=tuple(MIMETYPES.values()), problems=(501,)
+)
 def get_export(run_id: str) -> Response:
     """All samples of a run, streamed."""
     form = query.read(queries.ExportQuery).format
@@ -272,7 +295,9 @@ def get_comparison() -> Response:
     """Runs beside each other, and the settings and surroundings in which they differ."""
     ids, context = query.read(queries.CompareQuery).runs, current()
     if len(set(ids)) < FEWEST_RUNS:
-        raise Problem(422, f"runs: name {FEWEST_RUNS} to {MOST_RUNS} runs, separated by commas", field="runs")
+        raise Problem(
+            422, f"runs: name {FEWEST_RUNS} to {MOST_RUNS} runs, separated by commas", field="runs"
+        )
     with context.database.read() as session:
         compared = [_known_run(session, run_id) for run_id in dict.fromkeys(ids)]
         found = compare_runs(session, compared, public_url=context.settings.public_url)
@@ -280,10 +305,10 @@ def get_comparison() -> Response:
 
 
 @blueprint.post(f"{_V1}/estimate")
-@operation("estimates", "read", runs.Estimate, body=EstimateRequest)
+@operation("estimates", "read", runs.Estimate, body=EstimateBody)
 def post_estimate() -> Response:
     """Estimate a training step by formula, from a model's name, its config.json or its shape."""
-    asked = read_message(request, EstimateRequest)
+    asked = read_message(request, EstimateBody)
     with current().database.read() as session:
         found = answer(session, asked)
     return json_answer(found)

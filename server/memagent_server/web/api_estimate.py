@@ -34,7 +34,7 @@ MOST_ADVICE = 8
 _LARGEST_BATCH = 2**16
 
 
-class EstimateRequest(msgspec.Struct, kw_only=True):
+class EstimateBody(msgspec.Struct, kw_only=True):
     """A model, by `model` (a preset's name), `config` (the content of a config.json) or its shape, and how it is trained. The fields of
     training are those of `memagent.estimator.formula.spec.TrainingSpec` and `parallel.Parallel`."""
 
@@ -83,7 +83,7 @@ _TRAINING = (
 )  # fmt: skip
 
 
-def answer(session: Session, request: EstimateRequest) -> dict[str, Any]:
+def answer(session: Session, request: EstimateBody) -> dict[str, Any]:
     """The estimate with advice and the largest batch that fits, JSON-ready. Raises Problem 422 that names the field at fault."""
     shape = _model(request)
     _known("optimizer", optimizer_named, request.optimizer)
@@ -97,9 +97,13 @@ def answer(session: Session, request: EstimateRequest) -> dict[str, Any]:
     if request.gpu is not None and request.gpu.lower() in GPUS:
         training["gpu"] = request.gpu.lower()
     try:
-        ranks = Parallel(data=request.ranks, zero=request.zero, tensor=request.tensor, pipeline=request.pipeline)
+        ranks = Parallel(
+            data=request.ranks, zero=request.zero, tensor=request.tensor, pipeline=request.pipeline
+        )
         spec = TrainingSpec(model=shape, parallel=ranks, **training)
-        found = estimate_training(spec, limit_bytes=request.limit_bytes, context_bytes=context_bytes)
+        found = estimate_training(
+            spec, limit_bytes=request.limit_bytes, context_bytes=context_bytes
+        )
         limit = found.limit_bytes
         advice = advise(spec, limit, at_most=MOST_ADVICE, context_bytes=context_bytes)
         largest = largest_batch(spec, limit, most=_LARGEST_BATCH) if limit else None
@@ -113,7 +117,7 @@ def answer(session: Session, request: EstimateRequest) -> dict[str, Any]:
     }
 
 
-def _model(request: EstimateRequest) -> ModelShape:
+def _model(request: EstimateBody) -> ModelShape:
     if sum(given is not None for given in (request.model, request.config, request.layers)) != 1:
         raise Problem(422, "give one of model (a name), config (the content of a config.json), or layers, hidden, heads, "
                       "vocab and sequence", field="model")  # fmt: skip
@@ -125,7 +129,10 @@ def _model(request: EstimateRequest) -> ModelShape:
         if getattr(request, name) is None:
             raise Problem(422, f"{name} is needed with layers", field=name)
     shape = TransformerShape(
-        **{name: getattr(request, name) for name in (*_SHAPE, "batch", "kv_heads", "ffn", "gated", "tied_embeddings")}
+        **{
+            name: getattr(request, name)
+            for name in (*_SHAPE, "batch", "kv_heads", "ffn", "gated", "tied_embeddings")
+        }
     )
     return shape.model()
 
@@ -137,7 +144,7 @@ def _known(field: str, look_up: Callable[[Any], T], value: Any) -> T:
         raise Problem(422, str(error), field=field) from error
 
 
-def _context(session: Session, request: EstimateRequest) -> int | None:
+def _context(session: Session, request: EstimateBody) -> int | None:
     """What is told; else what agents measured on a GPU of that name; else None: the estimator's own for the GPU, with its range."""
     if request.context_bytes is not None or request.gpu is None:
         return request.context_bytes

@@ -35,7 +35,9 @@ def send(filename: str, digest: str | None = None) -> Response:
     is_text = filename.endswith(_TEXTS)
     is_packed = is_text and "gzip" in request.headers.get("Accept-Encoding", "")
     found = _send_packed(filename) if is_packed else send_from_directory(FOLDER, filename)
-    found.headers["Cache-Control"] = FOREVER if digest is not None and digest == _current_digest() else "no-cache"
+    found.headers["Cache-Control"] = (
+        FOREVER if digest is not None and digest == _current_digest() else "no-cache"
+    )
     if is_text:
         found.headers["Vary"] = "Accept-Encoding"
     return found
@@ -45,7 +47,9 @@ def _send_packed(filename: str) -> Response:
     path = safe_join(str(FOLDER), filename)
     if path is None or not Path(path).is_file():
         raise NotFound
-    answer = Response(_packed(Path(path)), mimetype=guess_type(path)[0], headers={"Content-Encoding": "gzip"})
+    answer = Response(
+        _packed(Path(path)), mimetype=guess_type(path)[0], headers={"Content-Encoding": "gzip"}
+    )
     answer.add_etag()
     answer.make_conditional(request)
     return answer

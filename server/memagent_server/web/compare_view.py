@@ -8,7 +8,15 @@ from typing import Any
 
 from memagent.units import format_bytes, format_duration
 from memagent.wire.fields import COMPONENTS
-from memagent_server.web.labels import Badge, Facts, count, lasted, name_of, signed_bytes, status_badge
+from memagent_server.web.labels import (
+    Badge,
+    Facts,
+    count,
+    lasted,
+    name_of,
+    signed_bytes,
+    status_badge,
+)
 from memagent_server.web.view_models import plain, residual_tone
 
 TONES = 10
@@ -98,7 +106,9 @@ def bars(runs: Sequence[Facts]) -> list[Bar]:
     """Each run's components as one bar; what was observed, or where nothing was, predicted."""
     sizes = [_sizes(run["components"]["components"]) for run in runs]
     whole = max((sum(one.values()) for one in sizes), default=0) or 1
-    return [Bar(_parts(one, whole), format_bytes(sum(one.values())) if one else "–") for one in sizes]
+    return [
+        Bar(_parts(one, whole), format_bytes(sum(one.values())) if one else "–") for one in sizes
+    ]
 
 
 def curves(runs: Sequence[Facts]) -> list[tuple[str, str]]:
@@ -128,7 +138,9 @@ def chart_facts(runs: Sequence[Facts]) -> list[dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    return ", ".join(plain(item) for item in value) or "–" if isinstance(value, list) else plain(value)
+    return (
+        ", ".join(plain(item) for item in value) or "–" if isinstance(value, list) else plain(value)
+    )
 
 
 def _beside(run: Facts, first: Facts, name: str) -> str:
@@ -149,7 +161,11 @@ def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return (
-        f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)
+        f"{1000 * seconds:.3g} ms"
+        if seconds < 1
+        else f"{seconds:.3g} s"
+        if seconds < 100
+        else format_duration(seconds)
     )
 
 
@@ -159,7 +175,9 @@ def _headroom(run: Facts) -> Cell:
         return Cell("–")
     share = headroom / limit
     tone = "critical" if share < 0.02 else "warning" if share < 0.1 else "plain"
-    return Cell(format_bytes(headroom).replace("-", "−"), f"{100 * share:.0f} %".replace("-", "−"), tone)
+    return Cell(
+        format_bytes(headroom).replace("-", "−"), f"{100 * share:.0f} %".replace("-", "−"), tone
+    )
 
 
 def _component(row: Facts | None) -> Cell:
@@ -167,11 +185,17 @@ def _component(row: Facts | None) -> Cell:
         return Cell("–")
     predicted = row["predicted_bytes"]
     note = f"predicted {format_bytes(predicted)}" if predicted is not None else ""
-    return Cell(format_bytes(row["observed_bytes"]), note, residual_tone(row["residual_bytes"], predicted))
+    return Cell(
+        format_bytes(row["observed_bytes"]), note, residual_tone(row["residual_bytes"], predicted)
+    )
 
 
 def _sizes(rows: Sequence[Facts]) -> dict[str, int]:
-    key = "observed_bytes" if any(row["observed_bytes"] is not None for row in rows) else "predicted_bytes"
+    key = (
+        "observed_bytes"
+        if any(row["observed_bytes"] is not None for row in rows)
+        else "predicted_bytes"
+    )
     return {row["component"]: row[key] for row in rows if row[key]}
 
 

@@ -42,17 +42,25 @@ _STATUSES = {
     "completed": Badge("ok", "completed", "Ended by itself, without an error"),
     "failed": Badge("warning", "failed", "Ended with an error other than out-of-memory"),
     "oom": Badge("critical", "out of memory", "Died of out-of-memory"),
-    "lost_contact": Badge("notice", "lost contact", "Stopped sending without saying why; it may have been killed"),
+    "lost_contact": Badge(
+        "notice", "lost contact", "Stopped sending without saying why; it may have been killed"
+    ),
 }
 
 _STATES = {
-    "pending": Badge("notice", "pending", "Seen once; waits for confirmation before anybody is told"),
+    "pending": Badge(
+        "notice", "pending", "Seen once; waits for confirmation before anybody is told"
+    ),
     "firing": Badge("critical", "firing", "Confirmed, and people have been told"),
     "averted": Badge("ok", "averted", "The danger went away while the run went on"),
     "finished": Badge("ok", "finished", "The run ended before it ran out of memory"),
     "oom": Badge("critical", "out of memory", "It came true: the run died of out-of-memory"),
-    "lost_contact": Badge("notice", "lost contact", "The run stopped sending while the alert was open"),
-    "ok": Badge("plain", "not confirmed", "Seen, and gone before it was confirmed; nobody was told"),
+    "lost_contact": Badge(
+        "notice", "lost contact", "The run stopped sending while the alert was open"
+    ),
+    "ok": Badge(
+        "plain", "not confirmed", "Seen, and gone before it was confirmed; nobody was told"
+    ),
 }
 
 _DELIVERIES = {
@@ -95,7 +103,9 @@ class Telling:
 def telling(incident: Facts) -> Telling:
     """The newest CHANGES_SHOWN changes of all its alerts in order. The alert that made the incident what it is now speaks for it."""
     alerts = incident["alerts"]
-    changes = [{**change, "rank": alert["rank"]} for alert in alerts for change in alert["transitions"]]
+    changes = [
+        {**change, "rank": alert["rank"]} for alert in alerts for change in alert["transitions"]
+    ]
     folded = _folded(sorted(changes, key=lambda change: change["at"]))
     speaker = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
     notes = [note for alert in alerts for note in alert["notifications"]]
@@ -114,7 +124,9 @@ def name_ranks(ranks: Collection[int | None]) -> str:
     if len(known) < 2:
         return f"rank {known[0]}" if known else ""
     is_dense = len(known) > 2 and known == list(range(known[0], known[-1] + 1))
-    return f"{len(known)} ranks: " + (f"{known[0]} to {known[-1]}" if is_dense else ", ".join(map(str, known)))
+    return f"{len(known)} ranks: " + (
+        f"{known[0]} to {known[-1]}" if is_dense else ", ".join(map(str, known))
+    )
 
 
 def _folded(changes: Sequence[Facts]) -> list[Facts]:
@@ -145,19 +157,31 @@ def forecast_badge(run: Facts) -> Badge | None:
         return Badge("ok", "fits", "No sign that it runs out of memory")
     if left is None:
         return Badge(level, level, f"May run out of memory{_because(forecast)}")
-    return Badge(level, f"~{steps(left)}", f"Runs out of memory in about {steps(left)}{_because(forecast)}")
+    return Badge(
+        level, f"~{steps(left)}", f"Runs out of memory in about {steps(left)}{_because(forecast)}"
+    )
 
 
-def headline(run: Facts, forecast: Facts | None, first_warning_step: int | None, now: float) -> Headline:
+def headline(
+    run: Facts, forecast: Facts | None, first_warning_step: int | None, now: float
+) -> Headline:
     """The first sentence of a run page. `forecast` is the gravest of the run's newest ones."""
     status, step = run["status"], run["step"]
     if status == "oom":
-        return Headline("critical", f"Died of out-of-memory at step {count(step)}", _warned(step, first_warning_step))
+        return Headline(
+            "critical",
+            f"Died of out-of-memory at step {count(step)}",
+            _warned(step, first_warning_step),
+        )
     if status == "failed":
         return Headline("warning", f"Failed at step {count(step)}", _peak(run))
     if status == "lost_contact":
         silent = f"Silent for {format_duration(_since(run.get('last_seen_at'), now))}."
-        return Headline("notice", f"Lost contact at step {count(step)}", f"{silent} {_last_words(forecast)}".strip())
+        return Headline(
+            "notice",
+            f"Lost contact at step {count(step)}",
+            f"{silent} {_last_words(forecast)}".strip(),
+        )
     if run.get("peak_bytes") is None:
         return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
     if status == "completed":
@@ -281,7 +305,11 @@ def _warned(step: int, first_warning_step: int | None) -> str:
 
 
 def _warned_in_vain(first_warning_step: int | None) -> str:
-    return "" if first_warning_step is None else f"There had been a warning at step {count(first_warning_step)}."
+    return (
+        ""
+        if first_warning_step is None
+        else f"There had been a warning at step {count(first_warning_step)}."
+    )
 
 
 def _last_words(forecast: Facts | None) -> str:

@@ -43,7 +43,9 @@ def render(text: str, leads: Leads) -> Document:
     for token in tokens:
         if token.children is not None:
             token.children = list(_linked(token.children, leads))
-    html = markdown.renderer.render(list(_dressed(tokens[3:] if has_title else tokens)), markdown.options, {})
+    html = markdown.renderer.render(
+        list(_dressed(tokens[3:] if has_title else tokens)), markdown.options, {}
+    )
     return Document(headings[0].text if has_title else "", Markup(html), headings[has_title:])  # noqa: S704  # raw HTML is off  # nosec B704
 
 
@@ -90,7 +92,9 @@ def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
             continue
         if token.type == "table_open":
             tables += 1
-            yield _html('<div class="table-box" tabindex="0" role="region" aria-label="Table {}">\n', tables)
+            yield _html(
+                '<div class="table-box" tabindex="0" role="region" aria-label="Table {}">\n', tables
+            )
         yield token
         if token.type == "table_close":
             yield _html("</div>\n")

@@ -75,7 +75,11 @@ def _wanted(kind: Any) -> str:
     schema = _schema(kind)
     if schema.get("type") == "array":
         fewest, most = schema.get("minItems", 1), schema.get("maxItems")
-        listed = f"{fewest} to {most} of them, separated by commas" if most else "a list separated by commas"
+        listed = (
+            f"{fewest} to {most} of them, separated by commas"
+            if most
+            else "a list separated by commas"
+        )
         options = _options(schema["items"])
         return f"{listed}, each one of {', '.join(options)}" if options else listed
     if options := _options(schema):
@@ -102,7 +106,9 @@ def _joined(name: str) -> str | None:
 def _bounded(name: str, value: str, longest: int) -> str | None:
     value = value.strip()
     if "\0" in value or len(value) > longest:
-        raise Problem(422, f"{name}: more than {longest:,} characters, or a NUL among them", field=name)
+        raise Problem(
+            422, f"{name}: more than {longest:,} characters, or a NUL among them", field=name
+        )
     return value or None
 
 
@@ -112,7 +118,9 @@ def number(name: str, *, least: int, most: int) -> int | None:
     if value is None:
         return None
     if re.fullmatch(r"-?[0-9]{1,19}", value) is None or not least <= int(value) <= most:
-        raise Problem(422, f"{name}: {value!r} is no whole number from {least} to {most}", field=name)
+        raise Problem(
+            422, f"{name}: {value!r} is no whole number from {least} to {most}", field=name
+        )
     return int(value)
 
 
@@ -141,7 +149,9 @@ def run_ids(name: str, given: Sequence[str], *, fewest: int, most: int) -> list[
     found = list(dict.fromkeys(part for part in parts if part))
     if not fewest <= len(found) <= most:
         raise Problem(
-            422, f"{name}: name {fewest} to {most} runs, separated by commas; {len(found)} are named", field=name
+            422,
+            f"{name}: name {fewest} to {most} runs, separated by commas; {len(found)} are named",
+            field=name,
         )
     if any("\0" in part or len(part) > _LONGEST for part in found):
         raise Problem(422, f"{name}: a run's id is shorter than that, and holds no NUL", field=name)

@@ -36,10 +36,16 @@ def compared_ranks(streams: Sequence[Facts]) -> list[Facts]:
 
 def imbalance(streams: Sequence[Facts]) -> str:
     """One sentence on how evenly the ranks are filled, by their peaks; empty where fewer than two are known."""
-    peaks = sorted((stream["peak_bytes"], stream["rank"]) for stream in streams if stream["peak_bytes"])
+    peaks = sorted(
+        (stream["peak_bytes"], stream["rank"]) for stream in streams if stream["peak_bytes"]
+    )
     if len(peaks) < 2:
         return ""
-    (least, emptiest), (most, fullest), middle = peaks[0], peaks[-1], median(peak for peak, _ in peaks)
+    (least, emptiest), (most, fullest), middle = (
+        peaks[0],
+        peaks[-1],
+        median(peak for peak, _ in peaks),
+    )
     if most - least <= EVEN_RATIO * middle:
         return f"Even: the peaks of {len(peaks)} ranks are within {max(1, round(100 * (most - least) / middle))} % of each other."
     fullest_text = f"Uneven: rank {fullest} peaks at {format_bytes(most)}"

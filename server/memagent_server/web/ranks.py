@@ -25,5 +25,12 @@ def get_ranks(run_id: str) -> Response:
     with current().database.read() as session:
         if get_run(session, run_id) is None:
             raise UnknownRunError(run_id)
-        found = rank_grid(session, run_id, field=asked.field, first=asked.first, last=asked.last, columns=asked.points)
+        found = rank_grid(
+            session,
+            run_id,
+            field=asked.field,
+            first=asked.first,
+            last=asked.last,
+            columns=asked.points,
+        )
     return chart_answer(found)

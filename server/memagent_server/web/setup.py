@@ -53,7 +53,11 @@ def install(app: App) -> None:
         pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(
-        asset=assets.address, words=labels, figures=view_models, request_id=request_id, form_field=form_field
+        asset=assets.address,
+        words=labels,
+        figures=view_models,
+        request_id=request_id,
+        form_field=form_field,
     )
     app.extensions[ERROR_PAGE] = error_page
     app.after_request(add_headers)

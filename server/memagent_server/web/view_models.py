@@ -14,9 +14,26 @@ from memagent_server.web.labels import Facts, amount_of, name_of, signed_bytes
 MOST_MARKERS = 60
 MOST_PAIRS = 300
 MOST_PHASES = 4
-STACKED = ("parameters", "gradients", "optimizer_state", "buffers", "context", "other", "activations")
+STACKED = (
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "buffers",
+    "context",
+    "other",
+    "activations",
+)
 """From the bottom to the top: what a run has from its start lies below what each step makes anew."""
-_DRAWN = ("level", "step", "used_bytes", "limit_bytes", "eta_step", "eta_low", "eta_high", "growth_bytes_per_step")
+_DRAWN = (
+    "level",
+    "step",
+    "used_bytes",
+    "limit_bytes",
+    "eta_step",
+    "eta_low",
+    "eta_high",
+    "growth_bytes_per_step",
+)
 _QUIET_EVENTS = ("phase", "attach", "finish", "hints")
 """Events that happen in every run, or all the time: the chart would drown in them."""
 
@@ -74,7 +91,10 @@ def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
         return None
     (first, _), (last, _) = known[0], known[-1]
     largest = max(peak for _, peak in known) or 1
-    points = [f"{100 * (place - first) / (last - first):.1f},{23 - 21 * peak / largest:.1f}" for place, peak in known]
+    points = [
+        f"{100 * (place - first) / (last - first):.1f},{23 - 21 * peak / largest:.1f}"
+        for place, peak in known
+    ]
     return Sparkline(" ".join(points), " ".join(["0,24", *points, "100,24"]))
 
 
@@ -96,7 +116,9 @@ def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
         ("Peak by phase", [(name_of(row["phase"]), row) for row in compared["phases"]]),
     )
     rows = [row for _, group in named for _, row in group]
-    largest = max((row[key] or 0 for row in rows for key in ("predicted_bytes", "observed_bytes")), default=0)
+    largest = max(
+        (row[key] or 0 for row in rows for key in ("predicted_bytes", "observed_bytes")), default=0
+    )
     return [
         (title, _said_once([_compared_row(name, row, largest) for name, row in group]))
         for title, group in named
@@ -120,13 +142,20 @@ def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None
     wanted = [
         stream
         for stream in streams
-        if (rank is None or stream["rank"] == rank) and (device is None or stream["device"] == device)
+        if (rank is None or stream["rank"] == rank)
+        and (device is None or stream["device"] == device)
     ]
-    return max(wanted or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None)
+    return max(
+        wanted or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None
+    )
 
 
 def chart_facts(
-    run: Facts, stream: Facts, newest: Sequence[Facts], first_warning: Facts | None, predicted_peak_bytes: int | None
+    run: Facts,
+    stream: Facts,
+    newest: Sequence[Facts],
+    first_warning: Facts | None,
+    predicted_peak_bytes: int | None,
 ) -> dict[str, Any]:
     """What the chart's script draws besides the series.
 
@@ -141,10 +170,13 @@ def chart_facts(
         "limit_bytes": stream["limit_bytes"],
         "predicted_peak_bytes": predicted_peak_bytes,
         "is_running": run["status"] == "running",
-        "forecast": drawn_forecast(run["status"], next(iter(_of_stream(newest, stream)), None), first_warning),
+        "forecast": drawn_forecast(
+            run["status"], next(iter(_of_stream(newest, stream)), None), first_warning
+        ),
         "phases": rare_phases(stream),
         "markers": markers(
-            _of_stream(run["alerts"], stream), [event for event in run["events"] if event["rank"] == stream["rank"]]
+            _of_stream(run["alerts"], stream),
+            [event for event in run["events"] if event["rank"] == stream["rank"]],
         ),
     }
 
@@ -152,7 +184,9 @@ def chart_facts(
 def rare_phases(stream: Facts) -> list[str]:
     """Phases that are no part of every step (eval, checkpoint, the user's own): the chart marks the steps that had them."""
     seen = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
-    return sorted(seen, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MOST_PHASES]
+    return sorted(seen, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[
+        :MOST_PHASES
+    ]
 
 
 def stacked_parts(stream: Facts) -> list[str]:
@@ -163,11 +197,17 @@ def stacked_parts(stream: Facts) -> list[str]:
     latest, on_host = stream["latest"], stream["kind"] == "host"
     if latest.get("peak_allocated_bytes") is None:
         return []
-    known = [name for name in STACKED if latest.get(f"{name}_bytes") is not None and (on_host or name != "context")]
+    known = [
+        name
+        for name in STACKED
+        if latest.get(f"{name}_bytes") is not None and (on_host or name != "context")
+    ]
     return [name for name in STACKED if name in known or name == "other"] if known else []
 
 
-def drawn_forecast(status: str, newest: Facts | None, first_warning: Facts | None) -> dict[str, Any] | None:
+def drawn_forecast(
+    status: str, newest: Facts | None, first_warning: Facts | None
+) -> dict[str, Any] | None:
     """The newest forecast of a run that goes on; of one that died the first warning, to hold it against what happened."""
     chosen = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
     if chosen is None or chosen["level"] == "ok" or chosen["eta_step"] is None:
@@ -180,7 +220,10 @@ def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, 
     found: list[dict[str, Any]] = []
     for alert in alerts:
         for transition in alert["transitions"]:
-            if transition["from_state"] != transition["to_state"] and transition["to_state"] in ("firing", "averted"):
+            if transition["from_state"] != transition["to_state"] and transition["to_state"] in (
+                "firing",
+                "averted",
+            ):
                 fires, is_note = transition["to_state"] == "firing", alert["severity"] == "note"
                 tone = "plain" if is_note else alert["severity"] if fires else "ok"
                 label = name_of(alert["rule"]) if is_note else "warning" if fires else "averted"
@@ -201,8 +244,16 @@ def event_details(event: Facts) -> list[tuple[str, str]]:
     if event["kind"] == "preflight" and data.get("verdict"):
         return [("", str(data["verdict"]).removeprefix("preflight: "))]
     if event["kind"] == "oom":
-        data = {key: value for key, value in data.items() if not isinstance(value, Mapping | list) and key != "error"}
-    return [_said_shortly(key, value) for key, value in data.items()] if event["kind"] == "oom" else pairs(data)
+        data = {
+            key: value
+            for key, value in data.items()
+            if not isinstance(value, Mapping | list) and key != "error"
+        }
+    return (
+        [_said_shortly(key, value) for key, value in data.items()]
+        if event["kind"] == "oom"
+        else pairs(data)
+    )
 
 
 def _said_shortly(key: str, value: Any) -> tuple[str, str]:
@@ -269,7 +320,11 @@ def residual_tone(residual: int | None, predicted: int | None) -> str:
 
 
 def _of_stream(items: Iterable[Facts], stream: Facts) -> list[Facts]:
-    return [item for item in items if (item["rank"], item["device"]) == (stream["rank"], stream["device"])]
+    return [
+        item
+        for item in items
+        if (item["rank"], item["device"]) == (stream["rank"], stream["device"])
+    ]
 
 
 def _fullness(stream: Facts) -> float:
@@ -281,7 +336,11 @@ def _bar_tone(run: Facts) -> str:
     if run["status"] == "oom":
         return "critical"
     forecast = run.get("forecast")
-    return forecast["level"] if run["status"] == "running" and forecast and forecast["level"] != "ok" else "plain"
+    return (
+        forecast["level"]
+        if run["status"] == "running" and forecast and forecast["level"] != "ok"
+        else "plain"
+    )
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:

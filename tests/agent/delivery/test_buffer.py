@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from memagent.delivery.buffer import Drops, SampleBuffer, to_columns
+from memagent.delivery.buffer import DroppedSamples, SampleBuffer, to_columns
 
 
 def test_rows_come_out_as_columns_in_order_and_once():
-    buffer = SampleBuffer("host", ("step", "a_bytes", "never"), Drops())
+    buffer = SampleBuffer("host", ("step", "a_bytes", "never"), DroppedSamples())
     buffer.append((1, 10, None))
     buffer.append((2, 20, None), {"phase_eval_peak_bytes": 7})
     assert to_columns(buffer.columns, buffer.drain()) == {
@@ -16,7 +16,7 @@ def test_rows_come_out_as_columns_in_order_and_once():
 
 
 def test_a_full_buffer_drops_and_counts_instead_of_growing():
-    drops = Drops()
+    drops = DroppedSamples()
     buffer = SampleBuffer("host", ("step",), drops, capacity=3)
     for step in range(5):
         buffer.append((step,))

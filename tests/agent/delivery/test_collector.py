@@ -8,12 +8,12 @@ import time
 import pytest
 
 from memagent.delivery import collector as collecting
-from memagent.delivery.buffer import Drops, SampleBuffer
+from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 from memagent.delivery.collector import Collector
 from memagent.delivery.envelope import parcel
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch, Event, RunStart
@@ -24,13 +24,21 @@ class Recorder:
 
     def __init__(self, path, refresh=lambda: None) -> None:
         self.path = path
-        self.drops, guard = Drops(), Guard(raise_errors=True)
+        self.drops, guard = DroppedSamples(), ErrorGuard(raise_errors=True)
         self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
         self.seen: list[int] = []
         file = RunFile(path, parcel("r", RunStart(run_id="r")))
         self.sender = Sender(file, None, self.drops, guard, lambda reply: None)
         self.collector = Collector(
-            "r", 0, 7, [self.buffer], self.sender, self.drops, guard, observe=self._observe, refresh=refresh
+            "r",
+            0,
+            7,
+            [self.buffer],
+            self.sender,
+            self.drops,
+            guard,
+            observe=self._observe,
+            refresh=refresh,
         )
         self.begun_at = self.collector._sent_at
 
@@ -79,7 +87,9 @@ def test_drafts_become_one_batch_that_holds_the_same(recorder):
     recorder.step(6)
     recorder.tick(1.2)
     assert recorder.steps() == [[0, 1, 2, 3, 4, 5], [6]]
-    assert [batch.seq for batch in drafted] == [0] and [batch.seq for batch in recorder.batches()] == [0, 1]
+    assert [batch.seq for batch in drafted] == [0] and [
+        batch.seq for batch in recorder.batches()
+    ] == [0, 1]
 
 
 def test_events_are_drafted_once(recorder):
@@ -108,7 +118,9 @@ def test_with_no_room_rows_are_held_and_then_the_newest_are_dropped(recorder, mo
     assert recorder.drops == {"queue_full": 2} and not recorder.path.exists()
     monkeypatch.undo()
     recorder.tick(2.2)
-    assert recorder.steps() == [[0, 1, 2]] and recorder.batches()[0].dropped_samples == {"queue_full": 2}
+    assert recorder.steps() == [[0, 1, 2]] and recorder.batches()[0].dropped_samples == {
+        "queue_full": 2
+    }
 
 
 def test_what_takes_time_comes_after_what_must_not_be_lost(recorder, monkeypatch):
@@ -144,7 +156,11 @@ def test_a_driver_that_hangs_keeps_no_rows_from_the_disk(tmp_path, monkeypatch):
     wait_for(lambda: not recorder.collector._collecting.is_alive())
     released.set()
     closing.join()
-    assert [batch.seq for batch in recorder.batches()] == [0] and recorder.steps() == [[1, 2, 3]] and not recorder.drops
+    assert (
+        [batch.seq for batch in recorder.batches()] == [0]
+        and recorder.steps() == [[1, 2, 3]]
+        and not recorder.drops
+    )
     recorder.sender.close(0.0)
 
 

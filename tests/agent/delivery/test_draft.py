@@ -10,7 +10,16 @@ from memagent.wire.messages import Batch, Chunk, Event
 
 def draft(seq=0, *, stream="host", events=(), dropped=None, **columns):
     chunks = [Chunk(stream=stream, columns=columns)] if columns else []
-    return encode(Batch(rank=3, attempt=7, seq=seq, chunks=chunks, events=list(events), dropped_samples=dropped or {}))
+    return encode(
+        Batch(
+            rank=3,
+            attempt=7,
+            seq=seq,
+            chunks=chunks,
+            events=list(events),
+            dropped_samples=dropped or {},
+        )
+    )
 
 
 def merged(bodies, after=None):
@@ -23,7 +32,9 @@ def columns(batch):
 
 
 def test_rows_of_a_stream_come_together_in_order():
-    batch = merged([draft(step=[1, 2]), draft(stream="scalars", step=[2], loss=[0.5]), draft(step=[3])])
+    batch = merged(
+        [draft(step=[1, 2]), draft(stream="scalars", step=[2], loss=[0.5]), draft(step=[3])]
+    )
     assert (batch.rank, batch.attempt, batch.seq) == (3, 7, 0)
     assert columns(batch) == {"host": {"step": [1, 2, 3]}, "scalars": {"step": [2], "loss": [0.5]}}
 
@@ -40,9 +51,14 @@ def test_what_a_user_logs_is_a_float_whatever_its_name():
 
 def test_events_and_the_newest_counts_are_kept():
     batch = merged(
-        [draft(events=[Event(kind="oom", step=4)], dropped={"queue_full": 1}), draft(dropped={"queue_full": 9})]
+        [
+            draft(events=[Event(kind="oom", step=4)], dropped={"queue_full": 1}),
+            draft(dropped={"queue_full": 9}),
+        ]
     )
-    assert [event.step for event in batch.events] == [4] and batch.dropped_samples == {"queue_full": 9}
+    assert [event.step for event in batch.events] == [4] and batch.dropped_samples == {
+        "queue_full": 9
+    }
 
 
 def test_the_same_drafts_give_the_same_bytes():

@@ -155,7 +155,9 @@ def test_a_forked_child_cannot_write_to_it_and_does_not_keep_the_lock(file):
         try:
             file.append(batch(1))
         except OSError:
-            os.kill(os.getpid(), signal.SIGSTOP)  # refused: stay, alive, with what descriptors there are
+            os.kill(
+                os.getpid(), signal.SIGSTOP
+            )  # refused: stay, alive, with what descriptors there are
         os._exit(1)
     _, status = os.waitpid(child, os.WUNTRACED)
     try:
@@ -169,7 +171,9 @@ def test_a_forked_child_cannot_write_to_it_and_does_not_keep_the_lock(file):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-@pytest.mark.parametrize("start", ["os.execv(command[0], command)", "subprocess.run(command, close_fds=False)"])
+@pytest.mark.parametrize(
+    "start", ["os.execv(command[0], command)", "subprocess.run(command, close_fds=False)"]
+)
 def test_a_new_program_does_not_inherit_it(tmp_path, start):
     path = tmp_path / "run"
     code = f"""
@@ -196,7 +200,9 @@ def test_a_new_program_does_not_inherit_it(tmp_path, start):
     assert str(path) in ours and "/dev/null" in ours + theirs and str(path) not in theirs
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full"
+)
 def test_a_full_disk_leaves_no_half_frame_and_the_next_one_fits(tmp_path):
     code = f"""
         import resource, signal

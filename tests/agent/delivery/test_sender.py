@@ -11,12 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from memagent.delivery.buffer import Drops
-from memagent.delivery.envelope import Parcel, parcel
+from memagent.delivery.buffer import DroppedSamples
+from memagent.delivery.envelope import Envelope, parcel
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
 from memagent.delivery.transport import HttpTransport
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
 
@@ -40,7 +40,9 @@ class FarEnd:
                 time.sleep(far_end.delay_s)
                 far_end.requests.append((self.path, dict(self.headers), body))
                 status, answer, headers = (
-                    far_end.answers.pop(0) if far_end.answers else (200, json.dumps(REPLY).encode(), {})
+                    far_end.answers.pop(0)
+                    if far_end.answers
+                    else (200, json.dumps(REPLY).encode(), {})
                 )
                 try:
                     self.send_response(status)
@@ -60,7 +62,9 @@ class FarEnd:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def batches(self) -> list[int]:
-        return [decode(body, Batch).seq for path, _, body in self.requests if path.endswith("/batches")]
+        return [
+            decode(body, Batch).seq for path, _, body in self.requests if path.endswith("/batches")
+        ]
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ def far_end():
 
 @pytest.fixture
 def drops():
-    return Drops()
+    return DroppedSamples()
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def make_sender(drops, path):
     def make(url: str | None, token: str | None = None) -> Sender:
         file = RunFile(path, parcel("r1", RunStart(run_id="r1")))
         transport = HttpTransport(url, token) if url else None
-        sender = Sender(file, transport, drops, Guard(raise_errors=True), replies.append)
+        sender = Sender(file, transport, drops, ErrorGuard(raise_errors=True), replies.append)
         sender.replies = replies
         made.append(sender)
         return sender
@@ -109,7 +113,10 @@ def test_it_starts_the_run_then_sends_in_order(far_end, make_sender, drops):
     for seq in range(5):
         sender.put(batch(seq))
     sender.close(5)
-    assert [path for path, _, _ in far_end.requests][:2] == ["/api/v1/runs", "/api/v1/runs/r1/batches"]
+    assert [path for path, _, _ in far_end.requests][:2] == [
+        "/api/v1/runs",
+        "/api/v1/runs/r1/batches",
+    ]
     assert far_end.batches() == [0, 1, 2, 3, 4] and not drops
     assert {headers["Authorization"] for _, headers, _ in far_end.requests} == {"Bearer hush"}
     assert len(sender.replies) == 5
@@ -117,7 +124,12 @@ def test_it_starts_the_run_then_sends_in_order(far_end, make_sender, drops):
 
 @pytest.mark.parametrize(
     "answer",
-    [(500, b"oops", {}), (503, b"", {"Retry-After": "0"}), (200, b"<html>a proxy</html>", {}), (401, b"{}", {})],
+    [
+        (500, b"oops", {}),
+        (503, b"", {"Retry-After": "0"}),
+        (200, b"<html>a proxy</html>", {}),
+        (401, b"{}", {}),
+    ],
 )
 def test_it_sends_the_same_bytes_again_after_a_failure(far_end, make_sender, drops, answer, capsys):
     far_end.answers = [(201, b"{}", {}), answer]
@@ -150,7 +162,9 @@ def test_the_same_refusal_is_told_once(far_end, make_sender, drops, capsys):
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_where_the_start_is_refused_the_run_stays_in_its_file(far_end, make_sender, drops, capsys, forgets):
+def test_where_the_start_is_refused_the_run_stays_in_its_file(
+    far_end, make_sender, drops, capsys, forgets
+):
     refused = (405, b'{"detail": "no such thing here"}', {})
     far_end.answers = [(201, b"{}", {}), (404, b"{}", {}), refused] if forgets else [refused]
     sender = make_sender(far_end.url)
@@ -161,7 +175,12 @@ def test_where_the_start_is_refused_the_run_stays_in_its_file(far_end, make_send
     told = capsys.readouterr().err
     assert not drops and told.count("nothing more is sent") == 1 and "samples wait in" in told
     assert len(far_end.requests) == (3 if forgets else 1)
-    assert [kind for kind, _ in read_frames(sender._file.path)] == ["start", "batch", "batch", "batch"]
+    assert [kind for kind, _ in read_frames(sender._file.path)] == [
+        "start",
+        "batch",
+        "batch",
+        "batch",
+    ]
 
 
 def test_a_server_that_forgot_the_run_is_told_again(far_end, make_sender, drops):
@@ -187,7 +206,9 @@ def test_while_the_server_is_away_every_parcel_is_on_the_disk_at_once(make_sende
         assert seqs_in(path) == list(range(seq + 1))
 
 
-def test_at_the_end_what_the_server_did_not_take_stays_on_the_disk(make_sender, drops, path, capsys):
+def test_at_the_end_what_the_server_did_not_take_stays_on_the_disk(
+    make_sender, drops, path, capsys
+):
     sender = make_sender(AWAY)
     sender.put(batch(0, samples=3))
     sender.put(batch(1, samples=4))
@@ -212,7 +233,9 @@ def test_a_server_that_comes_back_gets_everything_in_order_and_the_disk_is_clean
     assert far_end.batches() == list(range(61)) and not drops and not path.exists()
 
 
-def test_a_server_that_is_back_at_the_end_is_tried_once_more(far_end, make_sender, path, monkeypatch):
+def test_a_server_that_is_back_at_the_end_is_tried_once_more(
+    far_end, make_sender, path, monkeypatch
+):
     monkeypatch.setattr("memagent.delivery.sender.FIRST_DELAY_S", 3600.0)
     monkeypatch.setattr("memagent.delivery.sender.LAST_TRY_S", 10.0)
     far_end.answers = [(503, b"", {})]
@@ -267,7 +290,7 @@ def test_what_is_only_in_memory_at_the_end_is_counted(make_sender, drops, path, 
 def test_without_a_disk_memory_is_bounded(make_sender, path):
     path.parent.write_text("a file where the folder should be")
     sender = make_sender(AWAY)
-    big = Parcel("batch", "r1", b"x" * 2**20, 1)
+    big = Envelope("batch", "r1", b"x" * 2**20, 1)
     puts = 0
     while sender.has_room():
         sender.put(big)
@@ -284,7 +307,9 @@ def test_a_thread_that_hangs_in_writing_holds_up_nobody(make_sender, drops, monk
     assert drops == {"disk_hangs": 2}
 
 
-def test_an_error_of_ours_costs_one_parcel_and_is_counted(far_end, make_sender, drops, monkeypatch, caplog):
+def test_an_error_of_ours_costs_one_parcel_and_is_counted(
+    far_end, make_sender, drops, monkeypatch, caplog
+):
     sender = make_sender(far_end.url)
     sender._guard.raise_errors = False
     monkeypatch.setattr(sender, "_on_reply", lambda reply: 1 / 0)
@@ -313,7 +338,9 @@ def test_the_token_is_nowhere_but_in_the_header(make_sender, path, capsys):
     sender.close(0.1)
     assert "hush-hush" not in capsys.readouterr().err
     assert b"hush-hush" not in path.read_bytes()
-    assert "hush-hush" not in repr(sender) + repr(sender._file) + repr(HttpTransport(AWAY, "hush-hush"))
+    assert "hush-hush" not in repr(sender) + repr(sender._file) + repr(
+        HttpTransport(AWAY, "hush-hush")
+    )
 
 
 def seqs_in(path) -> list[int]:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from memagent.delivery import spool
-from memagent.delivery.buffer import Drops
+from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import parcel
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.spool import Spool
@@ -17,7 +17,7 @@ from memagent.wire.messages import Batch, RunStart
 
 @pytest.fixture
 def drops():
-    return Drops()
+    return DroppedSamples()
 
 
 @pytest.fixture

@@ -56,7 +56,9 @@ def make_file(tmp_path):
     """A run file whose process is gone."""
 
     def make(batches=3, *, run_id="r", rank=0, attempt=1, finish="completed", drafts=0):
-        start = parcel(run_id, RunStart(run_id=run_id, rank=rank, attempt=attempt, world_size=rank + 1))
+        start = parcel(
+            run_id, RunStart(run_id=run_id, rank=rank, attempt=attempt, world_size=rank + 1)
+        )
         file = RunFile(tmp_path / f"{run_id}-rank{rank}-{attempt}.memagent", start)
         for seq in range(batches):
             chunk = Chunk(stream="host", packed=pack({"step": [2 * seq, 2 * seq + 1]}))
@@ -80,8 +82,18 @@ def upload_one(path, transport, **options):
 def test_all_of_it_arrives_and_the_file_is_removed(make_file, far_end):
     path = make_file()
     done = upload_one(path, far_end)
-    assert (done.outcome, done.run_id, done.parcels, done.samples, done.status) == ("uploaded", "r", 5, 6, "completed")
-    assert far_end.asked == ["start", "batch", "batch", "batch", "finish"] and not path.exists() and done.notes == []
+    assert (done.outcome, done.run_id, done.parcels, done.samples, done.status) == (
+        "uploaded",
+        "r",
+        5,
+        6,
+        "completed",
+    )
+    assert (
+        far_end.asked == ["start", "batch", "batch", "batch", "finish"]
+        and not path.exists()
+        and done.notes == []
+    )
 
 
 def test_it_says_how_far_it_has_come(make_file, far_end):
@@ -107,13 +119,20 @@ def test_it_can_be_kept(make_file, far_end):
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit()])
 @pytest.mark.parametrize("after", range(5))
-def test_an_upload_that_was_interrupted_begins_anew_and_doubles_nothing(make_file, far_end, interruption, after):
+def test_an_upload_that_was_interrupted_begins_anew_and_doubles_nothing(
+    make_file, far_end, interruption, after
+):
     path = make_file(finish=None, drafts=2)
     far_end.troubles = [None] * after + [interruption]
     with pytest.raises(type(interruption)):
         upload_one(path, far_end)
     assert path.exists()
-    assert upload_one(path, far_end).outcome == "uploaded" and sorted(far_end.batches) == [0, 1, 2, 3]
+    assert upload_one(path, far_end).outcome == "uploaded" and sorted(far_end.batches) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_what_the_server_has_is_skipped(make_file, far_end):
@@ -127,7 +146,12 @@ def test_what_the_server_has_is_skipped(make_file, far_end):
 
 
 def test_a_server_that_stumbles_is_asked_again(make_file, far_end):
-    far_end.troubles = [DeliveryError("busy"), DeliveryError("busy", retry_after_s=0), None, DeliveryError("busy")]
+    far_end.troubles = [
+        DeliveryError("busy"),
+        DeliveryError("busy", retry_after_s=0),
+        None,
+        DeliveryError("busy"),
+    ]
     assert upload_one(make_file(), far_end).outcome == "uploaded" and len(far_end.batches) == 3
 
 
@@ -149,15 +173,27 @@ def test_a_refused_parcel_does_not_stop_the_others_but_keeps_the_file(make_file,
     path = make_file()
     far_end.troubles = [None, RejectedError("never")]
     done = upload_one(path, far_end)
-    assert (done.outcome, done.refused) == ("refused", 1) and path.exists() and sorted(far_end.batches) == [1, 2]
-    assert done.notes == ["never", "the server lacks batch 0: it was lost before it reached the disk, or refused"]
+    assert (
+        (done.outcome, done.refused) == ("refused", 1)
+        and path.exists()
+        and sorted(far_end.batches) == [1, 2]
+    )
+    assert done.notes == [
+        "never",
+        "the server lacks batch 0: it was lost before it reached the disk, or refused",
+    ]
 
 
 def test_a_start_that_is_refused_ends_it(make_file, far_end):
     path = make_file()
     far_end.troubles = [RejectedError("never")]
     done = upload_one(path, far_end)
-    assert done.outcome == "refused" and done.notes == ["never"] and far_end.asked == ["start"] and path.exists()
+    assert (
+        done.outcome == "refused"
+        and done.notes == ["never"]
+        and far_end.asked == ["start"]
+        and path.exists()
+    )
 
 
 def test_a_torn_end_is_told_and_never_deleted(make_file, far_end):
@@ -173,13 +209,22 @@ def test_a_file_that_is_none_is_told_and_the_others_go_on(make_file, far_end, tm
     (tmp_path / "bad.memagent").write_text("hello")
     (tmp_path / "torn.memagent").write_bytes(good.read_bytes()[:25])
     outcomes = {found.path.name: upload(found, far_end).outcome for found in find_files([tmp_path])}
-    assert outcomes == {"bad.memagent": "unreadable", "torn.memagent": "unreadable", good.name: "uploaded"}
+    assert outcomes == {
+        "bad.memagent": "unreadable",
+        "torn.memagent": "unreadable",
+        good.name: "uploaded",
+    }
 
 
 def test_older_launches_come_first_whatever_the_names(make_file, tmp_path):
     for attempt, rank in ((10, 0), (9, 1), (9, 0), (100, 0)):
         make_file(rank=rank, attempt=attempt)
-    assert [(one.attempt, one.rank) for one in find_files([tmp_path])] == [(9, 0), (9, 1), (10, 0), (100, 0)]
+    assert [(one.attempt, one.rank) for one in find_files([tmp_path])] == [
+        (9, 0),
+        (9, 1),
+        (10, 0),
+        (100, 0),
+    ]
 
 
 def test_a_file_whose_process_lives_is_left_alone(tmp_path, far_end):
@@ -196,7 +241,10 @@ def test_of_two_at_the_same_time_one_does_it(make_file):
     far_ends = [FarEnd(), FarEnd()]
     done = []
     both = [
-        threading.Thread(target=lambda end, found: done.append(upload(found, end)), args=(end, find_files([path])[0]))
+        threading.Thread(
+            target=lambda end, found: done.append(upload(found, end)),
+            args=(end, find_files([path])[0]),
+        )
         for end in far_ends
     ]
     for thread in both:
@@ -217,4 +265,8 @@ def test_a_file_that_another_one_finished_in_between_is_no_error(make_file, far_
 def test_without_a_transport_it_only_counts(make_file):
     path = make_file()
     done = upload_one(path, None)
-    assert (done.outcome, done.samples, done.status) == ("waiting", 6, "completed") and path.exists()
+    assert (done.outcome, done.samples, done.status) == (
+        "waiting",
+        6,
+        "completed",
+    ) and path.exists()

@@ -17,11 +17,18 @@ import pytest
 from memagent.cli import main
 from memagent.delivery.client import Answer
 from memagent.doctor import CHECKS, configuration, data_dir, device, examine, host, nvml, server
-from memagent.doctor.check import Patient, ok
+from memagent.doctor.check import Environment, ok
 from memagent.settings import Settings
 
 GIB = 2**30
-CPU = {"installed": True, "version": "2.9.0+cpu", "cuda": None, "hip": None, "devices": [], "others": []}
+CPU = {
+    "installed": True,
+    "version": "2.9.0+cpu",
+    "cuda": None,
+    "hip": None,
+    "devices": [],
+    "others": [],
+}
 CUDA = {**CPU, "version": "2.9.0+cu128", "cuda": "12.8"}
 
 
@@ -29,8 +36,8 @@ def levels(findings) -> list[str]:
     return [finding.level for finding in findings]
 
 
-def patient(**environ: str) -> Patient:
-    return Patient(environ, configuration.usable_settings(environ))
+def patient(**environ: str) -> Environment:
+    return Environment(environ, configuration.usable_settings(environ))
 
 
 def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
@@ -44,7 +51,9 @@ def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
         never.wait()
         yield ok("never")
 
-    found = examine({}, checks={"a": raises, "b": hangs, "c": lambda _: iter([ok("fine")])}, deadline_s=0.2)
+    found = examine(
+        {}, checks={"a": raises, "b": hangs, "c": lambda _: iter([ok("fine")])}, deadline_s=0.2
+    )
     never.set()
     assert levels(found["b"]) == ["warning"] and "no answer" in found["b"][0].text
     assert "ZeroDivisionError: oh" in found["a"][-1].text
@@ -52,10 +61,15 @@ def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
 
 
 def test_every_setting_that_is_wrong_is_named_and_the_rest_is_used():
-    findings = list(configuration.check(patient(MEMAGENT_EVRY="3", MEMAGENT_EVERY="x", MEMAGENT_PROJECT="mine")))
+    findings = list(
+        configuration.check(patient(MEMAGENT_EVRY="3", MEMAGENT_EVERY="x", MEMAGENT_PROJECT="mine"))
+    )
     assert levels(findings) == ["problem", "problem"]
     assert "did you mean MEMAGENT_EVERY" in findings[0].text
-    assert configuration.usable_settings({"MEMAGENT_EVERY": "x", "MEMAGENT_PROJECT": "mine"}).project == "mine"
+    assert (
+        configuration.usable_settings({"MEMAGENT_EVERY": "x", "MEMAGENT_PROJECT": "mine"}).project
+        == "mine"
+    )
 
 
 def test_a_secret_is_never_shown():
@@ -84,13 +98,15 @@ def test_torch_is_judged_by_its_build_and_the_driver(found, has_driver, environ,
 
 
 def test_the_installed_torch_is_found():
-    (first, *_) = device.check(Patient(dict(os.environ), Settings()))
+    (first, *_) = device.check(Environment(dict(os.environ), Settings()))
     assert first.text.startswith("torch ")
 
 
 def test_a_torch_that_cannot_be_imported_is_a_problem(tmp_path: Path):
-    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
-    (finding,) = device.check(Patient({**os.environ, "PYTHONPATH": str(tmp_path)}, Settings()))
+    (tmp_path / "torch.py").write_text(
+        "raise ImportError('libcudart.so.12: cannot open shared object file')"
+    )
+    (finding,) = device.check(Environment({**os.environ, "PYTHONPATH": str(tmp_path)}, Settings()))
     assert finding.level == "problem" and "libcudart.so.12" in finding.text
 
 
@@ -122,13 +138,21 @@ def test_a_device_that_may_not_be_read_is_a_warning_and_a_slice_is_named(monkeyp
     )
     monkeypatch.setattr(nvml, "begin", lambda: library)
     driver, sliced, refused = nvml.check(patient())
-    assert "550.54" in driver.text and "1.00 GiB of 80.00 GiB" in sliced.text and "MIG" in sliced.text
+    assert (
+        "550.54" in driver.text and "1.00 GiB of 80.00 GiB" in sliced.text and "MIG" in sliced.text
+    )
     assert refused.level == "warning" and "Insufficient Permissions" in refused.text
 
 
 def test_host_memory_is_judged_by_its_smallest_limit():
-    assert levels([host.judge(size, "") for size in (GIB // 4, GIB, 8 * GIB)]) == ["problem", "warning", "ok"]
-    assert list(host.check(patient(MEMAGENT_LIMIT_BYTES="1GiB")))[-1].text.startswith("MEMAGENT_LIMIT_BYTES: 1.00 GiB")
+    assert levels([host.judge(size, "") for size in (GIB // 4, GIB, 8 * GIB)]) == [
+        "problem",
+        "warning",
+        "ok",
+    ]
+    assert list(host.check(patient(MEMAGENT_LIMIT_BYTES="1GiB")))[-1].text.startswith(
+        "MEMAGENT_LIMIT_BYTES: 1.00 GiB"
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_and_none_is_made(tmp_path: Path):
@@ -148,7 +172,11 @@ def test_files_that_wait_are_a_warning_where_there_is_a_server(tmp_path: Path, t
         step()
         busy = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
     kept = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
-    waiting = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"], MEMAGENT_SERVER="http://127.0.0.1:1")))
+    waiting = list(
+        data_dir.check(
+            patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"], MEMAGENT_SERVER="http://127.0.0.1:1")
+        )
+    )
     assert (len(busy), levels(kept), levels(waiting)) == (1, ["ok", "ok"], ["ok", "warning"])
     assert waiting[1].advice == "memagent sync"
 
@@ -186,7 +214,9 @@ def test_a_server_that_is_not_memagents_is_a_problem(stranger):
 def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        (finding,) = server.check(patient(MEMAGENT_SERVER=f"http://127.0.0.1:{free.getsockname()[1]}"))
+        (finding,) = server.check(
+            patient(MEMAGENT_SERVER=f"http://127.0.0.1:{free.getsockname()[1]}")
+        )
     assert "refused" in finding.text
     (finding,) = server.check(patient(MEMAGENT_SERVER="http://no-such-host.invalid"))
     assert "host name is not known" in finding.text
@@ -195,7 +225,9 @@ def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
 @pytest.mark.parametrize(("ahead_s", "level"), [(0.0, "ok"), (-60.0, "warning"), (60.0, "warning")])
 def test_clocks_that_disagree_are_a_warning(ahead_s, level):
     now = 1_800_000_000.0
-    answer = Answer(200, {"date": formatdate(now, usegmt=True)}, b"", now + ahead_s, now + ahead_s + 0.1)
+    answer = Answer(
+        200, {"date": formatdate(now, usegmt=True)}, b"", now + ahead_s, now + ahead_s + 0.1
+    )
     (finding,) = server.judge_clock(answer)
     assert finding.level == level
     assert ("ahead" in finding.text) == (ahead_s > 0)
@@ -212,17 +244,31 @@ def test_clocks_that_disagree_are_a_warning(ahead_s, level):
     ],
 )
 def test_a_token_is_judged_by_what_it_may_do(read, post, level, said):
-    (finding,) = server.judge_access(Answer(read, {}, b"", 0, 0), Answer(post, {}, b"", 0, 0), has_token=True)
+    (finding,) = server.judge_access(
+        Answer(read, {}, b"", 0, 0), Answer(post, {}, b"", 0, 0), has_token=True
+    )
     assert finding.level == level and said in finding.text
 
 
 def test_a_real_server_and_its_tokens(start_server):
     live = start_server(environ={"MEMAGENT_ADMIN_TOKEN": "the admin's token of some length"})
     address = {"MEMAGENT_SERVER": live.url}
-    assert levels(server.check(patient(**address, MEMAGENT_TOKEN="the admin's token of some length"))) == ["ok"] * 3
-    assert levels(server.check(patient(**address, MEMAGENT_TOKEN="wrong"))) == ["ok", "ok", "problem"]
+    assert (
+        levels(server.check(patient(**address, MEMAGENT_TOKEN="the admin's token of some length")))
+        == ["ok"] * 3
+    )
+    assert levels(server.check(patient(**address, MEMAGENT_TOKEN="wrong"))) == [
+        "ok",
+        "ok",
+        "problem",
+    ]
     assert levels(server.check(patient(**address))) == ["ok", "ok", "problem"]
-    assert live.get("/api/v1/runs", authorization="Bearer the admin's token of some length").json["runs"] == []
+    assert (
+        live.get("/api/v1/runs", authorization="Bearer the admin's token of some length").json[
+            "runs"
+        ]
+        == []
+    )
 
 
 def test_the_command_prints_every_check_and_exits_with_1_for_a_problem(monkeypatch, capsys):

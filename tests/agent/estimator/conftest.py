@@ -13,7 +13,9 @@ import pytest
 @pytest.fixture(scope="session")
 def zoo() -> ModuleType:
     """`zoo.py` beside this file: small models of transformers, and recorders of what they hold."""
-    spec = importlib.util.spec_from_file_location("estimator_zoo", Path(__file__).with_name("zoo.py"))
+    spec = importlib.util.spec_from_file_location(
+        "estimator_zoo", Path(__file__).with_name("zoo.py")
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules["estimator_zoo"] = module  # its dataclass looks itself up there
     spec.loader.exec_module(module)

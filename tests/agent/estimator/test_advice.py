@@ -29,7 +29,9 @@ def test_a_cause_that_is_not_known_says_so():
 
 def test_what_helps_is_named_with_its_saving_in_this_run():
     found = advice_for_cause("optimizer_state", PREDICTED)
-    assert found.change.endswith("In this run: Paged 8-bit Adam saves 4.00 GiB, 8-bit Adam saves 3.00 GiB.")
+    assert found.change.endswith(
+        "In this run: Paged 8-bit Adam saves 4.00 GiB, 8-bit Adam saves 3.00 GiB."
+    )
     assert found.code == "paged"
     assert "Activation checkpointing saves 2.00 GiB." in advice_for_cause("input", PREDICTED).change
 
@@ -40,12 +42,18 @@ def test_what_does_not_help_against_the_cause_is_not_named():
 
 
 def test_the_stores_dictionaries_do_as_well():
-    stored = [{"change": "8-bit Adam", "saving_bytes": GIB, "cost": "", "code": "x", "added_later": 1}]
+    stored = [
+        {"change": "8-bit Adam", "saving_bytes": GIB, "cost": "", "code": "x", "added_later": 1}
+    ]
     assert "8-bit Adam saves 1.00 GiB" in advice_for_cause("optimizer_state", stored).change
 
 
 def test_names_and_keys_are_one_to_one_and_costs_are_said():
-    assert len({change.key for change in CHANGES}) == len({change.name for change in CHANGES}) == len(CHANGES)
+    assert (
+        len({change.key for change in CHANGES})
+        == len({change.name for change in CHANGES})
+        == len(CHANGES)
+    )
     assert set(NAMES.values()) == {SMALLER_BATCH, *(change.key for change in CHANGES)}
     assert all(change.cost and change.sentence.endswith(".") for change in CHANGES)
 

@@ -63,7 +63,10 @@ def test_components_are_exact_and_the_model_is_left_as_it_is():
 
 def test_a_model_of_seven_billion_parameters_needs_no_memory_to_be_estimated():
     found = estimate(
-        lambda: torch.nn.Linear(86_000, 86_000, bias=False), ((4, 86_000), "float32"), loss=mean, optimizer="sgd"
+        lambda: torch.nn.Linear(86_000, 86_000, bias=False),
+        ((4, 86_000), "float32"),
+        loss=mean,
+        optimizer="sgd",
     )
     assert found.components["parameters"] == 86_000**2 * 4
 
@@ -71,8 +74,17 @@ def test_a_model_of_seven_billion_parameters_needs_no_memory_to_be_estimated():
 def test_foreach_temporaries_are_seen_and_a_fused_optimizer_has_none():
     parameters = sum(p.numel() * 4 for p in Stack().parameters())
     foreach = estimate(Stack, ((1, 256), "float32"), loss=mean)
-    fused = estimate(Stack, ((1, 256), "float32"), loss=mean, optimizer=lambda p: torch.optim.AdamW(p, fused=True))
-    assert 0.8 * parameters < foreach.phases["optimizer"] - fused.phases["optimizer"] < 1.3 * parameters
+    fused = estimate(
+        Stack,
+        ((1, 256), "float32"),
+        loss=mean,
+        optimizer=lambda p: torch.optim.AdamW(p, fused=True),
+    )
+    assert (
+        0.8 * parameters
+        < foreach.phases["optimizer"] - fused.phases["optimizer"]
+        < 1.3 * parameters
+    )
 
 
 def test_checkpointing_and_autocast_change_what_is_kept():
@@ -82,7 +94,10 @@ def test_checkpointing_and_autocast_change_what_is_kept():
     half = estimate(Stack, inputs, loss=mean, autocast="bf16")
     assert checkpointed.peak_allocated_bytes < 0.6 * plain.peak_allocated_bytes
     assert half.peak_allocated_bytes < 0.8 * plain.peak_allocated_bytes
-    assert (checkpointed.assumptions["checkpointing"], half.assumptions["autocast"]) == ("full", "bf16")
+    assert (checkpointed.assumptions["checkpointing"], half.assumptions["autocast"]) == (
+        "full",
+        "bf16",
+    )
 
 
 def test_on_a_host_the_peak_is_what_was_asked_for_and_nothing_is_reserved():
@@ -94,18 +109,32 @@ def test_a_limit_decides_and_the_allocator_gives_its_cache_back_before_it_gives_
     inputs = ((4096, 256), "float32")
     free = estimate(Stack, inputs, loss=mean, context_bytes=0)
     assert free.fits is None
-    assert estimate(Stack, inputs, loss=mean, context_bytes=0, limit_bytes=2 * free.peak_reserved_bytes).fits is True
+    assert (
+        estimate(
+            Stack, inputs, loss=mean, context_bytes=0, limit_bytes=2 * free.peak_reserved_bytes
+        ).fits
+        is True
+    )
     tight = (free.peak_allocated_bytes + free.peak_reserved_bytes) // 2
     between = estimate(Stack, inputs, loss=mean, context_bytes=0, limit_bytes=tight)
     assert between.needed_bytes > tight or between.fits
-    small = estimate(Stack, inputs, loss=mean, context_bytes=0, limit_bytes=free.peak_allocated_bytes // 2)
-    assert small.fits is False and small.surely_too_large and small.verdict().startswith("will not fit: needs ")
+    small = estimate(
+        Stack, inputs, loss=mean, context_bytes=0, limit_bytes=free.peak_allocated_bytes // 2
+    )
+    assert (
+        small.fits is False
+        and small.surely_too_large
+        and small.verdict().startswith("will not fit: needs ")
+    )
 
 
 def test_a_card_brings_its_memory_and_its_context():
     found = estimate(Stack, ((32, 256), "float32"), loss=mean, gpu="a100")
     assert found.limit_bytes == 80 * 2**30 and found.components["context"] > 100 * MIB
-    assert found.peak_device_bytes == found.peak_reserved_bytes + found.components["context"] + found.terms["history"]
+    assert (
+        found.peak_device_bytes
+        == found.peak_reserved_bytes + found.components["context"] + found.terms["history"]
+    )
     assert found.terms["cublas_workspace"] == found.components["workspace"] > 0
 
 
@@ -124,7 +153,9 @@ def test_a_factory_in_a_file_is_estimated(tmp_path):
     path.write_text("import torch\ndef make():\n    return torch.nn.Linear(512, 512)\n")
     found = estimate(f"{path}:make", ((8, 512), "float32"))
     assert found.components["parameters"] == (512 * 512 + 512) * 4
-    assert found.assumptions["notes"] == ["no loss was given: the mean of the model's output stands for it"]
+    assert found.assumptions["notes"] == [
+        "no loss was given: the mean of the model's output stands for it"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -156,14 +187,18 @@ def test_inputs_without_a_tensor_are_named(inputs):
 
 def test_an_optimizer_of_another_model_is_named():
     with pytest.raises(EstimateError, match="none of the model's parameters"):
-        estimate(Stack(), ((8, 256), "float32"), optimizer=torch.optim.SGD(Stack().parameters(), lr=0.1))
+        estimate(
+            Stack(), ((8, 256), "float32"), optimizer=torch.optim.SGD(Stack().parameters(), lr=0.1)
+        )
 
 
 def test_torchs_dtypes_and_true_are_taken_for_the_names():
     def asked(**options):
         return estimate(Stack, ((64, 256), "float32"), loss=mean, **options)
 
-    assert asked(autocast=torch.bfloat16, checkpointing=True) == asked(autocast="bf16", checkpointing="full")
+    assert asked(autocast=torch.bfloat16, checkpointing=True) == asked(
+        autocast="bf16", checkpointing="full"
+    )
     assert asked(autocast="float16", checkpointing=False) == asked(autocast="fp16")
 
 
@@ -175,7 +210,11 @@ def test_the_dict_is_json_with_a_timeline():
         f"{name} of step {n}" for n in (0, 1) for name in phases
     ]
     assert max(moment["peak_bytes"] for moment in written["timeline"]) == found.peak_allocated_bytes
-    assert written["margin_bytes"] == found.margin_bytes and written["fits"] is True and written["advice"]
+    assert (
+        written["margin_bytes"] == found.margin_bytes
+        and written["fits"] is True
+        and written["advice"]
+    )
 
 
 def test_a_trace_says_how_attention_ran_and_whether_the_model_recomputes():
@@ -205,7 +244,11 @@ def test_a_trace_says_how_attention_ran_and_whether_the_model_recomputes():
 def test_checkpointing_of_transformers_warns_of_nothing():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4, vocab_size=128
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        vocab_size=128,
     )
     model = transformers.LlamaForCausalLM(config)
     ids = ((8, 64), "int64")
@@ -214,8 +257,14 @@ def test_checkpointing_of_transformers_warns_of_nothing():
         warnings.simplefilter("error")
         recomputing = Checkpointed(model)()
     assert any(getattr(part, "gradient_checkpointing", False) for part in recomputing.modules())
-    kept = estimate(transformers.LlamaForCausalLM(config), {"input_ids": ids, "labels": ids}, checkpointing="full")
-    assert kept.method == "trace" and kept.components["activations"] < whole.components["activations"]
+    kept = estimate(
+        transformers.LlamaForCausalLM(config),
+        {"input_ids": ids, "labels": ids},
+        checkpointing="full",
+    )
+    assert (
+        kept.method == "trace" and kept.components["activations"] < whole.components["activations"]
+    )
 
 
 def test_it_is_public_and_costs_nothing_to_import():
@@ -224,7 +273,12 @@ def test_it_is_public_and_costs_nothing_to_import():
 
 def test_inputs_of_another_batch_keep_their_nesting():
     tensor = torch.zeros(8, 3)
-    given = {"ids": ((8, 16), "int64"), "more": (tensor, None), "flag": True, "table": ((5, 2), "float32")}
+    given = {
+        "ids": ((8, 16), "int64"),
+        "more": (tensor, None),
+        "flag": True,
+        "table": ((5, 2), "float32"),
+    }
     assert with_batch(given, 4, instead_of=batch_of(given)) == {
         "ids": ((4, 16), "int64"), "more": (((4, 3), "float32"), None), "flag": True, "table": ((5, 2), "float32"),
     }  # fmt: skip

@@ -33,9 +33,16 @@ from benchmarks.estimator.score import CARDS, LIMITS, Result
 from benchmarks.estimator.table import percent
 from benchmarks.estimator.workload import PHASES, Case, Workload, train_step
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("estimator-benchmark")]  # what takes minutes is prepared once
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.xdist_group("estimator-benchmark"),
+]  # what takes minutes is prepared once
 ROOT = Path(__file__).parents[3]
-TORCH_ONLY = [case for case in zoo.small() if zoo.missing(Case("", case.family)) is None and case.parallel == "none"]
+TORCH_ONLY = [
+    case
+    for case in zoo.small()
+    if zoo.missing(Case("", case.family)) is None and case.parallel == "none"
+]
 """Spread ones need a process group, which would outlive the test."""
 
 
@@ -75,7 +82,11 @@ def test_an_estimate_is_there_or_says_why_it_is_not(quick):
 
 
 def test_the_formula_and_the_peers_answer_for_a_plain_mlp(quick):
-    answered = {row["estimator"] for row in quick[1]["results"] if row["case"] == "mlp" and row["predicted_bytes"]}
+    answered = {
+        row["estimator"]
+        for row in quick[1]["results"]
+        if row["case"] == "mlp" and row["predicted_bytes"]
+    }
     assert answered >= set(ESTIMATORS) - {"memagent, trace", "memagent, shape"}
 
 
@@ -85,7 +96,9 @@ def test_the_profiler_agrees_with_the_storages_counted(quick):
     for row in measured.values():
         assert row["profiled_bytes"] == pytest.approx(row["counted_bytes"], rel=0.1)
         assert row["levels"]["allocated"] <= min(row["profiled_bytes"], row["counted_bytes"])
-    assert measured["mlp"]["profiled_bytes"] == pytest.approx(measured["mlp"]["counted_bytes"], rel=1e-4)
+    assert measured["mlp"]["profiled_bytes"] == pytest.approx(
+        measured["mlp"]["counted_bytes"], rel=1e-4
+    )
 
 
 def test_the_zoo_holds_forty_cases_of_every_kind_asked_for():
@@ -151,7 +164,9 @@ def test_the_profiler_counts_the_same_for_it_and_a_scalar_of_scratch():
     build = partial(bare_linear, rows=8, width=16)
     counted, profiled = truth_cpu.measured_peaks(build), truth_cpu.profiled_peaks(build)
     assert profiled.start_bytes == counted.start_bytes
-    assert all(0 <= profiled.by_phase[phase] - size <= 16 for phase, size in counted.by_phase.items())
+    assert all(
+        0 <= profiled.by_phase[phase] - size <= 16 for phase, size in counted.by_phase.items()
+    )
     assert truth_cpu.complete(profiled)
 
 
@@ -200,39 +215,73 @@ def test_a_fork_gives_back_values_errors_deaths_and_hangs():
     assert isolated.call(lambda: {"bytes": 1}).value == {"bytes": 1}
     assert isolated.call(lambda: b"x" * 10**6).value == b"x" * 10**6
     assert isolated.call(lambda: 1 / 0).error == "ZeroDivisionError: division by zero"
-    assert isolated.call(lambda: os.kill(os.getpid(), signal.SIGKILL)).error == "the process died: SIGKILL"
-    assert isolated.call(lambda: os.read(os.pipe()[0], 1), timeout_s=0.2).error == "not done after 0.2 s"
+    assert (
+        isolated.call(lambda: os.kill(os.getpid(), signal.SIGKILL)).error
+        == "the process died: SIGKILL"
+    )
+    assert (
+        isolated.call(lambda: os.read(os.pipe()[0], 1), timeout_s=0.2).error
+        == "not done after 0.2 s"
+    )
 
 
 def test_errors_verdicts_and_coverage_are_those_worked_out_by_hand():
     def result(true, predicted, low=None, high=None, died=None):
         return Result("here", "allocated", "c", "parameters x 16", true, predicted, low, high, died)
 
-    found = [result(100, 100, 90, 110), result(100, 90, 80, 95), result(100, 200, 90, 250), result(None, 50, died=80)]
-    (summary,) = score.summaries([*found, Result("here", "allocated", "c", "parameters x 16", 100, note="crash")])
+    found = [
+        result(100, 100, 90, 110),
+        result(100, 90, 80, 95),
+        result(100, 200, 90, 250),
+        result(None, 50, died=80),
+    ]
+    (summary,) = score.summaries(
+        [*found, Result("here", "allocated", "c", "parameters x 16", 100, note="crash")]
+    )
     assert (summary.cases, summary.failed, summary.left_out) == (5, 1, 0)
-    assert (summary.median_ratio, summary.p90_ratio, summary.worst_ratio) == (pytest.approx(0.1), 1.0, 1.0)
-    assert summary.exact_ratio == pytest.approx(1 / 3) and summary.covered_ratio == pytest.approx(2 / 3)
+    assert (summary.median_ratio, summary.p90_ratio, summary.worst_ratio) == (
+        pytest.approx(0.1),
+        1.0,
+        1.0,
+    )
+    assert summary.exact_ratio == pytest.approx(1 / 3) and summary.covered_ratio == pytest.approx(
+        2 / 3
+    )
     dies = sum(share < 1 for share in LIMITS)
-    missed = sum(0.9 <= share < 1 for share in LIMITS) + 1  # by the one that says 90, and the one that died at 80
+    missed = (
+        sum(0.9 <= share < 1 for share in LIMITS) + 1
+    )  # by the one that says 90, and the one that died at 80
     assert summary.recall_ratio == pytest.approx(1 - missed / (3 * dies + 1))
     alarms = sum(1 < share < 2 for share in LIMITS)  # by the one that says 200
     assert summary.false_alarm_ratio == pytest.approx(alarms / (3 * (len(LIMITS) - dies)))
     limits = [100 * share for share in LIMITS]
-    doubted = sum(low <= limit < high for limit in limits for low, high in ((90, 110), (80, 95), (90, 250)))
+    doubted = sum(
+        low <= limit < high for limit in limits for low, high in ((90, 110), (80, 95), (90, 250))
+    )
     assert summary.doubt_ratio == pytest.approx(doubted / (3 * len(LIMITS) + 1))
 
 
 def test_cards_are_limits_of_what_is_measured_in_gib():
     def count(true_bytes):
-        return len(list(Result("here", "device", "c", "parameters x 16", true_bytes, true_bytes).verdicts()))
+        return len(
+            list(
+                Result("here", "device", "c", "parameters x 16", true_bytes, true_bytes).verdicts()
+            )
+        )
 
     assert count(10**6) == len(LIMITS) and count(30 * 2**30) == len(LIMITS) + len(CARDS)
 
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(None, "-"), (0.0, "0 %"), (0.000107, "+0.0107 %"), (-0.1221, "-12.2 %"), (1.324, "+132 %"), (0.0496, "+4.96 %")],
+    [
+        (None, "-"),
+        (0.0, "0 %"),
+        (0.000107, "+0.0107 %"),
+        (-0.1221, "-12.2 %"),
+        (1.324, "+132 %"),
+        (0.0496, "+4.96 %"),
+    ],
 )
 def test_errors_are_printed_with_three_digits(ratio, text):
     assert percent(ratio, signed=True) == text
@@ -245,7 +294,9 @@ def test_published_rows_hold_the_facts_and_can_be_rebuilt():
     assert by_name["mixtral8x7b x 8"].died_at_bytes == 80 * 2**30
     assert by_name["mistral7b lora x 4"].levels["device"] == 29576 * 2**20
     assert len(by_name) == 40 and sum(row.is_shape_only for row in rows) == 30
-    assert all(row.is_shape_only for row in rows if "nf4" in row.case.name or "foak" in row.case.name)
+    assert all(
+        row.is_shape_only for row in rows if "nf4" in row.case.name or "foak" in row.case.name
+    )
 
 
 def test_the_loss_and_the_cache_of_an_older_transformers_are_put_back():
@@ -287,7 +338,9 @@ def test_published_models_have_the_parameters_that_are_known():
         for name in ("santacoder", "mistral7b")
     }
     assert counts["mistral7b"] == 7_241_732_096
-    assert counts["santacoder"] == pytest.approx(6_770_300_416 / 6, rel=0.01)  # what was measured: 6 bytes a parameter
+    assert counts["santacoder"] == pytest.approx(
+        6_770_300_416 / 6, rel=0.01
+    )  # what was measured: 6 bytes a parameter
 
 
 def test_the_recorder_runs_without_a_gpu_and_says_that_it_was_a_trial(tmp_path):
@@ -302,7 +355,11 @@ def test_the_recorder_runs_without_a_gpu_and_says_that_it_was_a_trial(tmp_path):
     assert {
         name: peak["allocated"] for name, peak in rows["mlp"]["phases"].items() if name != "build"
     } == counted.by_phase
-    assert rows["mlp"]["peak_allocated_bytes"] == rows["mlp"]["undisturbed_allocated_bytes"] == counted.peak_bytes
+    assert (
+        rows["mlp"]["peak_allocated_bytes"]
+        == rows["mlp"]["undisturbed_allocated_bytes"]
+        == counted.peak_bytes
+    )
 
 
 def test_without_a_gpu_recording_says_so():
@@ -320,7 +377,10 @@ def test_a_history_keeps_what_replays_it_and_nothing_else(tmp_path):
     segment = {"address": 512, "total_size": 2**21, "stream": 0, "segment_type": "small"}
     snapshot = {
         "device_traces": [
-            [{**event, "frames": [{"filename": "/home/me/secret.py"}], "time_us": 1}, {"action": "snapshot"}]
+            [
+                {**event, "frames": [{"filename": "/home/me/secret.py"}], "time_us": 1},
+                {"action": "snapshot"},
+            ]
         ],
         "segments": [{**segment, "device": 0, "frames": [], "blocks": [{**block, "frames": []}]}],
         "allocator_settings": {"expandable_segments": False},
@@ -345,7 +405,9 @@ def test_a_recorded_file_is_a_truth(tmp_path):
         "peak_device_bytes": None,
     }
     failed = {"case": {"name": "moe", "family": "moe"}, "error": "the process died: SIGKILL"}
-    (tmp_path / "a_gpu.json").write_text(json.dumps({"kind": "recorded", "gpu": "A GPU", "cases": [row, failed]}))
+    (tmp_path / "a_gpu.json").write_text(
+        json.dumps({"kind": "recorded", "gpu": "A GPU", "cases": [row, failed]})
+    )
     first, second = truths.recorded(tmp_path)
     assert (first.source, first.levels) == ("A GPU", {"allocated": 5, "reserved": 6})
     assert second.levels == {} and "SIGKILL" in second.note
@@ -360,10 +422,27 @@ def test_a_recorded_history_is_repeated_or_says_why_not(tmp_path):
         {"address": 2**30, "size": 1024, "requested_size": 1000, "state": "active_allocated"},
         {"address": 2**30 + 1024, "size": 2**21 - 1024, "requested_size": 0, "state": "inactive"},
     ]
-    sizes = {"total_size": 2**21, "allocated_size": 1024, "active_size": 1024, "requested_size": 1000}
-    segment = {"device": 0, "address": 2**30, **sizes, "stream": 0, "segment_type": "small", "blocks": blocks}
-    history.write(tmp_path / "a_gpu" / "mlp.json.gz", {"device_traces": [events], "segments": [segment]})
-    rows = [{"case": {"name": "mlp", "family": "mlp"}, "history": f"a_gpu/{name}.json.gz"} for name in ("mlp", "lost")]
+    sizes = {
+        "total_size": 2**21,
+        "allocated_size": 1024,
+        "active_size": 1024,
+        "requested_size": 1000,
+    }
+    segment = {
+        "device": 0,
+        "address": 2**30,
+        **sizes,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": blocks,
+    }
+    history.write(
+        tmp_path / "a_gpu" / "mlp.json.gz", {"device_traces": [events], "segments": [segment]}
+    )
+    rows = [
+        {"case": {"name": "mlp", "family": "mlp"}, "history": f"a_gpu/{name}.json.gz"}
+        for name in ("mlp", "lost")
+    ]
     content = {"kind": "recorded", "gpu": "A GPU", "device_bytes": 2**34, "cases": rows}
     (tmp_path / "a_gpu.json").write_text(json.dumps(content))
     found, lost = replayed.repeated(tmp_path)
@@ -372,7 +451,9 @@ def test_a_recorded_history_is_repeated_or_says_why_not(tmp_path):
 
 
 def test_the_device_holds_what_is_reserved_and_the_context():
-    truth = truths.Truth("A GPU", "cuda", Case("mlp", "mlp"), {"device": 150, "reserved": 99}, context_bytes=50)
+    truth = truths.Truth(
+        "A GPU", "cuda", Case("mlp", "mlp"), {"device": 150, "reserved": 99}, context_bytes=50
+    )
     prediction = Prediction(90, reserved_bytes=100)
     assert [score._at(level, prediction, truth) for level in truths.LEVELS] == [90, 100, 150]
 
@@ -411,8 +492,14 @@ def test_the_cost_of_an_estimate_is_told():
 
 def test_operators_are_compared_one_by_one(monkeypatch):
     every = operators._operators()
-    some = [one for one in every if one.name in ("nn.functional.mse_loss", "nn.functional.gelu", "nonzero")]
+    some = [
+        one
+        for one in every
+        if one.name in ("nn.functional.mse_loss", "nn.functional.gelu", "nonzero")
+    ]
     monkeypatch.setattr(operators, "_operators", lambda: some)
     compared, differences = operators.compare(torch.float32)
     assert compared > 10
-    assert [one.operator for one in differences] == ["nonzero"]  # how many are found only the values say
+    assert [one.operator for one in differences] == [
+        "nonzero"
+    ]  # how many are found only the values say

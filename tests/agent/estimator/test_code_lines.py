@@ -17,10 +17,15 @@ import torch
 
 from memagent.estimator.advice.by_formula import advise
 from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, smaller_batch
-from memagent.estimator.advice.script_facts import Script, checkpointing_method, script_of_spec, script_of_trace
+from memagent.estimator.advice.script_facts import (
+    Script,
+    checkpointing_method,
+    script_of_spec,
+    script_of_trace,
+)
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.request import Question
+from memagent.estimator.request import EstimateRequest
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 ROOT = Path(__file__).parents[3]
@@ -93,9 +98,15 @@ def run(key: str, script: Script, name: str = "") -> dict[str, object]:
 def train(names: dict[str, object]) -> torch.Tensor:
     """One step with what the lines made."""
     model, batch = names["model"], names["batch"]
-    is_transformers = isinstance(model, transformers.PreTrainedModel) or hasattr(model, "peft_config")
+    is_transformers = isinstance(model, transformers.PreTrainedModel) or hasattr(
+        model, "peft_config"
+    )
     takes_batch = is_transformers and hasattr(model, "config")
-    loss = model(**batch).loss if takes_batch else names["loss_of"](model(names["inputs"]).float(), names["targets"])
+    loss = (
+        model(**batch).loss
+        if takes_batch
+        else names["loss_of"](model(names["inputs"]).float(), names["targets"])
+    )
     loss.backward()
     return loss.detach()
 
@@ -126,7 +137,11 @@ def test_lines_run_as_they_stand(key, script):
 def test_the_loss_in_chunks_is_the_same_loss(script):
     names = run("chunked_loss", script)
     model, batch = names["model"], names["batch"]
-    right = model(**batch).loss if script.transformers else names["loss_of"](model(names["inputs"]), names["targets"])
+    right = (
+        model(**batch).loss
+        if script.transformers
+        else names["loss_of"](model(names["inputs"]), names["targets"])
+    )
     assert torch.allclose(names["loss"], right, rtol=1e-4)
 
 
@@ -141,7 +156,9 @@ def test_checkpointing_recomputes_every_block_with_the_same_gradients(script):
     without["model"].train()
     assert train(with_it) == train(without)
     assert len(calls) == 2 * len(modules)
-    for mine, right in zip(with_it["model"].parameters(), without["model"].parameters(), strict=True):
+    for mine, right in zip(
+        with_it["model"].parameters(), without["model"].parameters(), strict=True
+    ):
         assert torch.allclose(mine.grad, right.grad, atol=1e-6)
 
 
@@ -165,7 +182,9 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(script):
 def train_sharded(folder: str) -> None:
     """Every line that shards, on a process group of this process alone: it leaves threads behind, so it has a process of its own."""
     warnings.simplefilter("ignore")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/group", rank=0, world_size=1
+    )
     for key in SHARDED:
         for script in (PLAIN, TRANSFORMERS):
             assert train(run(key, script)).isfinite()
@@ -191,7 +210,9 @@ def test_lora_trains_adapters_only(script):
     pytest.importorskip("peft", reason="peft is not installed")
     names = run("lora", script)
     train(names)
-    trained = [name for name, parameter in names["model"].named_parameters() if parameter.grad is not None]
+    trained = [
+        name for name, parameter in names["model"].named_parameters() if parameter.grad is not None
+    ]
     assert trained and all("lora_" in name for name in trained)
 
 
@@ -199,12 +220,16 @@ def test_qlora_loads_in_four_bits(saved):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     names = run("qlora", TRANSFORMERS, saved)
     kinds = {type(module).__name__ for module in names["model"].modules()}
-    assert "Linear4bit" in kinds and any("lora" in name for name, _ in names["model"].named_parameters())
+    assert "Linear4bit" in kinds and any(
+        "lora" in name for name, _ in names["model"].named_parameters()
+    )
 
 
 def test_the_offloading_optimizer_takes_these_arguments():
     torchao = pytest.importorskip("torchao.optim", reason="torchao is not installed")
-    inspect.signature(torchao.CPUOffloadOptimizer).bind([], torch.optim.AdamW, lr=1e-3)  # it is made on a GPU only
+    inspect.signature(torchao.CPUOffloadOptimizer).bind(
+        [], torch.optim.AdamW, lr=1e-3
+    )  # it is made on a GPU only
     compile(BY_KEY["offload_optimizer"].code(PLAIN), "offload", "exec")
 
 
@@ -229,7 +254,16 @@ def test_every_change_has_lines_that_were_run_here():
         "adafactor",
         "checkpointing",
     }
-    here |= {SMALLER_BATCH, *SHARDED, "eight_bit", "paged", "lora", "qlora", "offload_optimizer", "expandable_segments"}
+    here |= {
+        SMALLER_BATCH,
+        *SHARDED,
+        "eight_bit",
+        "paged",
+        "lora",
+        "qlora",
+        "offload_optimizer",
+        "expandable_segments",
+    }
     assert here == set(BY_KEY)
 
 
@@ -237,24 +271,31 @@ def test_lines_use_what_the_script_uses():
     assert script_of_spec(TrainingSpec(preset("gpt2"), optimizer="sgd")) == Script(
         True, "SGD", "model.transformer.h", ("c_attn", "c_proj")
     )
-    lines = {item.change: item.code for item in advise(TrainingSpec(preset("gpt2"), 8, optimizer="adam"))}
-    assert "bitsandbytes.optim.Adam8bit(" in lines["8-bit Adam"] and "model.transformer.h" in lines["FSDP (ZeRO-3)"]
+    lines = {
+        item.change: item.code for item in advise(TrainingSpec(preset("gpt2"), 8, optimizer="adam"))
+    }
+    assert (
+        "bitsandbytes.optim.Adam8bit(" in lines["8-bit Adam"]
+        and "model.transformer.h" in lines["FSDP (ZeRO-3)"]
+    )
 
 
 def test_a_script_is_read_off_its_trace():
     ids = ((2, 8), "int64")
-    plain = script_of_trace(Question(Plain, ids, optimizer="sgd").trace())
+    plain = script_of_trace(EstimateRequest(Plain, ids, optimizer="sgd").trace())
     assert plain == Script(False, "SGD", "model.blocks", ("up", "down"))
     large = ((16, 512), "int64")  # small tensors are not asked where they come from
-    traced = script_of_trace(Question(llama, {"input_ids": large, "labels": large}).trace())
+    traced = script_of_trace(EstimateRequest(llama, {"input_ids": large, "labels": large}).trace())
     assert traced == TRANSFORMERS
 
 
 def test_a_sequence_of_blocks_is_the_model_itself():
     def stack():
-        return torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(3)))
+        return torch.nn.Sequential(
+            *(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(3))
+        )
 
-    question = Question(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
+    question = EstimateRequest(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
     script = script_of_trace(question.trace())
     assert script == Script(False, "AdamW", "model", ())
     names = {"model": stack()}

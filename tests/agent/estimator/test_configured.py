@@ -22,7 +22,12 @@ SMALL = {
     "intermediate_size": 128,
     "vocab_size": 100,
 }
-LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2, **SMALL}
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_key_value_heads": 2,
+    **SMALL,
+}
 KINDS = {
     "llama": (LLAMA, {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")}),
     "bert": ({"model_type": "bert", **SMALL}, {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")}),
@@ -67,13 +72,19 @@ def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
 
 def test_a_file_its_folder_and_its_content_are_the_same_question(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    asked = [question_for_config(given, batch=2) for given in (LLAMA, tmp_path, str(tmp_path / "config.json"))]
+    asked = [
+        question_for_config(given, batch=2)
+        for given in (LLAMA, tmp_path, str(tmp_path / "config.json"))
+    ]
     assert asked[0] == asked[1] == asked[2]
 
 
 def test_rotary_models_are_asked_for_2048_tokens_and_others_for_all_their_positions():
     assert inputs_for(LLAMA, batch=1, sequence=None)["input_ids"] == ((1, 2048), "int64")
-    assert inputs_for({"model_type": "bert", **SMALL}, batch=1, sequence=None)["input_ids"] == ((1, 512), "int64")
+    assert inputs_for({"model_type": "bert", **SMALL}, batch=1, sequence=None)["input_ids"] == (
+        (1, 512),
+        "int64",
+    )
 
 
 def test_precision_is_what_weights_and_autocast_take():
@@ -90,14 +101,21 @@ def test_precision_is_what_weights_and_autocast_take():
 def test_adapters_are_all_that_is_trained():
     pytest.importorskip("peft")
     found = estimate_config(
-        LLAMA, batch=2, sequence=16, precision="fp32", lora_rank=4, lora_targets=["q_proj", "v_proj"]
+        LLAMA,
+        batch=2,
+        sequence=16,
+        precision="fp32",
+        lora_rank=4,
+        lora_targets=["q_proj", "v_proj"],
     )
     adapters = 2 * 4 * (4 * (64 + 64) + 4 * (64 + 32))  # two layers, fp32, q and v of rank 4
     assert found.components["gradients"] == adapters
 
 
 def test_it_is_the_same_as_tracing_the_model_by_hand():
-    by_hand = record_trace(ConfiguredModel(LLAMA), inputs_for(LLAMA, batch=2, sequence=16), autocast="bf16")
+    by_hand = record_trace(
+        ConfiguredModel(LLAMA), inputs_for(LLAMA, batch=2, sequence=16), autocast="bf16"
+    )
     assert question_for_config(LLAMA, batch=2, sequence=16).trace().summary() == by_hand.summary()
 
 
@@ -106,7 +124,11 @@ def test_it_is_the_same_as_tracing_the_model_by_hand():
     [
         ({"hidden_size": 64}, {}, "no model_type"),
         ({"model_type": "no_such_model"}, {}, "no_such_model"),
-        ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, {}, "input_features"),
+        (
+            {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},
+            {},
+            "input_features",
+        ),
         (LLAMA, {"precision": "fp8"}, "fp8"),
         ("nowhere/config.json", {}, "nowhere"),
     ],

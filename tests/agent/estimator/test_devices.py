@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.devices import CONTEXT_RANGE, Context, context_of, cublas_workspace_bytes, gpu_named
+from memagent.estimator.devices import (
+    CONTEXT_RANGE,
+    Context,
+    context_of,
+    cublas_workspace_bytes,
+    gpu_named,
+)
 
 
 @pytest.mark.parametrize(

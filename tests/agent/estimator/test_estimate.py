@@ -19,22 +19,30 @@ def told(**changes: object) -> Estimate:
         "intervals": {"allocated": (58 * GB, 63 * GB), "device": (66 * GB, 76 * GB)},
         "components": {"context": GB},
     }
-    return Estimate(**{"method": "trace", "peak_allocated_bytes": 60 * GB, "components": {}} | known | changes)
+    return Estimate(
+        **{"method": "trace", "peak_allocated_bytes": 60 * GB, "components": {}} | known | changes
+    )
 
 
 @pytest.mark.parametrize(("limit", "probability"), [(66, 0.05), (70, 0.5), (76, 0.95)])
-def test_it_takes_the_interval_of_the_device_for_the_5th_and_95th_percentile(limit: int, probability: float) -> None:
+def test_it_takes_the_interval_of_the_device_for_the_5th_and_95th_percentile(
+    limit: int, probability: float
+) -> None:
     assert told(limit_bytes=limit * GB).fit_probability == pytest.approx(probability)
 
 
 def test_it_asks_only_tensors_and_context_where_the_cache_is_given_back() -> None:
-    assert told(limit_bytes=64 * GB, fits_by_replay=True, gives_back=True).fit_probability == pytest.approx(0.95)
+    assert told(
+        limit_bytes=64 * GB, fits_by_replay=True, gives_back=True
+    ).fit_probability == pytest.approx(0.95)
     assert told(limit_bytes=64 * GB, fits_by_replay=False).fit_probability < 0.05
 
 
 def test_it_is_surely_too_large_only_where_no_cache_could_help() -> None:
     assert told(limit_bytes=58 * GB).surely_too_large
-    assert not told(limit_bytes=60 * GB).surely_too_large  # the lower end for tensors and the context, 59, is below
+    assert not told(
+        limit_bytes=60 * GB
+    ).surely_too_large  # the lower end for tensors and the context, 59, is below
     assert told(limit_bytes=60 * GB).fits is False
 
 
@@ -45,15 +53,26 @@ def test_it_knows_no_probability_without_a_limit_or_an_interval() -> None:
 
 def test_it_is_certain_where_the_interval_is_a_point() -> None:
     host = told(peak_device_bytes=None, intervals={"allocated": (60 * GB, 60 * GB)})
-    assert [Estimate(**{**vars(host), "limit_bytes": size}).fit_probability for size in (59 * GB, 60 * GB)] == [
-        0.0,
-        1.0,
-    ]
+    assert [
+        Estimate(**{**vars(host), "limit_bytes": size}).fit_probability
+        for size in (59 * GB, 60 * GB)
+    ] == [0.0, 1.0]
 
 
 def test_it_tells_all_levels_with_their_intervals_on_the_wire() -> None:
     estimate = told(limit_bytes=80 * GB, phases={"forward": 60 * GB}, terms={"weight_casts": GB})
     sent = decode(encode(estimate.to_message(rank=1, device="GPU-0")), PredictionMessage)
-    assert (sent.peak_allocated_bytes, sent.peak_reserved_bytes, sent.peak_device_bytes) == (60 * GB, 69 * GB, 70 * GB)
-    assert sent.intervals == estimate.intervals and sent.phases == estimate.phases and sent.terms == estimate.terms
-    assert estimate.to_dict()["intervals"] == {"allocated": [58 * GB, 63 * GB], "device": [66 * GB, 76 * GB]}
+    assert (sent.peak_allocated_bytes, sent.peak_reserved_bytes, sent.peak_device_bytes) == (
+        60 * GB,
+        69 * GB,
+        70 * GB,
+    )
+    assert (
+        sent.intervals == estimate.intervals
+        and sent.phases == estimate.phases
+        and sent.terms == estimate.terms
+    )
+    assert estimate.to_dict()["intervals"] == {
+        "allocated": [58 * GB, 63 * GB],
+        "device": [66 * GB, 76 * GB],
+    }

@@ -18,8 +18,12 @@ from memagent.estimator.formula.training import (
     with_batch,
 )
 
-LLAMA_7B = TransformerShape(layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048, ffn=11_008, gated=True)
-GPT2 = TransformerShape(layers=12, hidden=768, heads=12, vocab=50_257, sequence=1024, tied_embeddings=True)
+LLAMA_7B = TransformerShape(
+    layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048, ffn=11_008, gated=True
+)
+GPT2 = TransformerShape(
+    layers=12, hidden=768, heads=12, vocab=50_257, sequence=1024, tied_embeddings=True
+)
 
 
 def test_parameter_counts_of_known_models():
@@ -33,20 +37,26 @@ def test_seven_billion_parameters_with_adam_in_mixed_precision_are_112_gigabytes
     assert held == 16 * 7_000_000_000 == 112_000_000_000
 
 
-@pytest.mark.parametrize(("optimizer", "size"), [("sgd", 0), ("momentum", 4), ("adamw", 8), ("AdamW", 8), ("lion", 4)])
+@pytest.mark.parametrize(
+    ("optimizer", "size"), [("sgd", 0), ("momentum", 4), ("adamw", 8), ("AdamW", 8), ("lion", 4)]
+)
 def test_state_by_optimizer(optimizer, size):
     assert state_bytes_per_parameter(optimizer) == size
 
 
 def test_eight_bit_states_are_a_quarter():
-    assert state_bytes_per_parameter("adamw8bit") / state_bytes_per_parameter("adamw") == pytest.approx(0.25, rel=0.02)
+    assert state_bytes_per_parameter("adamw8bit") / state_bytes_per_parameter(
+        "adamw"
+    ) == pytest.approx(0.25, rel=0.02)
 
 
 def test_attention_scores_are_batch_heads_sequence_squared_times_two():
     assert attention_scores(with_batch(LLAMA_7B, 4)) == 4 * 32 * 2048**2 * 2
 
 
-PLAIN = TransformerShape(layers=24, hidden=2048, heads=16, vocab=50_257, sequence=1024, tied_embeddings=True)
+PLAIN = TransformerShape(
+    layers=24, hidden=2048, heads=16, vocab=50_257, sequence=1024, tied_embeddings=True
+)
 
 
 def test_a_layer_keeps_34_sbh_and_eager_attention_five_as_squared_b_more():
@@ -69,8 +79,13 @@ def test_tensor_parallel_divides_24_of_34_and_sequence_parallel_the_rest():
 
 
 def test_checkpointing_keeps_a_layers_input_each_and_one_layer():
-    full, none = transformer_activations(PLAIN, checkpointing="full"), transformer_activations(PLAIN)
-    layer = layer_saved(TrainingSpec(PLAIN.model(), 1, 1024, precision="mixed", use_cache=False)).total
+    full, none = (
+        transformer_activations(PLAIN, checkpointing="full"),
+        transformer_activations(PLAIN),
+    )
+    layer = layer_saved(
+        TrainingSpec(PLAIN.model(), 1, 1024, precision="mixed", use_cache=False)
+    ).total
     assert full < 0.3 * none
     assert none - full == 23 * layer - 24 * 2 * 1024 * 2048
 
@@ -91,7 +106,9 @@ def test_fp32_takes_four_bytes_for_each_and_eight_for_adam():
 
 
 def test_the_peak_is_the_largest_moment_and_the_bounds_hold_it():
-    estimate = estimate_step(StepSizes(100, 100, 200, activations_bytes=1000, temporaries_bytes=50), limit_bytes=1300)
+    estimate = estimate_step(
+        StepSizes(100, 100, 200, activations_bytes=1000, temporaries_bytes=50), limit_bytes=1300
+    )
     assert estimate.peak_allocated_bytes == 300 + 1000 + 25
     low, high = estimate.intervals["allocated"]
     assert low < estimate.peak_allocated_bytes < high
@@ -103,7 +120,12 @@ def test_the_peak_is_the_largest_moment_and_the_bounds_hold_it():
 def test_it_becomes_a_message_and_a_dict():
     estimate = estimate_step(StepSizes(1, 2, 3), limit_bytes=100, assumptions={"a": 1})
     message = estimate.to_message(rank=2, device="GPU-1")
-    assert (message.rank, message.device, message.components["gradients"], message.limit_bytes) == (2, "GPU-1", 2, 100)
+    assert (message.rank, message.device, message.components["gradients"], message.limit_bytes) == (
+        2,
+        "GPU-1",
+        2,
+        100,
+    )
     assert estimate.to_dict()["fits"] is True and estimate.to_dict()["assumptions"] == {"a": 1}
 
 

@@ -21,13 +21,17 @@ def test_it_widens_with_what_comes_and_goes_and_not_with_what_is_held():
 
 
 def test_it_adds_the_widths_of_independent_errors_as_squares():
-    found = intervals_of(SPREAD, passing_bytes=1000, allocated=2000, reserved=2200, device=2700, context=(120, 240))
+    found = intervals_of(
+        SPREAD, passing_bytes=1000, allocated=2000, reserved=2200, device=2700, context=(120, 240)
+    )
     assert found["reserved"] == (2150, 2300)  # 30 and 40 below, 60 and 80 above
     assert found["device"] == (2570, 2960)  # 50 and 120 below, 100 and 240 above
 
 
 def test_it_never_goes_below_what_is_held_for_sure():
-    found = intervals_of(Spread(tensors=(3.0, 1.0)), passing_bytes=500, allocated=1000, reserved=1000)
+    found = intervals_of(
+        Spread(tensors=(3.0, 1.0)), passing_bytes=500, allocated=1000, reserved=1000
+    )
     assert found["allocated"][0] == 500 == found["reserved"][0]
 
 
@@ -43,7 +47,9 @@ def test_a_context_that_was_measured_is_not_in_doubt():
 
 
 def test_each_level_lies_in_its_interval_and_starts_no_lower_than_the_one_before():
-    found = estimate_training(TrainingSpec(preset("llama-2-7b"), batch=4, sequence=2048, gpu="h100"))
+    found = estimate_training(
+        TrainingSpec(preset("llama-2-7b"), batch=4, sequence=2048, gpu="h100")
+    )
     levels = (found.peak_allocated_bytes, found.peak_reserved_bytes, found.peak_device_bytes)
     assert list(found.intervals) == ["allocated", "reserved", "device"]
     for peak, (low, high) in zip(levels, found.intervals.values(), strict=True):
@@ -58,7 +64,10 @@ def width(interval: tuple[int, int]) -> int:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_state_makes_an_interval_no_wider(optimizer: str):
-    spec = TrainingSpec(preset("gpt2"), batch=8, sequence=1024, optimizer=optimizer, implementation="fused")
+    spec = TrainingSpec(
+        preset("gpt2"), batch=8, sequence=1024, optimizer=optimizer, implementation="fused"
+    )
     assert width(estimate_training(spec).intervals["allocated"]) == pytest.approx(
-        width(estimate_training(spec.with_changes(optimizer="sgd")).intervals["allocated"]), rel=0.02
+        width(estimate_training(spec.with_changes(optimizer="sgd")).intervals["allocated"]),
+        rel=0.02,
     )

@@ -15,12 +15,23 @@ from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.formula.transients import activation_stack, local_bytes, surviving_bytes, working_bytes
+from memagent.estimator.formula.transients import (
+    activation_stack,
+    local_bytes,
+    surviving_bytes,
+    working_bytes,
+)
 
 LLAMA = preset("llama-7b")
 SPEC = TrainingSpec(LLAMA, 2, 1024, precision="bf16")
 CODER = TrainingSpec(
-    preset("santacoder"), 2, 1024, precision="bf16-amp", checkpointing="full", lora_rank=16, lora_targets=("c_attn",)
+    preset("santacoder"),
+    2,
+    1024,
+    precision="bf16-amp",
+    checkpointing="full",
+    lora_rank=16,
+    lora_targets=("c_attn",),
 )
 TOKENS = 2 * 1024
 LOGITS = TOKENS * 32_000
@@ -28,7 +39,12 @@ LOGITS = TOKENS * 32_000
 
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [("int8", 8), ("int4", 4 + 16 / 128), ("nf4", 4 + 32 / 64), ("nf4-double", 4 + 8 / 64 + 32 / 16_384)],
+    [
+        ("int8", 8),
+        ("int4", 4 + 16 / 128),
+        ("nf4", 4 + 32 / 64),
+        ("nf4-double", 4 + 8 / 64 + 32 / 16_384),
+    ],
 )
 def test_quantised_weights_take_their_bits_and_their_scales(name, bits):
     """int8 a byte; GPTQ one fp16 scale to 128; NF4 one fp32 scale to 64; double: 8 bits, and fp32 to 256 of those (QLoRA, section 3)."""
@@ -42,12 +58,15 @@ def test_quantised_weights_take_their_bits_and_their_scales(name, bits):
 def test_fp8_saves_inputs_in_one_byte_and_holds_each_weight_twice_more():
     """Transformer Engine: an fp8 copy and a transposed one of each weight, over bf16 weights with fp32 master copies."""
     fp8, mixed = replace(SPEC, precision="fp8"), replace(SPEC, precision="mixed")
-    linear = sum(m.copies * m.rows * m.cols for m in matrices(LLAMA) if m.kind in ("linear", "head"))
+    linear = sum(
+        m.copies * m.rows * m.cols for m in matrices(LLAMA) if m.kind in ("linear", "head")
+    )
     assert cast_bytes(fp8) == 2 * linear
     one, two = layer_saved(fp8), layer_saved(mixed)
     assert one.whole["ffn_input"] == two.whole["ffn_input"] / 2 == TOKENS * 4096
     assert (
-        estimate_training(fp8).components["optimizer_state"] == estimate_training(mixed).components["optimizer_state"]
+        estimate_training(fp8).components["optimizer_state"]
+        == estimate_training(mixed).components["optimizer_state"]
     )
 
 
@@ -78,9 +97,16 @@ def test_adafactor_holds_a_row_and_a_column_of_each_matrix():
 
 def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
     count = LLAMA.parameter_count()
-    held = {name: estimate_training(replace(SPEC, optimizer=name)).components["optimizer_state"] for name in OPTIMIZERS}
+    held = {
+        name: estimate_training(replace(SPEC, optimizer=name)).components["optimizer_state"]
+        for name in OPTIMIZERS
+    }
     assert held["lion8bit"] == pytest.approx(count * (1 + 4 / 256), rel=1e-9)
-    assert held["adamw8bit"] == held["paged_adamw8bit"] == pytest.approx(count * (2 + 8 / 256), rel=1e-9)
+    assert (
+        held["adamw8bit"]
+        == held["paged_adamw8bit"]
+        == pytest.approx(count * (2 + 8 / 256), rel=1e-9)
+    )
     assert held["lion"] == held["muon"] == 2 * count == held["paged_adamw"] / 2
     paged = estimate_training(replace(SPEC, optimizer="paged_adamw"))
     assert paged.assumptions["optimizer_state"].startswith("paged")
@@ -125,8 +151,12 @@ def test_a_cache_of_views_keeps_the_whole_projection_alive():
     assert surviving_bytes(spec, layers=24) == 24 * TOKENS * (2048 + 2 * 128) * 2
     assert surviving_bytes(CODER, layers=24) == 0
     grouped = replace(SPEC, model=preset("mistral-7b"), cache_survives=True)
-    assert surviving_bytes(grouped, layers=32) == 32 * TOKENS * 2 * 1024 * 2  # keys and values alone: their own tensors
-    with_cache, without = (estimate_training(one).phases for one in (replace(spec, keeps_output=False), CODER))
+    assert (
+        surviving_bytes(grouped, layers=32) == 32 * TOKENS * 2 * 1024 * 2
+    )  # keys and values alone: their own tensors
+    with_cache, without = (
+        estimate_training(one).phases for one in (replace(spec, keeps_output=False), CODER)
+    )
     assert with_cache["forward"] - without["forward"] == surviving_bytes(spec, layers=24)
 
 
@@ -136,7 +166,9 @@ def test_autocast_s_layernorm_makes_the_stream_behind_quantised_layers_fp32():
     assert activation_stack(CODER, layers=24, decoders=0)[0] == 24 * 2 * stream
     # embeddings are in bf16: the first layer's input is
     assert activation_stack(quantised, layers=24, decoders=0)[0] == (23 * 4 + 2) * stream
-    assert surviving_bytes(replace(quantised, cache_survives=True), layers=1) == 4 * TOKENS * (2048 + 256)
+    assert surviving_bytes(replace(quantised, cache_survives=True), layers=1) == 4 * TOKENS * (
+        2048 + 256
+    )
     llama = replace(SPEC, precision="bf16-amp", lora_rank=8, quantised="nf4-double")
     assert llama.numbers.residual == 2  # RMSNorm is not on autocast's list
 
@@ -157,7 +189,9 @@ def test_experts_in_a_loop_work_on_their_share_of_the_tokens():
 def test_fused_norms_keep_their_input_instead_of_an_fp32_copy():
     frozen = replace(SPEC, lora_rank=8)
     assert layer_saved(frozen).whole["norms"] == 2 * (4 * TOKENS * 4096 + 4 * TOKENS)
-    assert layer_saved(replace(frozen, fused_norms=True)).whole["norms"] == 2 * (2 * TOKENS * 4096 + 8 * TOKENS)
+    assert layer_saved(replace(frozen, fused_norms=True)).whole["norms"] == 2 * (
+        2 * TOKENS * 4096 + 8 * TOKENS
+    )
 
 
 def test_prefetch_adds_a_layer_and_a_sharded_layer_s_whole_gradient_is_there_once():

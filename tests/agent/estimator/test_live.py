@@ -50,9 +50,15 @@ def test_activations_are_near_what_autograd_keeps(make, allowed):
 
     def forward():
         output = model(inputs)
-        return functional.cross_entropy(output.flatten(0, 1), inputs.flatten()) if make is gpt else output.sum()
+        return (
+            functional.cross_entropy(output.flatten(0, 1), inputs.flatten())
+            if make is gpt
+            else output.sum()
+        )
 
-    reckoned, _ = saved_bytes([model], ((tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")),))
+    reckoned, _ = saved_bytes(
+        [model], ((tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")),)
+    )
     assert reckoned == pytest.approx(really_saved(model, forward), rel=allowed)
 
 
@@ -92,7 +98,10 @@ def test_frozen_parameters_have_no_gradients_and_no_state():
 def test_without_inputs_it_says_that_activations_are_left_out():
     model, _ = mlp()
     prediction = predict([model], [torch.optim.Adam(model.parameters())])
-    assert prediction.components["activations"] == 0 and "left out" in prediction.assumptions["activations"]
+    assert (
+        prediction.components["activations"] == 0
+        and "left out" in prediction.assumptions["activations"]
+    )
 
 
 def test_what_it_does_not_know_it_names():
@@ -105,5 +114,9 @@ def test_what_it_does_not_know_it_names():
         pass
 
     model = nn.Sequential(nn.Linear(4, 4), Strange())
-    assumptions = predict([model], [Odd(model.parameters(), lr=0.1)], inputs=(((2, 4), "float32"),)).assumptions
-    assert assumptions["modules_left_out"] == ["Strange"] and "Odd" in assumptions["optimizer_state"]
+    assumptions = predict(
+        [model], [Odd(model.parameters(), lr=0.1)], inputs=(((2, 4), "float32"),)
+    ).assumptions
+    assert (
+        assumptions["modules_left_out"] == ["Strange"] and "Odd" in assumptions["optimizer_state"]
+    )

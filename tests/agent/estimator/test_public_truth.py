@@ -39,7 +39,9 @@ def test_what_stays_between_steps_is_near_the_measured_bytes(row):
     kept = sum(size for name, size in estimate.terms.items() if name != "weight_casts")
     held = estimate.components["parameters"] + estimate.components["optimizer_state"] + kept
     held += 3 * 8 * row.spec.tokens  # tokens, mask and labels of the last batch
-    assert held == pytest.approx(row.steady_bytes, rel=0.05 if "santacoder" in row.case.name else 0.01)
+    assert held == pytest.approx(
+        row.steady_bytes, rel=0.05 if "santacoder" in row.case.name else 0.01
+    )
 
 
 def test_nine_of_ten_peaks_lie_within_their_intervals():
@@ -55,6 +57,7 @@ def test_nine_of_ten_peaks_lie_within_their_intervals():
 def test_foreach_is_what_adds_two_bytes_a_parameter_to_a_bf16_fine_tuning():
     (spec,) = (row.spec for row in ROWS if row.case.name == "mistral7b x 4")
     foreach, fused = (
-        estimate_training(replace(spec, implementation=name)).phases["optimizer"] for name in ("foreach", "fused")
+        estimate_training(replace(spec, implementation=name)).phases["optimizer"]
+        for name in ("foreach", "fused")
     )
     assert foreach - fused == 2 * preset("mistral-7b").parameter_count()

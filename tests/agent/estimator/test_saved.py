@@ -18,7 +18,20 @@ from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.huggingface import from_config
 
-FAMILIES = ("llama", "gpt2", "bert", "t5", "vit", "gpt_neox", "gpt_bigcode", "gemma", "qwen2", "phi", "phi3", "mixtral")
+FAMILIES = (
+    "llama",
+    "gpt2",
+    "bert",
+    "t5",
+    "vit",
+    "gpt_neox",
+    "gpt_bigcode",
+    "gemma",
+    "qwen2",
+    "phi",
+    "phi3",
+    "mixtral",
+)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "amp": torch.float32}
 
 
@@ -32,7 +45,9 @@ def spec_of(zoo, case, *, drop=0.0, **options) -> TrainingSpec:
 def kept(spec: TrainingSpec) -> float:
     shape = spec.model
     layers = shape.layers * layer_saved(spec).total
-    decoder = shape.decoder_layers * layer_saved(spec, decoder=True).total if shape.decoder_layers else 0
+    decoder = (
+        shape.decoder_layers * layer_saved(spec, decoder=True).total if shape.decoder_layers else 0
+    )
     return layers + decoder + edges_saved(spec).total + cast_bytes(spec) + loss_bytes(spec).kept
 
 
@@ -60,32 +75,51 @@ def test_eager_attention_keeps_scores_that_grow_with_the_square(zoo, family):
     assert kept(spec) == pytest.approx(zoo.really_saved(case), rel=0.03)
     one = layer_saved(spec).split["attention_scores"]
     if family != "vit":  # a picture has the length that it has
-        assert layer_saved(replace(spec, sequence=2 * spec.positions)).split["attention_scores"] == 4 * one
+        assert (
+            layer_saved(replace(spec, sequence=2 * spec.positions)).split["attention_scores"]
+            == 4 * one
+        )
 
 
 def errors_of(zoo, precision: str) -> list[float]:
     found = []
     for family in FAMILIES:
-        for attention, checkpointing, drop in (("sdpa", "none", 0.0), ("sdpa", "full", 0.0), ("eager", "none", 0.1)):
-            case = zoo.build(family, layers=4, attention=attention, drop=drop, dtype=DTYPES[precision])
+        for attention, checkpointing, drop in (
+            ("sdpa", "none", 0.0),
+            ("sdpa", "full", 0.0),
+            ("eager", "none", 0.1),
+        ):
+            case = zoo.build(
+                family, layers=4, attention=attention, drop=drop, dtype=DTYPES[precision]
+            )
             if checkpointing == "full":
                 enable = getattr(
-                    case.model, "activation_checkpointing_enable", case.model.gradient_checkpointing_enable
+                    case.model,
+                    "activation_checkpointing_enable",
+                    case.model.gradient_checkpointing_enable,
                 )
                 enable()
             optimizer = torch.optim.AdamW(case.model.parameters(), foreach=True)
             real = zoo.real_peaks(case, optimizer, autocast=precision == "amp")
-            options = {"precision": precision, "attention": attention, "checkpointing": checkpointing, "drop": drop}
+            options = {
+                "precision": precision,
+                "attention": attention,
+                "checkpointing": checkpointing,
+                "drop": drop,
+            }
             estimate = estimate_training(spec_of(zoo, case, implementation="foreach", **options))
             error = estimate.peak_allocated_bytes / max(real.values()) - 1
             found.append(error)
-            print(f"{family:12} {precision:5} {attention:6} {checkpointing:5} {max(real.values()):>12,} {error:+.1%}")
+            print(
+                f"{family:12} {precision:5} {attention:6} {checkpointing:5} {max(real.values()):>12,} {error:+.1%}"
+            )
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "middle", "worst"), [("fp32", 0.03, 0.12), ("bf16", 0.03, 0.12), ("amp", 0.06, 0.15)]
+    ("precision", "middle", "worst"),
+    [("fp32", 0.03, 0.12), ("bf16", 0.03, 0.12), ("amp", 0.06, 0.15)],
 )
 def test_a_steps_peak_is_near_the_real_one(zoo, precision, middle, worst):
     """Goal: a median of 8 % from shapes alone."""

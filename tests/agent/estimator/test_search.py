@@ -23,7 +23,14 @@ LLAMA = TrainingSpec(preset("llama-7b"), 4, 2048, precision="mixed", gpu="a100")
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"precision": "fp32"}, {"checkpointing": "full"}, {"loss": "chunked"}, {"attention": "eager"}]
+    "options",
+    [
+        {},
+        {"precision": "fp32"},
+        {"checkpointing": "full"},
+        {"loss": "chunked"},
+        {"attention": "eager"},
+    ],
 )
 def test_the_largest_batch_fits_and_one_more_does_not(options):
     spec = replace(GPT2, **options)
@@ -89,7 +96,11 @@ def test_advice_is_ranked_by_what_it_saves():
         "QLoRA: LoRA on NF4 weights",
         "LoRA of rank 16",
     } <= names
-    assert {"Smaller batch, accumulated", "FSDP (ZeRO-3)", "Parameters and states on the host"} <= names
+    assert {
+        "Smaller batch, accumulated",
+        "FSDP (ZeRO-3)",
+        "Parameters and states on the host",
+    } <= names
 
 
 def test_each_advice_has_a_cost_and_lines_of_code():
@@ -103,7 +114,9 @@ def test_what_is_done_already_is_not_advised():
         parallel=Parallel(data=8, zero=3), batch=1,
     )  # fmt: skip
     names = " ".join(item.change for item in advise(done))
-    assert not re.search("checkpointing|SDPA|chunks|cache|8-bit|ZeRO|FSDP|Optimizer states|accumulated|bf16", names)
+    assert not re.search(
+        "checkpointing|SDPA|chunks|cache|8-bit|ZeRO|FSDP|Optimizer states|accumulated|bf16", names
+    )
 
 
 def test_a_smaller_batch_is_a_divisor_that_fits_with_accumulation_and_names_the_largest():
@@ -112,7 +125,8 @@ def test_a_smaller_batch_is_a_divisor_that_fits_with_accumulation_and_names_the_
     steps, batch, largest = map(
         int,
         re.match(
-            r"(\d+) times batch (\d+) in place of batch 32 \(the largest that fits is (\d+)\)", item.cost
+            r"(\d+) times batch (\d+) in place of batch 32 \(the largest that fits is (\d+)\)",
+            item.cost,
         ).groups(),
     )
     assert batch * steps == 32 and batch <= largest < 32
@@ -124,7 +138,10 @@ def test_where_no_change_alone_is_enough_the_smallest_set_comes_first():
     spec = replace(LLAMA, batch=8, gpu="rtx4090")
     now = estimate_training(spec)
     first, *rest = advise(spec)
-    assert first.change.startswith("Together: ") and now.needed_bytes - first.saving_bytes <= now.limit_bytes
+    assert (
+        first.change.startswith("Together: ")
+        and now.needed_bytes - first.saving_bytes <= now.limit_bytes
+    )
     on_one_gpu = [item for item in rest if "ZeRO" not in item.change]
     assert all(now.needed_bytes - item.saving_bytes > now.limit_bytes for item in on_one_gpu)
     parts = first.change.removeprefix("Together: ").split(" + ")
@@ -138,7 +155,9 @@ def test_no_set_is_named_where_one_change_is_enough_or_all_fits():
 
 
 def test_a_set_can_need_more_gpus_where_nothing_else_is_enough():
-    spec = replace(LLAMA, model=preset("llama-70b"), batch=1, gpu="a100", lora_rank=8, optimizer="sgd")
+    spec = replace(
+        LLAMA, model=preset("llama-70b"), batch=1, gpu="a100", lora_rank=8, optimizer="sgd"
+    )
     first = advise(spec, 20 * GIB)[0]
     assert first.change.startswith("Together: ") and re.search("ZeRO|on the host", first.change)
 
@@ -152,7 +171,9 @@ def test_a_set_is_one_that_none_can_be_left_out_of(tries):
         asked.append(chosen)
         return needed <= {change.key for change in chosen}
 
-    changes = [change for change in CHANGES if change.key != "optimizer_step"]  # which excludes the 8-bit one
+    changes = [
+        change for change in CHANGES if change.key != "optimizer_step"
+    ]  # which excludes the 8-bit one
     found = smallest_set(changes, fits, tries=tries)
     assert {change.key for change in found} == needed
     assert smallest_set(CHANGES, lambda chosen: False, tries=tries) is None
@@ -163,16 +184,25 @@ def test_changes_that_exclude_each_other_are_never_taken_together():
     smallest_set(CHANGES, lambda chosen: bool(asked.append(chosen)), tries=4000)
     keys = [{change.key for change in chosen} for chosen in asked]
     assert {"zero_1", "checkpointing"} in keys
-    assert not any({"lora", "qlora"} <= chosen or {"eight_bit", "paged"} <= chosen for chosen in keys)
+    assert not any(
+        {"lora", "qlora"} <= chosen or {"eight_bit", "paged"} <= chosen for chosen in keys
+    )
 
 
 @pytest.mark.parametrize("most", [3, 17, 100])
 @pytest.mark.parametrize("plateau", [0, 40])
 def test_the_largest_count_is_found_whatever_the_line_does(most, plateau):
     for limit in (0, 5, 39, 47, 61, 500):
-        needed = {count: max(plateau, 2 * count + count * count // 20) for count in range(1, most + 1)}
+        needed = {
+            count: max(plateau, 2 * count + count * count // 20) for count in range(1, most + 1)
+        }
         right = max((count for count in needed if needed[count] <= limit), default=0)
-        assert largest_count(lambda count, limit=limit, needed=needed: limit - needed[count], most=most) == right
+        assert (
+            largest_count(
+                lambda count, limit=limit, needed=needed: limit - needed[count], most=most
+            )
+            == right
+        )
 
 
 def test_the_largest_count_takes_few_questions_where_needs_are_proportional():

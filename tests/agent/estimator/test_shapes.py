@@ -30,30 +30,57 @@ def config_of(zoo, shape: ModelShape):
     }
     if family in ("gpt2", "gpt_bigcode"):
         kind = known.GPT2Config if family == "gpt2" else known.GPTBigCodeConfig
-        named = {"n_layer": shape.layers, "n_embd": shape.hidden, "n_head": shape.heads, "n_positions": shape.positions}
-        return kind(**named, vocab_size=shape.vocab, bos_token_id=0, eos_token_id=0), known.AutoModelForCausalLM
+        named = {
+            "n_layer": shape.layers,
+            "n_embd": shape.hidden,
+            "n_head": shape.heads,
+            "n_positions": shape.positions,
+        }
+        return kind(
+            **named, vocab_size=shape.vocab, bos_token_id=0, eos_token_id=0
+        ), known.AutoModelForCausalLM
     if family == "t5":
-        named = {"num_layers": shape.layers, "d_model": shape.hidden, "num_heads": shape.heads, "d_ff": shape.ffn_width}
+        named = {
+            "num_layers": shape.layers,
+            "d_model": shape.hidden,
+            "num_heads": shape.heads,
+            "d_ff": shape.ffn_width,
+        }
         projection = "gated-gelu" if shape.is_gated else "relu"
-        config = known.T5Config(**named, d_kv=shape.head_dim, vocab_size=shape.vocab, feed_forward_proj=projection)
+        config = known.T5Config(
+            **named, d_kv=shape.head_dim, vocab_size=shape.vocab, feed_forward_proj=projection
+        )
         return config, known.AutoModelForSeq2SeqLM
     if family == "vit":
-        return known.ViTConfig(**sizes, patch_size=shape.patch, num_labels=1000), known.AutoModelForImageClassification
+        return known.ViTConfig(
+            **sizes, patch_size=shape.patch, num_labels=1000
+        ), known.AutoModelForImageClassification
     if family == "bert":
         kind = known.RobertaConfig if "roberta" in shape.name else known.BertConfig
         more = {"max_position_embeddings": shape.positions, "type_vocab_size": shape.token_types}
         return kind(**sizes, **more, vocab_size=shape.vocab), known.AutoModelForMaskedLM
-    more = {"tie_word_embeddings": shape.is_tied, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    more = {
+        "tie_word_embeddings": shape.is_tied,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     if shape.kv_heads:
         more["num_key_value_heads"] = shape.kv_heads
     if shape.head_dim:
         more["head_dim"] = shape.head_dim
-    name = {"qwen2": "Qwen2", "gemma": "Gemma", "phi": "Phi", "phi3": "Phi3", "gpt_neox": "GPTNeoX"}.get(
-        family, "Llama"
-    )
+    name = {
+        "qwen2": "Qwen2",
+        "gemma": "Gemma",
+        "phi": "Phi",
+        "phi3": "Phi3",
+        "gpt_neox": "GPTNeoX",
+    }.get(family, "Llama")
     if shape.experts:
         name, more = "Mixtral", {**more, "num_local_experts": shape.experts}
-    return getattr(known, f"{name}Config")(**sizes, **more, vocab_size=shape.vocab), known.AutoModelForCausalLM
+    return getattr(known, f"{name}Config")(
+        **sizes, **more, vocab_size=shape.vocab
+    ), known.AutoModelForCausalLM
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +112,9 @@ def test_a_config_has_exactly_the_real_models_parameters(built, name):
 @pytest.mark.parametrize("family", SMALL)
 def test_a_small_config_of_every_family_is_counted_exactly(zoo, family):
     case = zoo.build(family, layers=2)
-    assert from_config(case.config).parameter_count() == sum(p.numel() for p in case.model.parameters())
+    assert from_config(case.config).parameter_count() == sum(
+        p.numel() for p in case.model.parameters()
+    )
 
 
 @pytest.mark.parametrize(

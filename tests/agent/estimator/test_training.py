@@ -46,11 +46,16 @@ def test_adam_in_mixed_precision_is_sixteen_bytes_a_parameter():
 
 def test_eight_bit_states_are_a_quarter():
     fp32 = replace(SEVEN_BILLION, precision="fp32")
-    ratio = parts(replace(fp32, optimizer="adamw8bit"))["optimizer_state"] / parts(fp32)["optimizer_state"]
+    ratio = (
+        parts(replace(fp32, optimizer="adamw8bit"))["optimizer_state"]
+        / parts(fp32)["optimizer_state"]
+    )
     assert ratio == pytest.approx(0.25, rel=0.02)
 
 
-@pytest.mark.parametrize(("stage", "per_parameter"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 16 / 8)])
+@pytest.mark.parametrize(
+    ("stage", "per_parameter"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 16 / 8)]
+)
 def test_zero_over_eight_ranks_divides_as_its_table_says(stage, per_parameter):
     """Rajbhandari et al. 2020, figure 1: 16, 5.5, 3.75 and 2 bytes a parameter."""
     found = parts(replace(SEVEN_BILLION, parallel=Parallel(data=8, zero=stage)))
@@ -65,7 +70,9 @@ def test_qlora_of_seven_billion_holds_about_three_and_a_half_gigabytes_of_weight
     assert 3.3e9 < linear * QUANTISED["nf4-double"] < 3.6e9
     adapters = 16 * 4 * (4096 + 4096) * 32
     rest = LLAMA.parameter_count() - linear
-    assert held == pytest.approx(linear * QUANTISED["nf4-double"] + 2 * rest + 4 * adapters, rel=1e-6)
+    assert held == pytest.approx(
+        linear * QUANTISED["nf4-double"] + 2 * rest + 4 * adapters, rel=1e-6
+    )
 
 
 def test_double_quantisation_saves_its_scales():
@@ -115,7 +122,12 @@ def test_hoppers_workspace_is_larger():
 
 
 def test_a_measured_context_stands_for_the_usual_one():
-    assert estimate_training(replace(SPEC, gpu="a100"), context_bytes=700 * 2**20).components["context"] == 700 * 2**20
+    assert (
+        estimate_training(replace(SPEC, gpu="a100"), context_bytes=700 * 2**20).components[
+            "context"
+        ]
+        == 700 * 2**20
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -128,17 +140,18 @@ def test_every_optimizer_and_precision_can_be_asked_for(optimizer, precision):
 
 def test_states_by_optimizer():
     state = {
-        name: parts(replace(SPEC, precision="fp32", optimizer=name))["optimizer_state"] / LLAMA.parameter_count()
+        name: parts(replace(SPEC, precision="fp32", optimizer=name))["optimizer_state"]
+        / LLAMA.parameter_count()
         for name in OPTIMIZERS
     }
-    assert (state["sgd"], state["momentum"], state["lion"], state["muon"], state["adamw"], state["amsgrad"]) == (
-        0,
-        4,
-        4,
-        4,
-        8,
-        12,
-    )
+    assert (
+        state["sgd"],
+        state["momentum"],
+        state["lion"],
+        state["muon"],
+        state["adamw"],
+        state["amsgrad"],
+    ) == (0, 4, 4, 4, 8, 12)
     assert 0 < state["adafactor"] < 0.02
     assert state["lbfgs"] > 800
     assert state["paged_adamw8bit"] == state["adamw8bit"] < 2.07
@@ -147,14 +160,18 @@ def test_states_by_optimizer():
 def test_foreach_fused_and_the_loop_differ_in_the_optimizers_step():
     steps = {}
     for name in ("foreach", "fused", "single"):
-        steps[name] = estimate_training(replace(SPEC, precision="bf16", implementation=name)).phases["optimizer"]
+        steps[name] = estimate_training(
+            replace(SPEC, precision="bf16", implementation=name)
+        ).phases["optimizer"]
     assert steps["foreach"] - steps["fused"] == 2 * LLAMA.parameter_count()
     assert steps["single"] - steps["fused"] == 2 * 2 * 32_000 * 4096
 
 
 def test_autocast_keeps_a_cast_copy_of_every_linear_weight():
     amp = replace(SPEC, precision="amp")
-    linear = sum(m.copies * m.rows * m.cols for m in matrices(LLAMA) if m.kind in ("linear", "head"))
+    linear = sum(
+        m.copies * m.rows * m.cols for m in matrices(LLAMA) if m.kind in ("linear", "head")
+    )
     assert cast_bytes(amp) == 2 * linear
     assert cast_bytes(replace(SPEC, precision="bf16")) == 0
 
@@ -162,13 +179,20 @@ def test_autocast_keeps_a_cast_copy_of_every_linear_weight():
 def test_checkpointing_every_second_layer_lies_between_all_and_none():
     peaks = [
         estimate_training(replace(SPEC, batch=8, **options)).peak_allocated_bytes
-        for options in ({"checkpointing": "full"}, {"checkpointing": "full", "checkpoint_every": 2}, {})
+        for options in (
+            {"checkpointing": "full"},
+            {"checkpointing": "full", "checkpoint_every": 2},
+            {},
+        )
     ]
     assert peaks == sorted(peaks) and len(set(peaks)) == 3
 
 
 def test_losses_from_the_largest_to_the_smallest():
-    sizes = [loss_bytes(replace(SPEC, batch=4, loss=loss)).backward for loss in ("eager", "inplace", "chunked")]
+    sizes = [
+        loss_bytes(replace(SPEC, batch=4, loss=loss)).backward
+        for loss in ("eager", "inplace", "chunked")
+    ]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
     tokens = 4 * 2048 * 32_000
     assert sizes[0] == (2 + 3 * 4) * tokens
@@ -176,7 +200,9 @@ def test_losses_from_the_largest_to_the_smallest():
 
 
 def test_accumulation_keeps_gradients_during_forward():
-    plain, more = (estimate_training(replace(SPEC, accumulation=n)).phases["forward"] for n in (1, 4))
+    plain, more = (
+        estimate_training(replace(SPEC, accumulation=n)).phases["forward"] for n in (1, 4)
+    )
     assert more - plain == 2 * LLAMA.parameter_count()
     kept = estimate_training(replace(SPEC, set_to_none=False)).phases["forward"]
     assert kept == more
@@ -193,14 +219,19 @@ def test_no_sync_keeps_whole_gradients_under_zero():
 
 def test_ddp_holds_its_buckets_unless_gradients_are_views():
     ddp, views = (
-        estimate_training(replace(SPEC, parallel=Parallel(data=8, gradients_as_views=v))).terms for v in (False, True)
+        estimate_training(replace(SPEC, parallel=Parallel(data=8, gradients_as_views=v))).terms
+        for v in (False, True)
     )
-    assert ddp["reduction_buckets"] == 2 * LLAMA.parameter_count() and "reduction_buckets" not in views
+    assert (
+        ddp["reduction_buckets"] == 2 * LLAMA.parameter_count() and "reduction_buckets" not in views
+    )
 
 
 def test_fsdp_gathers_layers_and_holds_all_where_it_does_not_reshard():
     gathered = [
-        estimate_training(replace(SPEC, parallel=Parallel(data=8, zero=3, **options))).terms["gathered_layers"]
+        estimate_training(replace(SPEC, parallel=Parallel(data=8, zero=3, **options))).terms[
+            "gathered_layers"
+        ]
         for options in ({"prefetch": 0}, {"prefetch": 1}, {"reshard": False})
     ]
     assert gathered == sorted(gathered)
@@ -209,13 +240,18 @@ def test_fsdp_gathers_layers_and_holds_all_where_it_does_not_reshard():
 
 def test_tensor_parallel_divides_matrices_and_pipeline_layers():
     whole = parts(SPEC)["parameters"]
-    assert parts(replace(SPEC, parallel=Parallel(tensor=8)))["parameters"] == pytest.approx(whole / 8, rel=0.001)
+    assert parts(replace(SPEC, parallel=Parallel(tensor=8)))["parameters"] == pytest.approx(
+        whole / 8, rel=0.001
+    )
     staged = parts(replace(SPEC, parallel=Parallel(pipeline=4)))["parameters"]
     assert whole / 4 < staged < whole / 4 + 2 * 2 * 32_000 * 4096
 
 
 def test_a_pipelines_first_stage_holds_as_many_microbatches_as_there_are_stages():
-    many, few = (parts(replace(SPEC, parallel=Parallel(pipeline=4, microbatches=n)))["activations"] for n in (8, 1))
+    many, few = (
+        parts(replace(SPEC, parallel=Parallel(pipeline=4, microbatches=n)))["activations"]
+        for n in (8, 1)
+    )
     assert many > 2.5 * few
 
 
@@ -228,8 +264,13 @@ def test_what_is_offloaded_is_not_on_the_device():
 def test_lora_trains_little_and_keeps_less():
     lora = replace(SPEC, precision="bf16", lora_rank=8)
     adapters = 8 * 4 * (4096 + 4096) * 32
-    assert parts(lora)["gradients"] == 4 * adapters and parts(lora)["optimizer_state"] == 8 * adapters
-    assert layer_saved(lora).whole["norms"] < layer_saved(replace(SPEC, precision="bf16")).whole["norms"]
+    assert (
+        parts(lora)["gradients"] == 4 * adapters and parts(lora)["optimizer_state"] == 8 * adapters
+    )
+    assert (
+        layer_saved(lora).whole["norms"]
+        < layer_saved(replace(SPEC, precision="bf16")).whole["norms"]
+    )
 
 
 def test_mixtures_hold_all_experts_and_run_some():
@@ -241,8 +282,13 @@ def test_mixtures_hold_all_experts_and_run_some():
 
 
 def test_a_model_known_by_its_parameters_alone_says_that_activations_are_left_out():
-    estimate = estimate_training(TrainingSpec(preset("resnet-50"), 64, precision="fp32", optimizer="momentum"))
-    assert estimate.components["activations"] == 0 and "left out" in estimate.assumptions["activations"]
+    estimate = estimate_training(
+        TrainingSpec(preset("resnet-50"), 64, precision="fp32", optimizer="momentum")
+    )
+    assert (
+        estimate.components["activations"] == 0
+        and "left out" in estimate.assumptions["activations"]
+    )
     assert estimate.components["parameters"] == 4 * 25_557_032
 
 
@@ -250,7 +296,11 @@ def test_a_model_known_by_its_parameters_alone_says_that_activations_are_left_ou
 def test_every_preset_can_be_estimated_and_grows_with_its_batch(name):
     small, large = (estimate_training(TrainingSpec(PRESETS[name], batch, 128)) for batch in (1, 16))
     assert small.peak_allocated_bytes <= large.peak_allocated_bytes
-    assert small.components["parameters"] == large.components["parameters"] == 4 * PRESETS[name].parameter_count()
+    assert (
+        small.components["parameters"]
+        == large.components["parameters"]
+        == 4 * PRESETS[name].parameter_count()
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +314,9 @@ def test_nonsense_is_refused_by_name(options, words):
         replace(SPEC, **options)
 
 
-@pytest.mark.parametrize(("options", "words"), [({"data": 0}, "data is 0"), ({"zero": 4}, "zero is 4")])
+@pytest.mark.parametrize(
+    ("options", "words"), [({"data": 0}, "data is 0"), ({"zero": 4}, "zero is 4")]
+)
 def test_a_plan_without_sense_is_refused(options, words):
     with pytest.raises(EstimateError, match=words):
         Parallel(**options)

@@ -25,7 +25,9 @@ GPT2_LARGE = TrainingSpec(preset("gpt2-large"), 8, 1024, precision="mixed")
 
 def gigabytes(spec: TrainingSpec) -> dict[str, float]:
     found = estimate_training(spec)
-    return {name: size / 1e9 for name, size in found.components.items()} | {"peak": found.peak_allocated_bytes / 1e9}
+    return {name: size / 1e9 for name, size in found.components.items()} | {
+        "peak": found.peak_allocated_bytes / 1e9
+    }
 
 
 def held(spec: TrainingSpec) -> float:
@@ -42,18 +44,24 @@ def test_weights_of_seven_billion_by_precision(precision, size):
 @pytest.mark.parametrize(("precision", "size"), [("int8", 7.0), ("int4", 3.5), ("nf4-double", 3.5)])
 def test_quantised_weights_of_seven_billion(precision, size):
     quantised = replace(BF16, lora_rank=16, quantised=precision)
-    assert size <= gigabytes(quantised)["parameters"] < size + 0.6  # embeddings and head stay in two bytes
+    assert (
+        size <= gigabytes(quantised)["parameters"] < size + 0.6
+    )  # embeddings and head stay in two bytes
 
 
 def test_full_fp32_training_of_seven_billion_takes_132_and_more():
-    assert held(replace(BF16, precision="fp32", parameter_count=7_000_000_000)) == pytest.approx(28 + 28 + 56)
+    assert held(replace(BF16, precision="fp32", parameter_count=7_000_000_000)) == pytest.approx(
+        28 + 28 + 56
+    )
     assert 130 < gigabytes(replace(BF16, precision="fp32"))["peak"] < 140
     assert gigabytes(replace(BF16, precision="fp32"))["activations"] > 20
 
 
 def test_pure_bf16_training_of_seven_billion_takes_60_to_72():
     parts = gigabytes(BF16)
-    assert (parts["parameters"], parts["gradients"], parts["optimizer_state"]) == pytest.approx((14, 14, 28), rel=0.05)
+    assert (parts["parameters"], parts["gradients"], parts["optimizer_state"]) == pytest.approx(
+        (14, 14, 28), rel=0.05
+    )
     assert 4 < parts["activations"] < 16 and 60 < parts["peak"] < 72
 
 
@@ -90,7 +98,11 @@ def test_scores_are_256_mebibytes_a_sample_and_grow_fourfold_with_twice_the_sequ
 
 def test_checkpointing_saves_what_the_tutorials_say_and_more():
     """They say 40 to 70 % of the activations."""
-    share = 1 - gigabytes(replace(BF16, checkpointing="full"))["activations"] / gigabytes(BF16)["activations"]
+    share = (
+        1
+        - gigabytes(replace(BF16, checkpointing="full"))["activations"]
+        / gigabytes(BF16)["activations"]
+    )
     assert 0.7 < share < 0.95
 
 
@@ -100,7 +112,9 @@ def test_gpt2_large_in_mixed_precision_takes_40_at_batch_8():
     assert parts["optimizer_state"] == pytest.approx(9.3, rel=0.01)
     assert parts["activations"] == pytest.approx(28, rel=0.15)
     assert parts["peak"] == pytest.approx(40, rel=0.02)
-    assert gigabytes(replace(GPT2_LARGE, attention="eager"))["peak"] > 60  # with scores, as its formula counts them
+    assert (
+        gigabytes(replace(GPT2_LARGE, attention="eager"))["peak"] > 60
+    )  # with scores, as its formula counts them
 
 
 def test_a_billion_parameters_have_two_gigabytes_of_weights_and_twelve_of_states():
@@ -117,23 +131,39 @@ def test_lora_of_seven_billion_is_about_14():
 
 
 def test_qlora_of_seven_billion_with_all_savings_is_about_6():
-    spec = replace(BF16, lora_rank=16, quantised="nf4-double", optimizer="paged_adamw8bit", checkpointing="full")
+    spec = replace(
+        BF16,
+        lora_rank=16,
+        quantised="nf4-double",
+        optimizer="paged_adamw8bit",
+        checkpointing="full",
+    )
     assert gigabytes(spec)["peak"] == pytest.approx(6, rel=0.1)
     assert (
         gigabytes(replace(spec, batch=4))["peak"] > 9
     )  # the tutorial's own batch of 4: logits of 32,000 words are left out
 
 
-@pytest.mark.parametrize(("stage", "says", "holds"), [(0, 112, 112), (1, 98, 38.5), (2, 56, 26.25), (3, 14, 14)])
+@pytest.mark.parametrize(
+    ("stage", "says", "holds"), [(0, 112, 112), (1, 98, 38.5), (2, 56, 26.25), (3, 14, 14)]
+)
 def test_zero_over_eight_gpus_where_a_tutorial_is_wrong(stage, says, holds):
     """Its table says 98 and 56 for stages 1 and 2; Rajbhandari et al. (table 1) divide 12 and 14 of the 16 bytes by eight."""
-    mixed = replace(BF16, precision="mixed", parameter_count=7_000_000_000, parallel=Parallel(data=8, zero=stage))
+    mixed = replace(
+        BF16,
+        precision="mixed",
+        parameter_count=7_000_000_000,
+        parallel=Parallel(data=8, zero=stage),
+    )
     assert held(mixed) == pytest.approx(holds)
     assert holds <= says
 
 
 def test_accumulation_takes_no_more_than_its_small_batch_and_the_gradients_that_wait():
-    whole, parts = replace(BF16, batch=16, precision="mixed"), replace(BF16, batch=2, precision="mixed", accumulation=8)
+    whole, parts = (
+        replace(BF16, batch=16, precision="mixed"),
+        replace(BF16, batch=2, precision="mixed", accumulation=8),
+    )
     small = replace(BF16, batch=2, precision="mixed")
     assert gigabytes(parts)["peak"] < gigabytes(whole)["peak"]
     waiting = gigabytes(parts)["peak"] - gigabytes(small)["peak"]
@@ -147,12 +177,18 @@ def test_accumulation_takes_no_more_than_its_small_batch_and_the_gradients_that_
 )  # fmt: skip
 def test_what_the_tutorials_recommend_for_a_card_fits_it(model, gpu, options):
     """With checkpointing, as they all say. The full training of 7 billion on 80 GB takes a fused step to be sure of it."""
-    spec = replace(BF16, model=preset(model), checkpointing="full", gpu=gpu, implementation="fused", **options)
+    spec = replace(
+        BF16, model=preset(model), checkpointing="full", gpu=gpu, implementation="fused", **options
+    )
     assert estimate_training(spec).fits
 
 
 def test_seventy_billion_takes_sharding_over_eight_cards_and_checkpointing():
-    spec = replace(BF16, model=preset("llama-70b"), gpu="a100", checkpointing="full", implementation="fused")
+    spec = replace(
+        BF16, model=preset("llama-70b"), gpu="a100", checkpointing="full", implementation="fused"
+    )
     assert estimate_training(spec).fits is False
-    assert estimate_training(replace(spec, parallel=Parallel(data=8, zero=3), optimizer="adamw8bit")).fits
+    assert estimate_training(
+        replace(spec, parallel=Parallel(data=8, zero=3), optimizer="adamw8bit")
+    ).fits
     assert "FSDP (ZeRO-3)" in {item.change for item in advise(spec)}

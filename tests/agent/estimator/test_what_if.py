@@ -10,9 +10,9 @@ import torch
 from memagent.estimator.advice.apply_to_trace import Step
 from memagent.estimator.advice.by_trace import advise
 from memagent.estimator.advice.catalog import BY_KEY, NAMES
-from memagent.estimator.advice.model_edits import Edited
+from memagent.estimator.advice.model_edits import EditedModel
 from memagent.estimator.api import answer, estimate, on_device
-from memagent.estimator.request import Question
+from memagent.estimator.request import EstimateRequest
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -89,7 +89,7 @@ def test_savings_are_what_another_estimate_gives(stack):
 
 
 def test_a_rewritten_trace_is_what_running_the_change_gives():
-    plain = Question(Stack, INPUTS, loss=mean, **on_device(gpu="a100"))
+    plain = EstimateRequest(Stack, INPUTS, loss=mean, **on_device(gpu="a100"))
     step = Step.of(plain, plain.trace())
     (without,) = BY_KEY["optimizer_step"].on_step(step).rewrites
     fused = replace(plain, optimizer=lambda p: torch.optim.AdamW(p, fused=True))
@@ -99,14 +99,21 @@ def test_a_rewritten_trace_is_what_running_the_change_gives():
 
 
 def test_bf16_is_traced_with_the_model_so_changed(stack):
-    half = estimate(lambda: Stack().to(torch.bfloat16), (INPUTS[0], "bfloat16"), loss=mean, gpu="a100")
-    assert savings(stack)["Weights, gradients and states in bf16"] == stack.needed_bytes - half.needed_bytes
+    half = estimate(
+        lambda: Stack().to(torch.bfloat16), (INPUTS[0], "bfloat16"), loss=mean, gpu="a100"
+    )
+    assert (
+        savings(stack)["Weights, gradients and states in bf16"]
+        == stack.needed_bytes - half.needed_bytes
+    )
 
 
 def test_lora_trains_adapters_of_a_frozen_model():
-    plain = Question(lambda: Stack(width=512), ((8, 512), "float32"), loss=mean, **on_device())
+    plain = EstimateRequest(
+        lambda: Stack(width=512), ((8, 512), "float32"), loss=mean, **on_device()
+    )
     made = BY_KEY["lora"].on_step(Step.of(plain, plain.trace()))
-    lora = replace(plain, model=Edited(plain.model, made.edits), **made.fields)
+    lora = replace(plain, model=EditedModel(plain.model, made.edits), **made.fields)
     before, after = (question.estimate(question.trace()).components for question in (plain, lora))
     adapters = 4 * 2 * 16 * (512 + 2048) * 4
     assert after["gradients"] == adapters and before["gradients"] > 10 * adapters
@@ -114,15 +121,19 @@ def test_lora_trains_adapters_of_a_frozen_model():
 
 
 def test_eight_bit_states_are_a_quarter_of_fp32_ones():
-    plain = Question(lambda: torch.nn.Linear(2048, 2048, bias=False), ((1, 2048), "float32"), loss=mean)
+    plain = EstimateRequest(
+        lambda: torch.nn.Linear(2048, 2048, bias=False), ((1, 2048), "float32"), loss=mean
+    )
     step = Step.of(plain, plain.trace())
     (smaller,) = BY_KEY["eight_bit"].on_step(step).rewrites
     before, after = plain.estimate(step.trace), plain.estimate(smaller(step.trace))
-    assert after.components["optimizer_state"] == pytest.approx(before.components["optimizer_state"] / 4, rel=0.02)
+    assert after.components["optimizer_state"] == pytest.approx(
+        before.components["optimizer_state"] / 4, rel=0.02
+    )
 
 
 def test_sharding_divides_what_its_stage_says():
-    plain = Question(Stack, INPUTS, loss=mean)
+    plain = EstimateRequest(Stack, INPUTS, loss=mean)
     step = Step.of(plain, plain.trace())
     before = plain.estimate(step.trace).components
     for stage, divided in (
@@ -139,7 +150,9 @@ def test_scores_and_logits_are_found_and_what_is_not_there_is_not_advised():
     inputs = ((4, 512), "int64")
     eager = savings(estimate(Language, inputs, loss=next_token, advice=True))
     assert {"Attention by SDPA or FlashAttention", "Loss in chunks"} <= set(eager)
-    flash = savings(estimate(lambda: Language(fused_attention=True), inputs, loss=next_token, advice=True))
+    flash = savings(
+        estimate(lambda: Language(fused_attention=True), inputs, loss=next_token, advice=True)
+    )
     assert "Attention by SDPA or FlashAttention" not in flash and "Loss in chunks" in flash
     scores = 4 * 512 * 512 * 4
     assert eager["Attention by SDPA or FlashAttention"] >= scores
@@ -150,14 +163,22 @@ def test_gradients_that_are_zeroed_in_place_are_advised_to_be_freed():
         lambda: Stack(width=256), ((256, 256), "float32"), loss=mean, context_bytes=0, **options
     )
     kept, freed = wide(set_to_none=False, advice=True), wide(advice=True)
-    assert savings(kept)["Gradients freed between steps"] == kept.needed_bytes - freed.needed_bytes > MIB
+    assert (
+        savings(kept)["Gradients freed between steps"]
+        == kept.needed_bytes - freed.needed_bytes
+        > MIB
+    )
     assert kept.phases["forward"] - freed.phases["forward"] == freed.components["gradients"]
     assert "Gradients freed between steps" not in savings(freed)
 
 
 def test_what_is_done_already_is_not_advised():
     found = asked(
-        checkpointing="full", autocast="bf16", optimizer="sgd", advice=True, allocator="expandable_segments:True"
+        checkpointing="full",
+        autocast="bf16",
+        optimizer="sgd",
+        advice=True,
+        allocator="expandable_segments:True",
     )
     assert not set(savings(found)) & {
         "Activation checkpointing", "Autocast to bf16", "8-bit Adam", "Expandable segments in the allocator", "ZeRO-1",
@@ -181,7 +202,11 @@ def test_a_model_that_recomputes_by_itself_is_not_told_to():
 
 def test_on_the_cpu_nothing_is_said_about_gpus():
     found = estimate(Stack, INPUTS, loss=mean, device="cpu", advice=True)
-    assert set(savings(found)) <= {"Activation checkpointing", "Smaller batch, accumulated", "Adafactor"}
+    assert set(savings(found)) <= {
+        "Activation checkpointing",
+        "Smaller batch, accumulated",
+        "Adafactor",
+    }
 
 
 def test_where_no_change_alone_is_enough_a_set_that_fits_comes_first():
@@ -194,20 +219,34 @@ def test_where_no_change_alone_is_enough_a_set_that_fits_comes_first():
 
 @pytest.mark.long
 def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
-    quarter = estimate(Stack, ((512, 128), "float32"), loss=mean, gpu="a100", accumulate=4).needed_bytes
-    half = estimate(Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulate=2).needed_bytes
-    found = asked(gpu=None, limit_bytes=(quarter + half) // 2, context_bytes=stack.components["context"], advice=True)
+    quarter = estimate(
+        Stack, ((512, 128), "float32"), loss=mean, gpu="a100", accumulate=4
+    ).needed_bytes
+    half = estimate(
+        Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulate=2
+    ).needed_bytes
+    found = asked(
+        gpu=None,
+        limit_bytes=(quarter + half) // 2,
+        context_bytes=stack.components["context"],
+        advice=True,
+    )
     item = next(item for item in found.advice if item.change == "Smaller batch, accumulated")
-    assert item.cost.startswith("4 times batch 512 in place of batch 2048") and "range" not in item.code
+    assert (
+        item.cost.startswith("4 times batch 512 in place of batch 2048")
+        and "range" not in item.code
+    )
 
 
 @pytest.mark.long
 def test_no_more_is_traced_than_allowed(monkeypatch):
-    plain = Question(Stack, INPUTS, loss=mean, **on_device(gpu="a100", context_bytes=0))
+    plain = EstimateRequest(Stack, INPUTS, loss=mean, **on_device(gpu="a100", context_bytes=0))
     trace = plain.trace()
     made = []
-    original = Question.trace
-    monkeypatch.setattr(Question, "trace", lambda self: (made.append(self), original(self))[1])
+    original = EstimateRequest.trace
+    monkeypatch.setattr(
+        EstimateRequest, "trace", lambda self: (made.append(self), original(self))[1]
+    )
     found = advise(plain, trace, plain.estimate(trace), traces=1)
     assert len(made) == 1 and "Paged 8-bit Adam" in savings(found)
 
@@ -216,7 +255,13 @@ def test_no_more_is_traced_than_allowed(monkeypatch):
 def test_a_model_of_transformers_is_advised_in_its_own_words():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.GPT2Config(
-        n_layer=4, n_embd=256, n_head=8, vocab_size=2000, bos_token_id=0, eos_token_id=0, attn_implementation="eager"
+        n_layer=4,
+        n_embd=256,
+        n_head=8,
+        vocab_size=2000,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="eager",
     )
     ids = ((4, 512), "int64")
     given = {"input_ids": ids, "labels": ids}
@@ -231,5 +276,8 @@ def test_a_model_of_transformers_is_advised_in_its_own_words():
     saved = savings(found)
     assert saved["QLoRA: LoRA on NF4 weights"] > saved["LoRA of rank 16"] > 0
     sdpa = transformers.GPT2Config(**{**config.to_dict(), "attn_implementation": "sdpa"})
-    really = found.needed_bytes - estimate(lambda: transformers.GPT2LMHeadModel(sdpa), given).needed_bytes
+    really = (
+        found.needed_bytes
+        - estimate(lambda: transformers.GPT2LMHeadModel(sdpa), given).needed_bytes
+    )
     assert saved["Attention by SDPA or FlashAttention"] == pytest.approx(really, rel=0.1)

@@ -30,21 +30,47 @@ def library() -> Any:
 
 
 def _gpt2(kind: str, layers: int, drop: float) -> Any:
-    chances = {"resid_pdrop": drop, "embd_pdrop": drop, "attn_pdrop": drop, "bos_token_id": 0, "eos_token_id": 0}
+    chances = {
+        "resid_pdrop": drop,
+        "embd_pdrop": drop,
+        "attn_pdrop": drop,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     return getattr(library(), kind)(
-        n_layer=layers, n_embd=HIDDEN, n_head=HEADS, n_inner=FFN, vocab_size=VOCAB, n_positions=LENGTH, **chances
+        n_layer=layers,
+        n_embd=HIDDEN,
+        n_head=HEADS,
+        n_inner=FFN,
+        vocab_size=VOCAB,
+        n_positions=LENGTH,
+        **chances,
     )
 
 
 def _llama(kind: str, layers: int, drop: float, **more: Any) -> Any:
-    chances = {"resid_pdrop": drop, "embd_pdrop": drop, "attention_dropout": drop} if kind == "PhiConfig" else {}
-    sizes = {"num_hidden_layers": layers, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "intermediate_size": FFN}
+    chances = (
+        {"resid_pdrop": drop, "embd_pdrop": drop, "attention_dropout": drop}
+        if kind == "PhiConfig"
+        else {}
+    )
+    sizes = {
+        "num_hidden_layers": layers,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "intermediate_size": FFN,
+    }
     tokens = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return getattr(library(), kind)(**sizes, **tokens, **chances, **more)
 
 
 def _bert(kind: str, layers: int, drop: float) -> Any:
-    sizes = {"num_hidden_layers": layers, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "intermediate_size": FFN}
+    sizes = {
+        "num_hidden_layers": layers,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "intermediate_size": FFN,
+    }
     chances = {"hidden_dropout_prob": drop, "attention_probs_dropout_prob": drop}
     rest = (
         {"image_size": 28, "patch_size": 4, "num_labels": 10}
@@ -67,11 +93,20 @@ CONFIGS = {
     "llama": lambda layers, drop: _llama("LlamaConfig", layers, drop, num_key_value_heads=2),
     "mistral": lambda layers, drop: _llama("MistralConfig", layers, drop, num_key_value_heads=2),
     "mixtral": lambda layers, drop: _llama(
-        "MixtralConfig", layers, drop, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2
+        "MixtralConfig",
+        layers,
+        drop,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
     ),
     "qwen2": lambda layers, drop: _llama("Qwen2Config", layers, drop, num_key_value_heads=2),
-    "qwen3": lambda layers, drop: _llama("Qwen3Config", layers, drop, num_key_value_heads=2, head_dim=16),
-    "gemma": lambda layers, drop: _llama("GemmaConfig", layers, drop, num_key_value_heads=1, head_dim=24),
+    "qwen3": lambda layers, drop: _llama(
+        "Qwen3Config", layers, drop, num_key_value_heads=2, head_dim=16
+    ),
+    "gemma": lambda layers, drop: _llama(
+        "GemmaConfig", layers, drop, num_key_value_heads=1, head_dim=24
+    ),
     "phi": lambda layers, drop: _llama("PhiConfig", layers, drop),
     "phi3": lambda layers, drop: _llama("Phi3Config", layers, drop),
     "gpt_neox": lambda layers, drop: _llama("GPTNeoXConfig", layers, drop),
@@ -93,7 +128,12 @@ class Case:
 
 
 def build(
-    family: str, *, layers: int = 2, drop: float = 0.0, attention: str = "sdpa", dtype: Any = torch.float32
+    family: str,
+    *,
+    layers: int = 2,
+    drop: float = 0.0,
+    attention: str = "sdpa",
+    dtype: Any = torch.float32,
 ) -> Case:
     torch.manual_seed(0)
     known = library()
@@ -108,7 +148,10 @@ def build(
     kind = kinds.get(family, known.AutoModelForCausalLM)
     model = kind.from_config(config, attn_implementation=attention).to(dtype).train()
     if family == "vit":
-        inputs = {"pixel_values": torch.randn(BATCH, 3, 28, 28, dtype=dtype), "labels": torch.zeros(BATCH).long()}
+        inputs = {
+            "pixel_values": torch.randn(BATCH, 3, 28, 28, dtype=dtype),
+            "labels": torch.zeros(BATCH).long(),
+        }
     else:
         tokens = torch.randint(1, VOCAB, (BATCH, LENGTH))
         inputs = {"input_ids": tokens, "labels": tokens}
@@ -136,13 +179,17 @@ class LiveStorages(TorchDispatchMode):
     def _gone(self, key: int) -> None:
         self.now -= self._alive.pop(key, 0)
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         output = function(*args, **(kwargs or {}))
         self.see(leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
         return output
 
 
-def real_peaks(case: Case, optimizer: torch.optim.Optimizer, *, autocast: bool = False) -> dict[str, int]:
+def real_peaks(
+    case: Case, optimizer: torch.optim.Optimizer, *, autocast: bool = False
+) -> dict[str, int]:
     """Peaks by phase of the second step, when the optimizer's state is there."""
     live = LiveStorages()
     with live:

@@ -31,7 +31,13 @@ def ramp(death: int | None = 100) -> Trace:
 
 def test_it_scores_a_warning_that_came_true():
     found = score("x", lambda trace: Alarm(60, 110, 90, 120, "leak"), [ramp()])
-    assert (found.recall, found.lead, found.eta_error, found.eta_covered, found.cause_right) == (1, 0.4, 0.25, 1, 1)
+    assert (found.recall, found.lead, found.eta_error, found.eta_covered, found.cause_right) == (
+        1,
+        0.4,
+        0.25,
+        1,
+        1,
+    )
     assert found.false_alarms_per_1000 is None
 
 
@@ -41,7 +47,9 @@ def test_it_scores_a_warning_that_came_too_late():
 
 
 def test_it_scores_false_alarms():
-    found = score("x", lambda trace: Alarm(95) if trace.family == "ramp" else None, [ramp(None)] * 3)
+    found = score(
+        "x", lambda trace: Alarm(95) if trace.family == "ramp" else None, [ramp(None)] * 3
+    )
     assert (found.recall, found.false_alarms_per_1000) == (None, 1000)
     assert "1000" in table([found])
 
@@ -54,7 +62,9 @@ def test_its_rivals_see_a_ramp_where_they_should():
 def test_it_asks_for_a_garbage_collection_at_the_row_that_is_looked_at():
     used = [20 * GIB + step * GIB // 50 for step in range(900)]
     columns = {"step": list(range(900)), "allocated_bytes": used, "peak_allocated_bytes": used}
-    garbage = Trace("saw", 40 * GIB, columns, None, garbage=[bytes_used - 20 * GIB for bytes_used in used])
+    garbage = Trace(
+        "saw", 40 * GIB, columns, None, garbage=[bytes_used - 20 * GIB for bytes_used in used]
+    )
     assert memagent(garbage) is None
     assert memagent(Trace("leak", 40 * GIB, columns, 1000)) is not None
 
@@ -77,7 +87,10 @@ def test_recorded_traces_die_where_their_memory_reached_the_limit():
 
 
 def test_what_was_recorded_can_be_recorded_again():
-    kinds = {json.loads(line)["kind"]: json.loads(line)["leaks"] for line in recorded.FILE.read_text().splitlines()}
+    kinds = {
+        json.loads(line)["kind"]: json.loads(line)["leaks"]
+        for line in recorded.FILE.read_text().splitlines()
+    }
     assert {name: name in record.LEAKS for name in kinds} == kinds
     assert set(kinds) <= set(record.LEAKS | record.HEALTHY)
 

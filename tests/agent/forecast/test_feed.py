@@ -36,7 +36,8 @@ def test_it_gives_a_forecast_a_row_and_takes_the_hosts_memory_by_its_wire_name()
 
 def test_the_row_of_step_zero_is_before_the_first_optimizer_step():
     (forecast,) = feed(
-        Forecaster(40 * GIB, optimizer_state_bytes=20 * GIB), {"step": [0], "allocated_bytes": [30 * GIB]}
+        Forecaster(40 * GIB, optimizer_state_bytes=20 * GIB),
+        {"step": [0], "allocated_bytes": [30 * GIB]},
     )
     assert forecast.cause == "optimizer_state"
 
@@ -51,16 +52,26 @@ def test_a_row_is_of_the_phase_that_made_its_peak():
 
 
 def test_an_evaluation_below_the_steps_own_peak_leaves_it_a_training_row():
-    assert phases(phase_backward_peak_bytes=[6, 6], phase_eval_peak_bytes=[6, 5]) == ["train", "train"]
+    assert phases(phase_backward_peak_bytes=[6, 6], phase_eval_peak_bytes=[6, 5]) == [
+        "train",
+        "train",
+    ]
 
 
 def test_without_phases_of_its_own_a_step_is_told_by_its_whole_peak():
-    assert phases(peak_allocated_bytes=[9, 9, None], phase_eval_peak_bytes=[8, 9, 9]) == ["train", "eval", "eval"]
+    assert phases(peak_allocated_bytes=[9, 9, None], phase_eval_peak_bytes=[8, 9, 9]) == [
+        "train",
+        "eval",
+        "eval",
+    ]
 
 
 def test_a_phase_of_the_scripts_own_is_a_part_of_its_step():
     assert phases(phase_rollout_peak_bytes=[9], phase_forward_peak_bytes=[5]) == ["train"]
-    assert phases(phase_rollout_peak_bytes=[9, 9], phase_validation_peak_bytes=[8, 10]) == ["train", "validation"]
+    assert phases(phase_rollout_peak_bytes=[9, 9], phase_validation_peak_bytes=[8, 10]) == [
+        "train",
+        "validation",
+    ]
 
 
 def test_recordings_without_user_phases_are_all_training():
@@ -84,5 +95,7 @@ def test_periodic_evaluations_far_above_a_training_step_are_no_growth(every):
 
 def test_a_column_of_optimizer_steps_beats_the_rows_numbers():
     heard = Heard()
-    list(feed(heard, {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3}))
+    list(
+        feed(heard, {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3})
+    )
     assert [reading["optimizer_steps"] for reading in heard.readings] == [0, 0, 1]

@@ -36,7 +36,9 @@ def first_page(rows, *, step_s: float = 1.0, **options):
     """The first forecast that pages, or None."""
     forecaster = Forecaster(LIMIT, **options)
     for step, allocated, peak in rows:
-        forecast = forecaster.update(step, time_s=step * step_s, allocated_bytes=allocated, peak_allocated_bytes=peak)
+        forecast = forecaster.update(
+            step, time_s=step * step_s, allocated_bytes=allocated, peak_allocated_bytes=peak
+        )
         if forecast.level in PAGES:
             return forecast
     return None
@@ -98,15 +100,24 @@ def test_it_warns_when_seconds_are_long_and_is_critical_when_they_are_short():
     rows = series(5000, lambda t: 10 + 0.02 * t)
     assert first_page(rows, step_s=10.0).level == "warning"
     assert first_page(rows, step_s=0.01).level == "critical"
-    assert first_page(rows, step_s=10.0).eta_s == pytest.approx(10 * (1300 - first_page(rows).step), rel=0.2)
+    assert first_page(rows, step_s=10.0).eta_s == pytest.approx(
+        10 * (1300 - first_page(rows).step), rel=0.2
+    )
 
 
 def test_optimizer_state_that_will_not_fit_is_told_before_the_first_step():
     forecaster = Forecaster(LIMIT, optimizer_state_bytes=20 * GIB)
-    forecast = forecaster.update(0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0)
+    forecast = forecaster.update(
+        0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0
+    )
     assert (forecast.level, forecast.cause) == ("critical", "optimizer_state")
     small = Forecaster(LIMIT, optimizer_state_bytes=2 * GIB)
-    assert small.update(0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0).level == "ok"
+    assert (
+        small.update(
+            0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0
+        ).level
+        == "ok"
+    )
 
 
 def test_the_largest_input_is_reckoned_with():
@@ -116,7 +127,10 @@ def test_the_largest_input_is_reckoned_with():
         for step in range(1, 200):
             size = generator.randrange(200, 1000)
             forecast = forecaster.update(
-                step, allocated_bytes=10 * GIB, peak_allocated_bytes=10 * GIB + size * GIB // 50, input_size=size
+                step,
+                allocated_bytes=10 * GIB,
+                peak_allocated_bytes=10 * GIB + size * GIB // 50,
+                input_size=size,
             )
             if forecast.level in PAGES:
                 return forecast
@@ -161,7 +175,9 @@ def test_other_processes_are_told_from_a_leak():
 def test_host_memory_has_its_own_limit():
     forecaster = Forecaster(LIMIT, host_limit_bytes=64 * GIB)
     for step in range(1, 2000):
-        forecast = forecaster.update(step, allocated_bytes=10 * GIB, host_used_bytes=int((10 + 0.03 * step) * GIB))
+        forecast = forecaster.update(
+            step, allocated_bytes=10 * GIB, host_used_bytes=int((10 + 0.03 * step) * GIB)
+        )
         if forecast.level in PAGES:
             break
     assert (forecast.cause, forecast.limit_bytes) == ("host_memory", 64 * GIB)
@@ -205,7 +221,11 @@ def test_its_memory_does_not_grow_with_the_run():
     sizes = []
     for step in range(1, 40_001):
         forecaster.update(
-            step, time_s=step, allocated_bytes=10 * GIB + step, peak_allocated_bytes=12 * GIB, input_size=step % 7
+            step,
+            time_s=step,
+            allocated_bytes=10 * GIB + step,
+            peak_allocated_bytes=12 * GIB,
+            input_size=step % 7,
         )
         if step in (2_000, 40_000):
             sizes.append(len(pickle.dumps(forecaster)))
@@ -221,7 +241,8 @@ readings = st.one_of(st.none(), st.integers(0, 2**50))
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 60), readings, readings, readings, readings), max_size=80), st.integers(1, 2**50)
+    st.lists(st.tuples(st.integers(0, 60), readings, readings, readings, readings), max_size=80),
+    st.integers(1, 2**50),
 )
 def test_no_readings_make_it_raise_or_answer_nonsense(rows, limit):
     forecaster = Forecaster(limit, host_limit_bytes=limit, total_steps=50)
@@ -235,7 +256,9 @@ def test_no_readings_make_it_raise_or_answer_nonsense(rows, limit):
             host_used_bytes=host,
         )
         assert 0 <= forecast.oom_probability <= 1
-        assert forecast.eta_step is None or (math.isfinite(forecast.eta_step) and forecast.eta_step >= step)
+        assert forecast.eta_step is None or (
+            math.isfinite(forecast.eta_step) and forecast.eta_step >= step
+        )
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -244,14 +267,24 @@ def test_a_limit_must_be_more_than_zero(limit):
         Forecaster(limit)
 
 
-def heavy_tailed(*, largest: float | None = None, spread: float = 0.35, count: int = 600, seed: int = 5, **options):
+def heavy_tailed(
+    *,
+    largest: float | None = None,
+    spread: float = 0.35,
+    count: int = 600,
+    seed: int = 5,
+    **options,
+):
     """Forecasts of batches of lognormal sizes beside a limit of four times their median."""
     forecaster = Forecaster(LIMIT, max_input_size=largest, **options)
     source = random.Random(seed)
     for step in range(1, count):
         size = min(source.lognormvariate(0, spread), 3.5)
         yield forecaster.update(
-            step, allocated_bytes=20 * GIB, peak_allocated_bytes=int((20 + 5 * size) * GIB), input_size=size
+            step,
+            allocated_bytes=20 * GIB,
+            peak_allocated_bytes=int((20 + 5 * size) * GIB),
+            input_size=size,
         )
 
 
@@ -262,14 +295,18 @@ def test_heavy_tailed_batches_are_a_probability_and_a_notice_and_no_page():
 
 
 def test_a_largest_batch_that_may_never_come_does_not_page():
-    assert not {forecast.level for forecast in heavy_tailed(spread=0.35, largest=4.5, total_steps=700)} & set(PAGES)
+    assert not {
+        forecast.level for forecast in heavy_tailed(spread=0.35, largest=4.5, total_steps=700)
+    } & set(PAGES)
 
 
 def test_what_is_told_of_a_leak_changes_seldom():
     forecaster = Forecaster(LIMIT)
     told = []
     for step, allocated, peak in series(5000, lambda t: 10 + 0.02 * t, noise=0.2):
-        forecast = forecaster.update(step, time_s=step, allocated_bytes=allocated, peak_allocated_bytes=peak)
+        forecast = forecaster.update(
+            step, time_s=step, allocated_bytes=allocated, peak_allocated_bytes=peak
+        )
         if not told or told[-1] != (forecast.level, forecast.eta_step):
             told.append((forecast.level, forecast.eta_step))
     levels = [level for level, _ in told]

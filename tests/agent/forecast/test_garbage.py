@@ -12,12 +12,20 @@ LIMIT = 40 * GIB
 PAGES = ("warning", "critical")
 
 
-def climb(forecaster: Forecaster, steps=range(1300), *, step_s: float = 1.0, collected_at: int | None = None):
+def climb(
+    forecaster: Forecaster,
+    steps=range(1300),
+    *,
+    step_s: float = 1.0,
+    collected_at: int | None = None,
+):
     """Forecasts of a floor that climbs from 10 GiB by 20 MiB a step, and once falls all the way back."""
     for step in steps:
         since = step if collected_at is None or step < collected_at else step - collected_at
         floor = 10 * GIB + since * GIB // 50
-        yield forecaster.update(step, time_s=step * step_s, allocated_bytes=floor, peak_allocated_bytes=floor + 4 * GIB)
+        yield forecaster.update(
+            step, time_s=step * step_s, allocated_bytes=floor, peak_allocated_bytes=floor + 4 * GIB
+        )
 
 
 def first_page(forecasts) -> int | None:

@@ -26,20 +26,33 @@ def last(forecaster: Forecaster, columns):
 
 def test_a_later_event_adds_to_the_ones_before():
     hints = Hints(total_steps=9).told({"epoch_steps": 5, "optimizer_state_bytes": {"a": 1, "b": 2}})
-    hints = hints.told({"optimizer_state_bytes": {"a": 0}, "eval_bytes": {"a": 7}, "verdict": "fits"})
+    hints = hints.told(
+        {"optimizer_state_bytes": {"a": 0}, "eval_bytes": {"a": 7}, "verdict": "fits"}
+    )
     assert (hints.total_steps, hints.epoch_steps) == (9, 5)
     assert hints.optimizer_state_bytes == {"a": 0, "b": 2} and hints.eval_bytes == {"a": 7}
 
 
 def test_what_they_say_travels_as_an_event_and_back():
     hints = Hints(epoch_steps=5, max_input_size=4096, optimizer_state_bytes={"gpu": 3})
-    assert hints.to_data() == {"epoch_steps": 5, "max_input_size": 4096, "optimizer_state_bytes": {"gpu": 3}}
+    assert hints.to_data() == {
+        "epoch_steps": 5,
+        "max_input_size": 4096,
+        "optimizer_state_bytes": {"gpu": 3},
+    }
     assert Hints().told(hints.to_data()) == hints
 
 
-@pytest.mark.parametrize("value", ["many", -1, 0, None, True, float("nan"), float("inf"), 2**70, [1], {"a": "b"}])
+@pytest.mark.parametrize(
+    "value", ["many", -1, 0, None, True, float("nan"), float("inf"), 2**70, [1], {"a": "b"}]
+)
 def test_what_is_malformed_is_passed_over(value):
-    data = {"epoch_steps": value, "eval_bytes": value, "optimizer_state_bytes": {"gpu": "b"}, "unknown": 1}
+    data = {
+        "epoch_steps": value,
+        "eval_bytes": value,
+        "optimizer_state_bytes": {"gpu": "b"},
+        "unknown": 1,
+    }
     assert Hints().told(data) == Hints()
 
 
@@ -49,7 +62,9 @@ def test_state_that_is_not_there_yet_is_known_at_the_row_before_the_first_step()
     assert (forecast.level, forecast.cause) == ("critical", "optimizer_state")
     (forecast,) = feed(hints.forecaster("another", LIMIT), rows(1))
     assert forecast.level == "ok"
-    assert last(hints.forecaster("gpu", LIMIT), rows(3, first=1)).level == "ok"  # it has stepped: the state is there
+    assert (
+        last(hints.forecaster("gpu", LIMIT), rows(3, first=1)).level == "ok"
+    )  # it has stepped: the state is there
 
 
 def test_an_evaluation_that_will_not_fit_is_told_as_soon_as_that_is_so():
@@ -95,5 +110,8 @@ def test_a_host_beside_gpus_is_watched_for_its_memory_alone():
     beside = last(hints.forecaster("host", LIMIT, beside=True), watched(columns, beside=True))
     trained_on = last(hints.forecaster("host", LIMIT), watched(columns, beside=False))
     assert (beside.cause, trained_on.cause) == ("host_memory", "leak")
-    assert beside.level in ("warning", "critical") and beside.used_bytes == columns["allocated_bytes"][-1]
+    assert (
+        beside.level in ("warning", "critical")
+        and beside.used_bytes == columns["allocated_bytes"][-1]
+    )
     assert beside.limit_bytes == LIMIT

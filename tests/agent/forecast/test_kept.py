@@ -13,7 +13,9 @@ LIMIT = 400 * MIB
 PAGES = ("warning", "critical")
 
 
-def first_page(length_of, leak=lambda step: 0.0, *, steps: int = 900, reserved: bool = False, **options):
+def first_page(
+    length_of, leak=lambda step: 0.0, *, steps: int = 900, reserved: bool = False, **options
+):
     """The first page and the step that dies (or None), of a process that keeps 0.5 MiB an element of its largest input, and what leaks."""
     generator = random.Random(1)
     forecaster = Forecaster(LIMIT, **options)

@@ -17,7 +17,9 @@ def forecasts(trace, *, stops: bool) -> list:
     parts = 7 if stops else 1
     for part in range(parts):
         first, last = rows * part // parts, rows * (part + 1) // parts
-        told += feed(forecaster, {name: values[first:last] for name, values in trace.columns.items()})
+        told += feed(
+            forecaster, {name: values[first:last] for name, values in trace.columns.items()}
+        )
         if stops:
             forecaster = state_module.load_state(state_module.dump_state(forecaster))
     return told

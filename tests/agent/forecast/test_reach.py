@@ -18,7 +18,9 @@ DYING = replace(LINE, slow_slope=0.5, slow_rate=-0.01)
 
 
 def test_rule_1_growths_of_one_memory_add_up_and_the_larger_is_the_cause():
-    both = reach({"leak": LINE, "fragmentation": replace(LINE, slope=3.0, slow_slope=3.0)}, 400, 10_000)
+    both = reach(
+        {"leak": LINE, "fragmentation": replace(LINE, slope=3.0, slow_slope=3.0)}, 400, 10_000
+    )
     assert both.cause == "fragmentation"
     assert both.steps_left == pytest.approx(100 * LATER)
 
@@ -41,8 +43,15 @@ def test_rule_3_growth_that_may_die_out_is_believed_less_and_expected_later():
 
 
 def test_rule_3_the_fewer_and_less_regular_the_jumps_the_less_it_is_believed():
-    believed = [reach({"leak": replace(LINE, jump_error=error)}, 400, 10_000).page_ahead for error in (0.0, 0.3, 0.8)]
-    assert believed == sorted(believed, reverse=True) and believed[0] == PAGE_AHEAD and believed[2] < 0.2
+    believed = [
+        reach({"leak": replace(LINE, jump_error=error)}, 400, 10_000).page_ahead
+        for error in (0.0, 0.3, 0.8)
+    ]
+    assert (
+        believed == sorted(believed, reverse=True)
+        and believed[0] == PAGE_AHEAD
+        and believed[2] < 0.2
+    )
 
 
 def test_rule_4_in_the_last_steps_any_trend_may_page():
@@ -56,7 +65,9 @@ def test_rule_4_a_jump_or_two_would_be_the_end():
 
 
 def test_growth_in_jumps_widens_the_interval_by_a_jump():
-    smooth, jumpy = (reach({"leak": replace(LINE, jump=jump)}, 400, 10_000) for jump in (1.0, 200.0))
+    smooth, jumpy = (
+        reach({"leak": replace(LINE, jump=jump)}, 400, 10_000) for jump in (1.0, 200.0)
+    )
     assert jumpy.steps_left_low < smooth.steps_left_low - 80
     assert jumpy.steps_left_high > smooth.steps_left_high + 150
 

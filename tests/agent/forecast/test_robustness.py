@@ -19,7 +19,12 @@ GIB = 2**30
 LIMIT = 40 * GIB
 PAGES = ("warning", "critical")
 
-numbers = st.one_of(st.none(), st.integers(-(2**63), 2**63), st.floats(allow_nan=True, allow_infinity=True), st.just(0))
+numbers = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.just(0),
+)
 rows = st.fixed_dictionaries(
     {name: numbers for name in READINGS if name not in ("phase", "optimizer_steps")}
     | {
@@ -76,11 +81,15 @@ def test_no_row_makes_it_raise_or_answer_nonsense(
     options,
     st.integers(2**20, 2**40),
 )
-def test_no_growth_makes_it_raise_or_answer_nonsense(slope, noise, every, seed, given_options, limit):
+def test_no_growth_makes_it_raise_or_answer_nonsense(
+    slope, noise, every, seed, given_options, limit
+):
     source = random.Random(seed)
     forecaster = Forecaster(limit, **given_options)
     for step in range(250):
-        floor = limit * (0.3 + slope * step + source.gauss(0, noise) + (0.01 * (step // every) if every else 0.0))
+        floor = limit * (
+            0.3 + slope * step + source.gauss(0, noise) + (0.01 * (step // every) if every else 0.0)
+        )
         sound(
             forecaster.update(
                 step, time_s=0.1 * step, allocated_bytes=int(floor), peak_allocated_bytes=int(1.2 * floor),
@@ -111,9 +120,21 @@ def with_gaps(step: int) -> dict[str, Any]:
         ("every tenth step", range(0, 1300, 10), leak),
         ("irregular steps", sorted(random.Random(1).sample(range(1300), 400)), leak),
         ("every third reading missing", range(1300), with_gaps),
-        ("NVML alone", range(1300), lambda step: {"device_used_bytes": leak(step)["peak_allocated_bytes"]}),
-        ("floor alone", range(1300), lambda step: {"allocated_bytes": leak(step)["peak_allocated_bytes"]}),
-        ("eval rows between", range(1300), lambda step: leak(step) | {"phase": "eval" if step % 50 == 49 else "train"}),
+        (
+            "NVML alone",
+            range(1300),
+            lambda step: {"device_used_bytes": leak(step)["peak_allocated_bytes"]},
+        ),
+        (
+            "floor alone",
+            range(1300),
+            lambda step: {"allocated_bytes": leak(step)["peak_allocated_bytes"]},
+        ),
+        (
+            "eval rows between",
+            range(1300),
+            lambda step: leak(step) | {"phase": "eval" if step % 50 == 49 else "train"},
+        ),
         ("a resumed run's steps", range(70_000, 71_300), lambda step: leak(step - 70_000)),
     ],
 )
@@ -158,7 +179,11 @@ def test_deferred_frees_that_pile_up_are_no_leak_of_the_floor():
 
     def readings(step: int) -> dict[str, Any]:
         waiting = (step % 40) * GIB // 8
-        return {"allocated_bytes": 15 * GIB, "peak_allocated_bytes": 18 * GIB, "reserved_bytes": 20 * GIB + waiting}
+        return {
+            "allocated_bytes": 15 * GIB,
+            "peak_allocated_bytes": 18 * GIB,
+            "reserved_bytes": 20 * GIB + waiting,
+        }
 
     assert page(range(2000), readings) is None
 

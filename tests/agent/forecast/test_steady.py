@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.forecast.hysteresis import CALM, Steady
+from memagent.forecast.hysteresis import CALM, ForecastHysteresis
 from memagent.forecast.types import Forecast
 
 
@@ -12,50 +12,56 @@ def answer(step: int, level="warning", eta: float | None = 1000.0, cause="leak")
 
 
 def test_rule_1_a_level_rises_at_once_and_everything_is_told_anew():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1, "notice", 1000), 1.0)
     fresh = answer(2, "critical", 1010)
     assert steady.settle(fresh, 1.0) == fresh
 
 
 def test_rule_2_a_level_falls_when_the_answers_stay_calm():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
-    levels = [steady.settle(answer(step, "ok", None, None), 1.0).level for step in range(2, 2 + CALM)]
+    levels = [
+        steady.settle(answer(step, "ok", None, None), 1.0).level for step in range(2, 2 + CALM)
+    ]
     assert levels == ["warning"] * (CALM - 1) + ["ok"]
 
 
 def test_rule_2_a_level_that_flickers_stays():
-    steady = Steady()
+    steady = ForecastHysteresis()
     levels = {
-        steady.settle(answer(step, "warning" if step % CALM == 1 else "notice"), 1.0).level for step in range(1, 100)
+        steady.settle(answer(step, "warning" if step % CALM == 1 else "notice"), 1.0).level
+        for step in range(1, 100)
     }
     assert levels == {"warning"}
 
 
 def test_rule_2_a_cause_that_flickers_stays():
-    steady = Steady()
+    steady = ForecastHysteresis()
     causes = {
-        steady.settle(answer(step, cause="leak" if step % 3 else "fragmentation"), 1.0).cause for step in range(1, 100)
+        steady.settle(answer(step, cause="leak" if step % 3 else "fragmentation"), 1.0).cause
+        for step in range(1, 100)
     }
     assert causes == {"leak"}
 
 
 def test_rule_3_an_eta_that_hardly_moves_is_not_told_anew():
-    steady = Steady()
-    told = {steady.settle(answer(step, eta=1000 + step % 50), 2.0).eta_step for step in range(1, 200)}
+    steady = ForecastHysteresis()
+    told = {
+        steady.settle(answer(step, eta=1000 + step % 50), 2.0).eta_step for step in range(1, 200)
+    }
     assert told == {1001.0}
 
 
 def test_rule_3_an_eta_that_moves_is_told_with_its_interval():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1, eta=1000), 2.0)
     moved = steady.settle(answer(2, eta=600), 2.0)
     assert (moved.eta_low, moved.eta_step, moved.eta_high) == (550, 600, 650)
 
 
 def test_rule_3_the_seconds_left_run_down_meanwhile():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1, eta=1000), 2.0)
     later = steady.settle(answer(101, eta=1010), 2.0)
     assert (later.step, later.eta_step, later.eta_s) == (101, 1000, 1798)
@@ -63,20 +69,20 @@ def test_rule_3_the_seconds_left_run_down_meanwhile():
 
 
 def test_an_eta_that_was_reached_is_told_anew():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1, eta=100), 1.0)
     assert steady.settle(answer(99, eta=100.5), 1.0).eta_step == 100.5
 
 
 def test_while_it_is_kept_its_interval_never_lies_before_the_step():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1, eta=100), 1.0)
     kept = steady.settle(answer(70, eta=102), 1.0)
     assert (kept.eta_low, kept.eta_step, kept.eta_high) == (70, 100, 150)
 
 
 def test_it_forgets_when_the_reason_is_known_to_be_gone():
-    steady = Steady()
+    steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
     steady.forget()
     assert steady.settle(answer(2, "ok", None, None), 1.0).level == "ok"

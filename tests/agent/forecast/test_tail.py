@@ -31,10 +31,14 @@ def test_rule_1_and_2_its_chance_is_that_of_the_distribution():
 
 def test_rule_2_few_values_leave_more_room_for_doubt():
     room = math.exp(0.4 * 4)
-    assert tail_of(lognormal(100)).chance(room, 500) > 1.5 * tail_of(lognormal(20_000)).chance(room, 500)
+    assert tail_of(lognormal(100)).chance(room, 500) > 1.5 * tail_of(lognormal(20_000)).chance(
+        room, 500
+    )
 
 
-@pytest.mark.parametrize("values", [[5.0] * 100, [1 + step / 100 for step in range(100)], lognormal(3), []])
+@pytest.mark.parametrize(
+    "values", [[5.0] * 100, [1 + step / 100 for step in range(100)], lognormal(3), []]
+)
 def test_rule_2_without_a_tail_there_is_no_chance(values):
     assert tail_of(values).chance(max(values, default=1.0) * 1.2, 1000) == 0
 

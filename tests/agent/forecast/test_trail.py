@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.bucketed_series import MOST_BUCKETS, Trail
+from memagent.forecast.bucketed_series import MOST_BUCKETS, BucketedSeries
 
 
-def filled(values, keep=min) -> Trail:
-    trail = Trail(keep)
+def filled(values, keep=min) -> BucketedSeries:
+    trail = BucketedSeries(keep)
     for step, value in enumerate(values):
         trail.add(step, value, 1.0)
     return trail

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from memagent.forecast.regression import Lines
+from memagent.forecast.regression import RunningLeastSquares
 from memagent.forecast.trend import find_trend, growth_in, steps_until
 
 TRIFLE = 1.0
@@ -16,7 +16,10 @@ TRIFLE = 1.0
 
 def trend_of(function, count: int = 100, **options):
     return find_trend(
-        [float(step) for step in range(count)], [function(step) for step in range(count)], TRIFLE, **options
+        [float(step) for step in range(count)],
+        [function(step) for step in range(count)],
+        TRIFLE,
+        **options,
     )
 
 
@@ -24,10 +27,13 @@ def test_it_fits_every_stretch_as_statistics_does():
     source = random.Random(1)
     steps = [float(step * 3) for step in range(40)]
     values = [4e10 + 2e6 * step + source.gauss(0, 1e7) for step in steps]
-    slope, scatter = Lines(steps, values).fit(7, 31)
+    slope, scatter = RunningLeastSquares(steps, values).fit(7, 31)
     wanted = statistics.linear_regression(steps[7:31], values[7:31])
     assert slope == pytest.approx(wanted.slope)
-    residuals = [y - wanted.slope * x - wanted.intercept for x, y in zip(steps[7:31], values[7:31], strict=True)]
+    residuals = [
+        y - wanted.slope * x - wanted.intercept
+        for x, y in zip(steps[7:31], values[7:31], strict=True)
+    ]
     assert scatter == pytest.approx(statistics.pstdev(residuals))
 
 

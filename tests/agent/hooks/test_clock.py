@@ -11,7 +11,9 @@ from memagent.hooks.clock import AdaptiveClock, FirstClock
 
 
 def optimizer(weight=None):
-    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1)) if weight is None else weight], lr=0.1)
+    return torch.optim.SGD(
+        [torch.nn.Parameter(torch.ones(1)) if weight is None else weight], lr=0.1
+    )
 
 
 @pytest.fixture
@@ -73,7 +75,9 @@ def test_4_a_clock_that_never_steps_is_given_up_at_once(two):
 def test_4_a_critic_may_step_more_often(two, ratio):
     clock = adaptive(*two)
     warm = [two[0], *[two[1]] * min(ratio, 7)]
-    ticks = count(clock, *warm, *[two[0], *[two[1]] * min(ratio, 14)], *[two[0], *[two[1]] * ratio] * 3)
+    ticks = count(
+        clock, *warm, *[two[0], *[two[1]] * min(ratio, 14)], *[two[0], *[two[1]] * ratio] * 3
+    )
     assert ticks == 5
 
 

@@ -34,7 +34,12 @@ def chained() -> BaseException:
         (ValueError("out of memory"), "failed"),
         (MemoryError(), "oom"),
         (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+            ),
+            "oom",
+        ),
         (RuntimeError("std::bad_alloc"), "oom"),
         (RuntimeError("MemoryError: "), "oom"),
         (ImportError("libx.so: cannot allocate memory in static TLS block"), "oom"),
@@ -71,7 +76,9 @@ def test_an_error_that_cannot_be_read_is_still_told():
 
 
 def watch(told: list) -> object:
-    return watch_exit(told.append, lambda: None, on_warning=lambda error, thread: told.append((error, thread)))
+    return watch_exit(
+        told.append, lambda: None, on_warning=lambda error, thread: told.append((error, thread))
+    )
 
 
 def hooks() -> tuple:

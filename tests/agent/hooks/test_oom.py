@@ -52,7 +52,10 @@ def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
 @pytest.mark.parametrize(
     ("message", "asked"),
     [
-        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of", 5 * 2**29),
+        (
+            "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of",
+            5 * 2**29,
+        ),
         ("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.90 GiB total)", 20 * 2**20),
         ("out of memory", None),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks.phase import input_size, tensor_shapes, watch_forward
 
 
@@ -19,7 +19,7 @@ def watched():
         removes.extend(
             watch_forward(
                 [model],
-                Guard(raise_errors=True),
+                ErrorGuard(raise_errors=True),
                 before=lambda training, arguments, keywords: seen.append(("before", training)),
                 after=lambda training: seen.append(("after", training)),
             )
@@ -60,7 +60,9 @@ def test_1_a_compiled_model_is_one_graph_and_every_forward_is_seen(watched, how,
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_2_a_forward_that_checkpointing_repeats_inside_backward_is_part_of_backward(watched, reentrant):
+def test_2_a_forward_that_checkpointing_repeats_inside_backward_is_part_of_backward(
+    watched, reentrant
+):
     from torch.utils.checkpoint import checkpoint
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
@@ -85,6 +87,9 @@ def test_3_a_forward_without_gradients_is_no_training(watched):
 
 def test_the_size_of_the_inputs_is_that_of_all_tensors_one_level_deep():
     tensor = torch.ones(2, 3)
-    arguments, keywords = (tensor, [tensor, "text"], None, 5), {"mask": tensor, "more": {"a": tensor, "b": 1}}
+    arguments, keywords = (
+        (tensor, [tensor, "text"], None, 5),
+        {"mask": tensor, "more": {"a": tensor, "b": 1}},
+    )
     assert input_size(arguments, keywords) == 4 * 6
     assert tensor_shapes(arguments, keywords) == (((2, 3), "float32"),) * 4

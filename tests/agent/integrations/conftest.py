@@ -48,9 +48,22 @@ def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(script: str, *before: str) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *before, str(path)]
+        launcher = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            *before,
+            str(path),
+        ]
         process = subprocess.run(
-            [sys.executable, *launcher], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=os.environ
+            [sys.executable, *launcher],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env=os.environ,
         )
         assert process.returncode == 0, process.stderr
         return process

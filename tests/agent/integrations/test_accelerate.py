@@ -27,7 +27,9 @@ def accelerated(fresh):
         from accelerate import Accelerator
 
         accelerator = Accelerator(log_with=tracker, cpu=True, **options)
-        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)
+        )
         optimizer = torch.optim.AdamW(model.parameters())
         if trackers_first:
             accelerator.init_trackers("project", config=config)
@@ -56,15 +58,25 @@ def tracker():
 
 
 @pytest.mark.parametrize("trackers_first", [False, True])
-def test_each_real_step_is_one_step_in_whatever_order_things_are_made(accelerated, tracker, recording, trackers_first):
-    accelerator, step = accelerated(tracker, trackers_first=trackers_first, config={"lr": 0.1, "api_key": "x"})
+def test_each_real_step_is_one_step_in_whatever_order_things_are_made(
+    accelerated, tracker, recording, trackers_first
+):
+    accelerator, step = accelerated(
+        tracker, trackers_first=trackers_first, config={"lr": 0.1, "api_key": "x"}
+    )
     for _ in range(6):
-        accelerator.log({"loss": step(), "note": "texts are not scalars"}, step=tracker.tracker.step)
+        accelerator.log(
+            {"loss": step(), "note": "texts are not scalars"}, step=tracker.tracker.step
+        )
     accelerator.end_training()
     recorded = recording()
     columns = recorded.columns()
     assert columns["step"] == list(range(7)) and columns["input_size"][1:] == [8 * 64] * 6
-    assert (recorded.start.project, recorded.start.tags, recorded.start.total_steps) == ("p", ["a"], 6)
+    assert (recorded.start.project, recorded.start.tags, recorded.start.total_steps) == (
+        "p",
+        ["a"],
+        6,
+    )
     assert recorded.start.config == {"lr": 0.1, "api_key": "***"}
     assert recorded.columns("scalars")["step"] == [1, 2, 3, 4, 5, 6]
     assert columns["gradients_bytes"][-1] == columns["parameters_bytes"][-1]
@@ -78,7 +90,9 @@ def test_what_else_lives_in_the_process_is_not_ours(accelerated, tracker, record
     step()
     accelerator.end_training()
     (model,) = accelerator._models
-    assert recording().columns()["parameters_bytes"][-1] == 4 * sum(weight.numel() for weight in model.parameters())
+    assert recording().columns()["parameters_bytes"][-1] == 4 * sum(
+        weight.numel() for weight in model.parameters()
+    )
 
 
 def test_accumulated_batches_are_one_step(accelerated, tracker, recording):
@@ -117,7 +131,10 @@ def test_it_leaves_no_hook_behind(accelerated, tracker, recording):
     accelerator.end_training()
     (model,), (optimizer,) = accelerator._models, accelerator._optimizers
     assert not model._forward_hooks and not model._forward_pre_hooks
-    assert not optimizer.optimizer._optimizer_step_pre_hooks and not optimizer.optimizer._optimizer_step_post_hooks
+    assert (
+        not optimizer.optimizer._optimizer_step_pre_hooks
+        and not optimizer.optimizer._optimizer_step_post_hooks
+    )
     assert torch.optim.Optimizer.__init__ is original and not _global_optimizer_pre_hooks
 
 
@@ -167,5 +184,7 @@ def test_a_script_with_the_tracker_takes_over(under_memagent):
         "accelerator = ", "from memagent.integrations.accelerate import MemagentTracker\n"
         "tracker = MemagentTracker('mine')\naccelerator = ", 1
     ).replace("for _ in", "accelerator.init_trackers('x')\nfor _ in")  # fmt: skip
-    report = under_memagent(script + "\naccelerator.end_training()\nprint('own', tracker.tracker.id)")
+    report = under_memagent(
+        script + "\naccelerator.end_training()\nprint('own', tracker.tracker.id)"
+    )
     assert report["steps"] == 5 and f"own {report['run_id']}" in report["stdout"]

@@ -80,7 +80,9 @@ def test_two_ranks_join_one_run_both_streams_arrive_and_the_first_is_traced(
     torchrun("import json" + START + wrapper + ATTACH + LOOP + AWAIT_PREDICTION + END)
     ranks = of_ranks(tmp_path)
     assert ranks[0]["id"] == ranks[1]["id"] and [rank["step"] for rank in ranks] == [6, 6]
-    assert [rank["parameters"] for rank in ranks] == [PARAMETERS_BYTES // share] * 2, "a rank holds its own shards"
+    assert [rank["parameters"] for rank in ranks] == [PARAMETERS_BYTES // share] * 2, (
+        "a rank holds its own shards"
+    )
     for rank in ranks:
         assert rank["gradients"] == rank["parameters"]
         assert 2 * rank["parameters"] <= rank["optimizer_state"] <= 2 * rank["parameters"] + 64
@@ -98,15 +100,26 @@ def assert_the_first_is_traced(first, second, *, is_sharded):
         assert "sharded" in first["assumptions"]["trace"]
     else:
         assert first["components"]["parameters"] == PARAMETERS_BYTES
-        assert first["components"]["gradients"] == 2 * PARAMETERS_BYTES, "DDP keeps buckets beside the gradients"
+        assert first["components"]["gradients"] == 2 * PARAMETERS_BYTES, (
+            "DDP keeps buckets beside the gradients"
+        )
 
 
-LONG_TWIN = pytest.param(FSDP2, id="FSDP2", marks=pytest.mark.long)  # what is particular to it is tested above
+LONG_TWIN = pytest.param(
+    FSDP2, id="FSDP2", marks=pytest.mark.long
+)  # what is particular to it is tested above
 
 
 @pytest.mark.parametrize("wrapper", [pytest.param(DDP, id="DDP"), LONG_TWIN])
 def test_an_unchanged_script_is_counted_on_each_rank(torchrun, tmp_path, wrapper):
-    torchrun(START + wrapper + LOOP + LEAVE, "-m", "memagent", "run", "--report", str(tmp_path / "r.json"))
+    torchrun(
+        START + wrapper + LOOP + LEAVE,
+        "-m",
+        "memagent",
+        "run",
+        "--report",
+        str(tmp_path / "r.json"),
+    )
     assert_both_counted(tmp_path)
 
 
@@ -118,7 +131,9 @@ def test_around_torchrun_each_rank_is_attached(memagent_around, tmp_path):
 
 def test_around_accelerate_launch_the_script_is_attached(memagent_around, tmp_path):
     pytest.importorskip("accelerate")
-    plain = START.replace('dist.init_process_group("gloo")', "").replace("rank = dist.get_rank()", "")
+    plain = START.replace('dist.init_process_group("gloo")', "").replace(
+        "rank = dist.get_rank()", ""
+    )
     script = plain + "optimizer = torch.optim.AdamW(model.parameters())\n" + LOOP
     memagent_around(script, "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
                     "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1")  # fmt: skip
@@ -132,9 +147,24 @@ def memagent_around(tmp_path):
 
     def run(script, *launcher):
         (tmp_path / "train.py").write_text(script)
-        command = [sys.executable, "-m", "memagent", "run", "--report", "r.json", "-m", *launcher, "train.py"]
+        command = [
+            sys.executable,
+            "-m",
+            "memagent",
+            "run",
+            "--report",
+            "r.json",
+            "-m",
+            *launcher,
+            "train.py",
+        ]
         process = subprocess.run(
-            [*command, "--lr", "3"], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=os.environ
+            [*command, "--lr", "3"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env=os.environ,
         )
         assert process.returncode == 0, process.stderr
         assert "no optimizer" not in process.stderr and "RuntimeWarning" not in process.stderr
@@ -145,4 +175,6 @@ def memagent_around(tmp_path):
 def assert_both_counted(folder):
     ranks = of_ranks(folder, "r.rank{}.json")
     assert len({rank["run_id"] for rank in ranks}) == 1
-    assert [(rank["status"], rank["steps"], rank["samples"]) for rank in ranks] == [("completed", 6, 7)] * 2
+    assert [(rank["status"], rank["steps"], rank["samples"]) for rank in ranks] == [
+        ("completed", 6, 7)
+    ] * 2

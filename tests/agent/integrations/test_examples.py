@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-STEPS = {"plain_loop": 50, "transformers_trainer": 16, "accelerate_loop": 25, "lightning_fit": 32, "lora": 20}
+STEPS = {
+    "plain_loop": 50,
+    "transformers_trainer": 16,
+    "accelerate_loop": 25,
+    "lightning_fit": 32,
+    "lora": 20,
+}
 NEEDS = {
     "transformers_trainer": "transformers",
     "accelerate_loop": "accelerate",
@@ -31,7 +37,8 @@ def test_it_leaves_a_finished_run(warm_python, recording, example):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments", [pytest.param((), id="DDP"), pytest.param(("fsdp2",), id="FSDP2", marks=pytest.mark.long)]
+    "arguments",
+    [pytest.param((), id="DDP"), pytest.param(("fsdp2",), id="FSDP2", marks=pytest.mark.long)],
 )
 def test_the_distributed_one_leaves_a_finished_run_of_two_ranks(clean_settings, arguments):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -39,7 +46,10 @@ def test_the_distributed_one_leaves_a_finished_run_of_two_ranks(clean_settings, 
     process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert process.returncode == 0, process.stderr
     names = sorted(path.name.split("-")[:2] for path in clean_settings.glob("*.memagent"))
-    assert len({run_id for run_id, _ in names}) == 1 and [rank for _, rank in names] == ["rank0", "rank1"]
+    assert len({run_id for run_id, _ in names}) == 1 and [rank for _, rank in names] == [
+        "rank0",
+        "rank1",
+    ]
 
 
 def test_every_example_is_run_here():

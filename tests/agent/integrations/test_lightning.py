@@ -45,7 +45,9 @@ def loader():
 """
 
 
-BOTH_NAMES = pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"], indirect=True)
+BOTH_NAMES = pytest.mark.parametrize(
+    "package", ["lightning.pytorch", "pytorch_lightning"], indirect=True
+)
 
 
 @pytest.fixture
@@ -63,7 +65,13 @@ def fit(package, tmp_path):
 
     def run(module=None, attach=None, **options):
         callback = MemagentCallback(project="p", **(attach or {}))
-        given = {"max_epochs": 2, "logger": False, "enable_checkpointing": False, "log_every_n_steps": 2, **options}
+        given = {
+            "max_epochs": 2,
+            "logger": False,
+            "enable_checkpointing": False,
+            "log_every_n_steps": 2,
+            **options,
+        }
         trainer = package.Trainer(
             accelerator="cpu",
             callbacks=[callback, *given.pop("callbacks", [])],
@@ -86,18 +94,26 @@ def test_each_optimizer_step_is_one_step_with_its_phases(fit, recording):
     columns = recorded.columns()
     assert columns["step"] == list(range(17)) and trainer.global_step == 16
     assert columns["input_size"][1:] == [32] * 16
-    assert (recorded.start.project, recorded.start.total_steps, recorded.start.config["manual"]) == ("p", 16, False)
+    assert (
+        recorded.start.project,
+        recorded.start.total_steps,
+        recorded.start.config["manual"],
+    ) == ("p", 16, False)
     assert recorded.finish.status == "completed"
     assert columns["gradients_bytes"][-1] == columns["parameters_bytes"][-1]
 
 
-def test_forward_and_backward_are_told_from_the_optimizer_that_runs_them(fit, recording, monkeypatch):
+def test_forward_and_backward_are_told_from_the_optimizer_that_runs_them(
+    fit, recording, monkeypatch
+):
     """They run inside `optimizer.step(closure)`; what is read says in which phase it was read."""
     from memagent.sampling.sampler import Sampler
 
     entered = []
     enter, end = Sampler.enter, Sampler.end_step
-    monkeypatch.setattr(Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase))
+    monkeypatch.setattr(
+        Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+    )
     monkeypatch.setattr(Sampler, "end_step", lambda self: entered.append("|") or end(self))
     fit(max_epochs=1, limit_train_batches=3, num_sanity_val_steps=0, limit_val_batches=0)
     step = ["forward", "backward", "optimizer", "|", "data"]
@@ -110,10 +126,11 @@ def test_what_the_module_logs_is_logged_once_at_its_step(fit, recording):
     assert [step for step, loss in zip(scalars["step"], scalars["loss"], strict=True) if loss is not None] == [
         2, 4, 6, 8, 10, 12, 14, 16
     ]  # fmt: skip
-    assert [step for step, loss in zip(scalars["step"], scalars["val_loss"], strict=True) if loss is not None] == [
-        8,
-        16,
-    ]
+    assert [
+        step
+        for step, loss in zip(scalars["step"], scalars["val_loss"], strict=True)
+        if loss is not None
+    ] == [8, 16]
 
 
 def test_accumulated_batches_are_one_step(fit, recording):
@@ -133,8 +150,16 @@ def test_of_several_optimizers_by_hand_the_first_one_counts(fit, recording):
 
 @BOTH_NAMES
 def test_validating_and_saving_are_phases(fit, package, tmp_path, recording):
-    saving = package.callbacks.ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=3, save_top_k=-1)
-    fit(max_epochs=1, enable_checkpointing=True, callbacks=[saving], val_check_interval=4, num_sanity_val_steps=1)
+    saving = package.callbacks.ModelCheckpoint(
+        dirpath=tmp_path, every_n_train_steps=3, save_top_k=-1
+    )
+    fit(
+        max_epochs=1,
+        enable_checkpointing=True,
+        callbacks=[saving],
+        val_check_interval=4,
+        num_sanity_val_steps=1,
+    )
     columns = recording().columns()
     seen = {
         name: [step for step, peak in enumerate(columns[f"phase_{name}_peak_bytes"]) if peak]
@@ -199,8 +224,12 @@ print("global_step", trainer.global_step)
 
 
 @pytest.mark.parametrize("sanity_steps", [0, 2])
-def test_a_preflight_tries_the_modules_own_validation_and_an_epoch_is_known(fit, recording, sanity_steps):
-    _, module, _ = fit(attach={"preflight": True}, num_sanity_val_steps=sanity_steps, accumulate_grad_batches=2)
+def test_a_preflight_tries_the_modules_own_validation_and_an_epoch_is_known(
+    fit, recording, sanity_steps
+):
+    _, module, _ = fit(
+        attach={"preflight": True}, num_sanity_val_steps=sanity_steps, accumulate_grad_batches=2
+    )
     found = recording()
     (preflight,) = [event for event in found.events if event.kind == "preflight"]
     assert [(trial["name"], trial["error"]) for trial in preflight.data["trials"]] == [
@@ -219,4 +248,6 @@ def test_a_module_that_does_not_validate_has_its_checkpoint_tried_alone(fit, rec
 
 def test_steps_of_an_epoch_are_told_to_the_forecaster(fit, recording):
     fit(accumulate_grad_batches=3, num_sanity_val_steps=0)
-    assert [event.data["epoch_steps"] for event in recording().events if event.kind == "hints"] == [3]
+    assert [event.data["epoch_steps"] for event in recording().events if event.kind == "hints"] == [
+        3
+    ]

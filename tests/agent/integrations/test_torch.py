@@ -62,7 +62,9 @@ class TestCompile:
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("compiled", [as_module, in_place, as_function])
     @pytest.mark.parametrize("when", ["before", "after", "in mid-run"])
-    def test_one_graph_no_break_and_every_step(self, net, dynamo, recording, compiled, backend, when):
+    def test_one_graph_no_break_and_every_step(
+        self, net, dynamo, recording, compiled, backend, when
+    ):
         model, optimizer = net
         if when == "before":
             run = memagent.attach(model, optimizer)
@@ -92,10 +94,18 @@ class TestCompile:
         columns = recording().columns()
         first = 32 if (compiled, when) == (in_place, "after") else None
         assert columns["input_size"] == [None, first, 32, 32, 32] and dynamo() == (1, 0)
-        assert all(columns["phase_forward_peak_bytes"][2:]) and all(columns["phase_backward_peak_bytes"][2:])
-        assert getattr(model, "_compiled_call_impl", None).__name__ != "call" if compiled is in_place else True
+        assert all(columns["phase_forward_peak_bytes"][2:]) and all(
+            columns["phase_backward_peak_bytes"][2:]
+        )
+        assert (
+            getattr(model, "_compiled_call_impl", None).__name__ != "call"
+            if compiled is in_place
+            else True
+        )
 
-    def test_the_compiled_module_itself_is_seen_from_the_first_step_on(self, net, dynamo, recording):
+    def test_the_compiled_module_itself_is_seen_from_the_first_step_on(
+        self, net, dynamo, recording
+    ):
         model, optimizer = net
         call = as_module(model, "eager")
         with memagent.attach(call, optimizer):
@@ -104,7 +114,9 @@ class TestCompile:
 
     @pytest.mark.filterwarnings("default")
     @pytest.mark.parametrize("when", ["before", "in mid-run"])
-    def test_a_compiled_step_has_the_graphs_that_it_has_without_us(self, net, dynamo, recording, when):
+    def test_a_compiled_step_has_the_graphs_that_it_has_without_us(
+        self, net, dynamo, recording, when
+    ):
         model, optimizer = net
         if when == "before":
             run = memagent.attach(model, optimizer)
@@ -150,9 +162,13 @@ class TestCheckpointing:
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         entered, enter = [], Sampler.enter
-        monkeypatch.setattr(Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase))
+        monkeypatch.setattr(
+            Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+        )
         with memagent.attach(model, optimizer):
-            checkpoint(model, torch.randn(4, 8, requires_grad=True), use_reentrant=reentrant).sum().backward()
+            checkpoint(
+                model, torch.randn(4, 8, requires_grad=True), use_reentrant=reentrant
+            ).sum().backward()
             optimizer.step()
         assert entered == ["forward", "backward", "optimizer"]
 
@@ -171,7 +187,9 @@ class TestSteps:
             assert run.step == 4
         assert recording().columns()["input_size"] == [None, 32, 64, 32, 64]
 
-    def test_an_optimizer_for_each_parameter_stepping_in_the_backward_is_one_step(self, recording, monkeypatch):
+    def test_an_optimizer_for_each_parameter_stepping_in_the_backward_is_one_step(
+        self, recording, monkeypatch
+    ):
         from memagent.hooks import instrumentation
         from memagent.sampling.sampler import Sampler
 
@@ -186,8 +204,14 @@ class TestSteps:
             weight.register_post_accumulate_grad_hook(step)
         measured, entered = [], []
         measure, enter = instrumentation.by_device, Sampler.enter
-        monkeypatch.setattr(instrumentation, "by_device", lambda *given, **busy: measured.append(1) or measure(*given, **busy))
-        monkeypatch.setattr(Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase))
+        monkeypatch.setattr(
+            instrumentation,
+            "by_device",
+            lambda *given, **busy: measured.append(1) or measure(*given, **busy),
+        )
+        monkeypatch.setattr(
+            Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+        )
         with memagent.attach(model, list(optimizers.values())) as run:
             for _ in range(5):
                 model(torch.randn(4, 8)).sum().backward()
@@ -195,14 +219,21 @@ class TestSteps:
         columns = recording().columns()
         assert columns["step"] == list(range(6)) and columns["input_size"][1:] == [32] * 5
         assert entered == ["forward", "backward"] * 5, "one moment a phase, not one a parameter"
-        assert len(measured) < 6 and columns["optimizer_state_bytes"][-1] >= 2 * columns["parameters_bytes"][-1]
+        assert (
+            len(measured) < 6
+            and columns["optimizer_state_bytes"][-1] >= 2 * columns["parameters_bytes"][-1]
+        )
 
-    def test_a_closure_runs_before_the_optimizer_phase_and_its_result_is_kept(self, net, recording, monkeypatch):
+    def test_a_closure_runs_before_the_optimizer_phase_and_its_result_is_kept(
+        self, net, recording, monkeypatch
+    ):
         from memagent.sampling.sampler import Sampler
 
         model, optimizer = net
         entered, enter = [], Sampler.enter
-        monkeypatch.setattr(Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase))
+        monkeypatch.setattr(
+            Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+        )
 
         def closure():
             loss = model(torch.randn(4, 8)).pow(2).mean()
@@ -214,7 +245,10 @@ class TestSteps:
             assert run.step == 2
         assert entered == ["forward", "backward", "optimizer"] * 2
         assert all(isinstance(result, torch.Tensor) for result in results)
-        assert recording().columns()["gradients_bytes"][1] == recording().columns()["parameters_bytes"][1]
+        assert (
+            recording().columns()["gradients_bytes"][1]
+            == recording().columns()["parameters_bytes"][1]
+        )
 
     def test_an_error_in_a_closure_reaches_the_script(self, net, recording):
         model, optimizer = net
@@ -268,10 +302,14 @@ class TestSteps:
         import torch.distributed as dist
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
         try:
             model = Net()
-            optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.Adam)
+            optimizer = ZeroRedundancyOptimizer(
+                model.parameters(), optimizer_class=torch.optim.Adam
+            )
             with memagent.attach(model, optimizer) as run:
                 train(model, optimizer, 4)
                 assert run.step == 4

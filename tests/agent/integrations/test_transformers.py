@@ -7,7 +7,9 @@ import torch
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own warnings are not ours to fail on
+pytestmark = pytest.mark.filterwarnings(
+    "default"
+)  # the libraries' own warnings are not ours to fail on
 
 INPUT = 2 * (8 + 8) + 1
 """Elements of a batch: two sequences of tokens and labels, and how many of them count (`num_items_in_batch`)."""
@@ -28,9 +30,19 @@ def trainer(tmp_path):
         from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
         model = model or GPT2LMHeadModel(
-            GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=32, n_positions=16, bos_token_id=0, eos_token_id=1)
+            GPT2Config(
+                n_layer=2,
+                n_head=2,
+                n_embd=16,
+                vocab_size=32,
+                n_positions=16,
+                bos_token_id=0,
+                eos_token_id=1,
+            )
         )
-        data = data or [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(16)]
+        data = data or [
+            {"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(16)
+        ]
         given = {
             "per_device_train_batch_size": 2,
             "num_train_epochs": 1,
@@ -42,7 +54,9 @@ def trainer(tmp_path):
             **arguments,
         }
         args = TrainingArguments(output_dir=str(tmp_path / "out"), **given)
-        return Trainer(model=model, args=args, train_dataset=data, eval_dataset=data[:4], callbacks=[callback])
+        return Trainer(
+            model=model, args=args, train_dataset=data, eval_dataset=data[:4], callbacks=[callback]
+        )
 
     return make
 
@@ -60,10 +74,17 @@ def test_each_update_is_one_step_and_the_record_is_the_trainers(trainer, callbac
     columns = recorded.columns()
     assert columns["step"] == list(range(9)) and result.global_step == 8
     assert columns["input_size"][1:] == [INPUT] * 8
-    assert (recorded.start.project, recorded.start.name, recorded.start.total_steps) == ("p", "mine", 8)
+    assert (recorded.start.project, recorded.start.name, recorded.start.total_steps) == (
+        "p",
+        "mine",
+        8,
+    )
     assert recorded.start.config["learning_rate"] == 0.001
     assert recorded.finish.status == "completed" and recorded.finish.step == 8
-    assert all(columns[f"phase_{phase}_peak_bytes"][-1] > 2**20 for phase in ("forward", "backward", "optimizer"))
+    assert all(
+        columns[f"phase_{phase}_peak_bytes"][-1] > 2**20
+        for phase in ("forward", "backward", "optimizer")
+    )
     assert columns["optimizer_state_bytes"][-1] > 2 * columns["parameters_bytes"][-1] - 2**10
 
 
@@ -71,7 +92,10 @@ def test_what_the_trainer_logs_is_logged_at_its_step(trainer, callback, recordin
     trainer(callback).train()
     scalars = recording().columns("scalars")
     assert scalars["step"][:4] == [2, 4, 6, 8]
-    assert all(isinstance(loss, float) for loss in scalars["loss"][:4]) and scalars["train_loss"][-1] > 0
+    assert (
+        all(isinstance(loss, float) for loss in scalars["loss"][:4])
+        and scalars["train_loss"][-1] > 0
+    )
 
 
 def test_accumulated_batches_are_one_step(trainer, callback, recording):
@@ -82,7 +106,9 @@ def test_accumulated_batches_are_one_step(trainer, callback, recording):
 
 
 def test_evaluating_and_saving_are_phases(trainer, callback, recording):
-    trainer(callback, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=4).train()
+    trainer(
+        callback, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=4
+    ).train()
     columns = recording().columns()
     assert columns["step"] == list(range(9))
     assert [step for step, peak in enumerate(columns["phase_eval_peak_bytes"]) if peak] == [5]
@@ -96,7 +122,9 @@ def test_it_works_beside_the_trainers_own_memory_metrics(trainer, callback, reco
     assert recording().columns()["step"] == list(range(9))
 
 
-def test_a_resumed_training_plans_the_steps_that_are_left(trainer, callback, recording, clean_settings):
+def test_a_resumed_training_plans_the_steps_that_are_left(
+    trainer, callback, recording, clean_settings
+):
     trainer(callback, max_steps=4, save_strategy="steps", save_steps=4).train()
     for path in clean_settings.glob("*.memagent"):
         path.unlink()
@@ -104,8 +132,12 @@ def test_a_resumed_training_plans_the_steps_that_are_left(trainer, callback, rec
     assert recording().start.total_steps == 6 and recording().finish.step == 6
 
 
-def test_a_training_that_begins_again_ends_the_one_before_as_failed(trainer, callback, clean_settings):
-    broken = trainer(callback, data=[{"input_ids": torch.full((8,), 99), "labels": torch.arange(8)}] * 4)
+def test_a_training_that_begins_again_ends_the_one_before_as_failed(
+    trainer, callback, clean_settings
+):
+    broken = trainer(
+        callback, data=[{"input_ids": torch.full((8,), 99), "labels": torch.arange(8)}] * 4
+    )
     with pytest.raises(IndexError):
         broken.train()
     first = callback.run
@@ -127,7 +159,9 @@ def test_disabled_is_a_trainer_like_any_other(trainer, callback, clean_settings,
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", "ValueError('no luck')"])
-def test_an_error_that_ends_the_script_says_how_it_ended(under_memagent, error, tmp_path, clean_settings):
+def test_an_error_that_ends_the_script_says_how_it_ended(
+    under_memagent, error, tmp_path, clean_settings
+):
     with pytest.raises(AssertionError):
         under_memagent(
             MODEL
@@ -157,7 +191,10 @@ trainer = Trainer(model, args, train_dataset=data, eval_dataset=data[:4])
 print("global_step", trainer.train().global_step)
 """
     )
-    assert "global_step 8" in report["stdout"] and (report["status"], report["steps"]) == ("completed", 8)
+    assert "global_step 8" in report["stdout"] and (report["status"], report["steps"]) == (
+        "completed",
+        8,
+    )
     assert report["components"]["optimizer_state"] > report["components"]["parameters"]
 
 
@@ -168,7 +205,10 @@ def test_a_preflight_tries_the_trainers_own_evaluation_and_an_epoch_is_known(tra
     torch.manual_seed(3)
     trainer(callback, per_device_eval_batch_size=2, gradient_accumulation_steps=2, seed=7).train()
     found = recording()
-    preflight, hints = (next(event for event in found.events if event.kind == kind) for kind in ("preflight", "hints"))
+    preflight, hints = (
+        next(event for event in found.events if event.kind == kind)
+        for kind in ("preflight", "hints")
+    )
     assert [(trial["name"], trial["error"]) for trial in preflight.data["trials"]] == [
         ("checkpoint", None),
         ("eval", None),

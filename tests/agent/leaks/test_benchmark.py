@@ -19,5 +19,9 @@ def test_the_command_writes_what_it_shows(tmp_path):
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = json.loads(file.read_text())
     assert found["quick"] and [row["objects"] > 0 for row in found["rows"]] == [True, True]
-    assert all(row[name] > 0 for row in found["rows"] for name in ("census_ms", "census_ms_per_100k", "diagnosis_ms"))
+    assert all(
+        row[name] > 0
+        for row in found["rows"]
+        for name in ("census_ms", "census_ms_per_100k", "diagnosis_ms")
+    )
     assert len(shown.splitlines()) == 1 + len(found["rows"])

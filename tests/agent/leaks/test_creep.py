@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from memagent.leaks.slow_growth import BLOCK, IN_A_ROW, Creep
+from memagent.leaks.slow_growth import BLOCK, IN_A_ROW, SlowGrowthDetector
 
 MIB = 2**20
 
 
 @pytest.mark.parametrize("kind, slope", [("cuda", 512), ("host", 64 * 2**10)])
 def test_a_slow_steady_rise_is_suspected_and_not_at_once(kind, slope):
-    creep = Creep(kind)
+    creep = SlowGrowthDetector(kind)
     seen = [creep.observe([100 * MIB + step * slope]) for step in range(3 * BLOCK * IN_A_ROW)]
     assert seen.index(True) == BLOCK * (IN_A_ROW + 1) - 1 and sum(seen) == 2
 
@@ -21,13 +21,19 @@ def test_a_slow_steady_rise_is_suspected_and_not_at_once(kind, slope):
 @pytest.mark.parametrize("seed", range(5))
 def test_what_comes_and_goes_is_not(seed):
     noise = random.Random(seed)
-    assert not Creep("cuda").observe(100 * MIB + noise.randrange(64 * MIB) // 512 * 512 for _ in range(2000))
+    assert not SlowGrowthDetector("cuda").observe(
+        100 * MIB + noise.randrange(64 * MIB) // 512 * 512 for _ in range(2000)
+    )
 
 
 def test_a_sawtooth_and_a_staircase_that_ends_are_not():
-    assert not Creep("cuda").observe(step % 40 * MIB for step in range(2000))
-    assert not Creep("cuda").observe(min(step // BLOCK, 3) * MIB for step in range(2000))
+    assert not SlowGrowthDetector("cuda").observe(step % 40 * MIB for step in range(2000))
+    assert not SlowGrowthDetector("cuda").observe(
+        min(step // BLOCK, 3) * MIB for step in range(2000)
+    )
 
 
 def test_readings_that_are_missing_are_left_out():
-    assert Creep("cuda").observe(None if step % 2 else step * 512 for step in range(4 * BLOCK * IN_A_ROW))
+    assert SlowGrowthDetector("cuda").observe(
+        None if step % 2 else step * 512 for step in range(4 * BLOCK * IN_A_ROW)
+    )

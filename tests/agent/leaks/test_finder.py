@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from memagent.leaks import Budget, Finder, Suspect, find, fix_for, source_lines
-from memagent.leaks.detectors.base import Window
+from memagent.leaks.detectors.base import Detector
 from memagent.leaks.suspect import KINDS
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,19 @@ def test_find_names_the_attribute_and_its_line():
     keeper = Keeper()
     (suspect,) = find(keeper.step).suspects
     assert (suspect.holder.partition(":")[0], suspect.kind) == ("Keeper.kept", "list")
-    assert suspect.file == __file__ and suspect.function == "Keeper.step" and suspect.bytes_per_step == 256
+    assert (
+        suspect.file == __file__
+        and suspect.function == "Keeper.step"
+        and suspect.bytes_per_step == 256
+    )
     assert suspect.line == Keeper.step.__code__.co_firstlineno + 1
 
 
 def test_it_says_so_when_nothing_is_found():
     diagnosis = find(lambda: torch.zeros(64))
-    assert not diagnosis and diagnosis.suspects == () and diagnosis.step - diagnosis.first_step == 20
+    assert (
+        not diagnosis and diagnosis.suspects == () and diagnosis.step - diagnosis.first_step == 20
+    )
 
 
 def test_find_wants_enough_steps():
@@ -73,7 +79,11 @@ def test_it_leaves_no_references_behind():
         keeper.step()
         finder.after_step(step)
     assert finder.suspects
-    assert (sys.getrefcount(watched), sys.getrefcount(keeper.kept), sys.getrefcount(keeper)) == before
+    assert (
+        sys.getrefcount(watched),
+        sys.getrefcount(keeper.kept),
+        sys.getrefcount(keeper),
+    ) == before
     gone = [weakref.ref(tensor) for tensor in keeper.kept]
     del watched, keeper
     assert not any(reference() is not None for reference in gone)
@@ -139,7 +149,7 @@ def test_a_run_that_dies_within_the_window_is_judged_by_what_was_seen():
     assert Finder().conclude() is None
 
 
-class Patience(Deadline):
+class Patience(TimeBudget):
     """Over when it has been asked so many times."""
 
     def __init__(self, times):
@@ -160,7 +170,7 @@ def test_who_is_found_by_the_deadline_is_named_with_less_confidence(monkeypatch)
         large.append(torch.zeros(4096))
 
     whole = find(step)
-    monkeypatch.setattr(Deadline, "after", lambda **_: Patience(3))
+    monkeypatch.setattr(TimeBudget, "after", lambda **_: Patience(3))
     cut = find(step)
     assert (len(whole.suspects), whole.is_cut_short) == (2, False)
     assert [one.holder.partition(":")[0] for one in cut.suspects] == ["large"] and cut.is_cut_short
@@ -178,9 +188,11 @@ def test_a_look_that_has_paused_for_long_ends_at_once(monkeypatch):
 
 @pytest.mark.parametrize(("cpu_s", "wall_s"), [(-1, 60), (60, -1)])
 def test_a_deadline_is_over_when_either_clock_says_so(cpu_s, wall_s):
-    deadline = Deadline.after(cpu_s=cpu_s, wall_s=wall_s)
+    deadline = TimeBudget.after(cpu_s=cpu_s, wall_s=wall_s)
     assert not deadline.was_hit and deadline.is_over() and deadline.was_hit
-    assert Deadline.after(cpu_s=-1, wall_s=60).leaves(30) and not Deadline.after(cpu_s=60, wall_s=60).leaves(90)
+    assert TimeBudget.after(cpu_s=-1, wall_s=60).leaves(30) and not TimeBudget.after(
+        cpu_s=60, wall_s=60
+    ).leaves(90)
 
 
 def test_a_request_may_go_beyond_the_budget():
@@ -212,7 +224,7 @@ def test_nothing_stays_switched_on_after_an_error(monkeypatch):
     finder.request(host=True)
     finder.after_step(1)
     assert tracemalloc.is_tracing()
-    monkeypatch.setattr(Window, "middle", lambda self, step: 1 / 0)
+    monkeypatch.setattr(Detector, "middle", lambda self, step: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         for step in range(2, 9):
             finder.after_step(step)
@@ -238,10 +250,16 @@ def test_host_memory_is_traced_on_demand(tmp_path):
     """In a process of its own: tracemalloc sees what every thread allocates, those of other tests too."""
     script = tmp_path / "train.py"
     script.write_text(HOST_LEAK)
-    printed = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, check=True
+    ).stdout
     told = json.loads(printed)
     [suspect] = told["suspects"]
-    assert suspect["kind"] == "host" and suspect["file"] == str(script) and "bytearray(50_000)" in suspect["holder"]
+    assert (
+        suspect["kind"] == "host"
+        and suspect["file"] == str(script)
+        and "bytearray(50_000)" in suspect["holder"]
+    )
     assert 45_000 < suspect["bytes_per_step"] < 60_000 and not told["traces"]
     largest = told["stacks"][0]
     assert told["method"] == "host" and largest["stack"][-1] == [str(script), 7, ""]

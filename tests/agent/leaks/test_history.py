@@ -14,7 +14,13 @@ import pytest
 import torch
 
 from memagent.leaks import find, viewer
-from memagent.leaks.detectors.allocator_history import difference, flame, folded, held_by_stack, suspects
+from memagent.leaks.detectors.allocator_history import (
+    difference,
+    flame,
+    folded,
+    held_by_stack,
+    suspects,
+)
 
 SCRIPT = "/home/someone/train.py"
 TORCH = "/usr/lib/python3/site-packages/torch/nn/functional.py"
@@ -26,17 +32,34 @@ def block(
     size: int, frames: list[tuple[str, int, str]], state: str = "active_allocated", address: int = 0
 ) -> dict[str, Any]:
     named = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
-    return {"address": address, "size": -(-size // 512) * 512, "requested_size": size, "state": state, "frames": named}
+    return {
+        "address": address,
+        "size": -(-size // 512) * 512,
+        "requested_size": size,
+        "state": state,
+        "frames": named,
+    }
 
 
 def snapshot(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
-    segment = {"device": device, "address": 0, "total_size": 2**21, "segment_type": "small", "blocks": list(blocks)}
+    segment = {
+        "device": device,
+        "address": 0,
+        "total_size": 2**21,
+        "segment_type": "small",
+        "blocks": list(blocks),
+    }
     return {"segments": [segment], "device_traces": [[]], "allocator_settings": {}}
 
 
 def test_it_counts_live_blocks_that_have_a_stack():
     held = held_by_stack(
-        snapshot(block(100, STEP), block(50, STEP, "active_awaiting_free"), block(70, STEP, "inactive"), block(900, []))
+        snapshot(
+            block(100, STEP),
+            block(50, STEP, "active_awaiting_free"),
+            block(70, STEP, "inactive"),
+            block(900, []),
+        )
     )
     (only,) = held.values()
     assert (only.size_bytes, only.blocks, only.stack) == (150, 2, tuple(STEP[::-1]))
@@ -44,7 +67,12 @@ def test_it_counts_live_blocks_that_have_a_stack():
 
 
 def test_it_tells_devices_apart():
-    both = {"segments": [*snapshot(block(1, STEP))["segments"], *snapshot(block(2, KEEP), device=1)["segments"]]}
+    both = {
+        "segments": [
+            *snapshot(block(1, STEP))["segments"],
+            *snapshot(block(2, KEEP), device=1)["segments"],
+        ]
+    }
     assert [held.size_bytes for held in held_by_stack(both, device=1).values()] == [2]
 
 
@@ -79,7 +107,9 @@ def test_a_steady_loop_has_no_suspects():
 def test_the_flame_graph_adds_up_and_is_json():
     held = held_by_stack(snapshot(block(100, STEP), block(30, KEEP))).values()
     rows, tree = json.loads(json.dumps(folded(held))), json.loads(json.dumps(flame(held)))
-    assert [row["bytes"] for row in rows] == [100, 30] and rows[0]["stack"][0] == f"{SCRIPT}:30 <module>"
+    assert [row["bytes"] for row in rows] == [100, 30] and rows[0]["stack"][
+        0
+    ] == f"{SCRIPT}:30 <module>"
     (trunk,) = tree["children"]
     assert tree["bytes"] == trunk["bytes"] == 130
     assert [child["bytes"] for child in trunk["children"]] == [100, 30]
@@ -94,7 +124,9 @@ class Allocator:
         memory = torch.cuda.memory
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: False, raising=False)
-        monkeypatch.setattr(memory, "_record_memory_history", lambda enabled, **_: self.switched.append(enabled))
+        monkeypatch.setattr(
+            memory, "_record_memory_history", lambda enabled, **_: self.switched.append(enabled)
+        )
         monkeypatch.setattr(memory, "_snapshot", lambda: snapshot(*self.blocks))
         monkeypatch.setattr(memory, "memory_snapshot", self.segments)
 
@@ -151,7 +183,10 @@ def test_the_page_for_the_wire_holds_the_whole_record_where_it_is_small():
 
 def test_the_page_for_the_wire_holds_the_newest_events_where_there_are_too_many():
     chance = random.Random(0)
-    events = [{"action": "alloc", "addr": chance.getrandbits(40), "size": number} for number in range(9_000)]
+    events = [
+        {"action": "alloc", "addr": chance.getrandbits(40), "size": number}
+        for number in range(9_000)
+    ]
     packed = viewer.packed_page({**TRACED, "device_traces": [events, []]}, 80_000)
     assert 0 < len(packed) <= 80_000
     assert inside(zlib.decompress(packed).decode())["device_traces"] == [events[-4_000:], []]

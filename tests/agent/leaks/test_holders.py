@@ -43,7 +43,11 @@ def test_a_variable_and_an_attribute_are_named_with_the_line_that_sets_them():
     keeper.history["val"].append(torch.zeros(2**17))
     found = named(model)
     first = test_a_variable_and_an_attribute_are_named_with_the_line_that_sets_them.__code__.co_firstlineno
-    assert (found["passing"].file, found["passing"].line, passing.nbytes) == (__file__, first + 2, 2**18)
+    assert (found["passing"].file, found["passing"].line, passing.nbytes) == (
+        __file__,
+        first + 2,
+        2**18,
+    )
     [kept] = [holder for name, holder in found.items() if "history['val']" in name]
     assert kept.size_bytes == 2**19
 
@@ -52,7 +56,11 @@ def test_what_only_a_graph_keeps_is_named_by_the_module_that_made_it():
     model = Net()
     output = model(torch.randn(1024, 32)).sum()
     names = list(named(model))
-    assert "output of fc1 (Linear)" in names and "relu after body.0 (LayerNorm)" in names and output.numel() == 1
+    assert (
+        "output of fc1 (Linear)" in names
+        and "relu after body.0 (LayerNorm)" in names
+        and output.numel() == 1
+    )
 
 
 def fails():
@@ -64,7 +72,10 @@ def test_a_variable_of_a_function_that_the_error_has_ended_is_named():
     with pytest.raises(MemoryError) as caught:
         fails()
     found = named(Net(), error=caught.value)
-    assert (found["big"].size_bytes, found["big"].line) == (2**20, fails.__code__.co_firstlineno + 1)
+    assert (found["big"].size_bytes, found["big"].line) == (
+        2**20,
+        fails.__code__.co_firstlineno + 1,
+    )
 
 
 def test_looking_for_names_leaves_no_references_behind():

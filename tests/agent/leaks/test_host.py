@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memagent.leaks.detectors.host_memory import HostWindow
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.detectors.host_memory import HostMemoryDetector
+from memagent.leaks.time_budget import TimeBudget
 from memagent.units import format_bytes
 
 OBJECTS = 3000
@@ -12,7 +12,7 @@ OBJECTS = 3000
 def suspected(make):
     """The lines of this file that a window suspects of 10 steps in which `make` made OBJECTS objects that stay."""
     kept: list[object] = [None] * OBJECTS
-    window = HostWindow()
+    window = HostMemoryDetector()
     window.begin(0)
     try:
         window.middle(1)
@@ -20,7 +20,7 @@ def suspected(make):
             kept[number] = make(number)
         return [
             suspect.line
-            for suspect in window.end(11, Deadline.after(cpu_s=60.0, wall_s=60.0))
+            for suspect in window.end(11, TimeBudget.after(cpu_s=60.0, wall_s=60.0))
             if suspect.file == __file__
         ]
     finally:

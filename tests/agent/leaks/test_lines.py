@@ -14,10 +14,16 @@ GROWING = {
     "subscript": ("kept", "kept = {}\nfor i, x in enumerate(xs):\n    kept[i] = x  #!\n"),
     "list in a dict": ("kept", "for x in xs:\n    kept['a'].append(x)  #!\n"),
     "setdefault": ("kept", "for x in xs:\n    kept.setdefault(key, []).append(x)  #!\n"),
-    "an alias": (".kept", "def f(self):\n    mine = self.kept\n    for x in xs:\n        mine.append(x)  #!\n"),
+    "an alias": (
+        ".kept",
+        "def f(self):\n    mine = self.kept\n    for x in xs:\n        mine.append(x)  #!\n",
+    ),
     "a method taken": ("kept", "add = kept.append\nfor x in xs:\n    add(x)  #!\n"),
     "heap": ("kept", "import heapq\nfor x in xs:\n    heapq.heappush(kept, x)  #!\n"),
-    "cat": (".bank", "class M:\n    def forward(self, x):\n        self.bank = torch.cat([self.bank, x])  #!\n"),
+    "cat": (
+        ".bank",
+        "class M:\n    def forward(self, x):\n        self.bank = torch.cat([self.bank, x])  #!\n",
+    ),
     "register_buffer": (
         ".bank",
         "class M:\n    def __init__(self):\n        self.register_buffer('bank', zeros(0))\n"
@@ -26,9 +32,18 @@ GROWING = {
     "sum": ("total", "total = 0\nfor x in xs:\n    total = total + x  #!\n"),
     "carried in a tuple": ("h", "for x in xs:\n    y, (h, c) = cell(x, (h, c))  #!\n"),
     "over several lines": ("kept", "for x in xs:\n    kept.append(  #!\n        x,\n    )\n"),
-    "a walrus and a condition": ("kept", "for x in xs:\n    if (y := f(x)) > 0:\n        kept.append(y)  #!\n"),
-    "in a loop rather than before": ("kept", "kept.append(0)\nfor x in xs:\n    kept.append(x)  #!\n"),
-    "a loop over it": ("kept", "kept = [[], []]\nfor i, mine in enumerate(kept):\n    mine.append(x)  #!\n"),
+    "a walrus and a condition": (
+        "kept",
+        "for x in xs:\n    if (y := f(x)) > 0:\n        kept.append(y)  #!\n",
+    ),
+    "in a loop rather than before": (
+        "kept",
+        "kept.append(0)\nfor x in xs:\n    kept.append(x)  #!\n",
+    ),
+    "a loop over it": (
+        "kept",
+        "kept = [[], []]\nfor i, mine in enumerate(kept):\n    mine.append(x)  #!\n",
+    ),
     "an attribute, not a variable of its name": (
         ".kept",
         "class A:\n    def add(self, kept):\n        if self.kept is None:\n            self.kept = kept\n"
@@ -38,7 +53,10 @@ GROWING = {
         ".bank",
         "class M:\n    def forward(self, x):\n        stacked = torch.cat([self.bank, x])\n        self.bank = stacked  #!\n",
     ),
-    "asynchronous": ("kept", "async def f():\n    async for x in xs:\n        await kept.put(x)  #!\n"),
+    "asynchronous": (
+        "kept",
+        "async def f():\n    async for x in xs:\n        await kept.put(x)  #!\n",
+    ),
 }
 WEAKER = {
     "given to a function": (
@@ -73,7 +91,9 @@ def test_it_says_when_a_line_is_less_sure(case, tmp_path):
     assert (line.line, line.strength) == (marked, strength), line
 
 
-@pytest.mark.parametrize("source", ["kept = []\n", "other.append(1)\n", "print(kept)\n", "def broken(:\n"])
+@pytest.mark.parametrize(
+    "source", ["kept = []\n", "other.append(1)\n", "print(kept)\n", "def broken(:\n"]
+)
 def test_it_names_no_line_where_nothing_grows(source, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(source)

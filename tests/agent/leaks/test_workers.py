@@ -49,7 +49,9 @@ def test_a_line_that_keeps_something_is_blamed():
 
 def test_a_long_list_that_is_only_read_is_copy_on_write():
     suspect = first_holder(Names())
-    assert suspect.kind == "copy_on_write" and suspect.holder.startswith("Names.names: list of 2000")
+    assert suspect.kind == "copy_on_write" and suspect.holder.startswith(
+        "Names.names: list of 2000"
+    )
     assert suspect.line == Names.__init__.__code__.co_firstlineno + 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.preflight import Need, Preflight, Trial
+from memagent.preflight import Need, Preflight, TaskResult
 
 GIB = 2**30
 NEED = Need(
@@ -37,23 +37,31 @@ def test_it_reads_as_one_line_of_what_is_to_come_against_the_limit():
 
 def test_what_will_not_fit_is_a_warning():
     found = Preflight(0, (changed(eval_bytes=7 * GIB),))
-    assert found.fits is False and found.verdict().startswith("WARNING: preflight: this will not fit: eval needs 7.00")
+    assert found.fits is False and found.verdict().startswith(
+        "WARNING: preflight: this will not fit: eval needs 7.00"
+    )
 
 
 def test_what_fits_only_without_gradients_says_so():
     tight = changed(gradients_bytes=4 * GIB)
     found = Preflight(0, (tight,))
     assert found.fits is True
-    assert found.verdict().endswith("with gradients kept during the evaluation (4.00 GiB) it will not fit")
+    assert found.verdict().endswith(
+        "with gradients kept during the evaluation (4.00 GiB) it will not fit"
+    )
 
 
 def test_a_trial_that_ran_out_never_fits_and_its_size_is_a_least_one():
-    found = Preflight(0, (changed(limit_bytes=None),), (Trial("eval", {"gpu": 3 * GIB}, ran_out=True, error="OOM"),))
+    found = Preflight(
+        0,
+        (changed(limit_bytes=None),),
+        (TaskResult("eval", {"gpu": 3 * GIB}, ran_out=True, error="OOM"),),
+    )
     assert found.fits is False and "eval needs at least 3.00 GiB more" in found.verdict()
 
 
 def test_a_trial_that_failed_says_why_and_nothing_of_memory():
-    failed = Trial("eval", {"gpu": GIB}, error="TypeError: no")
+    failed = TaskResult("eval", {"gpu": GIB}, error="TypeError: no")
     found = Preflight(0, (changed(eval_bytes=None),), (failed,))
     assert not failed.tells and found.fits is True
     assert found.verdict().splitlines()[1] == "  eval could not be tried: TypeError: no"
@@ -62,7 +70,10 @@ def test_a_trial_that_failed_says_why_and_nothing_of_memory():
 def test_other_devices_are_named_where_they_will_not_fit():
     host = Need(device="host", held_bytes=GIB, limit_bytes=2 * GIB, checkpoint_bytes=4 * GIB)
     found = Preflight(0, (NEED, host))
-    assert found.fits is False and "host: this will not fit: checkpoint needs 4.00 GiB more" in found.verdict()
+    assert (
+        found.fits is False
+        and "host: this will not fit: checkpoint needs 4.00 GiB more" in found.verdict()
+    )
     assert len(Preflight(0, (NEED, changed(device="host"))).verdict().splitlines()) == 1
 
 

@@ -30,7 +30,14 @@ def test_true_asks_for_the_checkpoint_and_the_state_alone():
 
 @pytest.mark.parametrize(
     "batch",
-    [BATCH, (BATCH, BATCH), [BATCH], {"input_ids": BATCH}, UserDict(input_ids=BATCH), {"nested": {"x": [BATCH]}}],
+    [
+        BATCH,
+        (BATCH, BATCH),
+        [BATCH],
+        {"input_ids": BATCH},
+        UserDict(input_ids=BATCH),
+        {"nested": {"x": [BATCH]}},
+    ],
     ids=["tensor", "tuple", "list", "dict", "mapping", "nested"],
 )
 def test_a_batch_of_any_kind_is_evaluated(batch):
@@ -61,7 +68,10 @@ def test_a_mapping_or_dataclass_says_which():
         (evaluate, "preflight is a function"),
         ({"eval_batch": BATCH, "evaluate": 1}, "preflight has no evaluate"),
         ({"eval_batch": 3}, "eval_batch is a int"),
-        ({"eval_batch": torch.utils.data.DataLoader([1, 2])}, "eval_batch is a loader: give one batch"),
+        (
+            {"eval_batch": torch.utils.data.DataLoader([1, 2])},
+            "eval_batch is a loader: give one batch",
+        ),
         ({"eval_batch": iter([BATCH])}, "eval_batch is a loader"),
         ({"checkpoint": "model.pt"}, "checkpoint is 'model.pt': give True, False, or a callable"),
     ],

@@ -14,7 +14,7 @@ import torch
 import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.preflight import Request, try_out
-from memagent.preflight.peak import PeakWatch
+from memagent.preflight.peak import PeakMonitor
 from memagent.preflight.tasks import sharded
 from memagent.probe.host import HostProbe
 
@@ -26,7 +26,11 @@ class Net(torch.nn.Module):
 
     def __init__(self, width: int = 2**16) -> None:
         super().__init__()
-        self.norm, self.drop, self.head = torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.Linear(8, 4)
+        self.norm, self.drop, self.head = (
+            torch.nn.BatchNorm1d(8),
+            torch.nn.Dropout(),
+            torch.nn.Linear(8, 4),
+        )
         self.width, self.while_held = width, lambda: None
         self.register_buffer("forwards", torch.zeros(()))
         self.register_buffer("last", torch.zeros(1))
@@ -43,7 +47,7 @@ class Net(torch.nn.Module):
 @pytest.fixture
 def until_seen(monkeypatch):
     """Waits until who watches over a trial has looked: on a busy machine memory may come and go between two looks."""
-    looks, look = 0, PeakWatch._look
+    looks, look = 0, PeakMonitor._look
 
     def counted(watch):
         nonlocal looks
@@ -52,10 +56,12 @@ def until_seen(monkeypatch):
 
     def wait():
         enough = looks + 2  # the next one may have read already
-        while looks < enough and any(thread.name == "memagent-preflight" for thread in threading.enumerate()):
+        while looks < enough and any(
+            thread.name == "memagent-preflight" for thread in threading.enumerate()
+        ):
             time.sleep(0.001)
 
-    monkeypatch.setattr(PeakWatch, "_look", counted)
+    monkeypatch.setattr(PeakMonitor, "_look", counted)
     return wait
 
 
@@ -91,7 +97,10 @@ def test_nothing_of_the_training_is_changed(net):
         random.random(), numpy.random.rand()
 
     found = tried(model, optimizer, eval_batch=evaluate, checkpoint=True)
-    assert found.trials[1].error is None and model.seen[2:] == (True, True)  # a callable is left to itself
+    assert found.trials[1].error is None and model.seen[2:] == (
+        True,
+        True,
+    )  # a callable is left to itself
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert model.last is last
     assert model.training and model.norm.training and not model.drop.training
@@ -220,7 +229,9 @@ def test_a_replica_of_several_is_tried_without_the_others(net):
     try:
         wrapped = torch.nn.parallel.DistributedDataParallel(model)
         wrapped.register_forward_pre_hook(lambda *_: pytest.fail("the wrapper was called"))
-        found = tried(wrapped, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4)), checkpoint=True)
+        found = tried(
+            wrapped, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4)), checkpoint=True
+        )
     finally:
         distributed.destroy_process_group()
     assert [trial.error for trial in found.trials] == [None, None] and model.seen[0] is False
@@ -229,7 +240,10 @@ def test_a_replica_of_several_is_tried_without_the_others(net):
 def test_a_compiled_model_is_handed_what_its_own_forward_takes(net):
     model, optimizer = net
     compiled = torch.compile(model, backend="eager")
-    assert tried(compiled, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4))).trials[0].error is None
+    assert (
+        tried(compiled, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4))).trials[0].error
+        is None
+    )
     assert model.seen[:2] == (False, False)
 
 
@@ -252,7 +266,11 @@ def test_attach_tries_tells_and_records_it(net, recording, capsys):
         optimizer.step()
     found = recording()
     (event,) = [event for event in found.events if event.kind == "preflight"]
-    assert event.step == 0 and event.data["fits"] is True and event.data["eval_bytes"]["host"] > 100 * MIB
+    assert (
+        event.step == 0
+        and event.data["fits"] is True
+        and event.data["eval_bytes"]["host"] > 100 * MIB
+    )
     assert "memagent: preflight: eval needs 1" in capsys.readouterr().err
     columns = found.columns()
     assert columns["step"] == [0, 1] and columns["phase_preflight_peak_bytes"][1] > MIB
@@ -263,7 +281,9 @@ def test_a_run_tries_again_when_it_is_asked_and_returns_what_it_found(net, monke
     model, optimizer = net
     run = memagent.attach(model, optimizer, predict=False)
     assert run.preflight(eval_batch=torch.ones(4, 8)).fits is True
-    assert run.preflight(eval_batch="all") is None and "eval_batch is a str" in capsys.readouterr().err
+    assert (
+        run.preflight(eval_batch="all") is None and "eval_batch is a str" in capsys.readouterr().err
+    )
     run.finish()
     assert run.preflight(eval_batch=torch.ones(4, 8)) is None
 
@@ -273,7 +293,12 @@ def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
     risks = []
     limit = HostProbe().used_bytes() + 64 * MIB
     run = memagent.attach(
-        model, optimizer, preflight=torch.randn(1024, 8), limit_bytes=limit, on_risk=risks.append, predict=False
+        model,
+        optimizer,
+        preflight=torch.randn(1024, 8),
+        limit_bytes=limit,
+        on_risk=risks.append,
+        predict=False,
     )
     deadline = threading.Event()
     for _ in range(200):
@@ -286,8 +311,12 @@ def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
     assert risks[0].cause == "eval" and risks[0].level == "warning"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
-def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(warm_python, clean_settings):
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
+def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(
+    warm_python, clean_settings
+):
     script = """
 import resource, torch, memagent
 torch.set_num_threads(1)

@@ -6,7 +6,13 @@ import pytest
 
 POOL_LIMIT = 2**20
 _STATISTICS = ("allocation", "segment", "active", "inactive_split")
-_BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes")
+_BYTES = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
 
 
 class CountingAllocator:
@@ -15,7 +21,9 @@ class CountingAllocator:
     def __init__(self) -> None:
         pools = ("all", "small_pool", "large_pool")
         self._stats = {
-            name: {pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for pool in pools}
+            name: {
+                pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for pool in pools
+            }
             for name in (*_STATISTICS, *_BYTES)
         }
         self._flat = {
@@ -36,7 +44,10 @@ class CountingAllocator:
         self._count("requested_bytes", size, size - 7)
         self._count("active_bytes", size, size)
         self._count("allocation", size, 1)
-        if self._stats["allocated_bytes"]["all"]["current"] > self._stats["reserved_bytes"]["all"]["current"]:
+        if (
+            self._stats["allocated_bytes"]["all"]["current"]
+            > self._stats["reserved_bytes"]["all"]["current"]
+        ):
             self._count("reserved_bytes", size, size)
             self._count("segment", size, 1)
         return size
@@ -57,8 +68,14 @@ class CountingAllocator:
     def memory_stats(self, device: int) -> dict:
         assert device == 0
         self.reads += 1
-        copied = {name: {pool: dict(leaf) for pool, leaf in pools.items()} for name, pools in self._stats.items()}
-        return copied | {name: dict(value) if isinstance(value, dict) else value for name, value in self._flat.items()}
+        copied = {
+            name: {pool: dict(leaf) for pool, leaf in pools.items()}
+            for name, pools in self._stats.items()
+        }
+        return copied | {
+            name: dict(value) if isinstance(value, dict) else value
+            for name, value in self._flat.items()
+        }
 
     def reset_peaks(self, device: int) -> None:
         assert device == 0
@@ -91,6 +108,8 @@ def cuda_allocator(monkeypatch):
         monkeypatch.setattr(torch._C, name, function, raising=False)
     monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0, raising=False)
+    monkeypatch.setattr(
+        torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0, raising=False
+    )
     monkeypatch.setattr("memagent.probe.peaks._shared", None)
     return allocator

@@ -48,7 +48,9 @@ def not_to_be_called(*_: object) -> None:
 
 
 def torch_with_xpu(allocator: Allocator, *, fraction: float = 1.0, memory_info: Any = None) -> Any:
-    properties = SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", total_memory=64 * GIB, uuid=UUID)
+    properties = SimpleNamespace(
+        name="Intel(R) Data Center GPU Max 1550", total_memory=64 * GIB, uuid=UUID
+    )
     return SimpleNamespace(
         _C=SimpleNamespace(_xpu_memoryStats=allocator.stats),
         xpu=SimpleNamespace(
@@ -64,7 +66,11 @@ def torch_with_xpu(allocator: Allocator, *, fraction: float = 1.0, memory_info: 
 
 
 def torch_with_mps(allocator: Allocator, *, device_stats: Any = None) -> Any:
-    core = SimpleNamespace(_accelerator_getDeviceStats=device_stats) if device_stats else SimpleNamespace()
+    core = (
+        SimpleNamespace(_accelerator_getDeviceStats=device_stats)
+        if device_stats
+        else SimpleNamespace()
+    )
     return SimpleNamespace(
         _C=core,
         backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: True)),
@@ -125,7 +131,9 @@ def test_an_xpu_limit_is_the_fraction_or_what_was_given(allocator):
 
 def test_an_xpu_that_does_not_tell_its_free_memory_says_so_once(allocator, capfd):
     def unsupported(index: int) -> tuple[int, int]:
-        raise RuntimeError("The device does not support querying the available free memory.\nMore of a C++ trace")
+        raise RuntimeError(
+            "The device does not support querying the available free memory.\nMore of a C++ trace"
+        )
 
     probe = XpuProbe(torch_with_xpu(allocator, memory_info=unsupported), 0)
     for _ in range(3):
@@ -152,12 +160,21 @@ def test_mps_gives_allocated_driver_and_limit(allocator):
     probe = MpsProbe(torch_with_mps(allocator), environ={})
     allocator.allocate(100)
     assert probe.used_bytes() == 100
-    assert sample(probe) == {"allocated_bytes": 100, "reserved_bytes": 110, "limit_bytes": int(1.7 * GIB)}
-    assert (probe.device.id, probe.device.kind, probe.device.limit_source) == ("mps:0", "mps", "MPS high watermark")
+    assert sample(probe) == {
+        "allocated_bytes": 100,
+        "reserved_bytes": 110,
+        "limit_bytes": int(1.7 * GIB),
+    }
+    assert (probe.device.id, probe.device.kind, probe.device.limit_source) == (
+        "mps:0",
+        "mps",
+        "MPS high watermark",
+    )
 
 
 @pytest.mark.parametrize(
-    ("ratio", "limit"), [("0.5", GIB // 2), ("0.0", None), ("1e6", None), ("nonsense", int(1.7 * GIB))]
+    ("ratio", "limit"),
+    [("0.5", GIB // 2), ("0.0", None), ("1e6", None), ("nonsense", int(1.7 * GIB))],
 )
 def test_the_mps_limit_follows_the_watermark_and_never_exceeds_the_machine(allocator, ratio, limit):
     probe = MpsProbe(torch_with_mps(allocator), environ={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": ratio})
@@ -177,7 +194,11 @@ def test_mps_peaks_are_exact_where_torch_counts_them_and_readings_else(allocator
     assert [probe.peak(probe.mark()) for probe in (counted, plain, older)] == [500, 100, 100]
     assert counted.peak(counted.mark()) == 100
     allocator.allocate(700)
-    assert [probe.readings(probe.sample())[0] for probe in (counted, plain, older)] == [800, 800, 800]
+    assert [probe.readings(probe.sample())[0] for probe in (counted, plain, older)] == [
+        800,
+        800,
+        800,
+    ]
 
 
 class Parameter(SimpleNamespace):
@@ -185,7 +206,9 @@ class Parameter(SimpleNamespace):
 
 
 def model_on(*devices: str) -> Any:
-    return SimpleNamespace(parameters=lambda: [Parameter(device=torch.device(device)) for device in devices])
+    return SimpleNamespace(
+        parameters=lambda: [Parameter(device=torch.device(device)) for device in devices]
+    )
 
 
 def found(probes: list) -> list[tuple[str, str]]:
@@ -195,16 +218,23 @@ def found(probes: list) -> list[tuple[str, str]]:
 
 
 def test_discover_takes_the_probe_of_the_device_that_holds_the_parameters(allocator):
-    xpu = discover([model_on("xpu:1", "xpu:1", "cpu")], [], 7 * GIB, torch=torch_with_xpu(allocator))
+    xpu = discover(
+        [model_on("xpu:1", "xpu:1", "cpu")], [], 7 * GIB, torch=torch_with_xpu(allocator)
+    )
     assert [probe.device.index for probe in xpu] == [1, 0]
     (name, source), (host, host_source) = found(xpu)
     assert (name, source, host) == ("XpuProbe", "given", "HostProbe")
     assert host_source != "given"
-    assert found(discover([model_on("mps:0")], [], torch=torch_with_mps(allocator)))[0][0] == "MpsProbe"
+    assert (
+        found(discover([model_on("mps:0")], [], torch=torch_with_mps(allocator)))[0][0]
+        == "MpsProbe"
+    )
 
 
 def test_discover_finds_devices_that_only_an_optimizer_knows(allocator):
-    optimizer = SimpleNamespace(param_groups=[{"params": [Parameter(device=torch.device("xpu:0"))]}])
+    optimizer = SimpleNamespace(
+        param_groups=[{"params": [Parameter(device=torch.device("xpu:0"))]}]
+    )
     assert found(discover([], [optimizer], torch=torch_with_xpu(allocator)))[0][0] == "XpuProbe"
 
 

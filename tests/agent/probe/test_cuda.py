@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memagent.delivery.buffer import Drops
-from memagent.preflight.peak import PeakWatch
+from memagent.delivery.buffer import DroppedSamples
+from memagent.preflight.peak import PeakMonitor
 from memagent.probe.cuda import CudaProbe
 from memagent.probe.discover import discover
 from memagent.probe.nvml_device import NvmlReading
@@ -25,7 +25,9 @@ def probe(cuda_allocator):
 
 def rows(sampler: Sampler) -> list[dict]:
     buffer = sampler.tracks[0].buffer
-    return [dict(zip(buffer.columns, row, strict=True)) | (extra or {}) for row, extra in buffer.drain()]
+    return [
+        dict(zip(buffer.columns, row, strict=True)) | (extra or {}) for row, extra in buffer.drain()
+    ]
 
 
 def test_a_sample_tells_what_the_allocator_holds(cuda_allocator, probe):
@@ -35,26 +37,31 @@ def test_a_sample_tells_what_the_allocator_holds(cuda_allocator, probe):
     peak, readings = probe.readings(probe.sample())
     found = dict(zip(probe.columns, readings, strict=True))
     assert peak == 3 * MIB + 512
-    assert (found["allocated_bytes"], found["requested_bytes"], found["active_bytes"]) == (512, 505, 512)
+    assert (found["allocated_bytes"], found["requested_bytes"], found["active_bytes"]) == (
+        512,
+        505,
+        512,
+    )
     assert found["reserved_bytes"] == found["peak_reserved_bytes"] == 3 * MIB + 512
-    assert found["segments"] == 2 and found["alloc_retries_total"] == 0 and found["limit_bytes"] == 2**30
+    assert (
+        found["segments"] == 2
+        and found["alloc_retries_total"] == 0
+        and found["limit_bytes"] == 2**30
+    )
     assert found["device_used_bytes"] is None  # no NVML here
 
 
 def test_the_peak_of_each_phase_is_exact_also_where_it_is_not_the_highest(cuda_allocator, probe):
-    sampler = Sampler([probe], Drops())
+    sampler = Sampler([probe], DroppedSamples())
     for phase, size in (("forward", 30), ("backward", 50), ("optimizer", 10)):
         sampler.enter(phase)
         cuda_allocator.allocate(size * MIB)
         cuda_allocator.free(size * MIB)
     sampler.end_step()
     (row,) = rows(sampler)
-    assert [row[f"phase_{phase}_peak_bytes"] for phase in ("data", "forward", "backward", "optimizer")] == [
-        0,
-        30 * MIB,
-        50 * MIB,
-        10 * MIB,
-    ]
+    assert [
+        row[f"phase_{phase}_peak_bytes"] for phase in ("data", "forward", "backward", "optimizer")
+    ] == [0, 30 * MIB, 50 * MIB, 10 * MIB]
     assert row["peak_allocated_bytes"] == row["activations_bytes"] == 50 * MIB
 
 
@@ -72,32 +79,37 @@ def test_the_peak_since_a_mark_is_exact_and_stays_for_the_next_mark(cuda_allocat
 
 def test_a_trial_is_measured_by_the_devices_own_counter(cuda_allocator, probe):
     """A peak that is over before any thread of ours could have looked."""
-    sampler = Sampler([probe], Drops())
+    sampler = Sampler([probe], DroppedSamples())
     cuda_allocator.allocate(10 * MIB)
     sampler.hold("preflight")
-    with PeakWatch([probe]) as watch:
+    with PeakMonitor([probe]) as watch:
         cuda_allocator.free(cuda_allocator.allocate(30 * MIB))
     sampler.hold(None)
     sampler.end_step()
     assert watch.more_bytes() == {probe.device.id: 30 * MIB}
     (row,) = rows(sampler)
-    assert row["phase_preflight_peak_bytes"] == 40 * MIB and row["phase_data_peak_bytes"] == 10 * MIB
+    assert (
+        row["phase_preflight_peak_bytes"] == 40 * MIB and row["phase_data_peak_bytes"] == 10 * MIB
+    )
 
 
 def test_skipped_steps_keep_their_exact_peak(cuda_allocator, probe):
-    sampler = Sampler([probe], Drops(), every=4, phases=False)
+    sampler = Sampler([probe], DroppedSamples(), every=4, phases=False)
     for step in range(8):
         size = (90 if step == 1 else step + 1) * MIB
         cuda_allocator.allocate(size)
         cuda_allocator.free(size)
         sampler.end_step()
     found = rows(sampler)
-    assert [(row["step"], row["peak_allocated_bytes"]) for row in found] == [(4, 90 * MIB), (8, 8 * MIB)]
+    assert [(row["step"], row["peak_allocated_bytes"]) for row in found] == [
+        (4, 90 * MIB),
+        (8, 8 * MIB),
+    ]
     assert all(row["phase_data_peak_bytes"] is None for row in found)
 
 
 def test_during_graph_capture_the_allocator_is_left_alone(cuda_allocator, probe):
-    sampler = Sampler([probe], Drops())
+    sampler = Sampler([probe], DroppedSamples())
     cuda_allocator.allocate(MIB)
     sampler.end_step()
     before = (cuda_allocator.reads, cuda_allocator.resets)
@@ -116,7 +128,9 @@ def test_during_graph_capture_the_allocator_is_left_alone(cuda_allocator, probe)
 
 
 def test_a_lower_limit_of_the_process_is_the_limit(cuda_allocator, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 0.25, raising=False)
+    monkeypatch.setattr(
+        torch.cuda, "get_per_process_memory_fraction", lambda index: 0.25, raising=False
+    )
     probe = CudaProbe(torch, 0)
     probe.close()
     assert (probe.device.limit_bytes, probe.device.limit_source) == (2**28, "per-process fraction")
@@ -127,7 +141,10 @@ class Board:
 
     def reading(self) -> NvmlReading:
         return NvmlReading(
-            used_bytes=700 * MIB, process_bytes=510 * MIB, other_processes_bytes=190 * MIB, power_w=250.0
+            used_bytes=700 * MIB,
+            process_bytes=510 * MIB,
+            other_processes_bytes=190 * MIB,
+            power_w=250.0,
         )
 
     def take_events(self) -> list[Event]:
@@ -149,14 +166,20 @@ def test_what_nvml_tells_joins_the_sample_and_the_context_is_what_the_process_ho
     probe.refresh()
     found = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
     assert (found["device_used_bytes"], found["process_device_bytes"]) == (700 * MIB, 510 * MIB)
-    assert (found["other_processes_bytes"], found["power_w"], found["utilization_ratio"]) == (190 * MIB, 250.0, None)
+    assert (found["other_processes_bytes"], found["power_w"], found["utilization_ratio"]) == (
+        190 * MIB,
+        250.0,
+        None,
+    )
     assert probe.context_bytes == 500 * MIB
     assert [event.kind for event in probe.take_events()] == ["xid"]
     probe.close()
     assert board.is_closed
 
 
-def test_a_model_whose_parameters_are_offloaded_is_read_where_it_computes(cuda_allocator, monkeypatch):
+def test_a_model_whose_parameters_are_offloaded_is_read_where_it_computes(
+    cuda_allocator, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     model = torch.nn.Linear(2, 2)

@@ -55,7 +55,9 @@ def test_a_marks_peak_is_the_higher_of_the_readings_at_both_ends(probe):
 
 def test_the_kernels_high_water_mark_shows_a_peak_between_readings(probe):
     before = probe.used_bytes()
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of all tests before: the mark must rise
+    highest = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )  # of all tests before: the mark must rise
     size = highest - before + 256 * MIB
     del (block := bytearray(b"x") * size)[:]
     peak, _ = probe.readings(probe.sample())
@@ -74,7 +76,9 @@ def test_children_count(probe):
     probe.refresh()
     before = probe.used_bytes()
     code = "import sys; block = bytearray(b'x') * (150 * 2**20); print('ready', flush=True); sys.stdin.read()"
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     with child:
         assert child.stdout.readline() == "ready\n"
         deadline = time.monotonic() + 20
@@ -97,7 +101,9 @@ def test_what_is_slow_to_read_comes_with_the_next_refresh(probe):
 
 def test_a_kill_by_the_kernel_becomes_an_event_and_older_ones_do_not(probe, monkeypatch):
     kills = iter([3, 3, None, 5, 5])
-    monkeypatch.setattr("memagent.probe.host.read_pressure", lambda: Pressure(oom_kills_total=next(kills)))
+    monkeypatch.setattr(
+        "memagent.probe.host.read_pressure", lambda: Pressure(oom_kills_total=next(kills))
+    )
     events = []
     for _ in range(5):
         probe.refresh()
@@ -106,7 +112,9 @@ def test_a_kill_by_the_kernel_becomes_an_event_and_older_ones_do_not(probe, monk
 
 
 def test_refreshing_in_two_threads_at_once_is_harmless(probe):
-    threads = [threading.Thread(target=lambda: [probe.refresh() for _ in range(20)]) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: [probe.refresh() for _ in range(20)]) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -43,7 +43,9 @@ def test_no_limit_is_none(tmp_path: Path):
 def test_the_limit_with_the_least_headroom_binds(tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{GIB}\n")
-    found = binding_limit(Usage(mapped_bytes=GIB, data_bytes=GIB // 2, resident_bytes=GIB // 4), root=tmp_path)
+    found = binding_limit(
+        Usage(mapped_bytes=GIB, data_bytes=GIB // 2, resident_bytes=GIB // 4), root=tmp_path
+    )
     assert (found.kind, found.limit_bytes, found.headroom_bytes) == ("cgroup", GIB, 3 * GIB // 4)
 
 
@@ -51,7 +53,9 @@ def test_physical_memory_is_always_a_limit(tmp_path: Path):
     assert "physical memory" in {limit.kind for limit in limits(Usage(0, 0, 0), root=tmp_path)}
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps rlimits on memory only on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps rlimits on memory only on Linux"
+)
 @pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_a_real_rlimit_binds_and_counts_the_same_space_as_the_kernel(name: str):
     code = f"""
@@ -71,7 +75,9 @@ else:
 bytearray({3 * GIB} - probe.used_bytes() - 4 * 2**20)
 print("granted")
 """
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert output[:2] == [name, str(3 * GIB)]
     assert abs(int(output[2]) - 200 * 2**20) < 2**20
     assert output[3:] == ["refused", "granted"]

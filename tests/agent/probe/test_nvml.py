@@ -53,7 +53,17 @@ def compile_fake(folder: Path, *defines: str) -> Path:
     source = Path(__file__).with_name("fake_nvml.c")
     warnings = ["-Wall", "-Wextra", "-Werror"]
     subprocess.run(
-        [compiler, *warnings, "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", *defines, "-o", library, source],
+        [
+            compiler,
+            *warnings,
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libnvidia-ml.so.1",
+            *defines,
+            "-o",
+            library,
+            source,
+        ],
         check=True,
     )
     return library
@@ -73,7 +83,11 @@ class Machine:
     """The state that the fake library tells of."""
 
     def __init__(self, folder: Path, monkeypatch) -> None:
-        self._state, self._calls, self._monkeypatch = folder / "state", folder / "calls", monkeypatch
+        self._state, self._calls, self._monkeypatch = (
+            folder / "state",
+            folder / "calls",
+            monkeypatch,
+        )
         monkeypatch.setenv("MEMAGENT_FAKE_NVML", str(self._state))
         self.set()
 
@@ -84,8 +98,14 @@ class Machine:
 
     def set(self, *lines: str, without: str | None = None, **changes: object) -> None:
         """The usual state with `changes`, without the keys that begin with `without`, and with more `lines`."""
-        state = {key: value for key, value in USUAL.items() if without is None or not key.startswith(without)}
-        text = "".join(f"{key} {value}\n" for key, value in {**state, **changes, "calls": self._calls}.items())
+        state = {
+            key: value
+            for key, value in USUAL.items()
+            if without is None or not key.startswith(without)
+        }
+        text = "".join(
+            f"{key} {value}\n" for key, value in {**state, **changes, "calls": self._calls}.items()
+        )
         self._state.write_text(text + "".join(f"{line}\n" for line in lines))
 
     @property
@@ -138,7 +158,9 @@ def test_a_gpu_is_found_by_its_uuid_whatever_the_prefix(machine, uuid):
 
 
 @pytest.mark.parametrize("uuid", [SLICE, SLICE.removeprefix("MIG-"), SLICE.replace("MIG-", "GPU-")])
-def test_a_slice_has_its_own_memory_and_the_power_and_temperature_of_its_board(machine, uuid, capfd):
+def test_a_slice_has_its_own_memory_and_the_power_and_temperature_of_its_board(
+    machine, uuid, capfd
+):
     machine.set("xid 63")
     device = open_nvml(uuid)
     reading = device.reading()
@@ -160,9 +182,12 @@ SINGLE = {
 
 @pytest.mark.parametrize("function", SINGLE)
 @pytest.mark.parametrize(
-    ("code", "reason"), [(3, "Not Supported"), (4, "Insufficient Permissions"), (999, "Unknown Error")]
+    ("code", "reason"),
+    [(3, "Not Supported"), (4, "Insufficient Permissions"), (999, "Unknown Error")],
 )
-def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(gpu, machine, capfd, function, code, reason):
+def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(
+    gpu, machine, capfd, function, code, reason
+):
     missing, name = SINGLE[function]
     full = gpu.reading()
     machine.set(f"return {function} {code}")
@@ -173,7 +198,10 @@ def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(gpu, mac
     if missing == "process_bytes":
         del expected["other_processes_bytes"]
     assert left == expected
-    assert capfd.readouterr().err == f"memagent: NVML does not tell everything of {GPU}, missing: {name} ({reason})\n"
+    assert (
+        capfd.readouterr().err
+        == f"memagent: NVML does not tell everything of {GPU}, missing: {name} ({reason})\n"
+    )
 
 
 def test_what_is_missing_is_told_in_one_line(gpu, machine, capfd):
@@ -203,7 +231,9 @@ def test_a_reading_comes_back_after_a_passing_error(gpu, machine):
     assert gpu.reading().power_w == 312.5
 
 
-def test_a_process_of_another_pid_namespace_is_not_mistaken_for_one_without_memory(gpu, machine, capfd):
+def test_a_process_of_another_pid_namespace_is_not_mistaken_for_one_without_memory(
+    gpu, machine, capfd
+):
     machine.set(without=f"compute {ME}")
     for _ in range(2):
         reading = gpu.reading()
@@ -239,7 +269,10 @@ def test_a_driver_without_the_newer_functions(machine, old_library, capfd):
     machine.load(old_library)
     device = open_nvml(GPU)
     reading = device.reading()
-    assert (reading.used_bytes, reading.reserved_bytes) == (30 * GIB, None)  # it counts the driver's own as used
+    assert (reading.used_bytes, reading.reserved_bytes) == (
+        30 * GIB,
+        None,
+    )  # it counts the driver's own as used
     assert (reading.process_bytes, reading.other_processes_bytes) == (20 * GIB, 9 * GIB)
     assert capfd.readouterr().err == ""
     device.close()
@@ -312,7 +345,8 @@ def test_nvml_can_be_begun_again_after_its_end(machine):
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(9, "Driver Not Loaded"), (18, "RM has detected an NVML/RM version mismatch.")]
+    ("code", "reason"),
+    [(9, "Driver Not Loaded"), (18, "RM has detected an NVML/RM version mismatch.")],
 )
 def test_without_a_driver_it_says_so_once_and_goes_on(gpu, machine, capfd, code, reason):
     machine.set(f"return nvmlInitWithFlags {code}")
@@ -329,7 +363,9 @@ def test_a_gpu_that_is_not_there_or_not_ours_is_named_once(machine, capfd):
     assert machine.calls.count("nvmlShutdown") == 1
     machine.set("return nvmlDeviceGetHandleByUUID 4")
     open_nvml(GPU).reading()
-    assert capfd.readouterr().err == f"memagent: no NVML readings of {GPU}: Insufficient Permissions\n"
+    assert (
+        capfd.readouterr().err == f"memagent: no NVML readings of {GPU}: Insufficient Permissions\n"
+    )
 
 
 def test_the_wrong_pynvml_is_told_apart(machine, monkeypatch, tmp_path, capfd):
@@ -364,7 +400,11 @@ def test_a_reading_in_another_thread_is_not_waited_for(gpu, machine, monkeypatch
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
 

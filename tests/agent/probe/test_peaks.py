@@ -107,7 +107,9 @@ def test_4_what_was_saved_outlives_us_until_the_next_reset(cuda_allocator):
     assert torch._C._cuda_memoryStats is original
 
 
-def test_4_wrappers_go_at_once_where_nothing_was_taken_and_never_over_somebody_elses(cuda_allocator, monkeypatch):
+def test_4_wrappers_go_at_once_where_nothing_was_taken_and_never_over_somebody_elses(
+    cuda_allocator, monkeypatch
+):
     original = torch._C._cuda_memoryStats
     counters = shared_counters(torch._C)
     counters.open()

@@ -34,10 +34,18 @@ def test_cgroup_v2(tmp_path: Path):
     limited = own.parent
     write(limited / "memory.max", f"{8 * GIB}\n")
     write(limited / "memory.current", f"{6 * GIB}\n")
-    write(limited / "memory.stat", f"anon {3 * GIB}\nfile {3 * GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}\n")
+    write(
+        limited / "memory.stat",
+        f"anon {3 * GIB}\nfile {3 * GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}\n",
+    )
     pressure = read_pressure(root=tmp_path)
-    assert pressure.cgroup_used_bytes == 4 * GIB  # that of the cgroup with the limit, without idle file pages
-    assert (pressure.oom_kills_total, pressure.pressure_ratio) == (3, 0.125)  # those of the process's own cgroup
+    assert (
+        pressure.cgroup_used_bytes == 4 * GIB
+    )  # that of the cgroup with the limit, without idle file pages
+    assert (pressure.oom_kills_total, pressure.pressure_ratio) == (
+        3,
+        0.125,
+    )  # those of the process's own cgroup
 
 
 def test_cgroup_v1(tmp_path: Path):
@@ -48,7 +56,9 @@ def test_cgroup_v1(tmp_path: Path):
     write(folder / "memory.usage_in_bytes", f"{6 * GIB}\n")
     write(folder / "memory.stat", f"inactive_file 1\ntotal_inactive_file {2 * GIB}\n")
     write(folder / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    assert read_pressure(root=tmp_path) == Pressure(cgroup_used_bytes=4 * GIB, oom_kills_total=2, pressure_ratio=0.125)
+    assert read_pressure(root=tmp_path) == Pressure(
+        cgroup_used_bytes=4 * GIB, oom_kills_total=2, pressure_ratio=0.125
+    )
 
 
 def test_in_a_container_the_mount_is_the_process_own_cgroup(tmp_path: Path):

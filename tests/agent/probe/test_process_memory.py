@@ -22,7 +22,9 @@ def memory():
 
 
 def run(code: str) -> list[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 def test_it_tells_what_the_system_tells(memory):
@@ -56,7 +58,9 @@ print(memory.usage(read()).resident_bytes - before)
 
 @linux
 @pytest.mark.parametrize("in_its_place", ["", "open('/etc/passwd')"])
-def test_a_script_that_closes_all_files_loses_no_file_of_its_own_and_readings_only_until_repair(in_its_place):
+def test_a_script_that_closes_all_files_loses_no_file_of_its_own_and_readings_only_until_repair(
+    in_its_place,
+):
     code = f"""
 import os
 from memagent.probe.process_memory import open_own_memory

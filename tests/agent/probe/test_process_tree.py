@@ -13,7 +13,13 @@ import psutil
 import pytest
 
 from memagent.probe import process_tree
-from memagent.probe.process_tree import SHARES_EVERY_S, ProcfsTree, PsutilTree, descendants, shares_of
+from memagent.probe.process_tree import (
+    SHARES_EVERY_S,
+    ProcfsTree,
+    PsutilTree,
+    descendants,
+    shares_of,
+)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 MIB = 2**20
@@ -103,8 +109,12 @@ def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_chi
         thread = threading.Thread(target=make_child)
         thread.start()
         try:
-            assert eventually(lambda: bool(made) and len(set(descendants(os.getpid())) - others) == 3)
-            assert set(descendants(os.getpid())) == {p.pid for p in psutil.Process().children(recursive=True)}
+            assert eventually(
+                lambda: bool(made) and len(set(descendants(os.getpid())) - others) == 3
+            )
+            assert set(descendants(os.getpid())) == {
+                p.pid for p in psutil.Process().children(recursive=True)
+            }
             assert made[0].process.pid not in set(descendants(os.getpid(), all_threads=False))
         finally:
             may_end.set()
@@ -196,7 +206,9 @@ def test_3_a_refresh_reads_shares_of_a_few_at_a_time_the_new_ones_first(start_ch
     tree.close()
 
 
-def test_3_a_process_too_large_to_walk_counts_with_what_it_has_beyond_its_parent(tree, start_child, monkeypatch):
+def test_3_a_process_too_large_to_walk_counts_with_what_it_has_beyond_its_parent(
+    tree, start_child, monkeypatch
+):
     monkeypatch.setattr(process_tree, "_WALKABLE_BYTES", 0)
     start_child(600 * MIB)
     tree.refresh()
@@ -229,7 +241,9 @@ tree._own.read_at = tree._idle_until = float("-inf")
 tree.refresh()  # ours once more, with all of theirs known
 print(tree.beside_bytes, tree.pss_bytes)
 """
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     beside, pss = map(int, output.split())
     assert 60 * MIB < beside < 100 * MIB  # a plain sum of resident memory would be above 660 MiB
     assert 260 * MIB < pss < 310 * MIB

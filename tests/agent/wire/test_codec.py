@@ -11,13 +11,20 @@ from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
 
 def test_a_message_survives_the_way_in_msgpack():
     batch = Batch(
-        seq=3, rank=1, chunks=[Chunk(stream="host", packed=b"x")], events=[Event(kind="oom", data={"a": [1]})]
+        seq=3,
+        rank=1,
+        chunks=[Chunk(stream="host", packed=b"x")],
+        events=[Event(kind="oom", data={"a": [1]})],
     )
     assert decode(encode(batch), Batch) == batch
 
 
 def test_the_same_message_gives_the_same_bytes():
-    start = {"run_id": "r", "config": {"b": 1, "a": 2}, "devices": [Device(id="host", kind="host", name="h")]}
+    start = {
+        "run_id": "r",
+        "config": {"b": 1, "a": 2},
+        "devices": [Device(id="host", kind="host", name="h")],
+    }
     assert encode(RunStart(**start)) == encode(RunStart(**start))
 
 

@@ -17,7 +17,9 @@ ints = st.one_of(st.none(), st.integers(-MAX_INT + 1, MAX_INT - 1))
 floats = st.one_of(st.none(), st.floats(allow_nan=False))
 
 
-@given(st.lists(st.tuples(ints, floats), min_size=1, max_size=60), st.sampled_from(["zlib", "zstd"]))
+@given(
+    st.lists(st.tuples(ints, floats), min_size=1, max_size=60), st.sampled_from(["zlib", "zstd"])
+)
 def test_it_gives_back_what_was_packed(rows, codec):
     columns = {"a_bytes": [row[0] for row in rows], "loss": [row[1] for row in rows]}
     assert unpack(pack(columns, codec=codec)) == columns
@@ -25,7 +27,11 @@ def test_it_gives_back_what_was_packed(rows, codec):
 
 def test_it_keeps_nan_and_infinities_of_floats():
     values = unpack(pack({"loss": [math.nan, math.inf, -math.inf, -0.0]}))["loss"]
-    assert math.isnan(values[0]) and values[1:3] == [math.inf, -math.inf] and math.copysign(1, values[3]) == -1
+    assert (
+        math.isnan(values[0])
+        and values[1:3] == [math.inf, -math.inf]
+        and math.copysign(1, values[3]) == -1
+    )
 
 
 def test_it_reads_only_the_columns_asked_for():
@@ -36,14 +42,18 @@ def test_it_reads_only_the_columns_asked_for():
 def test_it_says_of_itself_what_it_holds():
     header = read_header(pack({"step": [7, 8, 9], "a_bytes": [1, 2, 3]}, codec="zlib"))
     assert (header.rows, header.first_step, header.last_step, header.codec) == (3, 7, 9, "zlib")
-    assert [(column.name, column.kind) for column in header.columns] == [("step", "int"), ("a_bytes", "int")]
+    assert [(column.name, column.kind) for column in header.columns] == [
+        ("step", "int"),
+        ("a_bytes", "int"),
+    ]
 
 
 def test_a_steady_run_costs_few_bytes_a_sample():
     rows = 500
     steady = {f"c{n}_bytes": [10**10 + n] * rows for n in range(18)}
     chunk = pack(
-        {"step": list(range(rows)), "time_s": [1e9 + 0.1 * row for row in range(rows)], **steady}, codec="zlib"
+        {"step": list(range(rows)), "time_s": [1e9 + 0.1 * row for row in range(rows)], **steady},
+        codec="zlib",
     )
     assert len(chunk) / rows < 20
 

@@ -34,7 +34,16 @@ class Bench:
             message = RunStart(run_id=run_id, name="gpt", devices=[device], **facts)
             start_run(session, message, self.now, live=self.live)
 
-    def feed(self, first: int, last: int, gib, *, seq: int, run_id: str = "r", events: tuple[Event, ...] = ()) -> None:
+    def feed(
+        self,
+        first: int,
+        last: int,
+        gib,
+        *,
+        seq: int,
+        run_id: str = "r",
+        events: tuple[Event, ...] = (),
+    ) -> None:
         steps = list(range(first, last))
         columns = {
             "step": steps,
@@ -44,7 +53,9 @@ class Bench:
         }
         self.now = START + last
         with self.database.write() as session:
-            batch = Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)], events=list(events))
+            batch = Batch(
+                seq=seq, chunks=[Chunk(stream="host", columns=columns)], events=list(events)
+            )
             add_batch(session, run_id, batch, self.now, live=self.live)
 
     def finish(self, status: str, step: int = 0, run_id: str = "r") -> None:
@@ -61,7 +72,11 @@ class Bench:
     def alerts(self, state: str | None = None) -> list[dict]:
         """Newest first, without notes."""
         with self.database.read() as session:
-            return [alert for alert in list_alerts(session, state=state)["alerts"] if alert["severity"] != "note"]
+            return [
+                alert
+                for alert in list_alerts(session, state=state)["alerts"]
+                if alert["severity"] != "note"
+            ]
 
     def notes(self, rule: str) -> list[dict]:
         with self.database.read() as session:
@@ -69,13 +84,21 @@ class Bench:
 
     def incidents(self) -> list[dict]:
         with self.database.read() as session:
-            return [item for item in list_incidents(session)["incidents"] if item["severity"] != "note"]
+            return [
+                item for item in list_incidents(session)["incidents"] if item["severity"] != "note"
+            ]
 
     def told(self, channel: str = "webhook") -> list[str]:
         """Where the transitions led that a channel is told of, in order."""
-        query = select(Transition.to_state).join(Notification, Notification.transition_id == Transition.id)
+        query = select(Transition.to_state).join(
+            Notification, Notification.transition_id == Transition.id
+        )
         with self.database.read() as session:
-            return list(session.scalars(query.where(Notification.channel == channel).order_by(Notification.id)))
+            return list(
+                session.scalars(
+                    query.where(Notification.channel == channel).order_by(Notification.id)
+                )
+            )
 
     def path(self) -> list[str]:
         (alert,) = self.alerts()
@@ -87,7 +110,11 @@ def bench(database, make_settings) -> Bench:
     # nobody listens there: notifications wait in the outbox, which is what these tests look at
     return Bench(
         database,
-        make_settings(database.url, slack_webhook_url="http://127.0.0.1:9/x", webhook_url="http://127.0.0.1:9/y"),
+        make_settings(
+            database.url,
+            slack_webhook_url="http://127.0.0.1:9/x",
+            webhook_url="http://127.0.0.1:9/y",
+        ),
     )
 
 

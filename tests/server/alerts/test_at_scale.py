@@ -37,7 +37,9 @@ def test_a_turn_makes_as_many_statements_for_thirty_runs_as_for_three(bench, sta
         for number in range(len(fed), runs):
             bench.start(f"r{number}")
             fed[f"r{number}"] = 0
-        for cycle in range(3):  # the first begins watches and writes first forecasts, the second writes no more
+        for cycle in range(
+            3
+        ):  # the first begins watches and writes first forecasts, the second writes no more
             if cycle < 2 or has_news:
                 for run_id, seq in fed.items():
                     tell(bench, run_id, seq)

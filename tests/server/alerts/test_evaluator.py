@@ -47,7 +47,9 @@ def test_a_warning_becomes_critical_once_and_tells_of_both(bench):
         bench.feed(20 * number, 20 * number + 20, leak, seq=number)
         bench.worker.evaluate()
     (alert,) = bench.alerts()
-    changes = [(item["from_state"], item["to_state"], item["severity"]) for item in alert["transitions"]]
+    changes = [
+        (item["from_state"], item["to_state"], item["severity"]) for item in alert["transitions"]
+    ]
     assert changes == [
         ("ok", "pending", "warning"), ("pending", "firing", "warning"), ("firing", "firing", "critical")
     ]  # fmt: skip
@@ -156,7 +158,10 @@ def test_each_silence_is_told(bench):
         assert len(bench.alerts()) == seq
         bench.feed(100 + 200 * seq, 200 + 200 * seq, flat, seq=seq)
         bench.worker.evaluate()
-    assert [alert["rule"] for alert in bench.alerts()] == ["lost_contact", "lost_contact"] and notified(bench) == 4
+    assert [alert["rule"] for alert in bench.alerts()] == [
+        "lost_contact",
+        "lost_contact",
+    ] and notified(bench) == 4
 
 
 def test_what_is_uploaded_after_its_end_is_stored_and_alerts_nobody(bench):
@@ -220,7 +225,9 @@ def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypa
     bench.worker.evaluate()
     monkeypatch.undo()
     bench.worker.evaluate()
-    assert [(item["rule"], item["state"]) for item in bench.incidents()] == [("oom_forecast", "oom")]
+    assert [(item["rule"], item["state"]) for item in bench.incidents()] == [
+        ("oom_forecast", "oom")
+    ]
 
 
 def test_absence_of_data_resolves_nothing(bench):
@@ -234,14 +241,20 @@ def test_absence_of_data_resolves_nothing(bench):
     assert bench.alerts() == before
 
 
-def test_an_alert_that_could_not_be_written_is_written_at_the_next_turn(sqlite_database, make_settings, bench_on):
-    bench = bench_on(sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y"))
+def test_an_alert_that_could_not_be_written_is_written_at_the_next_turn(
+    sqlite_database, make_settings, bench_on
+):
+    bench = bench_on(
+        sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y")
+    )
     bench.start()
     bench.feed(0, 500, leak, seq=0)
     bench.worker.evaluate()
     with sqlite_database.write() as session:
         session.execute(
-            text("CREATE TRIGGER full BEFORE INSERT ON alerts BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+            text(
+                "CREATE TRIGGER full BEFORE INSERT ON alerts BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+            )
         )
     bench.feed(500, 1200, leak, seq=1)
     assert not bench.worker.evaluate()

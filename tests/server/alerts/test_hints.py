@@ -33,7 +33,13 @@ def test_a_preflight_that_comes_in_the_middle_of_a_run_is_heard(bench):
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
     assert cause(bench) is None
-    bench.feed(100, 110, flat, seq=1, events=(Event(kind="preflight", data={"eval_bytes": {"host": 15 * GIB}}),))
+    bench.feed(
+        100,
+        110,
+        flat,
+        seq=1,
+        events=(Event(kind="preflight", data={"eval_bytes": {"host": 15 * GIB}}),),
+    )
     bench.worker.evaluate()
     assert cause(bench) == "eval"
 
@@ -43,7 +49,13 @@ def test_hints_of_another_rank_or_launch_or_without_sense_count_for_nothing(benc
     with bench.database.write() as session:
         told = Event(kind="hints", data={"eval_bytes": {"host": 15 * GIB}})
         add_batch(session, "r", Batch(seq=0, rank=1, events=[told]), bench.now)
-    bench.feed(0, 100, flat, seq=0, events=(Event(kind="hints", data={"eval_bytes": "all", "epoch_steps": -1}),))
+    bench.feed(
+        0,
+        100,
+        flat,
+        seq=0,
+        events=(Event(kind="hints", data={"eval_bytes": "all", "epoch_steps": -1}),),
+    )
     bench.worker.evaluate()
     assert cause(bench) is None
 
@@ -53,7 +65,9 @@ def test_the_prediction_reaches_a_forecaster_at_work(bench):
     bench.feed(0, 10, flat, seq=0)
     bench.worker.evaluate()
     with bench.database.write() as session:
-        add_prediction(session, "r", PredictionMessage(method="formula", peak_allocated_bytes=7), bench.now)
+        add_prediction(
+            session, "r", PredictionMessage(method="formula", peak_allocated_bytes=7), bench.now
+        )
     bench.feed(10, 20, flat, seq=1)
     bench.worker.evaluate()
     (watch,) = bench.worker._evaluator._watches.values()

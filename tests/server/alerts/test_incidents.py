@@ -34,7 +34,11 @@ class Job:
         for rank in range(world_size):
             device = Device(id=f"gpu-{rank}", kind="cuda", name="GPU", limit_bytes=LIMIT)
             with bench.database.write() as session:
-                start_run(session, RunStart(run_id="r", rank=rank, world_size=world_size, devices=[device]), bench.now)
+                start_run(
+                    session,
+                    RunStart(run_id="r", rank=rank, world_size=world_size, devices=[device]),
+                    bench.now,
+                )
 
     def feed(self, first: int, last: int, gib, *, ranks=None, evaluate: bool = True) -> None:
         steps = list(range(first, last))
@@ -46,7 +50,9 @@ class Job:
                 "limit_bytes": [LIMIT] * len(steps),
             }  # fmt: skip
             with self.bench.database.write() as session:
-                batch = Batch(rank=rank, seq=self.seq, chunks=[Chunk(stream=f"gpu-{rank}", columns=columns)])
+                batch = Batch(
+                    rank=rank, seq=self.seq, chunks=[Chunk(stream=f"gpu-{rank}", columns=columns)]
+                )
                 add_batch(session, "r", batch, self.bench.now)
         self.seq += 1
         if evaluate:
@@ -55,13 +61,22 @@ class Job:
     def finish(self, status: str, step: int) -> None:
         for rank in range(self.world_size):
             with self.bench.database.write() as session:
-                finish_run(session, "r", Finish(status=status, step=step, rank=rank), self.bench.now)
+                finish_run(
+                    session, "r", Finish(status=status, step=step, rank=rank), self.bench.now
+                )
         self.bench.worker.evaluate()
 
 
 def say(bench, how, **facts) -> None:
     with bench.database.write() as session:
-        how(session, incident_of(session, bench.alerts()[0]["id"]), by="ana", note="seen", now=bench.now, **facts)
+        how(
+            session,
+            incident_of(session, bench.alerts()[0]["id"]),
+            by="ana",
+            note="seen",
+            now=bench.now,
+            **facts,
+        )
 
 
 def test_eight_ranks_that_leak_are_one_incident_and_one_message_each_time(bench):
@@ -69,11 +84,16 @@ def test_eight_ranks_that_leak_are_one_incident_and_one_message_each_time(bench)
     for number in range(13):
         job.feed(100 * number, 100 * number + 100, leak)
     (incident,) = bench.incidents()
-    assert len(incident["alerts"]) == 8 and (incident["state"], incident["cause"]) == ("firing", "leak")
+    assert len(incident["alerts"]) == 8 and (incident["state"], incident["cause"]) == (
+        "firing",
+        "leak",
+    )
     assert bench.told() == ["firing"]
     job.finish("oom", 1400)
     (incident,) = bench.incidents()
-    assert incident["state"] == "oom" and {alert["state"] for alert in incident["alerts"]} == {"oom"}
+    assert incident["state"] == "oom" and {alert["state"] for alert in incident["alerts"]} == {
+        "oom"
+    }
     assert bench.told() == ["firing", "oom"]
     assert all("ran out of memory at step 1,4" in alert["summary"] for alert in incident["alerts"])
 
@@ -89,12 +109,21 @@ def test_an_incident_is_over_when_the_last_of_its_ranks_is(bench):
 
 
 def test_pending_alerts_are_stored_and_what_was_never_confirmed_is_told_to_nobody(bench):
-    how = {"project": "*", "rule": "high_water", "is_on": True, "tells": "warning", "thresholds": {}, "by": None}
+    how = {
+        "project": "*",
+        "rule": "high_water",
+        "is_on": True,
+        "tells": "warning",
+        "thresholds": {},
+        "by": None,
+    }
     with bench.database.write() as session:
         put_rule(session, now=bench.now, **how)
     job = Job(bench, 1)
     job.feed(0, 20, lambda step: 39.5)
-    assert [(alert["rule"], alert["state"]) for alert in bench.alerts("pending")] == [("high_water", "pending")]
+    assert [(alert["rule"], alert["state"]) for alert in bench.alerts("pending")] == [
+        ("high_water", "pending")
+    ]
     job.feed(20, 40, flat)
     (alert,) = bench.alerts("ok")
     assert [change["to_state"] for change in alert["transitions"]] == ["pending", "ok"]
@@ -119,7 +148,9 @@ def test_one_rank_that_needs_more_is_noted_once(bench):
         job.seq -= 1
         job.feed(20 * number, 20 * number + 20, lambda step: 14.0, ranks=[2])
     (note,) = bench.notes("rank_imbalance")
-    assert (note["rank"], note["state"]) == (2, "firing") and "rank 2 peaks at 14.00 GiB" in note["summary"]
+    assert (note["rank"], note["state"]) == (2, "firing") and "rank 2 peaks at 14.00 GiB" in note[
+        "summary"
+    ]
 
 
 def test_a_run_that_stands_still_is_noted_and_let_go_when_it_moves(bench):
@@ -137,7 +168,9 @@ def test_a_run_that_stands_still_is_noted_and_let_go_when_it_moves(bench):
     assert [note["state"] for note in bench.notes("stalled")] == ["averted"]
 
 
-@pytest.mark.parametrize("how", [{"is_on": False, "tells": "warning"}, {"is_on": True, "tells": "never"}])
+@pytest.mark.parametrize(
+    "how", [{"is_on": False, "tells": "warning"}, {"is_on": True, "tells": "never"}]
+)
 def test_a_project_can_switch_a_rule_off_or_down_to_a_note(bench, how):
     with bench.database.write() as session:
         for rule in ("oom_forecast", "oom"):
@@ -147,7 +180,9 @@ def test_a_project_can_switch_a_rule_off_or_down_to_a_note(bench, how):
     job.finish("oom", 1200)
     bench.worker.evaluate()
     assert bench.alerts() == [] and bench.told() == []
-    assert [note["rule"] for note in bench.notes("oom_forecast")] == ([] if not how["is_on"] else ["oom_forecast"])
+    assert [note["rule"] for note in bench.notes("oom_forecast")] == (
+        [] if not how["is_on"] else ["oom_forecast"]
+    )
     assert len(bench.notes("oom")) == (0 if not how["is_on"] else 1)
 
 
@@ -156,11 +191,21 @@ def test_a_rule_that_is_switched_off_lets_go(bench):
     job.feed(0, 1200, leak)
     with bench.database.write() as session:
         put_rule(
-            session, project="*", rule="oom_forecast", is_on=False, tells="warning", thresholds={}, by=None, now=1.0
+            session,
+            project="*",
+            rule="oom_forecast",
+            is_on=False,
+            tells="warning",
+            thresholds={},
+            by=None,
+            now=1.0,
         )
     job.feed(1200, 1210, leak)
     (alert,) = bench.alerts()
-    assert alert["state"] == "averted" and alert["transitions"][-1]["reason"] == "the rule was switched off"
+    assert (
+        alert["state"] == "averted"
+        and alert["transitions"][-1]["reason"] == "the rule was switched off"
+    )
 
 
 def test_an_acknowledgement_is_kept_with_its_name(bench):
@@ -170,7 +215,9 @@ def test_an_acknowledgement_is_kept_with_its_name(bench):
     (incident,) = bench.incidents()
     assert (incident["acked_by"], incident["note"], incident["state"]) == ("ana", "seen", "firing")
     with bench.database.read() as session:
-        assert [(row.kind, row.cause) for row in session.scalars(select(Feedback))] == [("ack", "leak")]
+        assert [(row.kind, row.cause) for row in session.scalars(select(Feedback))] == [
+            ("ack", "leak")
+        ]
 
 
 def test_a_snooze_holds_back_what_gets_worse_reminds_once_and_lets_the_end_through(bench):
@@ -183,13 +230,19 @@ def test_a_snooze_holds_back_what_gets_worse_reminds_once_and_lets_the_end_throu
     for number in range(2):
         job.feed(1440 + 20 * number, 1460 + 20 * number, leak)
     assert bench.told() == ["firing", "firing"]
-    assert bench.alerts()[0]["transitions"][-1]["reason"] == "the snooze is over, and it still stands"
+    assert (
+        bench.alerts()[0]["transitions"][-1]["reason"] == "the snooze is over, and it still stands"
+    )
     job.finish("oom", 1480)
     assert bench.told() == ["firing", "firing", "oom"]
 
 
-@pytest.mark.parametrize(("status", "told"), [("completed", ["firing"]), ("oom", ["firing", "oom"])])
-def test_a_false_alarm_is_silent_unless_the_run_dies_and_counts_in_the_scoreboard(bench, status, told):
+@pytest.mark.parametrize(
+    ("status", "told"), [("completed", ["firing"]), ("oom", ["firing", "oom"])]
+)
+def test_a_false_alarm_is_silent_unless_the_run_dies_and_counts_in_the_scoreboard(
+    bench, status, told
+):
     job = Job(bench, 1)
     job.feed(0, 1200, leak)
     say(bench, mark_false)
@@ -220,6 +273,9 @@ def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
     assert (total["warnings"], total["came_true"], total["unforeseen"]) == (1, 1, 1)
     assert (total["true_ratio"], total["foreseen_ratio"]) == (1.0, 0.5)
     assert 100 < total["lead_steps"] < 650 and total["lead_s"] > 100
-    assert [(row["name"], row["unforeseen"]) for row in found["by_project"]] == [("default", 0), ("vision", 1)]
+    assert [(row["name"], row["unforeseen"]) for row in found["by_project"]] == [
+        ("default", 0),
+        ("vision", 1),
+    ]
     assert [row["name"] for row in found["by_cause"]] == ["leak"]
     assert none["total"]["warnings"] == 0 and none["total"]["true_ratio"] is None

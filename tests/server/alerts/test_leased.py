@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from memagent_server.alerts import sharding
-from memagent_server.alerts.sharding import BEAT_S, DEAD_AFTER_S, LeasedShare
-from memagent_server.alerts.share import LostShare
+from memagent_server.alerts.sharding import BEAT_S, DEAD_AFTER_S, LeasedShards
+from memagent_server.alerts.share import LostShards
 from memagent_server.store.leases import shard_of
 from memagent_server.store.models import SHARDS
 
@@ -22,10 +22,10 @@ class Fleet:
 
     def __init__(self, database) -> None:
         self.database, self.steady, self.clock = database, 1_000.0, 1e9
-        self.workers: list[LeasedShare] = []
+        self.workers: list[LeasedShards] = []
 
-    def join(self) -> LeasedShare:
-        self.workers.append(LeasedShare(self.database, self.set_clock, lambda: self.steady))
+    def join(self) -> LeasedShards:
+        self.workers.append(LeasedShards(self.database, self.set_clock, lambda: self.steady))
         self.workers[-1].beat()
         return self.workers[-1]
 
@@ -33,7 +33,7 @@ class Fleet:
         self.clock = 2e9 - self.clock + 3_600
         return self.clock
 
-    def beat(self, seconds: float, *, without: LeasedShare | None = None) -> None:
+    def beat(self, seconds: float, *, without: LeasedShards | None = None) -> None:
         until = self.steady + seconds
         while self.steady < until:
             self.steady += BEAT_S
@@ -43,7 +43,9 @@ class Fleet:
 
     def held(self) -> list[int]:
         """How many shards each holds; none is held twice."""
-        found = [{shard for shard, key in KEYS.items() if worker.holds(key)} for worker in self.workers]
+        found = [
+            {shard for shard, key in KEYS.items() if worker.holds(key)} for worker in self.workers
+        ]
         assert sum(map(len, found)) == len(set().union(*found))
         return [len(shards) for shards in found]
 
@@ -74,7 +76,10 @@ def test_what_a_silent_worker_held_is_taken_over_within_seconds_and_no_sooner(fl
     fleet.beat(DEAD_AFTER_S - BEAT_S, without=silent)
     assert sum(other.holds(key) for key in KEYS.values()) == SHARDS // 2
     fleet.beat(3 * BEAT_S, without=silent)
-    assert fleet.held() == [0, SHARDS]  # the silent one takes itself for dead, although nobody has told it
+    assert fleet.held() == [
+        0,
+        SHARDS,
+    ]  # the silent one takes itself for dead, although nobody has told it
 
 
 def test_a_worker_that_was_taken_for_dead_can_write_nothing_and_begins_anew(fleet, database):
@@ -84,7 +89,7 @@ def test_a_worker_that_was_taken_for_dead_can_write_nothing_and_begins_anew(flee
     with database.write() as session:
         stopped.confirm(session, [key])
     fleet.beat(DEAD_AFTER_S + 3 * BEAT_S, without=stopped)
-    with pytest.raises(LostShare), database.write() as session:
+    with pytest.raises(LostShards), database.write() as session:
         stopped.confirm(session, [key])
     fleet.beat(2 * BEAT_S)
     assert fleet.held() == [SHARDS // 2, SHARDS // 2]

@@ -6,13 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_server.alerts.state import FINAL, FORECAST, AlertState, Patience, end, observe, worst_state
+from memagent_server.alerts.state import (
+    FINAL,
+    FORECAST,
+    AlertState,
+    Patience,
+    end,
+    observe,
+    worst_state,
+)
 
 CALM, CONFIRM, HOLD_S = FORECAST.calm, FORECAST.confirm, FORECAST.hold_s
 FIRING = AlertState("firing", "warning", 0, 0.0)
 
 
-def after(state: AlertState, levels: list[str], *, now: float = 0.0, step_s: float = 1.0) -> AlertState:
+def after(
+    state: AlertState, levels: list[str], *, now: float = 0.0, step_s: float = 1.0
+) -> AlertState:
     for number, level in enumerate(levels):
         state = observe(state, level, now + number * step_s)
     return state
@@ -47,7 +57,12 @@ def test_5_it_is_averted_only_after_long_calm_and_a_minimum_hold():
 
 @pytest.mark.parametrize(
     ("status", "state"),
-    [("oom", "oom"), ("lost_contact", "lost_contact"), ("completed", "finished"), ("failed", "finished")],
+    [
+        ("oom", "oom"),
+        ("lost_contact", "lost_contact"),
+        ("completed", "finished"),
+        ("failed", "finished"),
+    ],
 )
 def test_6_the_end_of_the_run_ends_what_fires(status, state):
     assert end(FIRING, status, 9.0).state == state
@@ -55,7 +70,9 @@ def test_6_the_end_of_the_run_ends_what_fires(status, state):
 
 def test_6_what_is_pending_ends_without_a_word_unless_it_was_right():
     pending = AlertState("pending", "warning", 1, 0.0)
-    assert end(pending, "completed", 9.0) == AlertState() and end(pending, "oom", 9.0).state == "oom"
+    assert (
+        end(pending, "completed", 9.0) == AlertState() and end(pending, "oom", 9.0).state == "oom"
+    )
     assert end(AlertState(), "oom", 9.0) == AlertState()
 
 

@@ -18,8 +18,14 @@ from memagent_server.alerts import evaluator
 from memagent_server.alerts.stream_state import Pace, begin_watch
 from memagent_server.store.compaction import finish
 from memagent_server.store.evaluation_state import get_marks
-from memagent_server.store.history import MOST_SUMMARIES, NEWEST_ROWS, SHORT_ROWS, StoredChunk, read_chunks
-from memagent_server.store.models import Notification, Recollection, WatchMark
+from memagent_server.store.history import (
+    MOST_SUMMARIES,
+    NEWEST_ROWS,
+    SHORT_ROWS,
+    StoredChunk,
+    read_chunks,
+)
+from memagent_server.store.models import EvaluationMark, ForecasterState, Notification
 from memagent_server.store.pending_samples import heads_of_running
 from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.runs import start_run
@@ -35,7 +41,9 @@ def leak(step: int) -> float:
 
 
 def chunk(first_s: float, last_s: float, received_at: float) -> StoredChunk:
-    return StoredChunk(0, received_at, {"step": [int(first_s), int(last_s)], "time_s": [first_s, last_s]})
+    return StoredChunk(
+        0, received_at, {"step": [int(first_s), int(last_s)], "time_s": [first_s, last_s]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +55,9 @@ def test_4_a_stream_catches_up_when_samples_come_fast_and_late(late_s, every_s, 
     pace = Pace()
     for number in range(5):
         taken = 10.0 * number
-        pace.take(chunk(taken, taken + 10, late_s + 50 + every_s * number + (0 if every_s < 1 else -40)))
+        pace.take(
+            chunk(taken, taken + 10, late_s + 50 + every_s * number + (0 if every_s < 1 else -40))
+        )
     assert pace.is_late is is_late
     assert pace.step_s == pytest.approx(1.0)
 
@@ -64,7 +74,9 @@ def test_samples_that_come_in_late_wait_until_the_stream_has_caught_up(bench):
     bench.feed(3601, 3621, lambda step: 39.0, seq=14)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert alert["state"] == "firing" and alert["data"]["step"] == 3620 and alert["first_step"] == 3620
+    assert (
+        alert["state"] == "firing" and alert["data"]["step"] == 3620 and alert["first_step"] == 3620
+    )
     assert bench.told() == ["firing"]
 
 
@@ -86,7 +98,11 @@ def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
         for begin in range(first, min(first + rows * 100, steps), rows):
             numbers = list(range(begin, min(begin + rows, steps)))
             held = [int(gib(step) * GIB) for step in numbers]
-            columns = {"step": numbers, "time_s": [START + step for step in numbers], "allocated_bytes": held}
+            columns = {
+                "step": numbers,
+                "time_s": [START + step for step in numbers],
+                "allocated_bytes": held,
+            }
             chunks.append(Chunk(stream="host", packed=pack(columns)))
         with bench.database.write() as session:
             add_batch(session, "r", Batch(seq=first, chunks=chunks), bench.now)
@@ -99,8 +115,12 @@ def watch_of(bench):
         return begin_watch(session, stream, LIMIT, Hints(), mark, beside=False)
 
 
-def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(sqlite_database, make_settings, bench_on):
-    bench = bench_on(sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y"))
+def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(
+    sqlite_database, make_settings, bench_on
+):
+    bench = bench_on(
+        sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y")
+    )
     steps = 60_000
     fill(bench, steps, lambda step: 10 + 28 * step / steps)
     watch = watch_of(bench)
@@ -113,7 +133,9 @@ def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(sqlite_database, m
 
 
 def test_1_a_past_that_was_compacted_reads_the_same(sqlite_database, make_settings, bench_on):
-    bench = bench_on(sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y"))
+    bench = bench_on(
+        sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y")
+    )
     steps = 60_000
     fill(bench, steps, lambda step: 10 + 28 * step / steps)
     before = watch_of(bench)
@@ -161,7 +183,9 @@ def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
 
 
 @pytest.mark.parametrize("same_code", [True, False])
-def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(bench, monkeypatch, same_code):
+def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(
+    bench, monkeypatch, same_code
+):
     bench.start()
     bench.feed(0, 600, leak, seq=0)
     bench.worker.evaluate()
@@ -170,7 +194,9 @@ def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(bench, m
         monkeypatch.setattr(state, "_digest", lambda: b"another version!")
     read = []
     monkeypatch.setattr(
-        evaluator, "begin_watch", lambda *given, **named: read.append(1) or begin_watch(*given, **named)
+        evaluator,
+        "begin_watch",
+        lambda *given, **named: read.append(1) or begin_watch(*given, **named),
     )
     bench.feed(600, 700, leak, seq=1)
     bench.worker.evaluate()
@@ -188,12 +214,12 @@ def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
     bench.feed(0, 600, leak, seq=0)
     bench.worker.evaluate()
     with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Recollection)) == 1
+        assert session.scalar(select(func.count()).select_from(ForecasterState)) == 1
     bench.finish("completed", 600)
     bench.now += evaluator.TIDY_EVERY_S
     bench.worker.evaluate()
     with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Recollection)) == 0
+        assert session.scalar(select(func.count()).select_from(ForecasterState)) == 0
 
 
 def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
@@ -239,7 +265,9 @@ def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, w
     with bench.database.write() as session:
         for rank in range(2):
             device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT)
-            start_run(session, RunStart(run_id="r", rank=rank, world_size=2, devices=[device]), bench.now)
+            start_run(
+                session, RunStart(run_id="r", rank=rank, world_size=2, devices=[device]), bench.now
+            )
     bench.worker.evaluate()
     steps = list(range(1200))
     bench.now = START + 1200
@@ -250,7 +278,12 @@ def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, w
             "allocated_bytes": [int(leak(step) * GIB) for step in steps],
         }
         with bench.database.write() as session:
-            add_batch(session, "r", Batch(rank=rank, seq=0, chunks=[Chunk(stream="gpu", columns=columns)]), bench.now)
+            add_batch(
+                session,
+                "r",
+                Batch(rank=rank, seq=0, chunks=[Chunk(stream="gpu", columns=columns)]),
+                bench.now,
+            )
     command = [sys.executable, "-c", KILLED, bench.database.url, str(writes), str(bench.now)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -259,10 +292,10 @@ def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, w
     assert len(bench.alerts()) == 2 and len(bench.incidents()) == 1
     assert bench.told() == ["firing"]
     with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Notification)) == len(bench.told()) + len(
-            bench.told("slack_webhook")
-        )
-        assert session.scalar(select(func.count()).select_from(WatchMark)) == 2
+        assert session.scalar(select(func.count()).select_from(Notification)) == len(
+            bench.told()
+        ) + len(bench.told("slack_webhook"))
+        assert session.scalar(select(func.count()).select_from(EvaluationMark)) == 2
 
 
 def _received(bench, number: int):

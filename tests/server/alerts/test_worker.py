@@ -56,7 +56,11 @@ def test_each_change_tells_each_channel_once(bench):
 
 @pytest.mark.parametrize(
     ("status", "state", "words"),
-    [("oom", "oom", "died of out-of-memory"), ("completed", "finished", "completed"), ("failed", "finished", "failed")],
+    [
+        ("oom", "oom", "died of out-of-memory"),
+        ("completed", "finished", "completed"),
+        ("failed", "finished", "failed"),
+    ],
 )
 def test_the_end_of_the_run_ends_its_alert_and_is_told_in_words(bench, status, state, words):
     bench.start()
@@ -95,7 +99,9 @@ def test_an_out_of_memory_that_nobody_foresaw_is_told(bench):
     bench.finish("oom", 100)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["rule"], alert["state"], alert["step"]) == ("oom", "oom", 100) and len(alert["notifications"]) == 2
+    assert (alert["rule"], alert["state"], alert["step"]) == ("oom", "oom", 100) and len(
+        alert["notifications"]
+    ) == 2
 
 
 def test_growth_that_stops_is_averted(bench):
@@ -169,7 +175,9 @@ def test_a_new_worker_goes_on_where_the_old_one_was(bench):
     bench.worker.evaluate()
     bench.feed(1200, 1220, leak, seq=1)
     bench.worker.evaluate()
-    assert [state for state in bench.path() if state != "firing"] == [state for state in before if state != "firing"]
+    assert [state for state in bench.path() if state != "firing"] == [
+        state for state in before if state != "firing"
+    ]
     assert len(bench.alerts()) == 1
 
 
@@ -185,7 +193,11 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
     for run_id in ("bad", "good"):
         bench.start(run_id)
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
-    broken, works = (evaluator, evaluator.read_new) if where == "reading" else (result_writer, result_writer.enter)
+    broken, works = (
+        (evaluator, evaluator.read_new)
+        if where == "reading"
+        else (result_writer, result_writer.enter)
+    )
 
     def break_one(*arguments):
         if any(getattr(argument, "run_id", argument) == "bad" for argument in arguments):
@@ -215,7 +227,9 @@ def test_a_chunk_that_is_damaged_is_passed_over_and_named(bench, caplog):
     bench.feed(0, 600, leak, seq=0)
     bench.feed(600, 610, leak, seq=1)
     with bench.database.write() as session:
-        session.execute(update(Chunk).where(Chunk.seq == 609).values(packed=b"MAC1 and nothing else"))
+        session.execute(
+            update(Chunk).where(Chunk.seq == 609).values(packed=b"MAC1 and nothing else")
+        )
     bench.feed(610, 1200, leak, seq=2)
     bench.worker.evaluate()
     assert bench.alerts()[0]["state"] == "firing"

@@ -20,7 +20,11 @@ def dies(database):
         host = Device(id="host", kind="host", name="host", limit_bytes=1)
         events = [Event(kind="oom", step=4, data={"phase": phase})] if phase else []
         with database.write() as session:
-            start_run(session, RunStart(run_id="r", rank=rank, attempt=attempt, world_size=2, devices=[host]), 1.0)
+            start_run(
+                session,
+                RunStart(run_id="r", rank=rank, attempt=attempt, world_size=2, devices=[host]),
+                1.0,
+            )
             add_batch(session, "r", Batch(rank=rank, attempt=attempt, seq=0, events=events), 1.0)
             finish_run(session, "r", Finish(status="oom", rank=rank, attempt=attempt, step=4), 1.0)
 
@@ -33,7 +37,9 @@ def title(database):
 
     def title(rank: int = 0) -> str | None:
         with database.read() as session:
-            stream = next((stream for stream in current_streams(session, ["r"]) if stream.rank == rank), None)
+            stream = next(
+                (stream for stream in current_streams(session, ["r"]) if stream.rank == rank), None
+            )
             report = autopsy(session, session.get_one(Run, "r"), stream)
             return report.title if report else None
 

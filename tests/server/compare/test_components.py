@@ -61,7 +61,10 @@ def test_observed_is_shown_without_a_prediction(observe):
 
 def test_a_residual_is_observed_minus_predicted(observe):
     message = PredictionMessage(
-        method="formula", device="D", peak_allocated_bytes=50, components={"parameters": 40, "context": 11}
+        method="formula",
+        device="D",
+        peak_allocated_bytes=50,
+        components={"parameters": 40, "context": 11},
     )
     found = observe(predictions=[message])
     assert row(found, "parameters")["residual_bytes"] == -10
@@ -87,7 +90,11 @@ def test_the_newest_prediction_counts_and_a_trace_before_a_formula(observe):
 
 
 def test_a_prediction_for_a_device_without_samples_stands_alone(observe):
-    found = observe(predictions=[PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)])
+    found = observe(
+        predictions=[
+            PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
+        ]
+    )
     assert (found["rank"], found["device"], found["step"]) == (1, "E", None)
     assert found["peak"] == {"predicted_bytes": 9, "observed_bytes": None, "residual_bytes": None}
 
@@ -113,5 +120,8 @@ def test_a_large_residual_has_a_reason_and_the_inputs_that_came_are_part_of_it(o
         "parameters_bytes": [10 * gib + 5],
     }
     found = observe(readings=readings, predictions=[message])
-    assert row(found, "activations")["reason"] == "inputs were 2.00 times the size of those that the prediction saw"
+    assert (
+        row(found, "activations")["reason"]
+        == "inputs were 2.00 times the size of those that the prediction saw"
+    )
     assert row(found, "parameters")["reason"] is None

@@ -39,7 +39,9 @@ def compare(sqlite_database):
 
     def compare(kind="cuda", readings=READINGS, predictions=(PREDICTION,)):
         with sqlite_database.write() as session:
-            start_run(session, RunStart(run_id="r", devices=[Device(id="D", kind=kind, name="D")]), 1.0)
+            start_run(
+                session, RunStart(run_id="r", devices=[Device(id="D", kind=kind, name="D")]), 1.0
+            )
             add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="D", columns=readings)]), 2.0)
             for prediction in predictions:
                 add_prediction(session, "r", prediction, 3.0)
@@ -54,28 +56,48 @@ def test_each_level_has_its_own_interval_and_says_whether_the_run_lies_in_it(com
         "level": "allocated", "predicted_bytes": 94, "observed_bytes": 95, "residual_bytes": 1, "low_bytes": 92, "high_bytes": 96,
         "is_within": True,
     }  # fmt: skip
-    assert (reserved["level"], reserved["observed_bytes"], reserved["is_within"]) == ("reserved", 130, False)
+    assert (reserved["level"], reserved["observed_bytes"], reserved["is_within"]) == (
+        "reserved",
+        130,
+        False,
+    )
     assert (device["level"], device["observed_bytes"], device["is_within"]) == ("device", 150, True)
 
 
 def test_without_a_prediction_the_levels_are_observed_only(compare):
     for row in compare(predictions=())["levels"]:
-        assert row["observed_bytes"] and row["predicted_bytes"] is row["low_bytes"] is row["is_within"] is None
+        assert (
+            row["observed_bytes"]
+            and row["predicted_bytes"] is row["low_bytes"] is row["is_within"] is None
+        )
 
 
 def test_a_host_has_one_level(compare):
     bare = PredictionMessage(method="formula", device="D", peak_allocated_bytes=94)
-    assert [row["level"] for row in compare(kind="host", predictions=[bare])["levels"]] == ["allocated"]
+    assert [row["level"] for row in compare(kind="host", predictions=[bare])["levels"]] == [
+        "allocated"
+    ]
 
 
-def test_phases_are_the_highest_of_the_launch_in_the_order_of_a_step_with_the_users_own_after_them(compare):
-    found = {row["phase"]: (row["predicted_bytes"], row["observed_bytes"]) for row in compare()["phases"]}
-    assert found == {"forward": (85, 85), "backward": (94, None), "optimizer": (70, 95), "my_eval": (None, 60)}
+def test_phases_are_the_highest_of_the_launch_in_the_order_of_a_step_with_the_users_own_after_them(
+    compare,
+):
+    found = {
+        row["phase"]: (row["predicted_bytes"], row["observed_bytes"]) for row in compare()["phases"]
+    }
+    assert found == {
+        "forward": (85, 85),
+        "backward": (94, None),
+        "optimizer": (70, 95),
+        "my_eval": (None, 60),
+    }
     assert list(found) == ["forward", "backward", "optimizer", "my_eval"]
 
 
 def test_an_optimizer_phase_far_above_its_prediction_is_put_down_to_temporaries(compare):
-    prediction = PredictionMessage(method="trace", device="D", peak_allocated_bytes=1, phases={"optimizer": 2 * GIB})
+    prediction = PredictionMessage(
+        method="trace", device="D", peak_allocated_bytes=1, phases={"optimizer": 2 * GIB}
+    )
     readings = {"step": [1], "phase_optimizer_peak_bytes": [3 * GIB]}
     [row] = compare(readings=readings, predictions=[prediction])["phases"]
     assert "foreach" in row["reason"]
@@ -97,14 +119,19 @@ def test_a_script_that_invents_a_phase_a_step_does_not_grow_its_stream(compare, 
             compare(readings=columns, predictions=())
         else:
             with sqlite_database.write() as session:
-                add_batch(session, "r", Batch(seq=seq, chunks=[Chunk(stream="D", columns=columns)]), 4.0)
+                add_batch(
+                    session, "r", Batch(seq=seq, chunks=[Chunk(stream="D", columns=columns)]), 4.0
+                )
     with sqlite_database.read() as session:
         assert len(session.query(Stream).one().peaks) == 80
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("cuda", True), ("host", False)])
 def test_a_leak_explains_the_phases_and_a_hosts_interpreter_is_none(compare, kind, kept):
-    parts = {f"{name}_bytes": [0, 0] for name in ("parameters", "gradients", "optimizer_state", "buffers")}
+    parts = {
+        f"{name}_bytes": [0, 0]
+        for name in ("parameters", "gradients", "optimizer_state", "buffers")
+    }
     readings = {
         "step": [1, 2], "allocated_bytes": [GIB, 9 * GIB], "peak_allocated_bytes": [GIB, 9 * GIB], **parts,
         "context_bytes": [8 * GIB, 8 * GIB], "phase_forward_peak_bytes": [GIB, 9 * GIB],

@@ -24,11 +24,18 @@ def tell(sqlite_database):
                     if stream == "scalars"
                     else [Device(id=stream, kind="cuda", name=stream, limit_bytes=limit_bytes)]
                 )
-                start_run(session, RunStart(run_id=run_id, rank=rank, world_size=2, devices=devices, **facts), 1.0)
+                start_run(
+                    session,
+                    RunStart(run_id=run_id, rank=rank, world_size=2, devices=devices, **facts),
+                    1.0,
+                )
                 steps = list(range(len(next(iter(given.values())))))
                 columns = {"step": steps, "time_s": [float(step) for step in steps], **given}
                 add_batch(
-                    session, run_id, Batch(rank=rank, seq=seq, chunks=[Chunk(stream=stream, columns=columns)]), 2.0
+                    session,
+                    run_id,
+                    Batch(rank=rank, seq=seq, chunks=[Chunk(stream=stream, columns=columns)]),
+                    2.0,
                 )
 
     return tell
@@ -51,7 +58,10 @@ def test_only_what_differs_is_listed():
 
 
 def test_a_config_of_thousands_of_keys_does_not_flood_the_answer():
-    assert len(differences([{f"k{n}": n for n in range(2 * MOST_DIFFERENCES)}, {}])) == MOST_DIFFERENCES
+    assert (
+        len(differences([{f"k{n}": n for n in range(2 * MOST_DIFFERENCES)}, {}]))
+        == MOST_DIFFERENCES
+    )
 
 
 def test_configs_and_environments_are_held_beside_each_other(tell, compare):
@@ -64,14 +74,25 @@ def test_configs_and_environments_are_held_beside_each_other(tell, compare):
 
 
 def test_the_fullest_rank_stands_for_its_run(tell, compare, sqlite_database):
-    tell("a", {(0, "D0"): {"allocated_bytes": [100, 120]}, (1, "D1"): {"allocated_bytes": [700, 800]}})
+    tell(
+        "a",
+        {(0, "D0"): {"allocated_bytes": [100, 120]}, (1, "D1"): {"allocated_bytes": [700, 800]}},
+    )
     tell("b", {(0, "D0"): {"allocated_bytes": [100, 120]}}, limit_bytes=None)
     with sqlite_database.write() as session:
         add_prediction(
-            session, "a", PredictionMessage(method="trace", rank=1, device="D1", peak_allocated_bytes=600), 3.0
+            session,
+            "a",
+            PredictionMessage(method="trace", rank=1, device="D1", peak_allocated_bytes=600),
+            3.0,
         )
     first, second = compare("a", "b")["runs"]
-    assert (first["rank"], first["device"], first["headroom_bytes"], first["residual_bytes"]) == (1, "D1", 200, 200)
+    assert (first["rank"], first["device"], first["headroom_bytes"], first["residual_bytes"]) == (
+        1,
+        "D1",
+        200,
+        200,
+    )
     assert (second["rank"], second["headroom_bytes"], second["residual_bytes"]) == (0, None, None)
 
 
@@ -82,8 +103,17 @@ def test_the_time_of_a_step_is_the_median(tell, compare):
 
 
 def test_scalars_are_named_and_the_one_that_counts_tokens_is_found(tell, compare):
-    tell("a", {(0, "D"): {"allocated_bytes": [1]}, (0, "scalars"): {"loss": [1.0], "num_input_tokens_seen": [512]}})
+    tell(
+        "a",
+        {
+            (0, "D"): {"allocated_bytes": [1]},
+            (0, "scalars"): {"loss": [1.0], "num_input_tokens_seen": [512]},
+        },
+    )
     tell("b", {(0, "D"): {"allocated_bytes": [1]}, (0, "scalars"): {"loss": [1.0]}})
     first, second = compare("a", "b")["runs"]
-    assert (first["scalars"], first["tokens_scalar"]) == (["loss", "num_input_tokens_seen"], "num_input_tokens_seen")
+    assert (first["scalars"], first["tokens_scalar"]) == (
+        ["loss", "num_input_tokens_seen"],
+        "num_input_tokens_seen",
+    )
     assert (second["scalars"], second["tokens_scalar"]) == (["loss"], None)

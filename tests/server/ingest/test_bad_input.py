@@ -59,7 +59,13 @@ def refused(started, contents):
 
 
 def batch_with(columns, stream="host"):
-    return {"seq": 0, "chunks": [{"stream": "host", "columns": {"step": [1]}}, {"stream": stream, "columns": columns}]}
+    return {
+        "seq": 0,
+        "chunks": [
+            {"stream": "host", "columns": {"step": [1]}},
+            {"stream": stream, "columns": columns},
+        ],
+    }
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,12 @@ def batch_with(columns, stream="host"):
 def test_bad_values_are_named_by_chunk_and_column(refused, columns, field, encoding):
     body = batch_with(columns)
     problem = refused(
-        422, *((json.dumps(body), JSON) if encoding == "json" else (msgspec.msgpack.encode(body), MSGPACK))
+        422,
+        *(
+            (json.dumps(body), JSON)
+            if encoding == "json"
+            else (msgspec.msgpack.encode(body), MSGPACK)
+        ),
     )
     assert problem["field"] == f"chunks[1].columns.{field}"
     assert problem["detail"].startswith(problem["field"])
@@ -98,13 +109,21 @@ def test_bad_values_are_named_by_chunk_and_column(refused, columns, field, encod
 def test_values_of_the_wrong_type_are_named_by_chunk_column_and_row(refused, value, encoding):
     body = batch_with({"step": [1, 2], "train/loss": [0.5, 0.6], "reserved_bytes": [1, value]})
     problem = refused(
-        422, *((json.dumps(body), JSON) if encoding == "json" else (msgspec.msgpack.encode(body), MSGPACK))
+        422,
+        *(
+            (json.dumps(body), JSON)
+            if encoding == "json"
+            else (msgspec.msgpack.encode(body), MSGPACK)
+        ),
     )
     assert problem["field"] == "chunks[1].columns.reserved_bytes[1]"
 
 
 def test_numbers_of_pythons_json_are_accepted_where_they_may_be(started):
-    body = {"seq": 0, "chunks": [{"stream": "scalars", "columns": {"step": [1, 2], "loss": [NAN, INFINITY]}}]}
+    body = {
+        "seq": 0,
+        "chunks": [{"stream": "scalars", "columns": {"step": [1, 2], "loss": [NAN, INFINITY]}}],
+    }
     assert started.post(BATCHES, data=json.dumps(body), headers=JSON).status_code == 200
     series = started.get("/api/v1/runs/r/series?fields=loss&device=scalars").get_json()
     assert series["series"]["loss"]["last"] == [None, None]
@@ -124,8 +143,14 @@ def test_numbers_of_pythons_json_are_accepted_where_they_may_be(started):
         ({"seq": 0, "chunks": [{"stream": "host"}]}, "chunks[0].columns"),
         ({"seq": 0, "chunks": [{"stream": "host", "columns": {}}]}, "chunks[0].columns"),
         ({"seq": 0, "chunks": [{"stream": "host", "columns": {"step": []}}]}, "chunks[0].columns"),
-        ({"seq": 0, "chunks": [{"stream": "ho\0st", "columns": {"step": [1]}}]}, "chunks[0].stream"),
-        ({"seq": 0, "chunks": [{"stream": "host", "columns": {"step": [1]}, "packed": b"MAC1"}]}, "chunks[0].columns"),
+        (
+            {"seq": 0, "chunks": [{"stream": "ho\0st", "columns": {"step": [1]}}]},
+            "chunks[0].stream",
+        ),
+        (
+            {"seq": 0, "chunks": [{"stream": "host", "columns": {"step": [1]}, "packed": b"MAC1"}]},
+            "chunks[0].columns",
+        ),
         ({"seq": 0, "events": [{"kind": "oom"}, {"kind": "no good"}]}, "events[1].kind"),
         ({"seq": 0, "events": [{"kind": "oom", "time_s": NAN}]}, "events[0].time_s"),
         ({"seq": 0, "dropped_samples": {"queue_full": -1}}, "dropped_samples.queue_full"),
@@ -149,10 +174,19 @@ def test_bad_batches_are_named_by_field(refused, message, field):
         ({"run_id": "x", "project": ""}, "project"),
         ({"run_id": "x", "name": "n" * 201}, "name"),
         ({"run_id": "x", "tags": ["ok", 5]}, "tags[1]"),
-        ({"run_id": "x", "devices": [{"id": "scalars", "kind": "host", "name": "x"}]}, "devices[0].id"),
-        ({"run_id": "x", "devices": [{"id": "GPU", "kind": "toaster", "name": "x"}]}, "devices[0].kind"),
         (
-            {"run_id": "x", "devices": [{"id": "GPU", "kind": "cuda", "name": "x", "limit_bytes": -1}]},
+            {"run_id": "x", "devices": [{"id": "scalars", "kind": "host", "name": "x"}]},
+            "devices[0].id",
+        ),
+        (
+            {"run_id": "x", "devices": [{"id": "GPU", "kind": "toaster", "name": "x"}]},
+            "devices[0].kind",
+        ),
+        (
+            {
+                "run_id": "x",
+                "devices": [{"id": "GPU", "kind": "cuda", "name": "x", "limit_bytes": -1}],
+            },
             "devices[0].limit_bytes",
         ),
         ({"run_id": "x", "started_at": NAN}, "started_at"),
@@ -181,10 +215,15 @@ def test_bad_starts_are_named_by_field(refused, message, field):
     ],
 )
 def test_bad_ends_and_predictions_are_named_by_field(refused, path, message, field):
-    assert refused(422, msgspec.msgpack.encode(message), path=f"/api/v1/runs/r/{path}")["field"] == field
+    assert (
+        refused(422, msgspec.msgpack.encode(message), path=f"/api/v1/runs/r/{path}")["field"]
+        == field
+    )
 
 
-@pytest.mark.parametrize(("path", "message"), [("batches", {"seq": 0}), ("finish", {"status": "oom"})])
+@pytest.mark.parametrize(
+    ("path", "message"), [("batches", {"seq": 0}), ("finish", {"status": "oom"})]
+)
 def test_an_unknown_run_is_not_found(client, path, message):
     answer = client.post(f"/api/v1/runs/nobody/{path}", json=message)
     assert (answer.status_code, answer.mimetype) == (404, "application/problem+json")
@@ -216,14 +255,20 @@ def test_a_body_that_is_no_message_is_refused(refused, headers):
 
 def test_an_abyss_of_nesting_is_refused(refused):
     for depth in (40, 100_000):
-        body = b'{"seq":0,"events":[{"kind":"x","data":{"a":' + b"[" * depth + b"]" * depth + b"}}]}"
+        body = (
+            b'{"seq":0,"events":[{"kind":"x","data":{"a":' + b"[" * depth + b"]" * depth + b"}}]}"
+        )
         refused(422 if depth < 1000 else 400, body, JSON)
 
 
 @pytest.mark.parametrize("cut", [1, 8, 20, 60, -1, -5])
 def test_a_truncated_chunk_is_refused(refused, cut):
-    packed = pack({"step": list(range(100)), "allocated_bytes": list(range(100))}, codec="zlib")[:cut]
-    problem = refused(422, msgspec.msgpack.encode({"seq": 0, "chunks": [{"stream": "host", "packed": packed}]}))
+    packed = pack({"step": list(range(100)), "allocated_bytes": list(range(100))}, codec="zlib")[
+        :cut
+    ]
+    problem = refused(
+        422, msgspec.msgpack.encode({"seq": 0, "chunks": [{"stream": "host", "packed": packed}]})
+    )
     assert problem["field"] == "chunks[0].packed"
 
 
@@ -239,7 +284,12 @@ def test_a_chunk_that_is_a_bomb_is_refused(refused, codec):
     else:
         squeeze = zstandard.ZstdCompressor(level=3).compressobj()
         payload = b"".join(squeeze.compress(zeros) for _ in range(64)) + squeeze.flush()
-    problem = refused(422, msgspec.msgpack.encode({"seq": 0, "chunks": [{"stream": "host", "packed": head + payload}]}))
+    problem = refused(
+        422,
+        msgspec.msgpack.encode(
+            {"seq": 0, "chunks": [{"stream": "host", "packed": head + payload}]}
+        ),
+    )
     assert problem["field"] == "chunks[0].packed"
 
 
@@ -249,7 +299,11 @@ def test_a_body_that_is_too_large_is_refused(refused):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 def test_a_body_that_unpacks_to_too_much_is_refused(refused, encoding):
-    compress = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.ZstdCompressor().compress}[encoding]
+    compress = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "zstd": zstandard.ZstdCompressor().compress,
+    }[encoding]
     refused(413, compress(bytes(MAX_BODY_BYTES + 1)), {**MSGPACK, "Content-Encoding": encoding})
 
 
@@ -261,13 +315,20 @@ def test_broken_compression_is_a_bad_request(refused, encoding, body):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 def test_compression_that_breaks_off_is_a_bad_request(refused, encoding):
-    compress = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.ZstdCompressor().compress}[encoding]
-    whole = compress(json.dumps({"seq": 0, "events": [{"kind": "x", "data": {"n": list(range(999))}}]}).encode())
+    compress = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "zstd": zstandard.ZstdCompressor().compress,
+    }[encoding]
+    whole = compress(
+        json.dumps({"seq": 0, "events": [{"kind": "x", "data": {"n": list(range(999))}}]}).encode()
+    )
     refused(400, whole[: len(whole) // 2], {**JSON, "Content-Encoding": encoding})
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}]
+    "headers",
+    [{"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}],
 )
 def test_other_content_types_are_refused(refused, headers):
     refused(415, b'{"seq": 0}', headers)
@@ -280,7 +341,9 @@ def test_other_encodings_are_refused(refused, encoding):
 
 def test_the_same_key_with_other_content_is_a_conflict(started, refused):
     started.post(BATCHES, json={"seq": 0})
-    refused(409, json.dumps({"seq": 0, "chunks": [{"stream": "host", "columns": {"step": [1]}}]}), JSON)
+    refused(
+        409, json.dumps({"seq": 0, "chunks": [{"stream": "host", "columns": {"step": [1]}}]}), JSON
+    )
 
 
 def test_a_good_chunk_beside_a_bad_one_is_not_stored(refused, contents):
@@ -293,7 +356,12 @@ def test_free_parts_are_kept_in_a_form_that_every_database_and_reader_takes(star
     body = msgspec.msgpack.encode({"run_id": "free", "config": config, "tags": ["a\0b"]})
     assert started.post("/api/v1/runs", data=body, headers=MSGPACK).status_code == 201
     found = started.get("/api/v1/runs/free").get_json()
-    assert found["config"] == {"clip": "inf", "nul": "a\ufffdb", "huge": str(2**63), "deep": {"x": ["nan"]}}
+    assert found["config"] == {
+        "clip": "inf",
+        "nul": "a\ufffdb",
+        "huge": str(2**63),
+        "deep": {"x": ["nan"]},
+    }
     assert found["tags"] == ["a\ufffdb"]
 
 
@@ -301,7 +369,11 @@ def test_free_parts_are_kept_in_a_form_that_every_database_and_reader_takes(star
 def test_clocks_that_are_off_do_not_break_the_pages(started, at):
     started.post("/api/v1/runs", json={"run_id": "clock", "started_at": at})
     columns = {"step": [1], "time_s": [at * 1e200], "allocated_bytes": [1]}
-    body = {"seq": 0, "chunks": [{"stream": "host", "columns": columns}], "events": [{"kind": "x", "time_s": at}]}
+    body = {
+        "seq": 0,
+        "chunks": [{"stream": "host", "columns": columns}],
+        "events": [{"kind": "x", "time_s": at}],
+    }
     assert started.post("/api/v1/runs/clock/batches", json=body).status_code == 200
     assert started.get("/api/v1/runs/clock").status_code == 200
     assert started.get("/api/v1/runs/clock/series").status_code == 200
@@ -312,7 +384,11 @@ def test_a_whole_number_may_be_written_with_a_point(sqlite_client, encoding):
     """To JSON 3.0 and 3 are the same, and some serializers write the first; elsewhere nothing is rounded."""
 
     def post(path, body):
-        data, headers = (json.dumps(body), JSON) if encoding == "json" else (msgspec.msgpack.encode(body), MSGPACK)
+        data, headers = (
+            (json.dumps(body), JSON)
+            if encoding == "json"
+            else (msgspec.msgpack.encode(body), MSGPACK)
+        )
         return sqlite_client.post(f"/api/v1/runs{path}", data=data, headers=headers)
 
     assert post("", {"run_id": "r", "total_steps": 100.0, "config": {"lr": 0.5}}).status_code == 201

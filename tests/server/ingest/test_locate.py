@@ -27,8 +27,13 @@ def body_of(columns):
     }
 
 
-@pytest.mark.parametrize(("kind", "encode"), [(JSON, msgspec.json.encode), (MSGPACK, msgspec.msgpack.encode)])
-@given(names=st.lists(st.text(min_size=1, max_size=5), unique=True, min_size=1, max_size=12), data=st.data())
+@pytest.mark.parametrize(
+    ("kind", "encode"), [(JSON, msgspec.json.encode), (MSGPACK, msgspec.msgpack.encode)]
+)
+@given(
+    names=st.lists(st.text(min_size=1, max_size=5), unique=True, min_size=1, max_size=12),
+    data=st.data(),
+)
 def test_it_finds_the_one_entry_that_is_wrong(kind, encode, names, data):
     wrong = data.draw(st.sampled_from(names))
     columns = {name: ["x"] if name == wrong else [1] for name in names}

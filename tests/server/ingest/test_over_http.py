@@ -47,7 +47,10 @@ def test_a_bomb_is_refused_and_costs_no_memory(server):
     assert len(bomb) < MAX_SENT_BYTES
     answer = server.post(BATCHES, bomb, content_encoding="gzip")
     assert (answer.status, answer.json["status"]) == (413, 413)
-    peak = max(child.memory_info().rss for child in psutil.Process(server.process.pid).children(recursive=True))
+    peak = max(
+        child.memory_info().rss
+        for child in psutil.Process(server.process.pid).children(recursive=True)
+    )
     assert peak < 2**29
 
 
@@ -68,5 +71,7 @@ def test_a_chunked_body_is_read(server):
         "Connection: close",
     )
     head = "\r\n".join(lines)
-    answer = raw(server, head.encode(), b'5\r\n{"seq\r\n5\r\n": 0}\r\n0\r\n\r\n', then_break_off=False)
+    answer = raw(
+        server, head.encode(), b'5\r\n{"seq\r\n5\r\n": 0}\r\n0\r\n\r\n', then_break_off=False
+    )
     assert b" 200 " in answer.partition(b"\r\n")[0]

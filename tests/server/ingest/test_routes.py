@@ -31,7 +31,10 @@ def test_a_run_is_created_then_resumed(client):
     client.post("/api/v1/runs/k3v9/batches", json={"seq": 0})
     second = client.post("/api/v1/runs", json={"run_id": "k3v9"})
     assert (second.status_code, second.get_json()["next_seq"]) == (200, 1)
-    assert client.post("/api/v1/runs", json={"run_id": "k3v9", "attempt": 7}).get_json()["next_seq"] == 0
+    assert (
+        client.post("/api/v1/runs", json={"run_id": "k3v9", "attempt": 7}).get_json()["next_seq"]
+        == 0
+    )
 
 
 def test_msgpack_and_json_say_the_same(client):
@@ -43,7 +46,14 @@ def test_msgpack_and_json_say_the_same(client):
         content_type="application/json",
     )
     a, b = (client.get(f"/api/v1/runs/{run_id}").get_json() for run_id in "ab")
-    assert {key for key in a if a[key] != b[key]} <= {"id", "name", "url", "created_at", "started_at", "last_seen_at"}
+    assert {key for key in a if a[key] != b[key]} <= {
+        "id",
+        "name",
+        "url",
+        "created_at",
+        "started_at",
+        "last_seen_at",
+    }
 
 
 @pytest.mark.parametrize(
@@ -59,7 +69,9 @@ def test_msgpack_and_json_say_the_same(client):
 def test_bodies_may_be_compressed(started, encoding, compress):
     body = encode(Batch(seq=0, chunks=[Chunk(stream="host", packed=pack({"step": [1, 2]}))]))
     answer = started.post(
-        "/api/v1/runs/r/batches", data=compress(body), headers={"Content-Type": MSGPACK, "Content-Encoding": encoding}
+        "/api/v1/runs/r/batches",
+        data=compress(body),
+        headers={"Content-Type": MSGPACK, "Content-Encoding": encoding},
     )
     assert (answer.status_code, answer.get_json()["accepted"]) == (200, 2)
 
@@ -68,22 +80,29 @@ def test_a_batch_is_acknowledged_with_what_is_still_missing(started):
     answers = [
         started.post(
             "/api/v1/runs/r/batches",
-            json={"seq": seq, "chunks": [{"stream": "host", "columns": {"step": [seq], "allocated_bytes": [1]}}]},
+            json={
+                "seq": seq,
+                "chunks": [{"stream": "host", "columns": {"step": [seq], "allocated_bytes": [1]}}],
+            },
         ).get_json()
         for seq in (0, 2, 1, 1)
     ]
-    assert answers == [{"accepted": 1, "next_seq": next_seq, "risk": None, "commands": []} for next_seq in (1, 1, 3, 3)]
+    assert answers == [
+        {"accepted": 1, "next_seq": next_seq, "risk": None, "commands": []}
+        for next_seq in (1, 1, 3, 3)
+    ]
 
 
 def test_unknown_fields_of_a_newer_agent_are_ignored(started):
     columns = {"step": [1], "new_reading_bytes": [5]}
     answer = started.post(
-        "/api/v1/runs/r/batches", json={"seq": 0, "color": "blue", "chunks": [{"stream": "host", "columns": columns}]}
+        "/api/v1/runs/r/batches",
+        json={"seq": 0, "color": "blue", "chunks": [{"stream": "host", "columns": columns}]},
     )
     assert answer.status_code == 200
-    assert started.get("/api/v1/runs/r/series?fields=new_reading_bytes").get_json()["series"]["new_reading_bytes"][
-        "last"
-    ] == [5]
+    assert started.get("/api/v1/runs/r/series?fields=new_reading_bytes").get_json()["series"][
+        "new_reading_bytes"
+    ]["last"] == [5]
 
 
 def test_predictions_and_the_end_are_kept(started):
@@ -95,6 +114,8 @@ def test_predictions_and_the_end_are_kept(started):
     }
     answer = started.post("/api/v1/runs/r/predictions", json=prediction)
     assert (answer.status_code, set(answer.get_json())) == (201, {"id"})
-    answer = started.post("/api/v1/runs/r/finish", json={"status": "oom", "error": "MemoryError: x", "step": 9})
+    answer = started.post(
+        "/api/v1/runs/r/finish", json={"status": "oom", "error": "MemoryError: x", "step": 9}
+    )
     assert (answer.status_code, answer.get_json()) == (200, {"run_id": "r", "status": "oom"})
     assert started.get("/api/v1/runs/r").get_json()["error"] == "MemoryError: x"

@@ -35,7 +35,12 @@ def send(client, **changes):
 def test_a_snapshot_is_kept_whole_and_listed_without_its_body(started):
     key = send(started).get_json()["id"]
     [listed] = started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]
-    assert (listed["id"], listed["step"], listed["suspects"], listed["has_stacks"]) == (key, 40, [SUSPECT], True)
+    assert (listed["id"], listed["step"], listed["suspects"], listed["has_stacks"]) == (
+        key,
+        40,
+        [SUSPECT],
+        True,
+    )
     assert "stacks" not in listed
     whole = started.get(f"/api/v1/runs/r/snapshots/{key}").get_json()
     assert (whole["stacks"], whole["tensors"]) == (SNAPSHOT["stacks"], SNAPSHOT["tensors"])
@@ -49,7 +54,11 @@ def test_the_same_snapshot_twice_is_one(started):
 def test_suspects_are_those_of_each_ranks_newest_snapshot_and_a_line_on_many_ranks_is_one(started):
     old = {**SUSPECT, "line": 7}
     send(started, seq=0, suspects=[old])
-    send(started, seq=1, suspects=[{**SUSPECT, "confidence": 0.4}, {**SUSPECT, "line": 50, "confidence": 0.7}])
+    send(
+        started,
+        seq=1,
+        suspects=[{**SUSPECT, "confidence": 0.4}, {**SUSPECT, "line": 50, "confidence": 0.7}],
+    )
     started.post("/api/v1/runs", json={"run_id": "r", "rank": 1, "world_size": 2})
     send(started, rank=1)
     found = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
@@ -84,8 +93,14 @@ def test_a_snapshots_suspect_is_not_told_twice(started):
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ({"first_step": 5, "step": 26}, "No suspect was found: who holds what grew was looked for over steps 5 to 26."),
-        ({"why_not": "no growth was suspected"}, "Nobody looked who holds the memory: no growth was suspected."),
+        (
+            {"first_step": 5, "step": 26},
+            "No suspect was found: who holds what grew was looked for over steps 5 to 26.",
+        ),
+        (
+            {"why_not": "no growth was suspected"},
+            "Nobody looked who holds the memory: no growth was suspected.",
+        ),
     ],
 )
 def test_a_dead_runs_page_says_what_came_of_the_search(started, search, said):
@@ -134,12 +149,16 @@ def test_a_viewers_page_is_a_download_that_cannot_run_here(started):
     assert answer.headers["Content-Disposition"] == 'attachment; filename="r-step40-rank0.html"'
     assert answer.headers["Content-Security-Policy"].startswith("sandbox;")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert f'href="/api/v1/runs/r/snapshots/{key}/viewer" download' in started.get("/runs/r").get_data(as_text=True)
+    assert f'href="/api/v1/runs/r/snapshots/{key}/viewer" download' in started.get(
+        "/runs/r"
+    ).get_data(as_text=True)
 
 
 def test_a_snapshot_without_a_viewers_page_has_none_to_hand_out(started):
     key = send(started).get_json()["id"]
-    assert [started.get(f"/api/v1/runs/r/snapshots/{k}/viewer").status_code for k in (key, 99, 2**62)] == [404] * 3
+    assert [
+        started.get(f"/api/v1/runs/r/snapshots/{k}/viewer").status_code for k in (key, 99, 2**62)
+    ] == [404] * 3
     assert "/viewer" not in started.get("/runs/r").get_data(as_text=True)
 
 
@@ -169,11 +188,16 @@ def forecast(app, cause, level="warning"):
 
 
 def batch(client, seq):
-    body = {"seq": seq, "chunks": [{"stream": "host", "columns": {"step": [seq], "allocated_bytes": [1]}}]}
+    body = {
+        "seq": seq,
+        "chunks": [{"stream": "host", "columns": {"step": [seq], "allocated_bytes": [1]}}],
+    }
     return client.post("/api/v1/runs/r/batches", json=body).get_json()["commands"]
 
 
-@pytest.mark.parametrize(("cause", "asks"), [("leak", True), ("host_memory", True), ("fragmentation", False)])
+@pytest.mark.parametrize(
+    ("cause", "asks"), [("leak", True), ("host_memory", True), ("fragmentation", False)]
+)
 def test_a_rank_that_leaks_is_asked_to_look_until_it_has(app, started, cause, asks):
     assert batch(started, 1) == []
     forecast(app, cause)

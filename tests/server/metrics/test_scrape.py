@@ -37,8 +37,16 @@ def fill(database, run_ids) -> None:
             "other_processes_bytes": [3, 3], "phase_forward_peak_bytes": [9, 9],
         }  # fmt: skip
         with database.write() as session:
-            start_run(session, RunStart(run_id=run_id, name='a "b"\\c\nd', user="ana", devices=[device]), NOW)
-            batch = Batch(seq=0, chunks=[Chunk(stream="gpu", columns=columns)], dropped_samples={"queue_full": 3})
+            start_run(
+                session,
+                RunStart(run_id=run_id, name='a "b"\\c\nd', user="ana", devices=[device]),
+                NOW,
+            )
+            batch = Batch(
+                seq=0,
+                chunks=[Chunk(stream="gpu", columns=columns)],
+                dropped_samples={"queue_full": 3},
+            )
             add_batch(session, run_id, batch, NOW)
             message = PredictionMessage(
                 device="gpu", method="trace", peak_allocated_bytes=11, components={"parameters": 4}
@@ -46,7 +54,12 @@ def fill(database, run_ids) -> None:
             add_prediction(session, run_id, message, NOW)
             (stream,) = current_streams(session, [run_id])
             add_forecasts(
-                session, [(run_id, stream.id, Forecast(2, oom_probability=p, eta_s=9.0)) for p in (0.1, 0.5)], NOW
+                session,
+                [
+                    (run_id, stream.id, Forecast(2, oom_probability=p, eta_s=9.0))
+                    for p in (0.1, 0.5)
+                ],
+                NOW,
             )
 
 
@@ -60,15 +73,15 @@ def test_it_writes_the_bytes_that_prometheus_client_writes(database):
     assert write(scraped.families, openmetrics=False) == generate_latest(scraped)
     assert write(scraped.families, openmetrics=True) == generate_openmetrics(scraped)
     families = {
-        family.name: family for family in text_string_to_metric_families(generate_openmetrics(scraped).decode())
+        family.name: family
+        for family in text_string_to_metric_families(generate_openmetrics(scraped).decode())
     }
     assert families["memagent_run_info"].samples[0].labels["name"] == 'a "b"\\c\nd'
     newest = families["memagent_oom_probability"].samples
     assert [sample.value for sample in newest] == [0.5, 0.5]
-    assert {sample.labels["component"] for sample in families["memagent_predicted_bytes"].samples} == {
-        "parameters",
-        "peak",
-    }
+    assert {
+        sample.labels["component"] for sample in families["memagent_predicted_bytes"].samples
+    } == {"parameters", "peak"}
 
 
 def test_a_scrape_makes_as_many_statements_for_thirty_runs_as_for_three(database):
@@ -93,7 +106,9 @@ def test_what_is_written_is_what_was_asked_for(sqlite_app, sqlite_database, acce
     client.get("/metrics")  # which is counted from the next one on
     plain = client.get("/metrics", headers={"Accept": accept})
     assert plain.content_type.startswith(begins) and plain.get_data(as_text=True).endswith(ends)
-    assert ("memagent__step{" if "dots" in accept else "memagent_step{") in plain.get_data(as_text=True)
+    assert ("memagent__step{" if "dots" in accept else "memagent_step{") in plain.get_data(
+        as_text=True
+    )
     small = client.get("/metrics", headers={"Accept": accept, "Accept-Encoding": "gzip"})
     assert small.headers["Content-Encoding"] == "gzip" and len(small.data) < len(plain.data) / 2
     assert gzip.decompress(small.data).count(b"\n") == plain.data.count(b"\n")
@@ -101,7 +116,9 @@ def test_what_is_written_is_what_was_asked_for(sqlite_app, sqlite_database, acce
 
 def test_what_is_above_the_cap_is_left_out_and_counted(sqlite_database, make_settings):
     fill(sqlite_database, ["old", "new"])
-    app = create_app(make_settings(sqlite_database.url, metrics_streams=1), sqlite_database, clock=lambda: NOW)
+    app = create_app(
+        make_settings(sqlite_database.url, metrics_streams=1), sqlite_database, clock=lambda: NOW
+    )
     answer = app.test_client().get("/metrics")
     assert lines(answer, "memagent_series_capped") == ["memagent_series_capped 1.0"]
     assert len(lines(answer, "memagent_step{")) == len(lines(answer, "memagent_run_info{")) == 1
@@ -114,7 +131,9 @@ class Slow:
         self.steady, self.made = 0.0, 0
         self.asked, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
-        self.exposition = exposition.Exposition(database, lambda: NOW, lambda: self.steady, 10, CollectorRegistry)
+        self.exposition = exposition.Exposition(
+            database, lambda: NOW, lambda: self.steady, 10, CollectorRegistry
+        )
         monkeypatch.setattr(exposition, "collect", self.collect)
 
     def collect(self, *arguments):

@@ -13,14 +13,14 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from memagent_server.notify.channel import Story
+from memagent_server.notify.channel import AlertMessage
 
 GIB = 2**30
 FACTS = {
     "step": 1000, "level": "warning", "cause": "leak", "eta_step": 1420.0, "eta_low": 1300.0, "eta_high": 1600.0, "eta_s": 1500.0,
     "used_bytes": 30 * GIB, "limit_bytes": 40 * GIB, "growth_bytes_per_step": 2.0**24, "growing_since_step": 40, "oom_probability": 0.9,
 }  # fmt: skip
-STORY = Story(
+STORY = AlertMessage(
     alert_id=1, transition_id=2, topic="alert-1", dedup_key="k3v9:2:test", rule="oom_forecast", severity="warning", from_state="pending",
     to_state="firing", reason="", at=2000.0, step=1000, first_step=1000, opened_at=2000.0, facts=FACTS, run_id="k3v9",
     run_name="gpt-small", project="nlp", run_url="http://box/runs/k3v9", alert_url="http://box/alerts#alert-1",
@@ -30,10 +30,10 @@ STORY = Story(
 
 
 @pytest.fixture
-def a_story() -> Callable[..., Story]:
+def a_story() -> Callable[..., AlertMessage]:
     """a_story(**changes): the warning of a leaking run."""
 
-    def a_story(**changes: Any) -> Story:
+    def a_story(**changes: Any) -> AlertMessage:
         facts = {**FACTS, **changes.pop("facts", {})}
         return replace(STORY, facts=facts, **changes)
 
@@ -52,8 +52,14 @@ class Receiver:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.requests.append((self.path, dict(self.headers), body))
-                status, answer, headers = receiver.answers.pop(0) if receiver.answers else (200, usual, {})
-                own = {"Content-Type": "application/json", **headers, "Content-Length": str(len(answer))}
+                status, answer, headers = (
+                    receiver.answers.pop(0) if receiver.answers else (200, usual, {})
+                )
+                own = {
+                    "Content-Type": "application/json",
+                    **headers,
+                    "Content-Length": str(len(answer)),
+                }
                 _answer(self, status, answer, own)
 
             do_PATCH = do_POST  # noqa: N815
@@ -103,7 +109,11 @@ class Slack:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status, answer, headers = slack._serve(self.path, dict(self.headers), body)
                 content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                own = {"Content-Type": "application/json", **headers, "Content-Length": str(len(content))}
+                own = {
+                    "Content-Type": "application/json",
+                    **headers,
+                    "Content-Length": str(len(content)),
+                }
                 _answer(self, status, content, own)
 
             do_GET = do_POST  # noqa: N815
@@ -129,7 +139,9 @@ class Slack:
             (status, error, {name.replace("_", "-"): value for name, value in headers.items()})
         )
 
-    def _serve(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Any, dict[str, str]]:
+    def _serve(
+        self, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, Any, dict[str, str]]:
         path, _, query = path.partition("?")
         if path.startswith("/upload/"):
             self._uploads[path.removeprefix("/upload/")]["content"] = body
@@ -183,12 +195,16 @@ class Slack:
 
     def _files_completeUploadExternal(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - as Slack calls it
         self._need("files:write")
-        files = fields["files"] if isinstance(fields["files"], list) else json.loads(fields["files"])
+        files = (
+            fields["files"] if isinstance(fields["files"], list) else json.loads(fields["files"])
+        )
         for file in files:
             upload = self._uploads[file["id"]]
             if len(upload["content"]) != upload["length"]:
                 raise RefusedError("file_update_failed")
-            self.messages[fields["thread_ts"]]["files"].append({**upload, "title": file.get("title")})
+            self.messages[fields["thread_ts"]]["files"].append(
+                {**upload, "title": file.get("title")}
+            )
         return {"files": files}
 
     def _need(self, scope: str) -> None:
@@ -209,7 +225,10 @@ class Slack:
             raise RefusedError("no_text")
         if len(fields.get("text", "")) > 40_000:
             raise RefusedError("msg_too_long")
-        if not set(fields.get("metadata", {"event_type": 0, "event_payload": 0})) == {"event_type", "event_payload"}:
+        if not set(fields.get("metadata", {"event_type": 0, "event_payload": 0})) == {
+            "event_type",
+            "event_payload",
+        }:
             raise RefusedError("metadata_must_be_sent_from_app")
         faults = block_faults(fields.get("blocks") or [])
         if faults:
@@ -224,9 +243,12 @@ def block_faults(blocks: list[dict[str, Any]]) -> list[str]:
     """What is wrong with blocks, by https://docs.slack.dev/reference/block-kit/blocks."""
     faults = ["more than 50 blocks"] if len(blocks) > 50 else []
     for number, block in enumerate(blocks):
-        check = {"header": _header, "section": _section, "context": _context, "actions": _actions}.get(
-            block.get("type")
-        )
+        check = {
+            "header": _header,
+            "section": _section,
+            "context": _context,
+            "actions": _actions,
+        }.get(block.get("type"))
         found = check(block) if check else [f"unknown type {block.get('type')}"]
         faults += [f"blocks[{number}]: {fault}" for fault in found]
     return faults
@@ -256,7 +278,9 @@ def _section(block: dict[str, Any]) -> list[str]:
 def _context(block: dict[str, Any]) -> list[str]:
     elements = block.get("elements", [])
     faults = [] if 1 <= len(elements) <= 10 else ["1 to 10 elements"]
-    return faults + [fault for element in elements for fault in _text(element, ("plain_text", "mrkdwn"), 3000)]
+    return faults + [
+        fault for element in elements for fault in _text(element, ("plain_text", "mrkdwn"), 3000)
+    ]
 
 
 def _actions(block: dict[str, Any]) -> list[str]:
@@ -300,7 +324,9 @@ class _Served:
         self._server.server_close()
 
 
-def _answer(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
+def _answer(
+    handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]
+) -> None:
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name, value)

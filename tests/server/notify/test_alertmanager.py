@@ -47,10 +47,19 @@ def test_it_fires_there_and_ends_there(alertmanager, a_story):
     receipt = channel.send(story)
     (found,) = alerts(alertmanager, "incident-1")
     labels = found["labels"]
-    assert (labels["alertname"], labels["severity"], labels["run_id"]) == ("MemagentOomForecast", "warning", "k3v9")
-    assert "will run out of memory" in found["annotations"]["summary"] and found["status"]["state"] == "active"
+    assert (labels["alertname"], labels["severity"], labels["run_id"]) == (
+        "MemagentOomForecast",
+        "warning",
+        "k3v9",
+    )
+    assert (
+        "will run out of memory" in found["annotations"]["summary"]
+        and found["status"]["state"] == "active"
+    )
     assert found["generatorURL"] == "http://box/runs/k3v9"
-    channel.send(a_story(topic="incident-1", opened_at=now, at=now, to_state="averted", receipt=receipt))
+    channel.send(
+        a_story(topic="incident-1", opened_at=now, at=now, to_state="averted", receipt=receipt)
+    )
     wait_until(lambda: alerts(alertmanager, "incident-1") == [])
 
 
@@ -58,8 +67,15 @@ def test_it_becomes_another_alert_when_it_escalates(alertmanager, a_story):
     now = time.time()
     channel = Alertmanager(alertmanager)
     receipt = channel.send(a_story(topic="incident-2", opened_at=now))
-    receipt = channel.send(a_story(topic="incident-2", opened_at=now, severity="critical", receipt=receipt))
-    wait_until(lambda: [found["labels"]["severity"] for found in alerts(alertmanager, "incident-2")] == ["critical"])
+    receipt = channel.send(
+        a_story(topic="incident-2", opened_at=now, severity="critical", receipt=receipt)
+    )
+    wait_until(
+        lambda: (
+            [found["labels"]["severity"] for found in alerts(alertmanager, "incident-2")]
+            == ["critical"]
+        )
+    )
     channel.send(a_story(topic="incident-2", opened_at=now, to_state="finished", receipt=receipt))
     wait_until(lambda: alerts(alertmanager, "incident-2") == [])
 
@@ -69,7 +85,12 @@ def test_it_lets_a_death_fire_on(alertmanager, a_story):
     channel = Alertmanager(alertmanager)
     receipt = channel.send(a_story(topic="incident-3", opened_at=now))
     channel.send(a_story(topic="incident-3", opened_at=now, to_state="oom", receipt=receipt))
-    wait_until(lambda: [found["labels"]["severity"] for found in alerts(alertmanager, "incident-3")] == ["critical"])
+    wait_until(
+        lambda: (
+            [found["labels"]["severity"] for found in alerts(alertmanager, "incident-3")]
+            == ["critical"]
+        )
+    )
     (found,) = alerts(alertmanager, "incident-3")
     assert "died of out-of-memory" in found["annotations"]["summary"]
 
@@ -79,7 +100,12 @@ def test_it_pushes_the_end_on_as_the_eta_moves(alertmanager, a_story):
     receipt = Alertmanager(alertmanager).send(a_story(topic="incident-4", opened_at=now))
     before = alerts(alertmanager, "incident-4")[0]["endsAt"]
     later = Alertmanager(alertmanager, clock=lambda: now + AHEAD_S / 2)
-    assert later.refresh(a_story(topic="incident-4", opened_at=now, facts={"step": 1200}, receipt=receipt)) == receipt
+    assert (
+        later.refresh(
+            a_story(topic="incident-4", opened_at=now, facts={"step": 1200}, receipt=receipt)
+        )
+        == receipt
+    )
     (found,) = alerts(alertmanager, "incident-4")
     assert found["endsAt"] > before and "in about 220 steps" in found["annotations"]["summary"]
 

@@ -54,7 +54,9 @@ def test_it_tries_again_where_nobody_answers(make, a_story):
     with pytest.raises(DeliveryFailedError) as caught:
         make("http://127.0.0.1:9/secret").send(a_story())
     assert (
-        not caught.value.is_final and "secret" not in str(caught.value) and "could not be reached" in str(caught.value)
+        not caught.value.is_final
+        and "secret" not in str(caught.value)
+        and "could not be reached" in str(caught.value)
     )
 
 
@@ -121,7 +123,16 @@ def test_it_follows_no_redirect(receiver, a_story):
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "[fe80::1]", "0.0.0.0", "[::ffff:127.0.0.1]", "2130706433"],
+    [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "169.254.169.254",
+        "[fe80::1]",
+        "0.0.0.0",
+        "[::ffff:127.0.0.1]",
+        "2130706433",
+    ],
 )
 @pytest.mark.parametrize("kind", [Webhook, SlackWebhook, Discord, Teams])
 def test_it_aims_no_webhook_at_this_machine_unless_it_may(a_story, host, kind):
@@ -131,8 +142,15 @@ def test_it_aims_no_webhook_at_this_machine_unless_it_may(a_story, host, kind):
 
 
 def test_it_knows_which_addresses_are_local():
-    assert not any(map(http_client.is_local, ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2001:4860:4860::8888"]))
-    assert all(map(http_client.is_local, ["127.8.8.8", "fe80::1%eth0", "::", "224.0.0.1", "::ffff:169.254.1.1"]))
+    assert not any(
+        map(http_client.is_local, ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2001:4860:4860::8888"])
+    )
+    assert all(
+        map(
+            http_client.is_local,
+            ["127.8.8.8", "fe80::1%eth0", "::", "224.0.0.1", "::ffff:169.254.1.1"],
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +171,8 @@ def test_it_asks_before_every_post_whether_it_may_lead_here(receiver):
 def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, a_story):
     """A name may have several, and the connection may go to any of them."""
     answers = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in ("203.0.113.7", "169.254.169.254")
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80))
+        for address in ("203.0.113.7", "169.254.169.254")
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
@@ -194,7 +213,9 @@ def test_it_leaves_a_webhook_unsigned_without_a_secret(receiver, a_story):
 
 
 def test_it_gives_slacks_webhook_text_and_blocks(receiver, a_story, faults_of):
-    assert SlackWebhook(receiver.url + "/services/T/B/secret", allow_local=True).send(a_story()) == {"status": 200}
+    assert SlackWebhook(receiver.url + "/services/T/B/secret", allow_local=True).send(
+        a_story()
+    ) == {"status": 200}
     payload = receiver.payload()
     assert payload["text"] == plain_text(a_story()) and payload["blocks"] == blocks(a_story())
     assert faults_of(payload["blocks"]) == []
@@ -207,9 +228,16 @@ def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receive
     events = [receiver.payload(number) for number in range(3)]
     assert [event["event_action"] for event in events] == ["trigger", "trigger", "resolve"]
     assert {event["dedup_key"] for event in events} == {"memagent-k3v9-alert-1"}
-    assert all(event["routing_key"] == "the key" for event in events) and receiver.requests[0][0] == "/v2/enqueue"
+    assert (
+        all(event["routing_key"] == "the key" for event in events)
+        and receiver.requests[0][0] == "/v2/enqueue"
+    )
     first = events[0]["payload"]
-    assert (first["severity"], first["source"], first["class"]) == ("warning", "box", "oom_forecast")
+    assert (first["severity"], first["source"], first["class"]) == (
+        "warning",
+        "box",
+        "oom_forecast",
+    )
     assert len(first["summary"]) <= 1024 and "will run out of memory" in first["summary"]
     assert events[1]["payload"]["severity"] == "critical"
 
@@ -217,7 +245,10 @@ def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receive
 @pytest.mark.parametrize("state", ["oom", "lost_contact"])
 def test_it_leaves_a_death_open_in_pagerduty(receiver, a_story, state):
     PagerDuty("the key", url=receiver.url).send(a_story(to_state=state))
-    assert receiver.payload()["event_action"] == "trigger" and receiver.payload()["payload"]["severity"] == "critical"
+    assert (
+        receiver.payload()["event_action"] == "trigger"
+        and receiver.payload()["payload"]["severity"] == "critical"
+    )
 
 
 def test_it_opens_nothing_again_that_has_ended_since(receiver, a_story):
@@ -240,7 +271,10 @@ def test_it_sends_teams_an_adaptive_card(receiver, a_story):
     (attachment,) = receiver.payload()["attachments"]
     card = attachment["content"]
     assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
-    assert "will run out of memory" in card["body"][0]["text"] and len(receiver.requests[0][2]) < 28_000
+    assert (
+        "will run out of memory" in card["body"][0]["text"]
+        and len(receiver.requests[0][2]) < 28_000
+    )
     assert [action["url"] for action in card["actions"]] == [
         "http://box/runs/k3v9", "http://box/alerts#alert-1", "http://box/runbooks#oom_forecast",
     ]  # fmt: skip

@@ -15,10 +15,18 @@ def notify(tmp_path):
     """notify(*arguments, **settings): the finished process."""
 
     def notify(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-        environ |= {"XDG_DATA_HOME": str(tmp_path), **{f"MEMAGENT_{name}": value for name, value in settings.items()}}
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
+        environ |= {
+            "XDG_DATA_HOME": str(tmp_path),
+            **{f"MEMAGENT_{name}": value for name, value in settings.items()},
+        }
         return subprocess.run(
-            [sys.executable, "-m", "memagent", "notify", *arguments], env=environ, capture_output=True, text=True
+            [sys.executable, "-m", "memagent", "notify", *arguments],
+            env=environ,
+            capture_output=True,
+            text=True,
         )
 
     return notify
@@ -26,7 +34,11 @@ def notify(tmp_path):
 
 def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
     done = notify(
-        "test", "slack_bot", SLACK_BOT_TOKEN=slack.token, SLACK_CHANNEL=slack.channel, SLACK_API_URL=slack.url
+        "test",
+        "slack_bot",
+        SLACK_BOT_TOKEN=slack.token,
+        SLACK_CHANNEL=slack.channel,
+        SLACK_API_URL=slack.url,
     )
     assert done.returncode == 0, done.stderr
     (message,) = slack.messages.values()
@@ -35,7 +47,13 @@ def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
 
 
 def test_it_says_what_to_do_about_a_failure_without_the_secret(notify, slack):
-    done = notify("test", "slack_bot", SLACK_BOT_TOKEN="xoxb-wrong", SLACK_CHANNEL="C1", SLACK_API_URL=slack.url)
+    done = notify(
+        "test",
+        "slack_bot",
+        SLACK_BOT_TOKEN="xoxb-wrong",
+        SLACK_CHANNEL="C1",
+        SLACK_API_URL=slack.url,
+    )
     assert done.returncode == 1 and "check MEMAGENT_SLACK_BOT_TOKEN" in done.stderr
     assert "xoxb-wrong" not in done.stdout + done.stderr and "Traceback" not in done.stderr
 
@@ -59,19 +77,35 @@ def test_it_tests_all_and_prints_json(notify, receiver):
 @pytest.mark.parametrize("channel", ["email", "all"])
 def test_it_says_how_to_set_up_what_is_not(notify, channel):
     done = notify("test", channel)
-    assert done.returncode == 1 and "docs/notifications.md" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 1
+        and "docs/notifications.md" in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    )
 
 
 def test_it_lists_channels(notify):
     done = notify("list", "--json", WEBHOOK_URL="http://x", NOTIFY_SEVERITIES="webhook=critical")
     found = {row["channel"]: row for row in json.loads(done.stdout)}
-    assert found["webhook"] == {"channel": "webhook", "is_set_up": True, "least_severity": "critical"}
-    assert "webhook        set up, hears of note and worse" in notify("list", WEBHOOK_URL="http://x").stdout
+    assert found["webhook"] == {
+        "channel": "webhook",
+        "is_set_up": True,
+        "least_severity": "critical",
+    }
+    assert (
+        "webhook        set up, hears of note and worse"
+        in notify("list", WEBHOOK_URL="http://x").stdout
+    )
 
 
 def test_it_opens_and_closes_a_test_in_pagerduty(notify, receiver):
     receiver.answers = [(202, b'{"status": "success"}', {})] * 2
-    assert notify("test", "pagerduty", PAGERDUTY_ROUTING_KEY="k", PAGERDUTY_URL=receiver.url).returncode == 0
+    assert (
+        notify(
+            "test", "pagerduty", PAGERDUTY_ROUTING_KEY="k", PAGERDUTY_URL=receiver.url
+        ).returncode
+        == 0
+    )
     first, second = (json.loads(body) for _, _, body in receiver.requests)
     assert (first["event_action"], first["payload"]["severity"], second["event_action"]) == (
         "trigger",

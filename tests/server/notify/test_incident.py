@@ -30,7 +30,10 @@ def leaking(tmp_path):
         command = [sys.executable, str(TRAIN), "--steps", str(STEPS), "--leak", "outputs"]
         with (tmp_path / "training.log").open("w") as log:
             process = subprocess.Popen(
-                limited(command, LIMIT_BYTES), env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT
+                limited(command, LIMIT_BYTES),
+                env={**os.environ, **own},
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
         processes.append(process)
         return process
@@ -41,9 +44,13 @@ def leaking(tmp_path):
         process.wait()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
 @pytest.mark.long
-def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(start_server, slack, leaking, tmp_path):
+def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
+    start_server, slack, leaking, tmp_path
+):
     server = start_server(
         environ={
             "MEMAGENT_SLACK_BOT_TOKEN": slack.token, "MEMAGENT_SLACK_CHANNEL": slack.channel,
@@ -55,10 +62,15 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(start_server
     (root,) = slack.roots
     warning = root["text"]
     is_early = training.poll() is None
-    wait_until(lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])), "the end, in the thread")
+    wait_until(
+        lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])),
+        "the end, in the thread",
+    )
     wait_until(lambda: len(root["files"]) >= 2, "a picture of the warning and one of the end")
     log = (tmp_path / "training.log").read_text()
-    assert is_early and "gpt will run out of memory in" in warning and "Predicted peak" in warning, log
+    assert (
+        is_early and "gpt will run out of memory in" in warning and "Predicted peak" in warning
+    ), log
     assert slack.roots == [root] and "gpt died of out-of-memory at step" in root["text"]
     assert all(file["content"].startswith(b"\x89PNG") for file in root["files"])
     told = slack.replies(root["ts"])[-1]["text"]

@@ -56,9 +56,19 @@ def two_messages(database):
                                summary="", data={"step": 5}, now=1.0)  # fmt: skip
             for state in ("firing", "oom"):
                 add_transition(
-                    session, alert, from_state="pending", to_state=state, reason="", now=1.0, channels=["test"]
+                    session,
+                    alert,
+                    from_state="pending",
+                    to_state=state,
+                    reason="",
+                    now=1.0,
+                    channels=["test"],
                 )
-            made = select(Notification.dedup_key).where(Notification.alert_id == alert.id).order_by(Notification.id)
+            made = (
+                select(Notification.dedup_key)
+                .where(Notification.alert_id == alert.id)
+                .order_by(Notification.id)
+            )
             return list(session.scalars(made))
 
     return two_messages
@@ -99,13 +109,20 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two
         with database.write() as session:
             alert = session.scalars(select(Alert).order_by(Alert.id.desc()).limit(1)).one()
             incident = Incident(
-                run_id="r", rule="oom_forecast", state="firing", severity="warning", opened_at=1.0, updated_at=1.0
+                run_id="r",
+                rule="oom_forecast",
+                state="firing",
+                severity="warning",
+                opened_at=1.0,
+                updated_at=1.0,
             )
             session.add(incident)
             session.flush()
             alert.incident_id = incident.id
             warning, end = session.scalars(
-                select(Notification).where(Notification.alert_id == alert.id).order_by(Notification.id)
+                select(Notification)
+                .where(Notification.alert_id == alert.id)
+                .order_by(Notification.id)
             )
             warning.incident_id = end.incident_id = incident.id
             end.next_attempt_at = now + LEASE_S
@@ -117,8 +134,19 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two
         status = victim("turn", kill_at, now)
         edited += bool(receiver.requests)
         with database.write() as session:
-            alert, incident = session.get_one(Alert, alert.id), session.get_one(Incident, incident.id)
-            add_transition(session, alert, from_state="firing", to_state="oom", reason="", now=now, channels=["test"])
+            alert, incident = (
+                session.get_one(Alert, alert.id),
+                session.get_one(Incident, incident.id),
+            )
+            add_transition(
+                session,
+                alert,
+                from_state="firing",
+                to_state="oom",
+                reason="",
+                now=now,
+                channels=["test"],
+            )
             alert.state = incident.state = "oom"
         now += LEASE_S + 1
         assert victim("deliver", 0, now) == 0

@@ -11,10 +11,14 @@ from email.policy import default
 import pytest
 
 from memagent_server.notify.channel import Curve, DeliveryFailedError
-from memagent_server.notify.email import Mail
+from memagent_server.notify.email import Email
 
 CURVE = Curve(tuple(range(10)), tuple(range(10)), (None,) * 10)
-aiosmtpd = pytest.importorskip("aiosmtpd.controller", reason="needs aiosmtpd") if not os.environ.get("CI") else None
+aiosmtpd = (
+    pytest.importorskip("aiosmtpd.controller", reason="needs aiosmtpd")
+    if not os.environ.get("CI")
+    else None
+)
 if aiosmtpd is None:
     import aiosmtpd.controller as aiosmtpd
 
@@ -57,18 +61,25 @@ def smtp(mailbox):
 
 @pytest.fixture
 def channel(smtp):
-    return Mail(smtp, "memagent@example.org", ("ana@example.org", "bo@example.org"))
+    return Email(smtp, "memagent@example.org", ("ana@example.org", "bo@example.org"))
 
 
 def test_it_writes_to_everybody_with_the_whole_story(channel, mailbox, a_story):
     channel.send(a_story(curve=CURVE))
     (message,) = mailbox.messages
-    assert message["To"] == "ana@example.org, bo@example.org" and message["From"] == "memagent@example.org"
-    assert message["Subject"].startswith("[memagent] gpt-small will run out of memory in about 420 steps")
+    assert (
+        message["To"] == "ana@example.org, bo@example.org"
+        and message["From"] == "memagent@example.org"
+    )
+    assert message["Subject"].startswith(
+        "[memagent] gpt-small will run out of memory in about 420 steps"
+    )
     body = message.get_body().get_content()
     assert "30.00 GiB of 40.00 GiB used" in body and "http://box/alerts#alert-1" in body
     (picture,) = message.iter_attachments()
-    assert picture.get_content_type() == "image/png" and picture.get_content().startswith(b"\x89PNG")
+    assert picture.get_content_type() == "image/png" and picture.get_content().startswith(
+        b"\x89PNG"
+    )
 
 
 def test_it_threads_by_topic_and_names_a_message_by_its_key(channel, mailbox, a_story):
@@ -85,7 +96,9 @@ def test_it_puts_no_line_of_a_name_into_the_headers(channel, mailbox, a_story):
     assert mailbox.messages[0]["Bcc"] is None and "Bcc: everybody" in mailbox.messages[0]["Subject"]
 
 
-@pytest.mark.parametrize(("answer", "is_final"), [("451 try later", False), ("554 no spam here", True)])
+@pytest.mark.parametrize(
+    ("answer", "is_final"), [("451 try later", False), ("554 no spam here", True)]
+)
 def test_it_knows_which_refusals_are_final(channel, mailbox, a_story, answer, is_final):
     mailbox.refusal = answer
     with pytest.raises(DeliveryFailedError, match=answer.replace(" ", ": ", 1)) as caught:
@@ -105,11 +118,11 @@ def test_it_is_content_with_one_recipient_and_fails_without_any(channel, mailbox
 def test_it_sends_no_password_in_the_clear(smtp, mailbox, a_story):
     address = smtp.replace("smtp://", "smtp://ana:the-password@")
     with pytest.raises(DeliveryFailedError, match="STARTTLS") as caught:
-        Mail(address, "memagent@example.org", ("ana@example.org",)).send(a_story())
+        Email(address, "memagent@example.org", ("ana@example.org",)).send(a_story())
     assert "the-password" not in str(caught.value) and mailbox.messages == []
 
 
 def test_it_tries_again_where_nobody_answers(a_story):
     with pytest.raises(DeliveryFailedError, match="could not be reached") as caught:
-        Mail("smtp://127.0.0.1:9", "memagent@example.org", ("ana@example.org",)).send(a_story())
+        Email("smtp://127.0.0.1:9", "memagent@example.org", ("ana@example.org",)).send(a_story())
     assert not caught.value.is_final

@@ -72,7 +72,15 @@ def add_alert(database, run_id: str) -> None:
         start_run(session, RunStart(run_id=run_id), 1.0)
         alert = new_alert(session, run_id)
         for before, after in (("pending", "firing"), ("firing", "oom")):
-            add_transition(session, alert, from_state=before, to_state=after, reason="", now=1.0, channels=["test"])
+            add_transition(
+                session,
+                alert,
+                from_state=before,
+                to_state=after,
+                reason="",
+                now=1.0,
+                channels=["test"],
+            )
 
 
 def new_alert(session, run_id: str):
@@ -122,7 +130,9 @@ def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
 
 
 def test_a_final_refusal_is_not_tried_again(outbox, clock):
-    dispatcher = Dispatcher(outbox, TEST, Recording(DeliveryFailedError("gone", is_final=True)), "http://x", clock)
+    dispatcher = Dispatcher(
+        outbox, TEST, Recording(DeliveryFailedError("gone", is_final=True)), "http://x", clock
+    )
     dispatcher.turn()
     assert notifications(outbox)[0]["state"] == "dead" and notifications(outbox)[0]["attempts"] == 1
 
@@ -144,7 +154,9 @@ def test_it_leases_to_one_until_the_lease_runs_out(outbox):
     with outbox.write() as session:
         first = lease_next(session, TEST, 1000.0, LEASE_S)
     with outbox.write() as session:
-        assert first is not None and lease_next(session, TEST, 1000.0 + LEASE_S - 1, LEASE_S) is None
+        assert (
+            first is not None and lease_next(session, TEST, 1000.0 + LEASE_S - 1, LEASE_S) is None
+        )
         assert not is_any_due(session, TEST, 1000.0 + LEASE_S - 1)
     with outbox.write() as session:
         again = lease_next(session, TEST, 1000.0 + LEASE_S, LEASE_S)
@@ -217,7 +229,9 @@ def test_it_skips_what_a_channel_does_not_want_to_hear(outbox, clock):
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock, least_severity="critical")
     while dispatcher.turn():
         pass
-    assert channel.told == [] and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
+    assert (
+        channel.told == [] and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
+    )
     assert "critical and worse only" in notifications(outbox)[0]["last_error"]
 
 
@@ -228,13 +242,25 @@ def test_what_is_dead_can_be_sent_again(outbox, clock):
         pass
     with outbox.write() as session:
         assert send_again(session, 1, clock.now) and not send_again(session, 2, clock.now)
-    assert dispatcher.turn() and channel.told == ["oom", "firing"] and channel.overtaken == [False, True]
+    assert (
+        dispatcher.turn()
+        and channel.told == ["oom", "firing"]
+        and channel.overtaken == [False, True]
+    )
 
 
 def test_one_channel_does_not_wait_for_another(outbox, clock):
     with outbox.write() as session:
         alert = session.get_one(Alert, 1)
-        add_transition(session, alert, from_state="firing", to_state="oom", reason="", now=1.0, channels=["other"])
+        add_transition(
+            session,
+            alert,
+            from_state="firing",
+            to_state="oom",
+            reason="",
+            now=1.0,
+            channels=["other"],
+        )
     other = Recording()
     Dispatcher(outbox, TEST, Recording(DeliveryFailedError("down")), "http://x", clock).turn()
     Dispatcher(outbox, Route("other"), other, "http://x", clock).turn()
@@ -245,15 +271,30 @@ def test_alerts_of_one_incident_are_told_in_order(outbox, clock):
     """Rank 1 joins an incident that rank 0 began: its message waits for those of rank 0."""
     with outbox.write() as session:
         incident = Incident(
-            run_id="r", rule="oom_forecast", state="firing", severity="warning", opened_at=1.0, updated_at=1.0
+            run_id="r",
+            rule="oom_forecast",
+            state="firing",
+            severity="warning",
+            opened_at=1.0,
+            updated_at=1.0,
         )
         session.add(incident)
         session.flush()
         alerts = [new_alert(session, "r") for _ in range(2)]
-        for alert, state in ((alerts[0], "firing"), (alerts[1], "averted"), (alerts[0], "finished")):
+        for alert, state in (
+            (alerts[0], "firing"),
+            (alerts[1], "averted"),
+            (alerts[0], "finished"),
+        ):
             alert.incident_id = incident.id
             add_transition(
-                session, alert, from_state="pending", to_state=state, reason="", now=1.0, channels=["incident"]
+                session,
+                alert,
+                from_state="pending",
+                to_state=state,
+                reason="",
+                now=1.0,
+                channels=["incident"],
             )
     channel = Recording(DeliveryFailedError("busy", retry_after_s=5.0))
     dispatcher = Dispatcher(outbox, Route("incident"), channel, "http://x", clock)

@@ -50,21 +50,41 @@ def warned(database):
         "allocated_bytes": [step * GIB for step in steps],
     }
     saved = Event(kind="checkpoint", step=8)
-    blamed = Suspect(kind="list", file="train.py", line=7, holder="list", bytes_per_step=1e8, confidence=0.9)
+    blamed = Suspect(
+        kind="list", file="train.py", line=7, holder="list", bytes_per_step=1e8, confidence=0.9
+    )
     with database.write() as session:
         start_run(session, RunStart(run_id="r", name="gpt", devices=[device]), 1.0)
-        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)], events=[saved]), 1.0)
+        add_batch(
+            session,
+            "r",
+            Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)], events=[saved]),
+            1.0,
+        )
         add_snapshot(session, "r", SnapshotMessage(method="census", step=9, suspects=[blamed]), 1.0)
         stream = session.scalars(select(Stream)).one()
         incident = Incident(
-            run_id="r", rule="oom_forecast", state="firing", severity="warning", opened_at=1.0, updated_at=1.0
+            run_id="r",
+            rule="oom_forecast",
+            state="firing",
+            severity="warning",
+            opened_at=1.0,
+            updated_at=1.0,
         )
         session.add(incident)
         session.flush()
         alert = open_alert(session, run_id="r", stream_id=stream.id, rule="oom_forecast", severity="warning", state="firing", step=10,
                            summary="", data=vars(WARNING), now=1.0)  # fmt: skip
         alert.incident_id = incident.id
-        add_transition(session, alert, from_state="pending", to_state="firing", reason="", now=1.0, channels=["test"])
+        add_transition(
+            session,
+            alert,
+            from_state="pending",
+            to_state="firing",
+            reason="",
+            now=1.0,
+            channels=["test"],
+        )
     return database
 
 
@@ -75,7 +95,9 @@ def forecast(warned):
     def forecast(step: int, **changes) -> None:
         with warned.write() as session:
             stream = session.scalars(select(Stream)).one()
-            add_forecasts(session, [(stream.run_id, stream.id, replace(WARNING, step=step, **changes))], 2.0)
+            add_forecasts(
+                session, [(stream.run_id, stream.id, replace(WARNING, step=step, **changes))], 2.0
+            )
 
     return forecast
 
@@ -88,7 +110,12 @@ def bot(slack):
 def test_it_tells_all_that_the_store_knows(warned, slack, bot, clock):
     Dispatcher(warned, TEST, bot, "http://x", clock).turn()
     (root,) = slack.roots
-    for words in ("in about 100 steps", "train.py:7", "Last checkpoint at step 8, 2 steps before", "http://x/runs/r"):
+    for words in (
+        "in about 100 steps",
+        "train.py:7",
+        "Last checkpoint at step 8, 2 steps before",
+        "http://x/runs/r",
+    ):
         assert words in root["text"]
     assert root["blocks"][-1]["elements"][1]["url"].startswith("http://x/alerts#incident-")
     assert len(root["files"]) == 1 and slack.replies(root["ts"]) == []
@@ -130,10 +157,9 @@ def test_it_acknowledges_in_pagerduty_once(warned, receiver, clock):
     for _ in range(3):
         clock.now += REFRESH_EVERY_S
         dispatcher.turn()
-    assert [receiver.payload(number)["event_action"] for number in range(len(receiver.requests))] == [
-        "trigger",
-        "acknowledge",
-    ]
+    assert [
+        receiver.payload(number)["event_action"] for number in range(len(receiver.requests))
+    ] == ["trigger", "acknowledge"]
 
 
 def test_it_leaves_the_outcome_alone(warned, slack, bot, clock, forecast):
@@ -143,12 +169,22 @@ def test_it_leaves_the_outcome_alone(warned, slack, bot, clock, forecast):
         alert = session.scalars(select(Alert)).one()
         session.scalars(select(Incident)).one().state = "oom"
         change_alert(session, alert, now=2.0, state="oom")
-        add_transition(session, alert, from_state="firing", to_state="oom", reason="", now=2.0, channels=["test"])
+        add_transition(
+            session,
+            alert,
+            from_state="firing",
+            to_state="oom",
+            reason="",
+            now=2.0,
+            channels=["test"],
+        )
     forecast(60)
     for _ in range(4):
         clock.now += REFRESH_EVERY_S
         dispatcher.turn()
-    assert "died of out-of-memory" in slack.roots[0]["text"] and slack.calls.count("chat.update") == 1
+    assert (
+        "died of out-of-memory" in slack.roots[0]["text"] and slack.calls.count("chat.update") == 1
+    )
 
 
 def test_it_tries_a_refused_edit_again(warned, slack, bot, clock, forecast):
@@ -171,13 +207,25 @@ def test_a_message_waits_for_the_edit_of_the_one_before_and_no_longer_than_its_l
     with warned.write() as session:
         (chapter,) = session.scalars(select(Notification))
         assert lease_for_refresh(session, chapter, clock.now, LEASE_S)
-        assert not lease_for_refresh(session, chapter, clock.now + 1.0, LEASE_S)  # another worker has it
+        assert not lease_for_refresh(
+            session, chapter, clock.now + 1.0, LEASE_S
+        )  # another worker has it
         alert = session.scalars(select(Alert)).one()
-        add_transition(session, alert, from_state="firing", to_state="oom", reason="", now=2.0, channels=["test"])
+        add_transition(
+            session,
+            alert,
+            from_state="firing",
+            to_state="oom",
+            reason="",
+            now=2.0,
+            channels=["test"],
+        )
     with warned.write() as session:
         assert lease_next(session, TEST, clock.now + 1.0, LEASE_S) is None
         assert lease_next(session, TEST, clock.now + LEASE_S, LEASE_S) is not None
-        assert not lease_for_refresh(session, chapter, clock.now + LEASE_S, LEASE_S)  # a later chapter has come
+        assert not lease_for_refresh(
+            session, chapter, clock.now + LEASE_S, LEASE_S
+        )  # a later chapter has come
 
 
 def test_a_bug_in_a_refresh_keeps_the_receipt(warned, clock, forecast, caplog):

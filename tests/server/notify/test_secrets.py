@@ -44,11 +44,17 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
         "rate limited": [(429, b'{"ok": false, "error": "ratelimited"}', {"Retry-After": "1"})],
         "nobody there": [],
         "echoed": [
-            (400, f'{{"ok": false, "error": "what is {"xoxb-" if name == "slack_bot" else ""}{SECRET}?"}}'.encode(), {})
+            (
+                400,
+                f'{{"ok": false, "error": "what is {"xoxb-" if name == "slack_bot" else ""}{SECRET}?"}}'.encode(),
+                {},
+            )
         ],
     }[trouble] * 3
     url = "http://127.0.0.1:9" if trouble == "nobody there" or name == "email" else receiver.url
-    settings = make_settings(sqlite_database.url, allow_local_webhooks=True, **settings_of(name, url))
+    settings = make_settings(
+        sqlite_database.url, allow_local_webhooks=True, **settings_of(name, url)
+    )
     (channel,) = channels(settings).values()
     enqueue(sqlite_database, name)
     client = create_app(settings, sqlite_database).test_client()
@@ -66,7 +72,12 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
     (told,) = answers[0].get_json()["notifications"]
     assert told["last_error"] and told["state"] in ("waiting", "dead")
     assert answers[5].status_code == 502 and answers[5].get_json()["ok"] is False
-    shown = [caplog.text, repr(settings), repr(channel), *(answer.get_data(as_text=True) for answer in answers)]
+    shown = [
+        caplog.text,
+        repr(settings),
+        repr(channel),
+        *(answer.get_data(as_text=True) for answer in answers),
+    ]
     assert [text for text in shown if SECRET in text] == []
 
 
@@ -76,7 +87,9 @@ def test_it_shows_no_secret_of_a_bug(sqlite_database, caplog):
             raise ValueError(f"a bug that tells {self._client.token}")
 
     enqueue(sqlite_database, "slack_bot")
-    Dispatcher(sqlite_database, Route("slack_bot"), Buggy(SECRET, "C1"), "http://x", lambda: 100.0).turn()
+    Dispatcher(
+        sqlite_database, Route("slack_bot"), Buggy(SECRET, "C1"), "http://x", lambda: 100.0
+    ).turn()
     assert "a bug that tells [hidden]" in caplog.text and SECRET not in caplog.text
 
 
@@ -89,4 +102,12 @@ def enqueue(database, channel: str) -> None:
         start_run(session, RunStart(run_id="r"), 1.0)
         alert = open_alert(session, run_id="r", stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
                            summary="", data={"step": 5}, now=1.0)  # fmt: skip
-        add_transition(session, alert, from_state="pending", to_state="firing", reason="", now=1.0, channels=[channel])
+        add_transition(
+            session,
+            alert,
+            from_state="pending",
+            to_state="firing",
+            reason="",
+            now=1.0,
+            channels=[channel],
+        )

@@ -7,11 +7,13 @@ import struct
 import pytest
 
 from memagent_server.notify.channel import Curve, DeliveryFailedError
-from memagent_server.notify.chart_image import Picture, _has_matplotlib
+from memagent_server.notify.chart_image import ChartImage, _has_matplotlib
 from memagent_server.notify.slack_bot import SlackBot
 
 CURVE = Curve(
-    tuple(range(0, 1001, 10)), tuple(10 * 2**30 + step * 20 * 2**20 for step in range(0, 1001, 10)), (None,) * 101
+    tuple(range(0, 1001, 10)),
+    tuple(10 * 2**30 + step * 20 * 2**20 for step in range(0, 1001, 10)),
+    (None,) * 101,
 )
 
 
@@ -35,12 +37,17 @@ def bot(slack, pace):
 def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack, bot, a_story):
     receipt = bot.send(a_story())
     receipt = bot.send(a_story(severity="critical", dedup_key="2", receipt=receipt))
-    receipt = bot.send(a_story(to_state="oom", severity="critical", step=1400, dedup_key="3", receipt=receipt))
+    receipt = bot.send(
+        a_story(to_state="oom", severity="critical", step=1400, dedup_key="3", receipt=receipt)
+    )
     (root,) = slack.roots
     assert root["ts"] == receipt["ts"] and root["edits"] == 2
     assert "died of out-of-memory" in root["text"] and "💥" in root["blocks"][0]["text"]["text"]
     escalation, death = slack.replies(root["ts"])
-    assert "will run out of memory" in escalation["text"] and "died of out-of-memory at step 1,400" in death["text"]
+    assert (
+        "will run out of memory" in escalation["text"]
+        and "died of out-of-memory at step 1,400" in death["text"]
+    )
     assert escalation["reply_broadcast"] and death["reply_broadcast"]
 
 
@@ -63,15 +70,25 @@ def test_it_tells_what_ended_well_in_the_thread_only(slack, bot, a_story):
 
 def test_it_edits_in_place_as_the_eta_moves(slack, bot, a_story):
     receipt = bot.send(a_story())
-    assert bot.refresh(a_story(facts={"step": 1200, "eta_step": 1300.0}, receipt=receipt)) == receipt
+    assert (
+        bot.refresh(a_story(facts={"step": 1200, "eta_step": 1300.0}, receipt=receipt)) == receipt
+    )
     (root,) = slack.roots
-    assert "in about 100 steps" in root["text"] and slack.replies(root["ts"]) == [] and root["edits"] == 1
+    assert (
+        "in about 100 steps" in root["text"]
+        and slack.replies(root["ts"]) == []
+        and root["edits"] == 1
+    )
 
 
 def test_it_links_the_run_the_alert_and_the_runbook(slack, bot, a_story):
     bot.send(a_story())
     buttons = slack.roots[0]["blocks"][-1]["elements"]
-    addresses = ["http://box/runs/k3v9", "http://box/alerts#alert-1", "http://box/runbooks#oom_forecast"]
+    addresses = [
+        "http://box/runs/k3v9",
+        "http://box/alerts#alert-1",
+        "http://box/runbooks#oom_forecast",
+    ]
     assert [button["url"] for button in buttons] == addresses
 
 
@@ -97,7 +114,9 @@ def test_it_does_not_turn_a_message_back_that_tells_of_a_later_chapter(slack, bo
     assert "died" in slack.roots[0]["text"] and len(slack.replies(receipt["ts"])) == 1
 
 
-@pytest.mark.parametrize("refusal", ["message_not_found", "cant_update_message", "edit_window_closed"])
+@pytest.mark.parametrize(
+    "refusal", ["message_not_found", "cant_update_message", "edit_window_closed"]
+)
 def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, a_story, refusal):
     receipt = bot.send(a_story())
     slack.refuse("chat.update", refusal)
@@ -122,7 +141,9 @@ def test_it_tells_what_it_was_refused_and_what_to_do(
         bot.send(a_story())
     assert (caught.value.retry_after_s, caught.value.is_final) == (retry_after_s, is_final)
     assert slack.token not in str(caught.value)
-    assert ("MEMAGENT_SLACK_CHANNEL" in str(caught.value) or "/invite" in str(caught.value)) == is_final
+    assert (
+        "MEMAGENT_SLACK_CHANNEL" in str(caught.value) or "/invite" in str(caught.value)
+    ) == is_final
 
 
 def test_it_says_which_token_is_wrong(slack, a_story):
@@ -156,14 +177,16 @@ def test_it_puts_a_picture_into_the_thread(slack, bot, a_story):
 def test_it_delivers_without_the_picture_that_slack_does_not_take(slack, bot, a_story, caplog):
     slack.scopes.discard("files:write")
     receipt = bot.send(a_story(curve=CURVE))
-    assert slack.messages[receipt["ts"]]["files"] == [] and "did not take the picture" in caplog.text
+    assert (
+        slack.messages[receipt["ts"]]["files"] == [] and "did not take the picture" in caplog.text
+    )
 
 
 def test_it_says_once_that_pictures_need_the_extra(a_story, monkeypatch, caplog):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     _has_matplotlib.cache_clear()
     try:
-        assert [Picture().of(a_story(curve=CURVE)) for _ in range(3)] == [None] * 3
+        assert [ChartImage().of(a_story(curve=CURVE)) for _ in range(3)] == [None] * 3
         assert caplog.text.count("pip install 'memagent[plot]'") == 1
     finally:
         _has_matplotlib.cache_clear()
@@ -171,8 +194,23 @@ def test_it_says_once_that_pictures_need_the_extra(a_story, monkeypatch, caplog)
 
 @pytest.mark.parametrize("state", ["firing", "oom", "averted", "lost_contact"])
 @pytest.mark.parametrize(
-    "facts", [{}, {"eta_step": None, "eta_low": None, "eta_high": None}, {"limit_bytes": None, "used_bytes": None}]
+    "facts",
+    [
+        {},
+        {"eta_step": None, "eta_low": None, "eta_high": None},
+        {"limit_bytes": None, "used_bytes": None},
+    ],
 )
 def test_it_draws_whatever_is_known(a_story, state, facts):
-    assert Picture().of(a_story(to_state=state, facts=facts, curve=CURVE, predicted_peak_bytes=None)) is not None
-    assert Picture().of(a_story(to_state=state, facts=facts, curve=Curve((1, 2), (3, 4), (None, None)))) is None
+    assert (
+        ChartImage().of(
+            a_story(to_state=state, facts=facts, curve=CURVE, predicted_peak_bytes=None)
+        )
+        is not None
+    )
+    assert (
+        ChartImage().of(
+            a_story(to_state=state, facts=facts, curve=Curve((1, 2), (3, 4), (None, None)))
+        )
+        is None
+    )

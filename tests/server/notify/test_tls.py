@@ -59,7 +59,9 @@ def far_end(certificate, monkeypatch):
 
 def test_it_accepts_the_hosts_certificate(far_end, certificate, a_story, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    assert Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(a_story()) == {"status": 204}
+    assert Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(a_story()) == {
+        "status": 204
+    }
 
 
 def test_it_refuses_another_hosts_certificate(far_end, certificate, a_story, monkeypatch):

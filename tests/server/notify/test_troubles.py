@@ -36,7 +36,13 @@ def alert(database):
                                 step=5, summary="", data={"step": 5}, now=1.0)  # fmt: skip
             for state in states:
                 add_transition(
-                    session, opened, from_state="pending", to_state=state, reason="", now=1.0, channels=["test"]
+                    session,
+                    opened,
+                    from_state="pending",
+                    to_state=state,
+                    reason="",
+                    now=1.0,
+                    channels=["test"],
                 )
 
     return alert
@@ -51,19 +57,29 @@ class Recording(Channel):
         return {}
 
 
-def test_a_delivery_tried_again_has_the_same_key_and_a_signature_of_its_own_body(database, alert, receiver):
+def test_a_delivery_tried_again_has_the_same_key_and_a_signature_of_its_own_body(
+    database, alert, receiver
+):
     alert()
     receiver.answers = [(500, b"", {}), (503, b"", {})]
     now = 100.0
     dispatcher = Dispatcher(
-        database, TEST, Webhook(receiver.url, KEY, allow_local=True, clock=lambda: 7.0), "http://x", lambda: now
+        database,
+        TEST,
+        Webhook(receiver.url, KEY, allow_local=True, clock=lambda: 7.0),
+        "http://x",
+        lambda: now,
     )
     for _ in range(4):
         now += 1000
         dispatcher.turn()
     assert len(receiver.requests) == 3
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.requests}) == 1
-    assert [json.loads(body)["is_repeat"] for _, _, body in receiver.requests] == [False, True, True]
+    assert [json.loads(body)["is_repeat"] for _, _, body in receiver.requests] == [
+        False,
+        True,
+        True,
+    ]
     for _, headers, body in receiver.requests:
         expected = hmac.new(KEY.encode(), b"7." + body, hashlib.sha256).hexdigest()
         assert headers["X-Memagent-Signature"] == f"v1={expected}"
@@ -72,7 +88,11 @@ def test_a_delivery_tried_again_has_the_same_key_and_a_signature_of_its_own_body
 def test_each_transition_has_a_key_of_its_own(database, alert, receiver):
     alert(states=("firing", "averted"))
     dispatcher = Dispatcher(
-        database, TEST, Webhook(receiver.url, KEY, allow_local=True, clock=lambda: 7.0), "http://x", lambda: 100.0
+        database,
+        TEST,
+        Webhook(receiver.url, KEY, allow_local=True, clock=lambda: 7.0),
+        "http://x",
+        lambda: 100.0,
     )
     while dispatcher.turn():
         pass
@@ -134,7 +154,9 @@ def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(channel.told) == sorted((run_id, state) for run_id in runs for state in ("firing", "oom"))
+    assert sorted(channel.told) == sorted(
+        (run_id, state) for run_id in runs for state in ("firing", "oom")
+    )
     for run_id in runs:
         assert [state for told, state in channel.told if told == run_id] == ["firing", "oom"]
 
@@ -143,7 +165,9 @@ def test_a_dead_message_is_seen_in_the_list_of_alerts(database, alert, receiver)
     alert()
     receiver.answers = [(404, b"", {})]
     secret = receiver.url + "/services/T0/B0/secret"
-    Dispatcher(database, TEST, SlackWebhook(secret, allow_local=True), "http://x", lambda: 100.0).turn()
+    Dispatcher(
+        database, TEST, SlackWebhook(secret, allow_local=True), "http://x", lambda: 100.0
+    ).turn()
     with database.read() as session:
         (found,) = list_alerts(session)["alerts"][0]["notifications"]
     assert (found["state"], found["attempts"]) == ("dead", 1)
@@ -158,7 +182,11 @@ def test_a_name_cannot_ring_the_whole_channel(database, alert, receiver, slack, 
     dispatcher = Dispatcher(database, TEST, channel, "http://x", lambda: 100.0)
     while dispatcher.turn():
         pass
-    posted = [receiver.payload(number) for number in range(len(receiver.requests))] or list(slack.messages.values())
+    posted = [receiver.payload(number) for number in range(len(receiver.requests))] or list(
+        slack.messages.values()
+    )
     assert len(posted) == 2
     for message in posted:
-        assert "<!channel>" not in message["text"] and "&lt;!channel&gt; &amp; co" in message["text"]
+        assert (
+            "<!channel>" not in message["text"] and "&lt;!channel&gt; &amp; co" in message["text"]
+        )

@@ -75,7 +75,9 @@ def work():
         assert not thread.is_alive()
 
 
-def leak(database, run_id: str, first: int, last: int, seq: int, *, rank: int = 0, world_size: int = 1) -> None:
+def leak(
+    database, run_id: str, first: int, last: int, seq: int, *, rank: int = 0, world_size: int = 1
+) -> None:
     steps, now = list(range(first, last)), time.time()
     columns = {
         "step": steps,
@@ -84,23 +86,48 @@ def leak(database, run_id: str, first: int, last: int, seq: int, *, rank: int = 
     }
     device = Device(id="host", kind="host", name="host", limit_bytes=40 * GIB)
     with database.write() as session:
-        start_run(session, RunStart(run_id=run_id, name="gpt", rank=rank, world_size=world_size, devices=[device]), now)
-        add_batch(session, run_id, Batch(rank=rank, seq=seq, chunks=[Chunk(stream="host", columns=columns)]), now)
+        start_run(
+            session,
+            RunStart(run_id=run_id, name="gpt", rank=rank, world_size=world_size, devices=[device]),
+            now,
+        )
+        add_batch(
+            session,
+            run_id,
+            Batch(rank=rank, seq=seq, chunks=[Chunk(stream="host", columns=columns)]),
+            now,
+        )
 
 
 def die(database, run_id: str, step: int) -> None:
     """The run's last words, with all that a report is made of, and its end."""
     host = {"used_bytes": 40 * GIB - 10 * MIB, "limit_bytes": 40 * GIB}
     held = {"components": {"parameters": 4 * GIB, "activations": 20 * GIB}}
-    words = {"phase": "backward", "asked_bytes": 8 * MIB, "free_bytes": 3 * MIB, "devices": {"host": host | held}}
-    suspect = Suspect(kind="list", holder="history: list of 412", file="train.py", line=42, fix="Append a number.")
+    words = {
+        "phase": "backward",
+        "asked_bytes": 8 * MIB,
+        "free_bytes": 3 * MIB,
+        "devices": {"host": host | held},
+    }
+    suspect = Suspect(
+        kind="list", holder="history: list of 412", file="train.py", line=42, fix="Append a number."
+    )
     advice = AdviceItem(change="Use bf16", saving_bytes=9 * GIB)
     predicted = PredictionMessage(method="trace", peak_allocated_bytes=12 * GIB, advice=[advice])
     with database.write() as session:
         add_prediction(session, run_id, predicted, time.time())
-        add_snapshot(session, run_id, SnapshotMessage(method="census", suspects=[suspect]), time.time())
-        add_batch(session, run_id, Batch(seq=1, events=[Event(kind="oom", step=step, data=words)]), time.time())
-        finish_run(session, run_id, Finish(status="oom", step=step, error="OutOfMemoryError"), time.time())
+        add_snapshot(
+            session, run_id, SnapshotMessage(method="census", suspects=[suspect]), time.time()
+        )
+        add_batch(
+            session,
+            run_id,
+            Batch(seq=1, events=[Event(kind="oom", step=step, data=words)]),
+            time.time(),
+        )
+        finish_run(
+            session, run_id, Finish(status="oom", step=step, error="OutOfMemoryError"), time.time()
+        )
 
 
 def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
@@ -123,13 +150,20 @@ def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
     wait_until(lambda: root["text"] != first, "the ETA moves")
     assert slack.roots == [root]
     with database.write() as session:
-        finish_run(session, "r", Finish(status="oom", step=1300, error="OutOfMemoryError"), time.time())
+        finish_run(
+            session, "r", Finish(status="oom", step=1300, error="OutOfMemoryError"), time.time()
+        )
     wait_until(lambda: "died of out-of-memory" in root["text"], "the end")
-    wait_until(lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])), "the end, in the thread")
+    wait_until(
+        lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])),
+        "the end, in the thread",
+    )
     assert slack.roots == [root]
 
 
-def test_a_death_is_reported_in_the_thread_and_to_the_webhook(database, make_settings, slack, receiver, work):
+def test_a_death_is_reported_in_the_thread_and_to_the_webhook(
+    database, make_settings, slack, receiver, work
+):
     leak(database, "r", 0, 1000, 0)
     work(
         make_settings(
@@ -141,7 +175,10 @@ def test_a_death_is_reported_in_the_thread_and_to_the_webhook(database, make_set
     die(database, "r", 1000)
     (root,) = slack.roots
     wait_until(lambda: "died" in receiver.payload()["text"], "the end, to the webhook")
-    wait_until(lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])), "the end, in the thread")
+    wait_until(
+        lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])),
+        "the end, in the thread",
+    )
     told = slack.replies(root["ts"])[-1]["text"]
     for words in (
         "8.0 MiB were asked for with 3.0 MiB free; 39.99 GiB of 40.00 GiB were used.",
@@ -155,7 +192,9 @@ def test_a_death_is_reported_in_the_thread_and_to_the_webhook(database, make_set
         assert words in receiver.payload()["autopsy"] and words not in root["text"]
 
 
-def test_a_channel_that_hangs_holds_up_no_other(database, make_settings, hanging, receiver, slack, work):
+def test_a_channel_that_hangs_holds_up_no_other(
+    database, make_settings, hanging, receiver, slack, work
+):
     leak(database, "r", 0, 1200, 0)
     work(
         make_settings(
@@ -169,21 +208,30 @@ def test_a_channel_that_hangs_holds_up_no_other(database, make_settings, hanging
     hanging.go_on.set()
 
 
-def test_all_ranks_of_one_trouble_are_one_message(database, make_settings, slack, work, monkeypatch):
+def test_all_ranks_of_one_trouble_are_one_message(
+    database, make_settings, slack, work, monkeypatch
+):
     monkeypatch.setattr(dispatcher, "REFRESH_EVERY_S", 0.1)
     for rank in range(4):
         leak(database, "r", 0, 1000, 0, rank=rank, world_size=4)
     settings = make_settings(
-        database.url, slack_bot_token=slack.token, slack_channel=slack.channel, slack_api_url=slack.url
+        database.url,
+        slack_bot_token=slack.token,
+        slack_channel=slack.channel,
+        slack_api_url=slack.url,
     )
     work(settings)
     wait_until(
-        lambda: slack.roots and "4 of 4 ranks (0, 1, 2, 3)" in slack.roots[0]["text"], "all ranks in one message"
+        lambda: slack.roots and "4 of 4 ranks (0, 1, 2, 3)" in slack.roots[0]["text"],
+        "all ranks in one message",
     )
     with database.write() as session:
         for rank in range(4):
             finish_run(session, "r", Finish(status="completed", step=1000, rank=rank), time.time())
-    wait_until(lambda: "finished before its memory ran out" in slack.roots[0]["text"], "the end of all ranks")
+    wait_until(
+        lambda: "finished before its memory ran out" in slack.roots[0]["text"],
+        "the end of all ranks",
+    )
     wait_until(lambda: slack.replies(slack.roots[0]["ts"]), "the end, in the thread")
     assert len(slack.roots) == 1 and len(slack.replies(slack.roots[0]["ts"])) == 1
 

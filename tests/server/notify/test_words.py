@@ -40,8 +40,13 @@ def test_it_leads_to_the_runbook_while_there_is_anything_to_do(a_story, state):
 
 @pytest.mark.parametrize("state", ["oom", "finished", "averted", "lost_contact"])
 def test_it_says_of_an_outcome_how_early_the_warning_was(a_story, state):
-    told = plain_text(a_story(from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x"))
-    assert "First warning at step 1,000, 400 steps (25 min) before" in told and "What to change" not in told
+    told = plain_text(
+        a_story(from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x")
+    )
+    assert (
+        "First warning at step 1,000, 400 steps (25 min) before" in told
+        and "What to change" not in told
+    )
 
 
 def test_it_says_of_an_unforeseen_death_that_it_was(a_story):
@@ -50,7 +55,9 @@ def test_it_says_of_an_unforeseen_death_that_it_was(a_story):
 
 def test_it_does_not_count_the_last_step(a_story):
     facts = {"eta_step": 1000.6, "eta_low": 1000.4, "eta_high": 1001.0, "eta_s": 3.0}
-    assert plain_text(a_story(facts=facts)).startswith("gpt-small will run out of memory in the next step (3 s")
+    assert plain_text(a_story(facts=facts)).startswith(
+        "gpt-small will run out of memory in the next step (3 s"
+    )
 
 
 def test_it_gives_no_time_for_an_end_that_is_due(a_story):
@@ -82,8 +89,13 @@ def test_a_rule_says_what_stood_when_it_fired_though_more_happened_since(a_story
 
 
 def test_an_evaluation_that_will_not_fit_has_no_step_but_an_occasion(a_story):
-    story = a_story(facts={"cause": "eval", "eta_step": None, "eta_low": None, "eta_high": None, "eta_s": None})
-    assert headline(story) == "gpt-small will run out of memory when it next evaluates or saves a checkpoint"
+    story = a_story(
+        facts={"cause": "eval", "eta_step": None, "eta_low": None, "eta_high": None, "eta_s": None}
+    )
+    assert (
+        headline(story)
+        == "gpt-small will run out of memory when it next evaluates or saves a checkpoint"
+    )
 
 
 def test_it_names_all_ranks_of_one_trouble(a_story):

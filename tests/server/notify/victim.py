@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from memagent_server.notify import dispatcher
-from memagent_server.notify.channel import Story
+from memagent_server.notify.channel import AlertMessage
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store import alerts, engine, outbox
 from memagent_server.store.engine import Database
@@ -28,7 +28,7 @@ class Editing(Webhook):
 
     can_refresh = True
 
-    def refresh(self, story: Story) -> dict[str, Any]:
+    def refresh(self, story: AlertMessage) -> dict[str, Any]:
         return self.send(replace(story, to_state="edited"))
 
 
@@ -46,7 +46,9 @@ def main() -> None:
 
 def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: float) -> None:
     channel = Editing(receiver_url, None, allow_local=True)
-    turn = dispatcher.Dispatcher(database, outbox.Route("test"), channel, "http://x", lambda: now).turn
+    turn = dispatcher.Dispatcher(
+        database, outbox.Route("test"), channel, "http://x", lambda: now
+    ).turn
 
     def deliver() -> None:
         while turn():
@@ -57,7 +59,13 @@ def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: flo
             alert = alerts.open_alert(session, run_id="r", stream_id=None, rule="oom_forecast", severity="warning", state="firing",
                                       step=5, summary="", data={"step": 5}, now=now)  # fmt: skip
             alerts.add_transition(
-                session, alert, from_state="pending", to_state="firing", reason="", now=now, channels=["test"]
+                session,
+                alert,
+                from_state="pending",
+                to_state="firing",
+                reason="",
+                now=now,
+                channels=["test"],
             )
 
     with database.read() as session:

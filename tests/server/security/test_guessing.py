@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent_server.app import create_app
-from memagent_server.http.login_throttle import EXTENSION, MOST, WITHIN_S, Throttle, tallies
+from memagent_server.http.login_throttle import EXTENSION, MOST, WITHIN_S, LoginThrottle, tallies
 
 
 class Clock:
@@ -25,8 +25,10 @@ def make_client(make_settings, sqlite_database, clock):
     """make_client(**settings): of an app with the admin token `sesame`, whose throttle has our clock."""
 
     def make(**settings):
-        app = create_app(make_settings(sqlite_database.url, admin_token="sesame", **settings), sqlite_database)
-        app.extensions[EXTENSION] = Throttle(*tallies("secret"), clock)
+        app = create_app(
+            make_settings(sqlite_database.url, admin_token="sesame", **settings), sqlite_database
+        )
+        app.extensions[EXTENSION] = LoginThrottle(*tallies("secret"), clock)
         return app.test_client()
 
     return make
@@ -37,7 +39,10 @@ def bearer(token):
 
 
 def guess(client, times=MOST, **options):
-    return [client.get("/api/v1/runs", headers=bearer(f"guess {n}"), **options).status_code for n in range(times)]
+    return [
+        client.get("/api/v1/runs", headers=bearer(f"guess {n}"), **options).status_code
+        for n in range(times)
+    ]
 
 
 def test_it_stops_listening_to_an_address_that_guesses(make_client, clock):
@@ -52,7 +57,9 @@ def test_it_stops_listening_to_an_address_that_guesses(make_client, clock):
 
 def test_wrong_logins_count_as_well(make_client):
     client = make_client()
-    assert {client.post("/login", data={"token": "guess"}).status_code for _ in range(MOST)} == {401}
+    assert {client.post("/login", data={"token": "guess"}).status_code for _ in range(MOST)} == {
+        401
+    }
     assert client.post("/login", data={"token": "sesame"}).status_code == 429
 
 
@@ -80,13 +87,17 @@ def test_an_address_that_a_client_claims_counts_only_from_a_proxy_that_is_truste
     for trusted, heard in ((0, 429), (1, 401)):
         client = make_client(trusted_proxies=trusted)
         for n in range(MOST):
-            client.get("/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": f"10.0.0.{n}"})
-        answer = client.get("/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": "10.0.1.1"})
+            client.get(
+                "/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": f"10.0.0.{n}"}
+            )
+        answer = client.get(
+            "/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": "10.0.1.1"}
+        )
         assert answer.status_code == heard
 
 
 def test_slow_failures_are_forgiven(clock):
-    throttle = Throttle(*tallies("secret"), clock)
+    throttle = LoginThrottle(*tallies("secret"), clock)
     for _ in range(3 * MOST):
         throttle.note_failure("10.0.0.1")
         clock.now += WITHIN_S / MOST + 0.1

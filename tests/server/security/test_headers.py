@@ -23,7 +23,9 @@ def filled(sqlite_client):
 
 def check(answer, status):
     assert answer.status_code == status
-    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    policy = dict(
+        part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; ")
+    )
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["form-action"] == "'self'"
     assert "unsafe" not in str(policy) and "data:" not in str(policy) and "*" not in str(policy)
@@ -36,7 +38,9 @@ def check(answer, status):
     ):
         assert answer.headers[name] == value
     assert "Access-Control-Allow-Origin" not in answer.headers
-    assert answer.headers["Cache-Control"].startswith(("private", "no-cache", "no-store", "public, max-age=31536000"))
+    assert answer.headers["Cache-Control"].startswith(
+        ("private", "no-cache", "no-store", "public, max-age=31536000")
+    )
     answer.close()
 
 
@@ -66,7 +70,9 @@ def test_every_error_has_them(sqlite_app, folder, headers):
 
 
 def test_a_closed_door_has_them(make_settings, sqlite_database):
-    client = create_app(make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database).test_client()
+    client = create_app(
+        make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database
+    ).test_client()
     check(client.get("/api/v1/runs"), 401)
     check(client.get("/", headers=HTML), 303)
     check(client.get("/login", headers=HTML), 200)
@@ -74,6 +80,11 @@ def test_a_closed_door_has_them(make_settings, sqlite_database):
 
 
 def test_behind_tls_browsers_are_told_to_stay_there(make_settings, sqlite_database):
-    for url, told in (("https://memagent.example", "max-age=31536000"), ("http://memagent.example", None)):
-        client = create_app(make_settings(sqlite_database.url, public_url=url), sqlite_database).test_client()
+    for url, told in (
+        ("https://memagent.example", "max-age=31536000"),
+        ("http://memagent.example", None),
+    ):
+        client = create_app(
+            make_settings(sqlite_database.url, public_url=url), sqlite_database
+        ).test_client()
         assert client.get("/healthz").headers.get("Strict-Transport-Security") == told

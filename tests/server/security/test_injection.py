@@ -37,12 +37,28 @@ def told(client):
 def tell(client, run_id, evil):
     run = dict.fromkeys(("name", "project", "user", "host"), evil)
     free = {"tags": [evil], "config": {evil: {evil: evil}}, "environment": {evil: evil}}
-    device = {"id": "host", "kind": "host", "name": evil, "limit_bytes": 2**30, "limit_source": evil}
-    assert client.post("/api/v1/runs", json={"run_id": run_id, **run, **free, "devices": [device]}).status_code == 201
+    device = {
+        "id": "host",
+        "kind": "host",
+        "name": evil,
+        "limit_bytes": 2**30,
+        "limit_source": evil,
+    }
+    assert (
+        client.post(
+            "/api/v1/runs", json={"run_id": run_id, **run, **free, "devices": [device]}
+        ).status_code
+        == 201
+    )
     chunks = [
         {
             "stream": "host",
-            "columns": {"step": [1, 2], "time_s": [1.0, 2.0], "allocated_bytes": [1, 2], "phase_x_peak_bytes": [1, 2]},
+            "columns": {
+                "step": [1, 2],
+                "time_s": [1.0, 2.0],
+                "allocated_bytes": [1, 2],
+                "phase_x_peak_bytes": [1, 2],
+            },
         },
         {
             "stream": evil.replace("\r\n", ""),
@@ -66,18 +82,33 @@ def tell(client, run_id, evil):
         "device": "host", "step": 2, "time_s": 2.0, "method": "census", "why": evil, "suspects": [suspect], "stacks": [frames],
         "notes": [evil], "tensors": [{evil: evil}],
     }  # fmt: skip
-    assert client.post(f"/api/v1/runs/{run_id}/snapshots", json={"seq": 0, **snapshot}).status_code == 201
-    assert client.post(f"/api/v1/runs/{run_id}/finish", json={"status": "failed", "error": evil}).status_code == 200
+    assert (
+        client.post(f"/api/v1/runs/{run_id}/snapshots", json={"seq": 0, **snapshot}).status_code
+        == 201
+    )
+    assert (
+        client.post(
+            f"/api/v1/runs/{run_id}/finish", json={"status": "failed", "error": evil}
+        ).status_code
+        == 200
+    )
 
 
 def test_it_comes_back_as_it_was_sent(told):
     for number, evil in enumerate(HOSTILE.values()):
         path, device = f"/api/v1/runs/r{number}", evil.replace("\r\n", "")
         run = told.get(path).get_json()
-        assert (run["name"], run["project"], run["tags"], run["config"]) == (evil, evil, [evil], {evil: {evil: evil}})
+        assert (run["name"], run["project"], run["tags"], run["config"]) == (
+            evil,
+            evil,
+            [evil],
+            {evil: {evil: evil}},
+        )
         (suspect,) = told.get(f"{path}/suspects").get_json()["suspects"]
         assert (suspect["file"], suspect["holder"]) == (evil, evil)
-        series = told.get(f"{path}/series", query_string={"fields": "*", "device": device}).get_json()["series"]
+        series = told.get(
+            f"{path}/series", query_string={"fields": "*", "device": device}
+        ).get_json()["series"]
         assert series["allocated_bytes"]["last"] == [1, 2]
 
 
@@ -86,13 +117,16 @@ def test_a_columns_name_is_plain_so_that_no_spreadsheet_takes_it_for_a_formula(s
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
     columns = {"step": [1], name: [0.5]}
     answer = sqlite_client.post(
-        "/api/v1/runs/r/batches", json={"seq": 0, "chunks": [{"stream": "scalars", "columns": columns}]}
+        "/api/v1/runs/r/batches",
+        json={"seq": 0, "chunks": [{"stream": "scalars", "columns": columns}]},
     )
     assert answer.status_code == 422
 
 
 def test_it_is_found_by_itself_and_by_nothing_that_only_looks_like_it(told):
-    told.post("/api/v1/runs", json={"run_id": "other", "name": "something else", "project": "100 percent"})
+    told.post(
+        "/api/v1/runs", json={"run_id": "other", "name": "something else", "project": "100 percent"}
+    )
     for number, evil in enumerate(HOSTILE.values()):
         for query in ({"q": evil}, {"project": evil}):
             found = told.get("/api/v1/runs", query_string=query).get_json()["runs"]
@@ -114,7 +148,9 @@ class Page(HTMLParser):
         for name, value in attributes:
             if name.startswith(("on", "style", "srcdoc")):
                 self.complaints.append(name)
-            if name in ("href", "src", "action", "formaction") and not value.startswith(("/", "?", "#")):
+            if name in ("href", "src", "action", "formaction") and not value.startswith(
+                ("/", "?", "#")
+            ):
                 self.complaints.append(f"{name}={value}")
 
     def handle_data(self, text):
@@ -124,7 +160,9 @@ class Page(HTMLParser):
 def test_no_page_makes_markup_or_a_template_of_it(told):
     runs = [f"/runs/r{number}" for number in range(len(HOSTILE))]
     named = [
-        f"{path}{quote(evil)}" for evil in HOSTILE.values() for path in ("/?q=", "/", "/runs/", "/settings?project=")
+        f"{path}{quote(evil)}"
+        for evil in HOSTILE.values()
+        for path in ("/?q=", "/", "/runs/", "/settings?project=")
     ]
     for path in ("/", "/alerts", "/settings", *runs, *named):
         answer = told.get(path, headers=HTML)
@@ -132,9 +170,15 @@ def test_no_page_makes_markup_or_a_template_of_it(told):
         page = Page(answer.text)
         assert page.complaints == [], path
         expected = (
-            HOSTILE.values() if path == "/" else [list(HOSTILE.values())[runs.index(path)]] if path in runs else []
+            HOSTILE.values()
+            if path == "/"
+            else [list(HOSTILE.values())[runs.index(path)]]
+            if path in runs
+            else []
         )
-        assert [evil for evil in expected if evil not in page.shown] == [], "people see what the script said"
+        assert [evil for evil in expected if evil not in page.shown] == [], (
+            "people see what the script said"
+        )
 
 
 @pytest.mark.parametrize(
@@ -145,10 +189,15 @@ def test_no_page_makes_markup_or_a_template_of_it(told):
 def test_parameters_are_what_they_may_be_or_refused(client, query):
     client.post("/api/v1/runs", json={"run_id": "r"})
     answer = client.get(f"/api/v1/runs?{query}")
-    assert answer.status_code == 422 and answer.get_json(force=True)["field"] == query.partition("=")[0]
+    assert (
+        answer.status_code == 422
+        and answer.get_json(force=True)["field"] == query.partition("=")[0]
+    )
 
 
-@pytest.mark.parametrize("name", ["fields=' OR 1=1", "device=%' --", "rank=1 OR 1", "from=0;--", "points=1e3"])
+@pytest.mark.parametrize(
+    "name", ["fields=' OR 1=1", "device=%' --", "rank=1 OR 1", "from=0;--", "points=1e3"]
+)
 def test_parameters_of_series_are_text_too(client, name):
     client.post("/api/v1/runs", json={"run_id": "r"})
     assert client.get(f"/api/v1/runs/r/series?{name}").status_code in (200, 404, 422)
@@ -167,9 +216,15 @@ def test_no_table_is_gone(told, database):
 )  # fmt: skip
 def test_no_path_leads_out_of_its_folder(sqlite_client, path):
     answer = sqlite_client.get(path, follow_redirects=True)
-    assert answer.status_code == 404 and "Security-Policy" not in answer.text and "root:" not in answer.text
+    assert (
+        answer.status_code == 404
+        and "Security-Policy" not in answer.text
+        and "root:" not in answer.text
+    )
 
 
-@pytest.mark.parametrize("run_id", ["../r", "a/b", "a b", "r;x", "r'", "r\n", "", "x" * 65, "<b>", "%00", "ü"])
+@pytest.mark.parametrize(
+    "run_id", ["../r", "a/b", "a b", "r;x", "r'", "r\n", "", "x" * 65, "<b>", "%00", "ü"]
+)
 def test_an_id_is_an_identifier(sqlite_client, run_id):
     assert sqlite_client.post("/api/v1/runs", json={"run_id": run_id}).status_code == 422

@@ -35,7 +35,16 @@ ENVIRON = {
     "MEMAGENT_LOG_LEVEL": "debug",
 }
 RIGHT = {"authorization": f"Bearer admin-{SECRET}"}
-CHANNELS = ("slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams")
+CHANNELS = (
+    "slack_bot",
+    "slack_webhook",
+    "webhook",
+    "email",
+    "pagerduty",
+    "alertmanager",
+    "discord",
+    "teams",
+)
 
 
 def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
@@ -56,7 +65,8 @@ def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
         connection.execute("DROP TABLE predictions")
         connection.execute("DROP TABLE forecasts")
     answers += [
-        server.get(path, accept="text/html", **RIGHT) for path in ("/", "/runs/r", "/api/v1/runs/r", "/metrics")
+        server.get(path, accept="text/html", **RIGHT)
+        for path in ("/", "/runs/r", "/api/v1/runs/r", "/metrics")
     ]
     assert {answer.status for answer in answers} >= {200, 401, 404, 502, 503}
     time.sleep(0.5)  # the worker trips over the tables, too
@@ -71,7 +81,9 @@ def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
     assert "wrong-" not in log and SECRET not in log
     shown = [answer.body.decode() for answer in answers if SECRET in answer.body.decode()]
     assert shown == []
-    assert SECRET not in str([answer.headers for answer in answers]), "a session's cookie holds no token"
+    assert SECRET not in str([answer.headers for answer in answers]), (
+        "a session's cookie holds no token"
+    )
 
 
 def test_an_error_of_the_database_logs_the_statement_and_not_what_it_was_to_store(
@@ -79,20 +91,33 @@ def test_an_error_of_the_database_logs_the_statement_and_not_what_it_was_to_stor
 ):
     with sqlite_database.engine.begin() as connection:
         connection.execute(
-            text("CREATE TRIGGER no BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'the trigger'); END")
+            text(
+                "CREATE TRIGGER no BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'the trigger'); END"
+            )
         )
-    run = {"run_id": "r", "name": SECRET, "config": {"url": f"https://ana:{SECRET}@far.example"}, "tags": [SECRET]}
+    run = {
+        "run_id": "r",
+        "name": SECRET,
+        "config": {"url": f"https://ana:{SECRET}@far.example"},
+        "tags": [SECRET],
+    }
     assert sqlite_client.post("/api/v1/runs", json=run).status_code == 503
     assert "the trigger" in caplog.text and "INSERT INTO runs" in caplog.text
     assert SECRET not in caplog.text
 
 
-@pytest.mark.parametrize("arguments", [("serve", "--listen", "127.0.0.1:0"), ("db", "current"), ("token", "list")])
+@pytest.mark.parametrize(
+    "arguments", [("serve", "--listen", "127.0.0.1:0"), ("db", "current"), ("token", "list")]
+)
 def test_a_database_that_is_away_does_not_tell_its_password(arguments):
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+    }
     url = f"postgresql://ana:{SECRET}@127.0.0.1:1/none"
     command = [sys.executable, "-m", "memagent", *arguments]
     environ |= {"MEMAGENT_DATABASE_URL": url, "MEMAGENT_SECRET_KEY": SECRET}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1 and "127.0.0.1" in done.stderr
     assert SECRET not in done.stdout + done.stderr

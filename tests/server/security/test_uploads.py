@@ -14,7 +14,17 @@ import memagent_server
 
 SERVER, AGENT = (Path(package.__file__).parent for package in (memagent_server, memagent))
 READ_BY_THE_SERVER = (*SERVER.rglob("*.py"), *(AGENT / "wire").rglob("*.py"))
-FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "torch", "yaml"}
+FORBIDDEN = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "torch",
+    "yaml",
+}
 CALLS = {"eval", "exec", "compile", "__import__", "system", "popen"}
 
 
@@ -38,7 +48,10 @@ def test_no_code_of_the_server_can_unpickle_or_evaluate():
     assert len(READ_BY_THE_SERVER) > 90
     wrong = FORBIDDEN | {f"{name}()" for name in CALLS}
     assert [
-        (path.name, found) for path in READ_BY_THE_SERVER for found in imports_and_calls(path) if found in wrong
+        (path.name, found)
+        for path in READ_BY_THE_SERVER
+        for found in imports_and_calls(path)
+        if found in wrong
     ] == []
 
 
@@ -53,10 +66,12 @@ class Bomb:
 
 
 @pytest.mark.parametrize(
-    "content_type", ["application/octet-stream", "application/msgpack", "application/json", "application/x-pickle"]
+    "content_type",
+    ["application/octet-stream", "application/msgpack", "application/json", "application/x-pickle"],
 )
 @pytest.mark.parametrize(
-    "wrap", [bytes, lambda bomb: msgspec.msgpack.encode({"seq": 0, "device": "host", "stacks": bomb})]
+    "wrap",
+    [bytes, lambda bomb: msgspec.msgpack.encode({"seq": 0, "device": "host", "stacks": bomb})],
 )
 def test_a_pickle_is_refused_and_not_opened(sqlite_client, tmp_path, content_type, wrap):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})

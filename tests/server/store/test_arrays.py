@@ -35,9 +35,17 @@ def test_it_says_of_a_chunk_what_its_lists_say(columns, codec):
     listed = unpack(packed)
     assert read.header == read_header(packed)
     assert arrays.stats_of(read) == chunks.stats_of(listed)
-    newest = {name: next((value for value in reversed(of) if value is not None), None) for name, of in listed.items()}
-    assert arrays.newest_values(read) == {name: of if finite(of) else None for name, of in newest.items()}
-    odd = {name: [value for value in of if value is not None and not finite(value)] for name, of in listed.items()}
+    newest = {
+        name: next((value for value in reversed(of) if value is not None), None)
+        for name, of in listed.items()
+    }
+    assert arrays.newest_values(read) == {
+        name: of if finite(of) else None for name, of in newest.items()
+    }
+    odd = {
+        name: [value for value in of if value is not None and not finite(value)]
+        for name, of in listed.items()
+    }
     assert {name: str(value) for name, value in read.floats.odd().items()} == {
         name: str(of[0]) for name, of in odd.items() if of
     }
@@ -46,7 +54,9 @@ def test_it_says_of_a_chunk_what_its_lists_say(columns, codec):
             assert block.has_all(name) == (None not in listed[name])
             assert block.has_any(name) == any(value is not None for value in listed[name])
             if block.has_all(name):
-                assert [str(value) for value in block.column(name).tolist()] == [str(value) for value in listed[name]]
+                assert [str(value) for value in block.column(name).tolist()] == [
+                    str(value) for value in listed[name]
+                ]
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,18 @@ def busy(database):
         seq = 0
         while not stop.is_set() and seq < 2000:
             steps = list(range(seq * ROWS, (seq + 1) * ROWS))
-            columns = {"step": steps, "time_s": [float(step) for step in steps], "allocated_bytes": steps}
+            columns = {
+                "step": steps,
+                "time_s": [float(step) for step in steps],
+                "allocated_bytes": steps,
+            }
             with database.write() as session:
-                add_batch(session, "r", Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]), 1.0)
+                add_batch(
+                    session,
+                    "r",
+                    Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]),
+                    1.0,
+                )
             seq += 1
             if seq == BEFORE:
                 taken.set()
@@ -89,6 +98,10 @@ def _check_copy(url: str) -> None:
         with copy.read() as session:
             found = series(session, "r", fields=["allocated_bytes"], points=10_000_000)
         assert found["samples"] >= BEFORE * ROWS
-        assert found["step"] == found["series"]["allocated_bytes"]["last"] == list(range(found["samples"]))
+        assert (
+            found["step"]
+            == found["series"]["allocated_bytes"]["last"]
+            == list(range(found["samples"]))
+        )
     finally:
         copy.close()

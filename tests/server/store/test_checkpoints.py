@@ -53,7 +53,9 @@ def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monk
 
 
 def add_run(database, name):
-    database.together(lambda connection: connection.execute(insert(Run), {**ROW, "id": name, "name": name}))
+    database.together(
+        lambda connection: connection.execute(insert(Run), {**ROW, "id": name, "name": name})
+    )
 
 
 def wait_until(condition, timeout_s=10.0):

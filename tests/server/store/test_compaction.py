@@ -127,7 +127,13 @@ def test_1_cuts_fall_in_the_midst_of_chunks_and_where_steps_go_back(database):
             add_batch(session, "r", Batch(seq=seq, chunks=[chunk(*steps)]), 1.0)
     before = all_samples(database)
     compact_some(database, LATER)
-    assert chunk_rows(database) == [512, 512, 476, 50, 100]  # what came late begins anew, and goes on to 1600
+    assert chunk_rows(database) == [
+        512,
+        512,
+        476,
+        50,
+        100,
+    ]  # what came late begins anew, and goes on to 1600
     end(database)
     finish(database, "r")
     assert chunk_rows(database) == [512, 512, 476, 150]
@@ -143,7 +149,11 @@ def test_1_scalars_with_other_names_in_each_flush_are_compacted_too(database):
         start_run(session, RunStart(run_id="r"), 1.0)
         chunks = []
         for step, named in losses:
-            columns = {"step": [step], "time_s": [1.0 * step], **{name: [value] for name, value in named.items()}}
+            columns = {
+                "step": [step],
+                "time_s": [1.0 * step],
+                **{name: [value] for name, value in named.items()},
+            }
             chunks.append(Chunk(stream="scalars", packed=pack(columns, kind_of=scalar_kind_of)))
         for seq in range(7):
             add_batch(session, "r", Batch(seq=seq, chunks=chunks[100 * seq : 100 * seq + 100]), 1.0)
@@ -178,8 +188,13 @@ def check_charts(database, held):
     for points in (10, 15, 1000):
         for first, last in WINDOWS:
             with database.read() as session:
-                found = series(session, "r", fields=["allocated_bytes"], points=points, first=first, last=last)
-            part, of = held[first or 0 : 400 if last is None else last + 1], found["series"]["allocated_bytes"]
+                found = series(
+                    session, "r", fields=["allocated_bytes"], points=points, first=first, last=last
+                )
+            part, of = (
+                held[first or 0 : 400 if last is None else last + 1],
+                found["series"]["allocated_bytes"],
+            )
             assert (found["samples"], min(of["min"]), max(of["max"]), of["last"][-1]) == (
                 len(part), min(part), max(part), part[-1],
             ), (points, first, last)  # fmt: skip
@@ -197,7 +212,9 @@ def test_3_charts_of_rollups_hold_what_the_samples_hold(database, send, short_un
     finish(database, "r")
     check_charts(database, held)
     with database.read() as session:
-        buckets = select(models.Rollup.level, func.sum(models.Rollup.buckets)).group_by(models.Rollup.level)
+        buckets = select(models.Rollup.level, func.sum(models.Rollup.buckets)).group_by(
+            models.Rollup.level
+        )
         assert dict(session.execute(buckets).all()) == {0: 20, 1: 10, 2: 5, 3: 3, 4: 2}
 
 
@@ -239,7 +256,11 @@ def test_a_chunk_that_is_damaged_stays_and_the_others_are_compacted(database, se
     seq = send(0, 512)
     send(512, 1100, seq=seq)
     with database.write() as session:
-        session.execute(models.Chunk.__table__.update().where(models.Chunk.seq == 31).values(packed=b"MAC1 no more"))
+        session.execute(
+            models.Chunk.__table__.update()
+            .where(models.Chunk.seq == 31)
+            .values(packed=b"MAC1 no more")
+        )
     end(database)
     finish(database, "r")
     assert chunk_rows(database) == [16, 16, 512, 512, 44]

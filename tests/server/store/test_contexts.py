@@ -11,13 +11,25 @@ from memagent_server.store.samples import add_batch
 A100 = "NVIDIA A100-SXM4-80GB"
 
 
-def live(database, run_id, context_bytes, *, name=A100, kind="cuda", at=1.0, end="completed", **environment):
+def live(
+    database,
+    run_id,
+    context_bytes,
+    *,
+    name=A100,
+    kind="cuda",
+    at=1.0,
+    end="completed",
+    **environment,
+):
     """One run on a GPU of that name, from its start to its end."""
     with database.write() as session:
         device = Device(id="GPU-1", kind=kind, name=name)
         start_run(session, RunStart(run_id=run_id, devices=[device], environment=environment), at)
         columns = {"step": [0, 1], "context_bytes": [None, context_bytes]}
-        add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="GPU-1", columns=columns)]), at)
+        add_batch(
+            session, run_id, Batch(seq=0, chunks=[Chunk(stream="GPU-1", columns=columns)]), at
+        )
         if end == "lost":
             lose_contact(session, run_id, at)
         else:
@@ -36,10 +48,15 @@ def test_runs_that_ended_teach_the_context_of_their_gpu_driver_and_torch(databas
     live(database, "c", 450 * MIB, at=3.0, driver="550.1", torch="2.13.0", end="lost")
     live(database, "d", 700 * MIB, at=4.0, driver="570.2", torch="2.13.0")
     with database.read() as session:
-        assert context_of(session, A100, "550.1", "2.13.0") == KnownContext(450 * MIB, 450 * MIB, 500 * MIB, 3)
+        assert context_of(session, A100, "550.1", "2.13.0") == KnownContext(
+            450 * MIB, 450 * MIB, 500 * MIB, 3
+        )
         assert context_of(session, A100.lower()) == KnownContext(700 * MIB, 700 * MIB, 700 * MIB, 1)
         assert context_of(session, A100, "1.0") is None
-        assert [(row["driver"], row["runs"]) for row in list_contexts(session)] == [("570.2", 1), ("550.1", 3)]
+        assert [(row["driver"], row["runs"]) for row in list_contexts(session)] == [
+            ("570.2", 1),
+            ("550.1", 3),
+        ]
 
 
 def test_an_end_that_is_told_twice_counts_once(database):

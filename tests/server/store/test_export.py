@@ -31,7 +31,9 @@ def run_id(database):
         chunks = [Chunk(stream=STRANGE, columns=first), Chunk(stream="scalars", columns=loss)]
         add_batch(session, "r", Batch(seq=0, chunks=chunks), 1.0)
         add_batch(session, "r", Batch(seq=1, chunks=[Chunk(stream=STRANGE, columns=later)]), 1.0)
-        add_batch(session, "r", Batch(seq=0, rank=1, chunks=[Chunk(stream="host", columns=later)]), 1.0)
+        add_batch(
+            session, "r", Batch(seq=0, rank=1, chunks=[Chunk(stream="host", columns=later)]), 1.0
+        )
     return "r"
 
 
@@ -83,7 +85,9 @@ def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacte
     assert [str(kind) for kind in found.schema.types] == [
         "int32", "string", "int64", "int64", "double", "int64", "double", "int64",
     ]  # fmt: skip
-    as_text = [["" if value is None else str(value) for value in row.values()] for row in found.to_pylist()]
+    as_text = [
+        ["" if value is None else str(value) for value in row.values()] for row in found.to_pylist()
+    ]
     assert as_text == EXPECTED[1:]
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED
 
@@ -117,7 +121,9 @@ def test_samples_that_were_let_go_of_are_left_out(database, run_id):
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED[:1]
 
 
-def test_the_command_writes_a_file_or_says_why_not(database, run_id, monkeypatch, capfdbinary, tmp_path):
+def test_the_command_writes_a_file_or_says_why_not(
+    database, run_id, monkeypatch, capfdbinary, tmp_path
+):
     monkeypatch.setenv("MEMAGENT_DATABASE_URL", database.url)
     monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
     path = tmp_path / "r.csv"

@@ -20,14 +20,25 @@ def limited(database):
     for run_id, project in (("a", "vision"), ("b", "nlp")):
         with database.write() as session:
             start_run(
-                session, RunStart(run_id=run_id, project=project, devices=[Device(id="D", kind="cuda", name="D")]), 1.0
+                session,
+                RunStart(
+                    run_id=run_id, project=project, devices=[Device(id="D", kind="cuda", name="D")]
+                ),
+                1.0,
             )
-            add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="D", columns={"step": [1]})]), 2.0)
+            add_batch(
+                session,
+                run_id,
+                Batch(seq=0, chunks=[Chunk(stream="D", columns={"step": [1]})]),
+                2.0,
+            )
     return database.limited_to(("vision",))
 
 
 ALIAS, RANK = aliased(Run), aliased(Rank)
-NEWEST = select(func.max(Rank.attempt)).where(Rank.run_id == Run.id).correlate(Run).scalar_subquery()
+NEWEST = (
+    select(func.max(Rank.attempt)).where(Rank.run_id == Run.id).correlate(Run).scalar_subquery()
+)
 QUESTIONS = {
     "entity": (select(Run), lambda rows: [row.id for (row,) in rows], ["a"]),
     "column": (select(Run.id), list, [("a",)]),
@@ -35,19 +46,51 @@ QUESTIONS = {
     "count": (select(func.count()).select_from(Run), list, [(1,)]),
     "sum of another table": (select(func.sum(Stream.samples)), list, [(1,)]),
     "group": (select(Run.project, func.count()).group_by(Run.project), list, [("vision", 1)]),
-    "join": (select(Stream.run_id, Run.name).join(Run, Run.id == Stream.run_id), list, [("a", "a")]),
-    "outer join": (select(Stream.run_id, Run.id).outerjoin(Run, Run.id == Stream.run_id), list, [("a", "a")]),
-    "subquery": (select(func.count()).select_from(select(Stream, Run.id).join(Run).subquery()), list, [(1,)]),
+    "join": (
+        select(Stream.run_id, Run.name).join(Run, Run.id == Stream.run_id),
+        list,
+        [("a", "a")],
+    ),
+    "outer join": (
+        select(Stream.run_id, Run.id).outerjoin(Run, Run.id == Stream.run_id),
+        list,
+        [("a", "a")],
+    ),
+    "subquery": (
+        select(func.count()).select_from(select(Stream, Run.id).join(Run).subquery()),
+        list,
+        [(1,)],
+    ),
     "in": (select(Rank.run_id).where(Rank.run_id.in_(select(Run.id))), list, [("a",)]),
     "exists": (select(exists().where(Run.id == "b")), list, [(False,)]),
     "scalar subquery": (select(select(func.count(Run.id)).scalar_subquery()), list, [(1,)]),
     "common table": (select(select(Run.id).cte().c.id), list, [("a",)]),
     "through a stream": (select(func.count(ChunkRow.seq)), list, [(1,)]),
-    "alias of the same": (select(Run.id, ALIAS.id).where(ALIAS.step == Run.step), list, [("a", "a")]),
-    "joined alias of the same": (select(Run.id, ALIAS.id).join(ALIAS, ALIAS.step == Run.step), list, [("a", "a")]),
-    "outer joined alias": (select(Run.id, ALIAS.id).outerjoin(ALIAS, ALIAS.id != Run.id), list, [("a", None)]),
-    "joined alias of another": (select(Run.id, RANK.run_id).join(RANK, RANK.rank < 1), list, [("a", "a")]),
-    "alias by a subquery": (select(Run.id, RANK.run_id).outerjoin(RANK, RANK.attempt == NEWEST), list, [("a", "a")]),
+    "alias of the same": (
+        select(Run.id, ALIAS.id).where(ALIAS.step == Run.step),
+        list,
+        [("a", "a")],
+    ),
+    "joined alias of the same": (
+        select(Run.id, ALIAS.id).join(ALIAS, ALIAS.step == Run.step),
+        list,
+        [("a", "a")],
+    ),
+    "outer joined alias": (
+        select(Run.id, ALIAS.id).outerjoin(ALIAS, ALIAS.id != Run.id),
+        list,
+        [("a", None)],
+    ),
+    "joined alias of another": (
+        select(Run.id, RANK.run_id).join(RANK, RANK.rank < 1),
+        list,
+        [("a", "a")],
+    ),
+    "alias by a subquery": (
+        select(Run.id, RANK.run_id).outerjoin(RANK, RANK.attempt == NEWEST),
+        list,
+        [("a", "a")],
+    ),
 }
 
 
@@ -85,7 +128,10 @@ def test_nothing_of_another_project_is_changed(limited, database):
         assert session.execute(delete(ChunkRow)).rowcount == 1
         assert session.execute(delete(Run).where(Run.id == "b")).rowcount == 0
     with database.read() as session:
-        assert session.execute(select(Run.id, Run.name).order_by(Run.id)).all() == [("a", "mine"), ("b", "b")]
+        assert session.execute(select(Run.id, Run.name).order_by(Run.id)).all() == [
+            ("a", "mine"),
+            ("b", "b"),
+        ]
         assert session.scalar(select(func.count(ChunkRow.seq))) == 1
 
 

@@ -20,7 +20,7 @@ from memagent_server.store.chunks import pack_stats, stats_of
 from memagent_server.store.compaction import finish
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
-from memagent_server.store.models import Alert, Base, Incident, Notification, Stream, WatchMark
+from memagent_server.store.models import Alert, Base, EvaluationMark, Incident, Notification, Stream
 from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.runs import RunQuery, list_runs, start_run
@@ -82,7 +82,9 @@ def test_the_bounds_of_a_prediction_survive_both_ways(empty):
         assert (unknown.intervals, unknown.phases, unknown.terms) == ({}, {}, {})
     migrate.downgrade(empty, "0002")
     with empty.engine.connect() as connection:
-        rows = connection.execute(text("SELECT low_bytes, high_bytes FROM predictions ORDER BY id")).all()
+        rows = connection.execute(
+            text("SELECT low_bytes, high_bytes FROM predictions ORDER BY id")
+        ).all()
     assert [tuple(row) for row in rows] == [(90, 110), (None, None)]
 
 
@@ -105,10 +107,10 @@ def test_runs_from_before_are_listed_by_tag_and_by_how_full_they_were(empty):
     migrate.upgrade(empty)
     with empty.read() as session:
         assert [run.id for run in list_runs(session, RunQuery(tag="b")).runs] == ["r"]
-        assert [(run.id, run.peak_ratio) for run in list_runs(session, RunQuery(sort="-peak_ratio")).runs] == [
-            ("r", 0.5),
-            ("s", 0.0),
-        ]
+        assert [
+            (run.id, run.peak_ratio)
+            for run in list_runs(session, RunQuery(sort="-peak_ratio")).runs
+        ] == [("r", 0.5), ("s", 0.0)]
     migrate.downgrade(empty, "0005")
     with empty.engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM streams")).scalar() == 3
@@ -122,7 +124,11 @@ def test_alerts_from_before_become_incidents_of_their_own(empty):
             "INSERT INTO runs (id, project, name, status, attempt, world_size, step, created_at, last_seen_at, config, tags, environment) "
             "VALUES ('r', 'p', 'n', 'running', 0, 1, 0, 1.0, 1.0, '{}', '[]', '{}')"
         ))  # fmt: skip
-        before = ((3, "firing", "NULL", '{"cause": "leak"}'), (5, "pending", "NULL", "{}"), (7, "oom", "6.0", "{}"))
+        before = (
+            (3, "firing", "NULL", '{"cause": "leak"}'),
+            (5, "pending", "NULL", "{}"),
+            (7, "oom", "6.0", "{}"),
+        )
         for key, state, closed, data in before:
             connection.execute(text(
                 "INSERT INTO alerts (id, run_id, rule, severity, state, version, opened_at, updated_at, closed_at, first_step, step, "
@@ -151,11 +157,16 @@ def test_alerts_from_before_become_incidents_of_their_own(empty):
                 (7, None, "oom", 4.0, 4.0, 6.0),
             ]
             for kept in (Alert, Notification):
-                assert [(row.id, row.incident_id) for row in session.query(kept).order_by(kept.id)] == [
-                    (key, key) for key in (3, 5, 7)
-                ]
+                assert [
+                    (row.id, row.incident_id) for row in session.query(kept).order_by(kept.id)
+                ] == [(key, key) for key in (3, 5, 7)]
             fresh = Incident(
-                run_id="r", rule="leak", state="pending", severity="warning", opened_at=9.0, updated_at=9.0
+                run_id="r",
+                rule="leak",
+                state="pending",
+                severity="warning",
+                opened_at=9.0,
+                updated_at=9.0,
             )
             session.add(fresh)
             session.flush()
@@ -163,14 +174,22 @@ def test_alerts_from_before_become_incidents_of_their_own(empty):
         migrate.downgrade(empty, "0003")
         with empty.engine.connect() as connection:
             for table in ("alerts", "transitions", "notifications"):
-                assert list(connection.scalars(text(f"SELECT id FROM {table} ORDER BY id"))) == [3, 5, 7]
+                assert list(connection.scalars(text(f"SELECT id FROM {table} ORDER BY id"))) == [
+                    3,
+                    5,
+                    7,
+                ]
 
 
 def test_samples_survive_a_downgrade_and_an_upgrade(empty):
     migrate.upgrade(empty)
     with empty.write() as session:
-        start_run(session, RunStart(run_id="r", devices=[Device(id="D", kind="cuda", name="D")]), 1.0)
-        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="D", columns={"step": [1, 2]})]), 2.0)
+        start_run(
+            session, RunStart(run_id="r", devices=[Device(id="D", kind="cuda", name="D")]), 1.0
+        )
+        add_batch(
+            session, "r", Batch(seq=0, chunks=[Chunk(stream="D", columns={"step": [1, 2]})]), 2.0
+        )
     migrate.downgrade(empty, "0002")
     migrate.upgrade(empty)
     with empty.read() as session:
@@ -184,19 +203,32 @@ def test_snapshots_survive_a_downgrade_and_an_upgrade(empty):
     migrate.upgrade(empty)
     with empty.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)
-        add_snapshot(session, "r", SnapshotMessage(method="history", step=7, viewer=zlib.compress(b"<html>")), 2.0)
+        add_snapshot(
+            session,
+            "r",
+            SnapshotMessage(method="history", step=7, viewer=zlib.compress(b"<html>")),
+            2.0,
+        )
     migrate.downgrade(empty, "0005")
     migrate.upgrade(empty)
     with empty.read() as session:
         [kept] = list_snapshots(session, "r")
-        assert (kept["step"], kept["has_viewer"], viewer_of(session, "r", kept["id"])) == (7, False, None)
+        assert (kept["step"], kept["has_viewer"], viewer_of(session, "r", kept["id"])) == (
+            7,
+            False,
+            None,
+        )
 
 
 def test_a_token_that_was_limited_is_worthless_to_a_server_that_knows_no_limits(empty):
     """0008: going back must not turn a token for one project, or one that ends, into one for everything and for good."""
     migrate.upgrade(empty)
     with empty.write() as session:
-        for name, limits in (("whole", {}), ("limited", {"projects": ["vision"]}), ("ends", {"expires_at": 9.0})):
+        for name, limits in (
+            ("whole", {}),
+            ("limited", {"projects": ["vision"]}),
+            ("ends", {"expires_at": 9.0}),
+        ):
             create_token(session, name=name, scope="read", token_hash=name, now=1.0, **limits)
     migrate.downgrade(empty, "0005")
     with empty.engine.connect() as connection:
@@ -204,7 +236,9 @@ def test_a_token_that_was_limited_is_worthless_to_a_server_that_knows_no_limits(
     assert [tuple(row) for row in rows] == [("whole", None), ("limited", 1.0), ("ends", 1.0)]
     migrate.upgrade(empty)
     with empty.read() as session:
-        assert [(token.projects, token.expires_at) for token in list_tokens(session)] == [([], None)] * 3
+        assert [(token.projects, token.expires_at) for token in list_tokens(session)] == [
+            ([], None)
+        ] * 3
 
 
 def test_it_can_be_repeated(empty):
@@ -230,9 +264,14 @@ def test_processes_may_upgrade_at_once(empty_database_url):
         "print(migrate.upgrade(Database(sys.argv[1])))"
     )
     command = [sys.executable, "-c", code, empty_database_url]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     answers = [process.communicate() for process in processes]
-    assert [out.strip() for out, _ in answers] == [migrate.head()] * 4, [error for _, error in answers]
+    assert [out.strip() for out, _ in answers] == [migrate.head()] * 4, [
+        error for _, error in answers
+    ]
 
 
 def test_a_database_that_is_newer_is_refused_and_left_alone(database):
@@ -288,19 +327,26 @@ def test_chunks_are_numbered_by_their_samples_and_back(empty):
     _old_chunks(empty)
     migrate.upgrade(empty)
     with empty.read() as session:
-        kept = session.execute(select(StoredChunk.run_id, StoredChunk.seq, StoredChunk.rows).order_by(StoredChunk.seq))
+        kept = session.execute(
+            select(StoredChunk.run_id, StoredChunk.seq, StoredChunk.rows).order_by(StoredChunk.seq)
+        )
         assert kept.all() == [("r", 9, 10), ("r", 29, 20), ("r", 59, 30)]
-        assert session.scalar(select(WatchMark.seq)) == 29
+        assert session.scalar(select(EvaluationMark.seq)) == 29
         [(first, _), (second, _)] = [(seq, columns) for seq, columns in read_samples(session, 7)]
         assert (first, second) == (29, 59)
     finish(empty, "r")
     with empty.read() as session:
         assert session.scalars(select(StoredChunk.rows)).all() == [50]
         chart = series(session, "r", fields=["allocated_bytes"], attempt=0, points=2000)
-        assert (chart["samples"], chart["step"][0]) == (60, 9)  # of the first ten there is the summary
+        assert (chart["samples"], chart["step"][0]) == (
+            60,
+            9,
+        )  # of the first ten there is the summary
     migrate.downgrade(empty, "0008")
     with empty.engine.connect() as connection:
-        rows = connection.execute(text("SELECT seq, first_step, rows, packed FROM chunks ORDER BY seq")).all()
+        rows = connection.execute(
+            text("SELECT seq, first_step, rows, packed FROM chunks ORDER BY seq")
+        ).all()
         assert [(row.seq, row.first_step, row.rows) for row in rows] == [(0, 0, 10), (1, 100, 50)]
         assert rows[0].packed == b""
         assert unpack(bytes(rows[1].packed))["step"] == [*range(100, 120), *range(200, 230)]
@@ -316,7 +362,9 @@ def test_samples_are_partitioned_by_run_on_postgresql(postgres_url):
     database = Database(postgres_url)
     with database.engine.connect() as connection:
         for table in ("chunks", "rollups"):
-            count = text("SELECT count(*) FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)")
+            count = text(
+                "SELECT count(*) FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)"
+            )
             assert connection.execute(count, {"table": table}).scalar() == 16
         connection.execute(
             text("SET enable_seqscan = off")

@@ -45,7 +45,10 @@ def test_tags_that_people_changed_outlive_the_next_launch(start, tags, database)
     start("s")
     with database.write() as session:
         retag(session, ["r", "s"], add=["best", "a"], remove=["b"])
-    assert (tags("r"), tags("s")) == ((["a", "best"], ["a", "best"]), (["best", "a"], ["a", "best"]))
+    assert (tags("r"), tags("s")) == (
+        (["a", "best"], ["a", "best"]),
+        (["best", "a"], ["a", "best"]),
+    )
     start("r", tags=["a", "b"], attempt=1)
     assert tags("r")[0] == ["a", "best"]
 

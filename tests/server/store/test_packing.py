@@ -28,12 +28,19 @@ def test_it_comes_back_as_it_went_in(data, rows):
     def draw(values):
         return data.draw(st.lists(values, min_size=rows, max_size=rows))
 
-    sent = {"step": list(range(rows)), "time_s": draw(TIMES), "step_s": draw(FLOATS), "ints": draw(INTS)}
+    sent = {
+        "step": list(range(rows)),
+        "time_s": draw(TIMES),
+        "step_s": draw(FLOATS),
+        "ints": draw(INTS),
+    }
     kinds = {"step": np.int64, "time_s": np.float64, "step_s": np.float64, "ints": np.int64}
     packed = seal({name: column(values, kinds[name]) for name, values in sent.items()})
     found = unseal(packed)
     assert list(found) == list(sent)
-    assert repr(found) == repr({**sent, **{name: as_floats(sent[name]) for name in ("time_s", "step_s")}})
+    assert repr(found) == repr(
+        {**sent, **{name: as_floats(sent[name]) for name in ("time_s", "step_s")}}
+    )
     assert unseal(packed, only=["time_s"]) == {"time_s": found["time_s"]}
 
 
@@ -62,7 +69,12 @@ def test_parts_are_joined_with_what_one_of_them_lacks():
 
 def test_what_is_damaged_is_refused():
     packed = seal({"step": column(list(range(100)), np.int64)})
-    for broken in (packed[:-3], packed[:20], b"MAC1 and nothing else", packed[:30] + b"\0" + packed[31:]):
+    for broken in (
+        packed[:-3],
+        packed[:20],
+        b"MAC1 and nothing else",
+        packed[:30] + b"\0" + packed[31:],
+    ):
         with pytest.raises(WireError):
             unseal(broken)
     with pytest.raises(WireError):

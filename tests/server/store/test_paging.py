@@ -22,14 +22,21 @@ def read_to_the_end(turn):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
 def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
-    keys = [(at, gpu, torch) for at in (1.0, 2.5) for gpu in (f"A {at}", f"B é {at}") for torch in ("2.1", "2.10")]
+    keys = [
+        (at, gpu, torch)
+        for at in (1.0, 2.5)
+        for gpu in (f"A {at}", f"B é {at}")
+        for torch in ("2.1", "2.10")
+    ]
     with database.write() as session:
         for at, gpu, torch in keys:
             facts = {"driver": "570", "runs": 1, "newest_bytes": 1, "low_bytes": 1, "high_bytes": 1}
             session.add(DeviceContext(gpu=gpu, torch=torch, updated_at=at, **facts))
     with database.read() as session:
         found = read_to_the_end(lambda cursor: page_contexts(session, limit=limit, cursor=cursor))
-    assert sorted((row["gpu"], row["torch"]) for row in found) == sorted((gpu, torch) for _, gpu, torch in keys)
+    assert sorted((row["gpu"], row["torch"]) for row in found) == sorted(
+        (gpu, torch) for _, gpu, torch in keys
+    )
     times = [row["updated_at"] for row in found]
     assert times == sorted(times, reverse=True)
 
@@ -37,16 +44,22 @@ def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database, limit):
     def add(session, *steps):
-        session.add_all(Event(run_id="r", rank=0, attempt=0, step=step, at=1.0, kind="x") for step in steps)
+        session.add_all(
+            Event(run_id="r", rank=0, attempt=0, step=step, at=1.0, kind="x") for step in steps
+        )
 
     with database.write() as session:
-        session.add(Run(id="r", project="p", name="r", status="running", created_at=1.0, last_seen_at=1.0))
+        session.add(
+            Run(id="r", project="p", name="r", status="running", created_at=1.0, last_seen_at=1.0)
+        )
         session.flush()
         add(session, *range(5))
 
     def turn(cursor):
         with database.write() as session:
-            page, following = newest(session, Event, Event.run_id == "r", limit=limit, cursor=cursor)
+            page, following = newest(
+                session, Event, Event.run_id == "r", limit=limit, cursor=cursor
+            )
             add(session, 99)
         return [event.step for event in page], following
 

@@ -20,10 +20,19 @@ def grid(sqlite_database):
         with sqlite_database.write() as session:
             for rank, devices in ranks.items():
                 known = [
-                    Device(id=name, kind="host" if name == "host" else "cuda", name=name, limit_bytes=100)
+                    Device(
+                        id=name,
+                        kind="host" if name == "host" else "cuda",
+                        name=name,
+                        limit_bytes=100,
+                    )
                     for name in devices
                 ]
-                start_run(session, RunStart(run_id="r", rank=rank, world_size=len(ranks), devices=known), 1.0)
+                start_run(
+                    session,
+                    RunStart(run_id="r", rank=rank, world_size=len(ranks), devices=known),
+                    1.0,
+                )
                 for name, peaks in devices.items():
                     columns = {
                         "step": list(range(len(peaks))),
@@ -32,7 +41,11 @@ def grid(sqlite_database):
                     }
                     parts = [
                         Chunk(
-                            stream=name, columns={key: values[start : start + chunk] for key, values in columns.items()}
+                            stream=name,
+                            columns={
+                                key: values[start : start + chunk]
+                                for key, values in columns.items()
+                            },
                         )
                         for start in range(0, len(peaks), chunk)
                     ]
@@ -52,7 +65,11 @@ def test_stretches_cover_the_window_in_about_equal_parts(first, steps, columns):
     assert max(lengths) - min(lengths) <= 1 and min(lengths) >= 1
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=80, unique=True), st.integers(1, 100), st.data())
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=80, unique=True),
+    st.integers(1, 100),
+    st.data(),
+)
 def test_no_value_is_lost_and_none_is_seen_later_than_it_was(steps, columns, data):
     steps = sorted(steps)
     values = data.draw(st.lists(st.integers(0, 99), min_size=len(steps), max_size=len(steps)))
@@ -69,7 +86,12 @@ def test_each_rank_is_a_row_over_the_same_steps(grid):
     found = grid({0: {"D0": [10] * 100}, 1: {"D1": [20] * 60}}, columns=10)
     assert found["step"] == list(range(9, 100, 10))
     first, second = found["ranks"]
-    assert (first["rank"], first["device"], first["limit_bytes"], first["max"]) == (0, "D0", 100, [10] * 10)
+    assert (first["rank"], first["device"], first["limit_bytes"], first["max"]) == (
+        0,
+        "D0",
+        100,
+        [10] * 10,
+    )
     assert second["max"] == [20] * 6 + [None] * 4
     assert found["time_s"] == pytest.approx([9.0 + 10 * n for n in range(10)])
     assert found["left_out"] == 0

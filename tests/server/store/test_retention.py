@@ -5,7 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
-from sqlalchemy import JSON, BigInteger, Boolean, Float, LargeBinary, Table, event, func, insert, select, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Float,
+    LargeBinary,
+    Table,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
@@ -40,7 +52,12 @@ def record(database):
                     "time_s": [float(step) for step in steps],
                     "allocated_bytes": [999 if step == 33 else 100 for step in steps],
                 }
-                add_batch(session, run_id, Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]), 1.0)
+                add_batch(
+                    session,
+                    run_id,
+                    Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]),
+                    1.0,
+                )
             if finished:
                 finish_run(session, run_id, Finish(status="completed"), ENDED_AT)
 
@@ -64,7 +81,9 @@ def short_units(monkeypatch):
     monkeypatch.setattr(compaction, "ROLLED_ROWS", ROWS)
 
 
-def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(database, record, monkeypatch):
+def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
+    database, record, monkeypatch
+):
     monkeypatch.setattr(retention, "CHUNKS_AT_ONCE", 2)  # several transactions
     record()
     assert drop_samples(database, "r", ENDED_AT + 1) == CHUNKS
@@ -88,17 +107,24 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(datab
 def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(database, record):
     record(finished=False)
     with database.write() as session:
-        session.execute(update(StoredChunk).where(StoredChunk.seq < 4 * ROWS).values(received_at=50.0))
+        session.execute(
+            update(StoredChunk).where(StoredChunk.seq < 4 * ROWS).values(received_at=50.0)
+        )
     assert drop_samples(database, "r", 0.5) == 0  # nothing came in before then
     with database.write() as session:
-        session.execute(update(StoredChunk).where(StoredChunk.seq >= 4 * ROWS).values(received_at=90.0))
+        session.execute(
+            update(StoredChunk).where(StoredChunk.seq >= 4 * ROWS).values(received_at=90.0)
+        )
     assert drop_samples(database, "r", 60.0) == 4
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"])
         stream = session.scalars(select(Stream)).one()
         assert [chunk.columns["step"][0] for chunk in read_chunks(session, stream)] == [40, 50]
         assert get_run(session, "r").keeps == "samples"
-    assert (found["samples"], max(found["series"]["allocated_bytes"]["max"])) == (CHUNKS * ROWS, 999)
+    assert (found["samples"], max(found["series"]["allocated_bytes"]["max"])) == (
+        CHUNKS * ROWS,
+        999,
+    )
 
 
 def test_a_run_whose_samples_are_gone_may_go_on(database, record):
@@ -109,7 +135,9 @@ def test_a_run_whose_samples_are_gone_may_go_on(database, record):
     record("r", finished=False)  # delivered again: nothing is doubled
     with database.write() as session:
         columns = {"step": [60, 61], "allocated_bytes": [1, 2]}
-        add_batch(session, "r", Batch(seq=CHUNKS, chunks=[Chunk(stream="host", columns=columns)]), 300.0)
+        add_batch(
+            session, "r", Batch(seq=CHUNKS, chunks=[Chunk(stream="host", columns=columns)]), 300.0
+        )
     finish(database, "r")
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"])
@@ -162,16 +190,22 @@ def test_a_deleted_run_leaves_nothing_in_any_table(database):
             session.execute(insert(table).values(_row(table)))
     assert drop_run(database, "r", ENDED_AT + 1)
     with database.read() as session:
-        left = {table.name: session.scalar(select(func.count()).select_from(table)) for table in tables}
+        left = {
+            table.name: session.scalar(select(func.count()).select_from(table)) for table in tables
+        }
     assert left.pop("feedback") == 1  # it outlives the run
     assert len(left) > 10
     assert set(left.values()) == {0}, left
 
 
 @pytest.mark.parametrize(("days", "is_gone"), [(1, True), (3, False)])
-def test_the_worker_lets_go_of_what_is_older_than_the_setting(database, record, old, make_settings, days, is_gone):
+def test_the_worker_lets_go_of_what_is_older_than_the_setting(
+    database, record, old, make_settings, days, is_gone
+):
     record()
-    Worker(database, make_settings(database.url, retention_days=days), lambda: ENDED_AT + 2 * DAY_S).turn()
+    Worker(
+        database, make_settings(database.url, retention_days=days), lambda: ENDED_AT + 2 * DAY_S
+    ).turn()
     assert (old() == []) is is_gone
     assert len(old(whole=True)) == 1
 
@@ -243,7 +277,13 @@ def _row(table: Table) -> dict[str, object]:
 def _value(column) -> object:
     if column.name == "run_id" or (column.table.name == "runs" and column.name == "id"):
         return "r"
-    for kind, value in ((JSON, {}), (Boolean, True), (BigInteger, 1), (Float, 1.0), (LargeBinary, b"x")):
+    for kind, value in (
+        (JSON, {}),
+        (Boolean, True),
+        (BigInteger, 1),
+        (Float, 1.0),
+        (LargeBinary, b"x"),
+    ):
         if isinstance(column.type, kind):
             return value
     return 1 if column.type.python_type is int else "x"

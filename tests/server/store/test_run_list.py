@@ -102,7 +102,14 @@ def test_a_tag_is_matched_whole_and_pages_by_time(ask, start):
     for number in range(7):
         start(f"r{number}", float(number), tags=["sweep"] if number != 3 else ["sweep-2"])
     first, cursor = ask(tag="sweep", limit=4)
-    assert first + ask(tag="sweep", limit=4, cursor=cursor)[0] == ["r6", "r5", "r4", "r2", "r1", "r0"]
+    assert first + ask(tag="sweep", limit=4, cursor=cursor)[0] == [
+        "r6",
+        "r5",
+        "r4",
+        "r2",
+        "r1",
+        "r0",
+    ]
     assert ask(tag="sweep", sort="name", limit=2)[0] == ["r0", "r1"]
     assert ask(tag="swee")[0] == []
 
@@ -117,7 +124,8 @@ def test_archived_runs_are_a_list_of_their_own(ask, start, database):
 
 
 @pytest.mark.parametrize(
-    ("sort", "order"), [("name", "bca"), ("-name", "acb"), ("-peak_ratio", "cab"), ("peak_ratio", "bac")]
+    ("sort", "order"),
+    [("name", "bca"), ("-name", "acb"), ("-peak_ratio", "cab"), ("peak_ratio", "bac")],
 )
 def test_runs_are_sorted_by_name_and_by_how_full_they_were(ask, start, database, sort, order):
     peaks = {"a": 50, "b": None, "c": 90}
@@ -126,7 +134,9 @@ def test_runs_are_sorted_by_name_and_by_how_full_they_were(ask, start, database,
         if peaks[run_id]:
             columns = {"step": [1], "time_s": [1.0], "allocated_bytes": [peaks[run_id]]}
             with database.write() as session:
-                add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="D", columns=columns)]), 2.0)
+                add_batch(
+                    session, run_id, Batch(seq=0, chunks=[Chunk(stream="D", columns=columns)]), 2.0
+                )
     found, cursor = [], None
     for _ in range(3):
         page, cursor = ask(sort=sort, limit=1, cursor=cursor)
@@ -139,11 +149,18 @@ def test_runs_are_sorted_by_name_and_by_how_full_they_were(ask, start, database,
 def test_no_page_of_a_long_list_is_sorted_or_scanned(sqlite_database, sort, query):
     """A tag, project or status in an order of its own may sort what it finds; everything else is read from an index in order."""
     plans = []
-    event.listen(sqlite_database.engine, "before_cursor_execute", lambda *facts: plans.append(facts[2:4]))
+    event.listen(
+        sqlite_database.engine, "before_cursor_execute", lambda *facts: plans.append(facts[2:4])
+    )
     with sqlite_database.read() as session:
         list_runs(session, RunQuery(sort=sort, **query))
         statement, parameters = plans[-1]
-        plan = [row[3] for row in session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        plan = [
+            row[3]
+            for row in session.connection().exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {statement}", parameters
+            )
+        ]
     assert not [step for step in plan if step.startswith("SCAN")], plan
     if "created_at" in sort or not query:
         assert not [step for step in plan if "TEMP B-TREE" in step], plan

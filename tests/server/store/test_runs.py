@@ -15,14 +15,18 @@ from memagent_server.store.runs import delete_run, finish_run, get_run, lose_con
 from memagent_server.store.samples import add_batch
 from memagent_server.store.streams import current_streams
 
-HOST = Device(id="host", kind="host", name="host (24.0 GiB)", limit_bytes=1000, limit_source="cgroup")
+HOST = Device(
+    id="host", kind="host", name="host (24.0 GiB)", limit_bytes=1000, limit_source="cgroup"
+)
 
 
 @pytest.fixture
 def start(database):
     def start(run_id="r", now=10.0, **facts):
         with database.write() as session:
-            run, created = start_run(session, RunStart(run_id=run_id, **({"devices": [HOST]} | facts)), now)
+            run, created = start_run(
+                session, RunStart(run_id=run_id, **({"devices": [HOST]} | facts)), now
+            )
         return run, created
 
     return start
@@ -32,7 +36,9 @@ def start(database):
 def finish(database):
     def finish(status, rank=0, attempt=0, now=20.0, **facts):
         with database.write() as session:
-            return finish_run(session, "r", Finish(status=status, rank=rank, attempt=attempt, **facts), now)
+            return finish_run(
+                session, "r", Finish(status=status, rank=rank, attempt=attempt, **facts), now
+            )
 
     return finish
 
@@ -57,7 +63,12 @@ def test_it_is_created_once_and_keeps_what_rank_0_says(start):
         ["a"],
         {"lr": 0.1},
     )
-    assert (run.status, run.total_steps, run.created_at, run.started_at) == ("running", 10, 10.0, 5.0)
+    assert (run.status, run.total_steps, run.created_at, run.started_at) == (
+        "running",
+        10,
+        10.0,
+        5.0,
+    )
     again, created = start(project="nlp", name="gpt", now=11.0)
     assert not created
     assert again.created_at == 10.0
@@ -136,7 +147,9 @@ def test_ranks_of_a_launch_need_not_share_an_attempt(start, finish, database):
     for rank, attempt in ((0, 105), (1, 100), (0, 203), (1, 201)):
         start(rank=rank, attempt=attempt, world_size=2)
     with database.read() as session:
-        current = session.execute(select(Rank.rank, Rank.attempt).where(Rank.is_current).order_by(Rank.rank)).all()
+        current = session.execute(
+            select(Rank.rank, Rank.attempt).where(Rank.is_current).order_by(Rank.rank)
+        ).all()
     assert [tuple(row) for row in current] == [(0, 203), (1, 201)]
     finish("completed", rank=0, attempt=203)
     assert finish("completed", rank=1, attempt=201).status == "completed"
@@ -163,12 +176,19 @@ def test_a_lost_run_that_speaks_again_is_running(start, database):
 
 @pytest.mark.parametrize(
     ("limit_source", "used", "is_told"),
-    [("cgroup", 95, True), ("physical memory", 95, True), ("cgroup", 60, False), ("RLIMIT_DATA", 95, False)],
+    [
+        ("cgroup", 95, True),
+        ("physical memory", 95, True),
+        ("cgroup", 60, False),
+        ("RLIMIT_DATA", 95, False),
+    ],
 )
 def test_a_run_that_fell_silent_with_its_host_full_was_probably_killed_by_the_kernel(
     start, database, limit_source, used, is_told
 ):
-    host = Device(id="host", kind="host", name="host", limit_bytes=100 * 2**30, limit_source=limit_source)
+    host = Device(
+        id="host", kind="host", name="host", limit_bytes=100 * 2**30, limit_source=limit_source
+    )
     start(devices=[host])
     columns = {"step": [7], "time_s": [1.0], "allocated_bytes": [used * 2**30]}
     with database.write() as session:
@@ -197,7 +217,9 @@ def test_a_finished_run_stays_finished_when_a_batch_comes_late(start, finish, da
     start()
     finish("completed")
     with database.write() as session:
-        add_batch(session, "r", Batch(seq=0, chunks=[Chunk(stream="host", columns={"step": [3]})]), 30.0)
+        add_batch(
+            session, "r", Batch(seq=0, chunks=[Chunk(stream="host", columns={"step": [3]})]), 30.0
+        )
     with database.read() as session:
         run = get_run(session, "r")
     assert (run.status, run.step) == ("completed", 3)
@@ -217,13 +239,16 @@ def test_deleting_a_run_leaves_nothing_of_it(start, finish, database):
     start()
     with database.write() as session:
         chunk = Chunk(stream="host", columns={"step": [1]})
-        add_batch(session, "r", Batch(seq=0, chunks=[chunk], dropped_samples={"queue_full": 1}), 30.0)
+        add_batch(
+            session, "r", Batch(seq=0, chunks=[chunk], dropped_samples={"queue_full": 1}), 30.0
+        )
     with database.write() as session:
         assert delete_run(session, "r")
         assert not delete_run(session, "r")
     with database.read() as session:
         counts = {
-            table.name: session.scalar(select(func.count()).select_from(table)) for table in Base.metadata.sorted_tables
+            table.name: session.scalar(select(func.count()).select_from(table))
+            for table in Base.metadata.sorted_tables
         }
     del counts["shards"]  # the workers', always there
     assert set(counts.values()) == {0}, counts
@@ -235,9 +260,11 @@ def test_ranks_may_start_at_once(database):
     def start(rank):
         ready.wait()
         with database.write() as session:
-            return start_run(session, RunStart(run_id="r", rank=rank, world_size=8, attempt=rank, devices=[HOST]), 1.0)[
-                1
-            ]
+            return start_run(
+                session,
+                RunStart(run_id="r", rank=rank, world_size=8, attempt=rank, devices=[HOST]),
+                1.0,
+            )[1]
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(start, range(8))) == 1

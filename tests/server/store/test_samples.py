@@ -48,7 +48,10 @@ def stored(database):
     with database.read() as session:
         ids = session.scalars(select(models.Stream.id)).all()
         return sorted(
-            step for stream_id in ids for _, columns in read_samples(session, stream_id) for step in columns["step"]
+            step
+            for stream_id in ids
+            for _, columns in read_samples(session, stream_id)
+            for step in columns["step"]
         )
 
 
@@ -60,7 +63,11 @@ def test_samples_come_back_as_they_went_in(database, send):
         found = list(read_samples(session, stream.id))
         later = list(read_samples(session, stream.id, after_seq=2))
     assert [seq for seq, _ in found] == [2, 4]
-    assert found[0][1] == {"step": [0, 1, 2], "time_s": [100.0, 101.0, 102.0], "allocated_bytes": [0, 1000, 2000]}
+    assert found[0][1] == {
+        "step": [0, 1, 2],
+        "time_s": [100.0, 101.0, 102.0],
+        "allocated_bytes": [0, 1000, 2000],
+    }
     assert later == found[1:]
 
 
@@ -77,7 +84,9 @@ def test_many_chunks_are_read_in_the_order_of_their_arrival(database, send):
         send(seq, [seq])
     with database.read() as session:
         stream = session.scalars(select(models.Stream)).one()
-        assert [columns["step"] for _, columns in read_samples(session, stream.id)] == [[seq] for seq in range(150)]
+        assert [columns["step"] for _, columns in read_samples(session, stream.id)] == [
+            [seq] for seq in range(150)
+        ]
 
 
 def test_the_stream_shows_its_newest_values_and_its_peak(database, send):
@@ -97,12 +106,19 @@ def test_a_value_that_is_not_in_every_sample_is_remembered(database, run_id):
         add_batch(
             session,
             run_id,
-            Batch(seq=1, chunks=[Chunk(stream="host", columns={"step": [3], "parameters_bytes": [None]})]),
+            Batch(
+                seq=1,
+                chunks=[Chunk(stream="host", columns={"step": [3], "parameters_bytes": [None]})],
+            ),
             3.0,
         )
     with database.read() as session:
         stream = session.scalars(select(models.Stream)).one()
-    assert (stream.latest["parameters_bytes"], stream.latest["step"], stream.limit_bytes) == (7, 3, 60)
+    assert (stream.latest["parameters_bytes"], stream.latest["step"], stream.limit_bytes) == (
+        7,
+        3,
+        60,
+    )
 
 
 def test_the_run_knows_its_step_and_when_it_spoke(database, send):
@@ -119,7 +135,11 @@ def test_an_empty_batch_is_a_sign_of_life(database, send):
 
 
 def test_scalars_have_a_stream_of_their_own_and_may_be_anything(database, run_id):
-    columns = {"step": [1, 2, 3], "loss": [0.5, float("nan"), float("inf")], "cache_bytes": [0.25, -1.0, None]}
+    columns = {
+        "step": [1, 2, 3],
+        "loss": [0.5, float("nan"), float("inf")],
+        "cache_bytes": [0.25, -1.0, None],
+    }
     chunk = Chunk(stream="scalars", packed=pack(columns, kind_of=scalar_kind_of))
     with database.write() as session:
         add_batch(session, run_id, Batch(seq=0, chunks=[chunk]), 2.0)
@@ -139,7 +159,11 @@ def test_an_unknown_stream_is_made_of_the_kind_its_name_says(database, run_id):
 
 
 def test_events_and_dropped_counts_are_kept(database, send):
-    send(0, events=[Event(kind="oom", step=3, time_s=5.0, data={"asked_bytes": 7})], dropped_samples={"queue_full": 3})
+    send(
+        0,
+        events=[Event(kind="oom", step=3, time_s=5.0, data={"asked_bytes": 7})],
+        dropped_samples={"queue_full": 3},
+    )
     send(1, dropped_samples={"queue_full": 5, "rejected": 1})
     with database.read() as session:
         event = session.scalars(select(models.Event)).one()
@@ -224,7 +248,11 @@ def test_a_batch_that_comes_late_is_kept_and_turns_nothing_back(database, send):
         stream = session.scalars(select(models.Stream)).one()
         run = get_run(session, "r")
     assert (stream.first_step, stream.last_step, stream.samples, stream.chunks) == (0, 19, 20, 2)
-    assert (stream.latest["step"], stream.latest["allocated_bytes"], stream.last_sample_at) == (19, 19_000, 119.0)
+    assert (stream.latest["step"], stream.latest["allocated_bytes"], stream.last_sample_at) == (
+        19,
+        19_000,
+        119.0,
+    )
     assert (run.step, run.last_seen_at) == (19, 9.0)
     assert stored(database) == list(range(20))
 
@@ -246,7 +274,10 @@ def test_a_rank_that_starts_again_has_streams_and_batches_of_its_own(database, s
     with database.read() as session:
         found = {stream.attempt: stream for stream in session.scalars(select(models.Stream))}
         run = get_run(session, "r")
-    assert [(found[attempt].samples, found[attempt].is_current) for attempt in (0, 7)] == [(100, False), (10, True)]
+    assert [(found[attempt].samples, found[attempt].is_current) for attempt in (0, 7)] == [
+        (100, False),
+        (10, True),
+    ]
     assert (run.step, run.attempt) == (59, 7)
     send(1, range(100, 110))  # of the launch before: late, and no longer what is shown
     with database.read() as session:
@@ -256,9 +287,18 @@ def test_a_rank_that_starts_again_has_streams_and_batches_of_its_own(database, s
 
 @pytest.mark.parametrize("time_s", [0.0, 1.0, 4e9, 999_999_999_999.0])
 def test_a_clock_that_is_wrong_is_shown_and_believed_nowhere_else(database, run_id, time_s):
-    columns = {"step": [1, 2, 3], "time_s": [time_s, time_s - 0.5, time_s], "allocated_bytes": [1, 2, 3]}
+    columns = {
+        "step": [1, 2, 3],
+        "time_s": [time_s, time_s - 0.5, time_s],
+        "allocated_bytes": [1, 2, 3],
+    }
     with database.write() as session:
-        add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)]), 1_700_000_000.0)
+        add_batch(
+            session,
+            run_id,
+            Batch(seq=0, chunks=[Chunk(stream="host", columns=columns)]),
+            1_700_000_000.0,
+        )
     with database.read() as session:
         stream = session.scalars(select(models.Stream)).one()
         [(_, found)] = read_samples(session, stream.id)
@@ -270,17 +310,23 @@ def test_a_clock_that_is_wrong_is_shown_and_believed_nowhere_else(database, run_
 
 def test_a_crowd_of_ranks_stores_each_batch_once(database, run_id):
     """Through the door that batches take: in one transaction with others' where the database is SQLite."""
-    batches = [batch_of(seq, range(seq * 10, seq * 10 + 10), rank=rank) for seq in range(10) for rank in range(4)]
+    batches = [
+        batch_of(seq, range(seq * 10, seq * 10 + 10), rank=rank)
+        for seq in range(10)
+        for rank in range(4)
+    ]
 
     def send_all(seed):
         for batch in random.Random(seed).sample(batches, len(batches)):
-            database.together(lambda connection, batch=batch: take_batch(connection, run_id, batch, 2.0))
+            database.together(
+                lambda connection, batch=batch: take_batch(connection, run_id, batch, 2.0)
+            )
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(send_all, range(6)))
     assert stored(database) == sorted(4 * list(range(100)))
     with database.read() as session:
-        assert {rank.rank: rank.next_seq for rank in session.scalars(select(models.Rank))} == dict.fromkeys(
-            range(4), 10
-        )
+        assert {
+            rank.rank: rank.next_seq for rank in session.scalars(select(models.Rank))
+        } == dict.fromkeys(range(4), 10)
         assert [stream.chunks for stream in session.scalars(select(models.Stream))] == [10] * 4

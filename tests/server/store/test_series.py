@@ -34,7 +34,10 @@ def fill(sqlite_database):
                     "allocated_bytes": [values[step] for step in steps],
                 }
                 add_batch(
-                    session, "r", Batch(seq=seq, attempt=attempt, chunks=[Chunk(stream="host", columns=columns)]), 1.0
+                    session,
+                    "r",
+                    Batch(seq=seq, attempt=attempt, chunks=[Chunk(stream="host", columns=columns)]),
+                    1.0,
                 )
 
     return fill
@@ -54,7 +57,11 @@ def test_few_samples_come_as_they_are(fill, ask):
     found = ask()
     assert found["bucketed"] is False
     assert (found["samples"], found["step"], found["time_s"]) == (3, [0, 1, 2], [0.0, 1.0, 2.0])
-    assert found["series"]["allocated_bytes"] == {"min": [5, 7, 6], "max": [5, 7, 6], "last": [5, 7, 6]}
+    assert found["series"]["allocated_bytes"] == {
+        "min": [5, 7, 6],
+        "max": [5, 7, 6],
+        "last": [5, 7, 6],
+    }
     assert (found["device"], found["attempt"], found["rank"]) == ("host", 0, 0)
 
 
@@ -87,13 +94,20 @@ def test_summaries_are_used_inside_a_window_and_its_edges_are_exact(fill, ask):
     fill(list(range(1000)), chunk=10)
     found = ask(points=10, first=15, last=984)
     assert (found["samples"], len(found["step"])) == (970, 10)
-    assert (min(found["series"]["allocated_bytes"]["min"]), max(found["series"]["allocated_bytes"]["max"])) == (15, 984)
+    assert (
+        min(found["series"]["allocated_bytes"]["min"]),
+        max(found["series"]["allocated_bytes"]["max"]),
+    ) == (15, 984)
 
 
 def test_an_empty_window_is_empty(fill, ask):
     fill(list(range(10)))
     found = ask(first=500)
-    assert (found["samples"], found["step"], found["series"]["allocated_bytes"]["max"]) == (0, [], [])
+    assert (found["samples"], found["step"], found["series"]["allocated_bytes"]["max"]) == (
+        0,
+        [],
+        [],
+    )
 
 
 def test_a_rank_or_device_without_samples_is_empty(fill, ask):
@@ -144,10 +158,14 @@ def test_scalars_that_are_no_numbers_leave_gaps(sqlite_database, ask, points):
     column = ask(fields=["loss"], device="scalars", points=points)["series"]["loss"]
     known = [value for value in column["max"] if value is not None]
     assert (min(value for value in column["min"] if value is not None), max(known)) == (1.0, 3.0)
-    assert all(value is None or math.isfinite(value) for values in column.values() for value in values)
+    assert all(
+        value is None or math.isfinite(value) for values in column.values() for value in values
+    )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(10, 60), st.randoms())
 def test_fewer_buckets_keep_count_extremes_and_order(sizes, points, rng):
     stats = [{"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]} for _ in sizes]
@@ -170,6 +188,17 @@ def test_every_way_of_cutting_into_chunks_gives_the_same_extremes(sqlite_databas
             for seq, first in enumerate(range(0, 500, size)):
                 steps = list(range(first, min(first + size, 500)))
                 columns = {"step": steps, "allocated_bytes": [values[step] for step in steps]}
-                add_batch(session, run_id, Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]), 1.0)
-            found = series(session, run_id, fields=["allocated_bytes"], points=50)["series"]["allocated_bytes"]
-            assert (min(found["min"]), max(found["max"]), found["last"][-1]) == (min(values), max(values), values[-1])
+                add_batch(
+                    session,
+                    run_id,
+                    Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]),
+                    1.0,
+                )
+            found = series(session, run_id, fields=["allocated_bytes"], points=50)["series"][
+                "allocated_bytes"
+            ]
+            assert (min(found["min"]), max(found["max"]), found["last"][-1]) == (
+                min(values),
+                max(values),
+                values[-1],
+            )

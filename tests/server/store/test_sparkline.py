@@ -37,7 +37,9 @@ def test_it_does_not_matter_how_the_samples_came(values, sizes):
     kept = told(values, sizes)
     assert kept["peaks"] == told(values, [1] * 300)["peaks"]
     assert len(kept["peaks"]) <= POINTS
-    assert max((peak for peak in kept["peaks"] if peak is not None), default=None) == max(known, default=None)
+    assert max((peak for peak in kept["peaks"] if peak is not None), default=None) == max(
+        known, default=None
+    )
 
 
 def test_a_stream_from_before_begins_where_it_stands():

@@ -21,10 +21,20 @@ DEVICES = [
 @pytest.fixture
 def run_id(database):
     with database.write() as session:
-        start_run(session, RunStart(run_id="r", name="gpt", total_steps=9, tags=["a"], devices=DEVICES), 0.0)
+        start_run(
+            session,
+            RunStart(run_id="r", name="gpt", total_steps=9, tags=["a"], devices=DEVICES),
+            0.0,
+        )
         for seq, (device, used) in enumerate((("GPU-0", 100), ("GPU-1", 900))):
-            columns = {"step": [1, 2], "allocated_bytes": [used + 50, used], "parameters_bytes": [7, None]}
-            add_batch(session, "r", Batch(seq=seq, chunks=[Chunk(stream=device, columns=columns)]), 5.0)
+            columns = {
+                "step": [1, 2],
+                "allocated_bytes": [used + 50, used],
+                "parameters_bytes": [7, None],
+            }
+            add_batch(
+                session, "r", Batch(seq=seq, chunks=[Chunk(stream=device, columns=columns)]), 5.0
+            )
     return "r"
 
 
@@ -78,28 +88,42 @@ def test_it_shows_the_worst_of_the_newest_forecasts(database, run_id):
             [
                 forecast(first, level="critical", oom_probability=1.0),
                 forecast(first, level="ok"),
-                forecast(second, level="warning", oom_probability=0.75, cause="leak", eta_step=88.5),
+                forecast(
+                    second, level="warning", oom_probability=0.75, cause="leak", eta_step=88.5
+                ),
             ]
         )
     with database.read() as session:
         (summary,) = summarize(session, [get_run(session, run_id)])
-    assert summary["forecast"] == {"level": "warning", "oom_probability": 0.75, "cause": "leak", "eta_step": 88.5}
+    assert summary["forecast"] == {
+        "level": "warning",
+        "oom_probability": 0.75,
+        "cause": "leak",
+        "eta_step": 88.5,
+    }
 
 
 def test_it_shows_the_newest_prediction_for_the_shown_device(database, run_id):
     with database.write() as session:
         for device, peak in (("GPU-1", 1), ("GPU-1", 2), ("GPU-0", 3)):
             add_prediction(
-                session, run_id, PredictionMessage(method="formula", device=device, peak_allocated_bytes=peak), 1.0
+                session,
+                run_id,
+                PredictionMessage(method="formula", device=device, peak_allocated_bytes=peak),
+                1.0,
             )
     with database.read() as session:
         (summary,) = summarize(session, [get_run(session, run_id)])
         assert summary["predicted_peak_bytes"] == 2
-        assert [prediction.peak_allocated_bytes for prediction in list_predictions(session, run_id)] == [3, 2, 1]
+        assert [
+            prediction.peak_allocated_bytes for prediction in list_predictions(session, run_id)
+        ] == [3, 2, 1]
 
 
 def test_the_same_prediction_again_is_kept_once(database, run_id):
-    message = PredictionMessage(method="formula", device="GPU-0", peak_allocated_bytes=1, components={"parameters": 1})
+    message = PredictionMessage(
+        method="formula", device="GPU-0", peak_allocated_bytes=1, components={"parameters": 1}
+    )
     with database.write() as session:
         first, second = (add_prediction(session, run_id, message, now) for now in (1.0, 2.0))
     assert first.id == second.id
@@ -123,7 +147,9 @@ def test_a_page_of_runs_costs_as_many_queries_as_one_run(database):
 def test_a_description_has_streams_events_and_dropped_counts(database, run_id):
     with database.write() as session:
         events = [Event(kind="mark", step=step, time_s=float(step)) for step in range(300)]
-        add_batch(session, run_id, Batch(seq=2, events=events, dropped_samples={"queue_full": 3}), 6.0)
+        add_batch(
+            session, run_id, Batch(seq=2, events=events, dropped_samples={"queue_full": 3}), 6.0
+        )
         add_batch(session, run_id, Batch(seq=0, rank=1, dropped_samples={"queue_full": 4}), 6.0)
     with database.read() as session:
         described = describe(session, get_run(session, run_id))
@@ -137,4 +163,8 @@ def test_a_description_has_streams_events_and_dropped_counts(database, run_id):
         "data": {},
     }
     assert [stream["device"] for stream in described["streams"]] == ["GPU-0", "GPU-1"]
-    assert described["streams"][0]["latest"] == {"step": 2, "allocated_bytes": 100, "parameters_bytes": 7}
+    assert described["streams"][0]["latest"] == {
+        "step": 2,
+        "allocated_bytes": 100,
+        "parameters_bytes": 7,
+    }

@@ -25,7 +25,9 @@ HASH = "h" * 64
 
 
 def make(session, **facts):
-    return create_token(session, **{"name": "ci", "scope": "ingest", "token_hash": HASH, "now": 1.0, **facts})
+    return create_token(
+        session, **{"name": "ci", "scope": "ingest", "token_hash": HASH, "now": 1.0, **facts}
+    )
 
 
 def test_a_token_is_found_by_its_hash_until_it_is_revoked(database):
@@ -92,7 +94,9 @@ def token(sqlite_url, monkeypatch, capsys):
 
 
 def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
-    status, out, _ = token("create", "ci", "--project", "vision", "--project", "nlp", "--expires", "90d", "--json")
+    status, out, _ = token(
+        "create", "ci", "--project", "vision", "--project", "nlp", "--expires", "90d", "--json"
+    )
     made = json.loads(out)
     assert (status, made["projects"], made["scope"]) == (0, ["vision", "nlp"], "ingest")
     secret = token("create", "whole", "--scope", "read")[1].strip()
@@ -101,14 +105,20 @@ def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
         settings = Settings(database_url=sqlite_url, secret_key="secret")
         ci, whole = list_tokens(session)
         assert ci.expires_at - ci.created_at == 90 * 86_400
-        assert auth.check_token(session, settings, made["token"], ci.expires_at - 1).projects == ("vision", "nlp")
+        assert auth.check_token(session, settings, made["token"], ci.expires_at - 1).projects == (
+            "vision",
+            "nlp",
+        )
         assert auth.check_token(session, settings, made["token"], ci.expires_at) is None
         assert auth.check_token(session, settings, secret, ci.created_at).projects == ()
     database.close()
     _, listed, _ = token("list")
     assert "ci for vision, nlp" in listed and f"expires {made['expires_at']}" in listed
     assert made["token"] not in listed and "last used never" in listed
-    assert [row["projects"] for row in json.loads(token("list", "--json")[1])] == [["vision", "nlp"], []]
+    assert [row["projects"] for row in json.loads(token("list", "--json")[1])] == [
+        ["vision", "nlp"],
+        [],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def on_its_connection(database, statement):
 
 def test_a_connection_that_cannot_write_is_replaced(database):
     write(database)
-    read_only = "PRAGMA query_only = ON" if database.is_sqlite else "SET default_transaction_read_only = on"
+    read_only = (
+        "PRAGMA query_only = ON" if database.is_sqlite else "SET default_transaction_read_only = on"
+    )
     on_its_connection(database, read_only)
     assert trouble(database) == db_errors.READ_ONLY
     write(database, "after")
@@ -75,7 +77,9 @@ def test_a_lock_that_is_not_given_in_time(database_url, monkeypatch):
     other.close()
 
 
-@pytest.mark.parametrize("scheme", ["sqlite:///{}/away.db", "postgresql+psycopg://postgres@/x?host={}"])
+@pytest.mark.parametrize(
+    "scheme", ["sqlite:///{}/away.db", "postgresql+psycopg://postgres@/x?host={}"]
+)
 def test_a_database_that_is_away(scheme, tmp_path):
     database = Database(scheme.format(tmp_path / "nowhere"))
     assert trouble(database) == db_errors.AWAY

@@ -96,7 +96,10 @@ def test_work_that_fails_before_it_changed_anything_fails_alone(sqlite_database,
 def test_work_that_fails_half_done_leaves_no_half_and_harms_nobody(sqlite_database, crowd):
     def half(connection):
         add("half")(connection)
-        connection.execute(insert(Dropped), {"run_id": "nobody", "rank": 0, "attempt": 0, "reason": "x", "count": 1})
+        connection.execute(
+            insert(Dropped),
+            {"run_id": "nobody", "rank": 0, "attempt": 0, "reason": "x", "count": 1},
+        )
 
     outcomes, _ = crowd(add("a"), add("b"), half, add("c"))
     assert [outcome for outcome in outcomes if isinstance(outcome, str)] == ["a", "b", "c"]
@@ -107,7 +110,10 @@ def test_work_that_fails_half_done_leaves_no_half_and_harms_nobody(sqlite_databa
 def test_a_commit_that_fails_fails_for_everybody(sqlite_database, crowd):
     def owe(connection):
         connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # noticed at COMMIT only
-        connection.execute(insert(Dropped), {"run_id": "nobody", "rank": 0, "attempt": 0, "reason": "x", "count": 1})
+        connection.execute(
+            insert(Dropped),
+            {"run_id": "nobody", "rank": 0, "attempt": 0, "reason": "x", "count": 1},
+        )
 
     outcomes, _ = crowd(add("a"), add("b"), owe, add("c"))
     assert outcomes[0] == "a"  # committed before the others came
@@ -125,7 +131,9 @@ def test_a_full_disk_acknowledges_nothing(sqlite_database, crowd):
 
     outcomes, _ = crowd(add("a"), add("b"), fill, add("c"))
     assert isinstance(outcomes[2], OperationalError) and "full" in str(outcomes[2])
-    assert names(sqlite_database) == sorted(outcome for outcome in outcomes if isinstance(outcome, str))
+    assert names(sqlite_database) == sorted(
+        outcome for outcome in outcomes if isinstance(outcome, str)
+    )
     assert not any(name.startswith("much") for name in names(sqlite_database))
 
 

@@ -28,13 +28,17 @@ FACTS = {
 def alert_id(app, client):
     """An alert that fires, of a run `r` in the project `nlp`."""
     devices = [{"id": "gpu", "kind": "cuda", "name": "GPU", "limit_bytes": 40 * GIB}]
-    client.post("/api/v1/runs", json={"run_id": "r", "name": "gpt", "project": "nlp", "devices": devices})
+    client.post(
+        "/api/v1/runs", json={"run_id": "r", "name": "gpt", "project": "nlp", "devices": devices}
+    )
     context = app.extensions["memagent"]
     with context.database.write() as session:
         lock_run(session, "r")
         ledger = Ledger(session, ("webhook",), context.clock())
         stream = session.query(Stream).filter_by(run_id="r").one()
-        alert = ledger.open("r", stream.id, "oom_forecast", severity="warning", step=890, data=FACTS, cause="leak")
+        alert = ledger.open(
+            "r", stream.id, "oom_forecast", severity="warning", step=890, data=FACTS, cause="leak"
+        )
         ledger.raise_(alert, severity="warning", step=900, data=FACTS)
         ledger.settle()
         return alert.id
@@ -58,7 +62,11 @@ def test_an_alert_is_acknowledged_snoozed_and_called_false(client, alert_id):
     status, alert = said(client, alert_id, "false-alarm")
     assert status == 200 and alert["incident"]["false_alarm_at"] and alert["state"] == "firing"
     score = client.get("/api/v1/scoreboard?project=nlp").get_json()
-    assert (score["total"]["warnings"], score["total"]["open"], score["total"]["called_false"]) == (1, 1, 1)
+    assert (score["total"]["warnings"], score["total"]["open"], score["total"]["called_false"]) == (
+        1,
+        1,
+        1,
+    )
     assert client.get("/api/v1/scoreboard?project=other").get_json()["total"]["warnings"] == 0
 
 
@@ -78,12 +86,17 @@ def test_what_is_over_cannot_be_snoozed(app, client, alert_id):
         from memagent_server.store.models import Alert
 
         ledger = Ledger(session, (), context.clock())
-        ledger.end(session.get(Alert, alert_id), "finished", step=950, reason="the run ended as completed")
+        ledger.end(
+            session.get(Alert, alert_id), "finished", step=950, reason="the run ended as completed"
+        )
         ledger.settle()
     assert said(client, alert_id, "snooze")[0] == 409
     assert said(client, alert_id, "false-alarm")[0] == 200
     alert = client.get("/api/v1/alerts?state=finished").get_json()["alerts"][0]
-    assert alert["summary"] == "ended at step 950 before its memory ran out; first warned of at step 900"
+    assert (
+        alert["summary"]
+        == "ended at step 950 before its memory ran out; first warned of at step 900"
+    )
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "٣", "9" * 30])
@@ -99,11 +112,18 @@ def test_who_may_look_may_say_that_it_was_seen_and_only_admins_set_rules(app, cl
     with context.database.write() as session:
         for scope, token in tokens.items():
             session.add(
-                Token(name=f"{scope}-token", scope=scope, hash=auth.token_hash(context.settings, token), created_at=1.0)
+                Token(
+                    name=f"{scope}-token",
+                    scope=scope,
+                    hash=auth.token_hash(context.settings, token),
+                    created_at=1.0,
+                )
             )
 
     def ask(scope, method, path, **options):
-        return client.open(path, method=method, headers={"Authorization": f"Bearer {tokens[scope]}"}, **options)
+        return client.open(
+            path, method=method, headers={"Authorization": f"Bearer {tokens[scope]}"}, **options
+        )
 
     for scope, said, changed in (("ingest", 403, 403), ("read", 200, 403), ("admin", 200, 200)):
         assert ask(scope, "POST", f"/api/v1/alerts/{alert_id}/ack", json={}).status_code == said
@@ -116,24 +136,35 @@ def test_who_may_look_may_say_that_it_was_seen_and_only_admins_set_rules(app, cl
 
 def test_no_other_site_says_anything_here(client, alert_id):
     foreign = {"Origin": "https://evil.example"}
-    assert client.post(f"/alerts/{alert_id}/say", data={"what": "ack"}, headers=foreign).status_code == 403
+    assert (
+        client.post(f"/alerts/{alert_id}/say", data={"what": "ack"}, headers=foreign).status_code
+        == 403
+    )
     assert client.post("/settings", data={}, headers=foreign).status_code == 403
 
 
 def test_the_buttons_on_the_page_say_it(client, alert_id):
     page = client.get("/alerts?state=open", headers=HTML).get_data(as_text=True)
-    assert 'value="/alerts?state=open"' in page and "will run out of memory in about 400 steps" in page
-    answer = client.post(f"/alerts/{alert_id}/say", data={"what": "ack", "next": "/alerts?state=open"})
+    assert (
+        'value="/alerts?state=open"' in page and "will run out of memory in about 400 steps" in page
+    )
+    answer = client.post(
+        f"/alerts/{alert_id}/say", data={"what": "ack", "next": "/alerts?state=open"}
+    )
     assert (answer.status_code, answer.headers["Location"]) == (303, "/alerts?state=open")
     assert "Acknowledged by everybody" in client.get("/alerts", headers=HTML).get_data(as_text=True)
     assert (
-        client.post(f"/alerts/{alert_id}/say", data={"what": "ack", "next": "//evil.example"}).headers["Location"]
+        client.post(
+            f"/alerts/{alert_id}/say", data={"what": "ack", "next": "//evil.example"}
+        ).headers["Location"]
         == "/"
     )
 
 
 def rules(client, project=""):
-    return client.get("/api/v1/rules", query_string={"project": project} if project else {}).get_json()["rules"]
+    return client.get(
+        "/api/v1/rules", query_string={"project": project} if project else {}
+    ).get_json()["rules"]
 
 
 def put(client, project="", **wishes):
@@ -143,15 +174,25 @@ def put(client, project="", **wishes):
 
 def test_rules_have_defaults_for_every_project_under_those_of_one(client):
     found = rules(client)
-    assert list(found) == list(RULES) and all(rule["is_default"] and rule["is_on"] for rule in found.values())
-    assert put(client, high_water={"tells": "warning"}, leak={"is_on": False}).status_code == 200
-    assert put(client, "nlp", high_water={"tells": "critical", "thresholds": {"used_ratio": 0.9}}).status_code == 200
-    mine, others = rules(client, "nlp"), rules(client, "vision")
-    assert (mine["high_water"]["tells"], mine["high_water"]["thresholds"]["used_ratio"]["value"]) == ("critical", 0.9)
-    assert (others["high_water"]["tells"], others["high_water"]["thresholds"]["used_ratio"]["value"]) == (
-        "warning",
-        0.97,
+    assert list(found) == list(RULES) and all(
+        rule["is_default"] and rule["is_on"] for rule in found.values()
     )
+    assert put(client, high_water={"tells": "warning"}, leak={"is_on": False}).status_code == 200
+    assert (
+        put(
+            client, "nlp", high_water={"tells": "critical", "thresholds": {"used_ratio": 0.9}}
+        ).status_code
+        == 200
+    )
+    mine, others = rules(client, "nlp"), rules(client, "vision")
+    assert (
+        mine["high_water"]["tells"],
+        mine["high_water"]["thresholds"]["used_ratio"]["value"],
+    ) == ("critical", 0.9)
+    assert (
+        others["high_water"]["tells"],
+        others["high_water"]["thresholds"]["used_ratio"]["value"],
+    ) == ("warning", 0.97)
     assert not mine["leak"]["is_on"] and not others["leak"]["is_on"]
     put(client, "nlp", high_water=None)
     assert rules(client, "nlp") == others
@@ -174,8 +215,12 @@ def test_a_wish_that_makes_no_sense_is_refused_and_nothing_is_kept(client, wish,
 
 def form_of(page):
     """The fields of the settings form as a browser would send them."""
-    fields = dict(re.findall(r'<input type="number"[^>]* name="([^"]+)"[^>]* value="([^"]*)"', page))
-    fields |= dict.fromkeys(re.findall(r'<input type="checkbox" name="([^"]+)" checked', page), "on")
+    fields = dict(
+        re.findall(r'<input type="number"[^>]* name="([^"]+)"[^>]* value="([^"]*)"', page)
+    )
+    fields |= dict.fromkeys(
+        re.findall(r'<input type="checkbox" name="([^"]+)" checked', page), "on"
+    )
     for name, body in re.findall(r'<select name="([^"]+)".*?>(.*?)</select>', page, re.DOTALL):
         fields[name] = re.search(r'value="(\w+)" selected', body)[1]
     return fields

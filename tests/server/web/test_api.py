@@ -32,7 +32,10 @@ def filled(client):
         "parameters_bytes": [50, 50, 50],
         "activations_bytes": [20, 25, 30],
     }
-    client.post("/api/v1/runs/r/batches", json={"seq": 0, "chunks": [{"stream": "GPU-0", "columns": columns}]})
+    client.post(
+        "/api/v1/runs/r/batches",
+        json={"seq": 0, "chunks": [{"stream": "GPU-0", "columns": columns}]},
+    )
     client.post(
         "/api/v1/runs/r/predictions",
         json={
@@ -50,15 +53,22 @@ def test_the_list_of_runs(filled):
     answer = filled.get("/api/v1/runs").get_json()
     assert [run["id"] for run in answer["runs"]] == ["s", "r"]
     assert answer["next_cursor"] is None
-    assert {"used_bytes": 200, "peak_bytes": 310, "limit_bytes": 1000, "predicted_peak_bytes": 280}.items() <= answer[
-        "runs"
-    ][1].items()
+    assert {
+        "used_bytes": 200,
+        "peak_bytes": 310,
+        "limit_bytes": 1000,
+        "predicted_peak_bytes": 280,
+    }.items() <= answer["runs"][1].items()
     first = filled.get("/api/v1/runs?limit=1").get_json()
-    second = filled.get("/api/v1/runs", query_string={"limit": 1, "cursor": first["next_cursor"]}).get_json()
+    second = filled.get(
+        "/api/v1/runs", query_string={"limit": 1, "cursor": first["next_cursor"]}
+    ).get_json()
     assert [run["id"] for run in first["runs"] + second["runs"]] == ["s", "r"]
     assert [
         run["id"]
-        for run in filled.get("/api/v1/runs?project=nlp&q=GP&status=running&sort=created_at").get_json()["runs"]
+        for run in filled.get(
+            "/api/v1/runs?project=nlp&q=GP&status=running&sort=created_at"
+        ).get_json()["runs"]
     ] == ["r"]
 
 
@@ -70,8 +80,12 @@ def test_one_run(filled):
 
 
 def test_a_series(filled):
-    answer = filled.get("/api/v1/runs/r/series?fields=allocated_bytes&from=2&to=3&points=10").get_json()
-    assert answer["series"] == {"allocated_bytes": {"min": [300, 200], "max": [300, 200], "last": [300, 200]}}
+    answer = filled.get(
+        "/api/v1/runs/r/series?fields=allocated_bytes&from=2&to=3&points=10"
+    ).get_json()
+    assert answer["series"] == {
+        "allocated_bytes": {"min": [300, 200], "max": [300, 200], "last": [300, 200]}
+    }
     assert set(filled.get("/api/v1/runs/r/series").get_json()["series"]) == {
         "allocated_bytes",
         "peak_allocated_bytes",
@@ -165,7 +179,11 @@ def test_components(filled):
 def test_components_of_a_run_that_has_neither_prediction_nor_samples(filled):
     answer = filled.get("/api/v1/runs/s/components").get_json()
     assert (answer["device"], answer["components"]) == (None, [])
-    assert answer["peak"] == {"predicted_bytes": None, "observed_bytes": None, "residual_bytes": None}
+    assert answer["peak"] == {
+        "predicted_bytes": None,
+        "observed_bytes": None,
+        "residual_bytes": None,
+    }
 
 
 def test_a_comparison(filled):
@@ -193,11 +211,16 @@ def test_ranks_over_the_same_steps(filled):
         "run_id": "r", "field": "peak_allocated_bytes", "from": 1, "to": 3, "step": [1, 2, 3], "time_s": [1.0, 2.0, 3.0], "left_out": 0,
         "ranks": [{"rank": 0, "device": "GPU-0", "device_name": "H100", "limit_bytes": 1000, "max": [290, 310, 290]}],
     }  # fmt: skip
-    assert filled.get("/api/v1/runs/r/ranks?field=no_such&from=2&to=2").get_json()["ranks"][0]["max"] == [None]
+    assert filled.get("/api/v1/runs/r/ranks?field=no_such&from=2&to=2").get_json()["ranks"][0][
+        "max"
+    ] == [None]
 
 
 def test_the_list_of_alerts_of_a_quiet_server(filled):
-    assert filled.get("/api/v1/alerts?state=open&run=r").get_json() == {"alerts": [], "next_cursor": None}
+    assert filled.get("/api/v1/alerts?state=open&run=r").get_json() == {
+        "alerts": [],
+        "next_cursor": None,
+    }
 
 
 def test_a_deleted_run_is_gone(filled):
@@ -207,7 +230,9 @@ def test_a_deleted_run_is_gone(filled):
     assert filled.delete("/api/v1/runs/r").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["", "/series", "/ranks", "/forecast", "/predictions", "/components"])
+@pytest.mark.parametrize(
+    "path", ["", "/series", "/ranks", "/forecast", "/predictions", "/components"]
+)
 def test_an_unknown_run_is_not_found(sqlite_client, path):
     answer = sqlite_client.get(f"/api/v1/runs/nobody{path}")
     assert (answer.status_code, answer.mimetype) == (404, "application/problem+json")
@@ -264,12 +289,27 @@ def test_health_and_readiness(client, database):
 def test_the_contexts_that_runs_measured(sqlite_client):
     assert sqlite_client.get("/api/v1/contexts").get_json() == {"contexts": [], "next_cursor": None}
     device = {"id": "GPU-1", "kind": "cuda", "name": "NVIDIA H100 80GB HBM3"}
-    start = {"run_id": "measured", "devices": [device], "environment": {"driver": "570.86.10", "torch": "2.13.0"}}
-    batch = {"seq": 0, "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [534773760]}}]}
-    for path, body in (("", start), ("/measured/batches", batch), ("/measured/finish", {"status": "completed"})):
+    start = {
+        "run_id": "measured",
+        "devices": [device],
+        "environment": {"driver": "570.86.10", "torch": "2.13.0"},
+    }
+    batch = {
+        "seq": 0,
+        "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [534773760]}}],
+    }
+    for path, body in (
+        ("", start),
+        ("/measured/batches", batch),
+        ("/measured/finish", {"status": "completed"}),
+    ):
         assert sqlite_client.post(f"/api/v1/runs{path}", json=body).status_code in (200, 201)
     [known] = sqlite_client.get("/api/v1/contexts").get_json()["contexts"]
-    assert (known["gpu"], known["driver"], known["torch"]) == ("NVIDIA H100 80GB HBM3", "570.86.10", "2.13.0")
+    assert (known["gpu"], known["driver"], known["torch"]) == (
+        "NVIDIA H100 80GB HBM3",
+        "570.86.10",
+        "2.13.0",
+    )
     assert known["newest_bytes"] == known["low_bytes"] == known["high_bytes"] == 534773760
 
 
@@ -278,7 +318,9 @@ SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "sequence": 1
 
 def test_an_estimate(sqlite_client):
     small = sqlite_client.post("/api/v1/estimate", json=SHAPE).get_json()
-    large = sqlite_client.post("/api/v1/estimate", json={**SHAPE, "batch": 8, "limit_bytes": 2**30}).get_json()
+    large = sqlite_client.post(
+        "/api/v1/estimate", json={**SHAPE, "batch": 8, "limit_bytes": 2**30}
+    ).get_json()
     assert small["method"] == "formula"
     assert small["fits"] is None
     assert large["fits"] is False
@@ -301,7 +343,9 @@ def test_how_it_is_trained_changes_what_it_needs(sqlite_client, change, peak_is)
     batch = {**SHAPE, "batch": 8, "precision": "fp32", "attention": "math"}
     plain = {**batch, "attention": "sdpa"} if "attention" in change else batch
     before = sqlite_client.post("/api/v1/estimate", json=plain).get_json()["peak_allocated_bytes"]
-    after = sqlite_client.post("/api/v1/estimate", json={**plain, **change}).get_json()["peak_allocated_bytes"]
+    after = sqlite_client.post("/api/v1/estimate", json={**plain, **change}).get_json()[
+        "peak_allocated_bytes"
+    ]
     assert (after < before) == (peak_is == "smaller") and after != before
 
 
@@ -339,9 +383,13 @@ LLAMA = {"model": "llama-2-7b", "sequence": 2048, "precision": "mixed", "gpu": "
 def test_a_model_may_be_named_and_the_answer_says_what_would_make_it_fit(sqlite_client):
     found = estimated(sqlite_client, **LLAMA)
     assert (found["fits"], found["largest_batch"], found["limit_bytes"]) == (False, 0, 80 * 2**30)
-    states = sum(found["components"][name] for name in ("parameters", "gradients", "optimizer_state"))
+    states = sum(
+        found["components"][name] for name in ("parameters", "gradients", "optimizer_state")
+    )
     assert states == pytest.approx(16 * 6.738e9, rel=0.01), "16 bytes a parameter"
-    assert found["advice"] and all(item["saving_bytes"] > 0 and item["code"] for item in found["advice"])
+    assert found["advice"] and all(
+        item["saving_bytes"] > 0 and item["code"] for item in found["advice"]
+    )
     assert set(found["intervals"]) == {"allocated", "reserved", "device"}
 
 
@@ -376,13 +424,19 @@ def test_a_config_is_read_as_it_is(sqlite_client):
 def test_everything_the_formula_knows_can_be_asked(sqlite_client, change):
     asked = {**LLAMA, "batch": 16}
     plain = estimated(sqlite_client, **asked)
-    assert estimated(sqlite_client, **{**asked, **change})["peak_allocated_bytes"] < plain["peak_allocated_bytes"]
+    assert (
+        estimated(sqlite_client, **{**asked, **change})["peak_allocated_bytes"]
+        < plain["peak_allocated_bytes"]
+    )
 
 
 def test_a_context_that_runs_measured_stands_for_the_usual_one(sqlite_client):
     usual = estimated(sqlite_client, **LLAMA)["components"]["context"]
     device = {"id": "GPU-1", "kind": "cuda", "name": "a100"}
-    batch = {"seq": 0, "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [usual + 4096]}}]}
+    batch = {
+        "seq": 0,
+        "chunks": [{"stream": "GPU-1", "columns": {"step": [1], "context_bytes": [usual + 4096]}}],
+    }
     for path, body in (
         ("", {"run_id": "m", "devices": [device]}),
         ("/m/batches", batch),
@@ -398,7 +452,13 @@ def test_what_contradicts_itself_is_refused_in_words(sqlite_client):
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v1/runs/%00", "/api/v1/runs/a%00b/series", "/api/v1/runs/%ff", "/api/v1/runs/" + "x" * 5000]
+    "path",
+    [
+        "/api/v1/runs/%00",
+        "/api/v1/runs/a%00b/series",
+        "/api/v1/runs/%ff",
+        "/api/v1/runs/" + "x" * 5000,
+    ],
 )
 def test_names_that_no_run_can_have_are_not_found(client, path):
     assert client.get(path).status_code == 404
@@ -406,4 +466,7 @@ def test_names_that_no_run_can_have_are_not_found(client, path):
 
 def test_text_that_is_no_unicode_is_refused(client):
     body = b'{"run_id": "r", "name": "\\ud800"}'
-    assert client.post("/api/v1/runs", data=body, content_type="application/json").status_code in (400, 422)
+    assert client.post("/api/v1/runs", data=body, content_type="application/json").status_code in (
+        400,
+        422,
+    )

@@ -33,17 +33,29 @@ def test_imbalance_is_named(peaks, said):
 
 
 def test_ranks_that_have_said_nothing_are_not_counted():
-    assert rank_balance.imbalance([stream(0, GIB), stream(1, None), stream(2, GIB)]).startswith("Even: the peaks of 2 ranks")
+    assert rank_balance.imbalance([stream(0, GIB), stream(1, None), stream(2, GIB)]).startswith(
+        "Even: the peaks of 2 ranks"
+    )
 
 
 def test_only_ranks_that_can_be_held_against_each_other_are_compared():
     one_rank = [stream(0), stream(0, kind="host")]
     assert rank_balance.compared_ranks(one_rank) == []
     with_hosts = [stream(1), stream(0), stream(0, kind="host"), stream(2, samples=0)]
-    assert [(item["rank"], item["kind"]) for item in rank_balance.compared_ranks(with_hosts)] == [(0, "cuda"), (1, "cuda")]
+    assert [(item["rank"], item["kind"]) for item in rank_balance.compared_ranks(with_hosts)] == [
+        (0, "cuda"),
+        (1, "cuda"),
+    ]
 
 
 def test_a_row_tells_share_headroom_and_what_it_is_beside_the_median():
-    first, _, last = rank_balance.rank_rows([stream(0, 20 * GIB), stream(1, 40 * GIB), stream(2, None, limit=None)])
-    assert (first.peak, first.share, first.headroom, first.beside) == ("20.00 GiB", "25 %", "60.00 GiB", "−10.00 GiB")
+    first, _, last = rank_balance.rank_rows(
+        [stream(0, 20 * GIB), stream(1, 40 * GIB), stream(2, None, limit=None)]
+    )
+    assert (first.peak, first.share, first.headroom, first.beside) == (
+        "20.00 GiB",
+        "25 %",
+        "60.00 GiB",
+        "−10.00 GiB",
+    )
     assert (last.share, last.headroom, last.beside) == ("–", "–", "–")

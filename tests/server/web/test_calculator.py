@@ -8,7 +8,14 @@ from memagent.units import GIB
 from memagent_server.web.pages.estimate import advised, levels, read_form, stack
 
 HTML = {"Accept": "text/html"}
-SHAPE = {"model": "shape", "layers": "4", "hidden": "256", "heads": "4", "vocab": "1000", "sequence": "128"}
+SHAPE = {
+    "model": "shape",
+    "layers": "4",
+    "hidden": "256",
+    "heads": "4",
+    "vocab": "1000",
+    "sequence": "128",
+}
 
 
 def page(client, **given):
@@ -25,7 +32,9 @@ def test_it_starts_with_an_example(client):
 
 
 def test_it_answers_what_the_api_answers(client):
-    found = client.post("/api/v1/estimate", json={"model": "bert-base", "batch": 8, "gpu": "t4"}).get_json()
+    found = client.post(
+        "/api/v1/estimate", json={"model": "bert-base", "batch": 8, "gpu": "t4"}
+    ).get_json()
     html = page(client, model="bert-base", batch="8", gpu="t4")
     for name, peak, between in levels(found):
         assert name in html
@@ -55,7 +64,12 @@ def test_a_shape_is_given_by_hand(client):
 
 
 def test_a_shape_lacks_what_is_named():
-    assert set(read_form({"model": "shape", "layers": "4"}).wrong) == {"hidden", "heads", "vocab", "sequence"}
+    assert set(read_form({"model": "shape", "layers": "4"}).wrong) == {
+        "hidden",
+        "heads",
+        "vocab",
+        "sequence",
+    }
 
 
 @pytest.mark.parametrize(
@@ -94,7 +108,9 @@ def test_parts_lie_end_to_end_on_one_scale(client):
 
 
 def test_advice_says_what_is_needed_then(client):
-    found = client.post("/api/v1/estimate", json={"model": "gpt2-xl", "batch": 8, "limit_bytes": 24 * GIB}).get_json()
+    found = client.post(
+        "/api/v1/estimate", json={"model": "gpt2-xl", "batch": 8, "limit_bytes": 24 * GIB}
+    ).get_json()
     items = advised(found)
     assert any(item["then_fits"] for item in items)
     assert all(item["then_fits"] == (item["then_bytes"] <= 24 * GIB) for item in items)

@@ -10,7 +10,11 @@ from memagent_server.web import assets
 
 TONES = ("ok", "notice", "warning", "critical", "busy", "plain")
 TEXT = [
-    *[(text, ground) for text in ("ink", "muted", "link") for ground in ("bg", "surface", "sunken")],
+    *[
+        (text, ground)
+        for text in ("ink", "muted", "link")
+        for ground in ("bg", "surface", "sunken")
+    ],
     *[(tone, f"{tone}-bg") for tone in TONES],
     *[(tone, "surface") for tone in TONES],
     ("on-accent", "accent"),
@@ -19,7 +23,10 @@ TEXT = [
     ("curve-limit", "surface"),
 ]
 GRAPHICS = [
-    *[(f"curve-{name}", "surface") for name in ("allocated", "peak", "reserved", "device", "scalar")],
+    *[
+        (f"curve-{name}", "surface")
+        for name in ("allocated", "peak", "reserved", "device", "scalar")
+    ],
     *[("focus", ground) for ground in ("bg", "surface")],
     ("line-strong", "surface"),
     *[(f"run-{tone}", "surface") for tone in range(10)],
@@ -54,7 +61,10 @@ def palettes():
 
 def luminance(colour):
     channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
+    red, green, blue = (
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in channels
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -64,11 +74,15 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("pairs", "least"), [(TEXT, 4.5), (GRAPHICS, 3.0)], ids=["text", "graphics"])
+@pytest.mark.parametrize(
+    ("pairs", "least"), [(TEXT, 4.5), (GRAPHICS, 3.0)], ids=["text", "graphics"]
+)
 def test_it_stands_out(scheme, pairs, least):
     palette = palettes()[scheme]
     too_weak = {
-        pair: round(found, 2) for pair in pairs if (found := contrast(palette[pair[0]], palette[pair[1]])) < least
+        pair: round(found, 2)
+        for pair in pairs
+        if (found := contrast(palette[pair[0]], palette[pair[1]])) < least
     }
     assert too_weak == {}
 

@@ -14,10 +14,21 @@ HTML = {"Accept": "text/html"}
 
 def start(client, run_id, peak=2 * GIB, **changes):
     devices = [{"id": "D", "kind": "cuda", "name": "H100", "limit_bytes": 8 * GIB}]
-    client.post("/api/v1/runs", json={"run_id": run_id, "name": f"run {run_id}", "devices": devices, **changes})
-    columns = {"step": [1, 2], "time_s": [1.0, 2.0], "allocated_bytes": [GIB, peak], "step_s": [0.25, 0.25]}
+    client.post(
+        "/api/v1/runs",
+        json={"run_id": run_id, "name": f"run {run_id}", "devices": devices, **changes},
+    )
+    columns = {
+        "step": [1, 2],
+        "time_s": [1.0, 2.0],
+        "allocated_bytes": [GIB, peak],
+        "step_s": [0.25, 0.25],
+    }
     columns["parameters_bytes"] = [GIB, GIB]
-    client.post(f"/api/v1/runs/{run_id}/batches", json={"seq": 0, "chunks": [{"stream": "D", "columns": columns}]})
+    client.post(
+        f"/api/v1/runs/{run_id}/batches",
+        json={"seq": 0, "chunks": [{"stream": "D", "columns": columns}]},
+    )
 
 
 def text_of(html):
@@ -35,7 +46,12 @@ def test_it_shows_config_components_and_figures_beside_each_other(client):
     assert "run b H100 3.00 GiB +1.00 GiB 8.00 GiB 5.00 GiB 62 % – – 250 ms the same 2" in shown
     order = [
         shown.index(title)
-        for title in ("What differs in the config", "Curves", "Components", "Peaks, headroom and time")
+        for title in (
+            "What differs in the config",
+            "Curves",
+            "Components",
+            "Peaks, headroom and time",
+        )
     ]
     assert order == sorted(order)
 
@@ -49,7 +65,9 @@ def test_runs_that_differ_in_nothing_say_so(sqlite_client):
 def test_a_form_is_sent_on_to_the_address_that_people_share(sqlite_client):
     answer = sqlite_client.get("/compare?runs=a&runs=b&runs=a&by=time", headers=HTML)
     assert (answer.status_code, answer.location) == (303, "/compare?runs=a,b&by=time")
-    answer = sqlite_client.post("/compare", data={"runs": ["b", "a"], "tag": "left empty"}, headers=HTML)
+    answer = sqlite_client.post(
+        "/compare", data={"runs": ["b", "a"], "tag": "left empty"}, headers=HTML
+    )
     assert (answer.status_code, answer.location) == (303, "/compare?runs=b,a")
     assert sqlite_client.post("/compare", data={"runs": ["b"]}, headers=HTML).status_code == 422
 
@@ -72,14 +90,18 @@ def test_runs_that_nobody_knows_are_named(sqlite_client):
 def test_a_run_can_be_taken_out_while_two_are_left(sqlite_client):
     for run_id in "abc":
         start(sqlite_client, run_id)
-    assert 'href="/compare?runs=a,c"' in sqlite_client.get("/compare?runs=a,b,c", headers=HTML).text.replace("%2C", ",")
+    assert 'href="/compare?runs=a,c"' in sqlite_client.get(
+        "/compare?runs=a,b,c", headers=HTML
+    ).text.replace("%2C", ",")
     assert "Compare without" not in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
 
 
 def test_twenty_runs_are_told_apart_by_colour_and_dash(sqlite_client):
     for number in range(20):
         start(sqlite_client, f"r{number}")
-    shown = sqlite_client.get("/compare?runs=" + ",".join(f"r{n}" for n in range(20)), headers=HTML).text
+    shown = sqlite_client.get(
+        "/compare?runs=" + ",".join(f"r{n}" for n in range(20)), headers=HTML
+    ).text
     marks = set(re.findall(r'class="swatch (run-\d( dashed)?)"', shown))
     assert len(marks) == 20
 
@@ -93,7 +115,10 @@ def test_curves_are_those_of_memory_and_every_scalar_that_a_run_logs():
 
 def test_bars_are_to_one_scale_and_fall_back_on_the_prediction():
     def run(*rows):
-        facts = [{"component": name, "observed_bytes": seen, "predicted_bytes": said} for name, seen, said in rows]
+        facts = [
+            {"component": name, "observed_bytes": seen, "predicted_bytes": said}
+            for name, seen, said in rows
+        ]
         return {"components": {"components": facts}}
 
     observed = run(("parameters", 30, 50), ("activations", 70, 10))

@@ -14,7 +14,12 @@ WARNING = {
 
 
 def a_run(**changes):
-    run = {"status": "running", "peak_bytes": 6 * GIB, "limit_bytes": 8 * GIB, "predicted_peak_bytes": 2 * GIB}
+    run = {
+        "status": "running",
+        "peak_bytes": 6 * GIB,
+        "limit_bytes": 8 * GIB,
+        "predicted_peak_bytes": 2 * GIB,
+    }
     return {**run, "forecast": None, **changes}
 
 
@@ -33,7 +38,9 @@ def a_stream(rank=0, device="host", **changes):
 
 
 def test_a_memory_bar_is_in_per_cent_of_the_limit():
-    assert view_models.memory_bar(a_run()) == view_models.MemoryBar(75.0, 25.0, "plain", "6.00 of 8.00 GiB")
+    assert view_models.memory_bar(a_run()) == view_models.MemoryBar(
+        75.0, 25.0, "plain", "6.00 of 8.00 GiB"
+    )
 
 
 def test_a_memory_bar_never_leaves_its_track():
@@ -67,36 +74,75 @@ def test_components_stand_beside_their_prediction():
         "observed_bytes": 100 * MIB,
         "residual_bytes": 50 * MIB,
     }
-    level = {"level": "device", "predicted_bytes": 200 * MIB, "observed_bytes": None, "residual_bytes": None}
+    level = {
+        "level": "device",
+        "predicted_bytes": 200 * MIB,
+        "observed_bytes": None,
+        "residual_bytes": None,
+    }
     level |= {"low_bytes": 190 * MIB, "high_bytes": 210 * MIB}
-    phase = {"phase": "my_eval", "predicted_bytes": None, "observed_bytes": 100 * MIB, "residual_bytes": None}
+    phase = {
+        "phase": "my_eval",
+        "predicted_bytes": None,
+        "observed_bytes": 100 * MIB,
+        "residual_bytes": None,
+    }
     compared = {"components": [row], "levels": [level], "phases": [phase]}
     assert view_models.compared_groups(compared) == [
         (
             "Components",
-            [view_models.ComparedRow("optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0)],
+            [
+                view_models.ComparedRow(
+                    "optimizer state", "50.0 MiB", "100 MiB", "+50.0 MiB", "warning", 25.0, 50.0
+                )
+            ],
         ),
         (
             "Peak",
             [
                 view_models.ComparedRow(
-                    "device", "200 MiB", "–", "–", "plain", 100.0, None, "9 in 10 runs: 190 MiB to 210 MiB"
+                    "device",
+                    "200 MiB",
+                    "–",
+                    "–",
+                    "plain",
+                    100.0,
+                    None,
+                    "9 in 10 runs: 190 MiB to 210 MiB",
                 )
             ],
         ),
-        ("Peak by phase", [view_models.ComparedRow("my eval", "–", "100 MiB", "–", "plain", None, 50.0)]),
+        (
+            "Peak by phase",
+            [view_models.ComparedRow("my eval", "–", "100 MiB", "–", "plain", None, 50.0)],
+        ),
     ]
 
 
 def test_a_group_without_figures_is_left_out_and_a_reason_is_told():
-    row = {"component": "x", "predicted_bytes": 9, "observed_bytes": 1, "residual_bytes": -8, "reason": "it is lazy"}
-    [(title, [shown])] = view_models.compared_groups({"components": [row], "levels": [], "phases": []})
+    row = {
+        "component": "x",
+        "predicted_bytes": 9,
+        "observed_bytes": 1,
+        "residual_bytes": -8,
+        "reason": "it is lazy",
+    }
+    [(title, [shown])] = view_models.compared_groups(
+        {"components": [row], "levels": [], "phases": []}
+    )
     assert (title, shown.note) == ("Components", "Likely: it is lazy.")
 
 
-@pytest.mark.parametrize(("residual", "tone"), [(-90, "plain"), (10, "plain"), (11, "notice"), (51, "warning")])
+@pytest.mark.parametrize(
+    ("residual", "tone"), [(-90, "plain"), (10, "plain"), (11, "notice"), (51, "warning")]
+)
 def test_only_more_memory_than_predicted_stands_out(residual, tone):
-    row = {"component": "x", "predicted_bytes": 100, "observed_bytes": 100 + residual, "residual_bytes": residual}
+    row = {
+        "component": "x",
+        "predicted_bytes": 100,
+        "observed_bytes": 100 + residual,
+        "residual_bytes": residual,
+    }
     [(_, [shown])] = view_models.compared_groups({"components": [row], "levels": [], "phases": []})
     assert shown.tone == tone
 
@@ -134,9 +180,13 @@ def test_markers_tell_alerts_and_events_once_each_in_order():
     averted = {"step": 99, "from_state": "firing", "to_state": "averted"}
     alert = {"severity": "critical", "transitions": [transition, worse, averted]}
     events = [
-        {"kind": kind, "step": step} for kind, step in (("oom", 100), ("oom", 100), ("phase", 3), ("my_eval", 40))
+        {"kind": kind, "step": step}
+        for kind, step in (("oom", 100), ("oom", 100), ("phase", 3), ("my_eval", 40))
     ]
-    assert [(marker["step"], marker["label"], marker["tone"]) for marker in view_models.markers([alert], events)] == [
+    assert [
+        (marker["step"], marker["label"], marker["tone"])
+        for marker in view_models.markers([alert], events)
+    ] == [
         (40, "my eval", "plain"),
         (90, "warning", "critical"),
         (99, "averted", "ok"),
@@ -152,7 +202,11 @@ def test_a_chart_gets_only_what_belongs_to_its_stream():
     facts = view_models.chart_facts(run, a_stream(), [{**WARNING, "rank": 1}, WARNING], None, 7)
     assert [marker["label"] for marker in facts["markers"]] == ["snapshot"]
     assert facts["forecast"]["eta_step"] == 120.0
-    assert (facts["is_running"], facts["limit_bytes"], facts["predicted_peak_bytes"]) == (True, 10, 7)
+    assert (facts["is_running"], facts["limit_bytes"], facts["predicted_peak_bytes"]) == (
+        True,
+        10,
+        7,
+    )
 
 
 def test_settings_are_flattened_and_bounded():
@@ -175,7 +229,10 @@ def test_settings_are_flattened_and_bounded():
         ("tags", "–"),
         ("cache_bytes", "1073741824 (1.00 GiB)"),
     ]
-    assert len(view_models.pairs({str(number): number for number in range(1000)})) == view_models.MOST_PAIRS
+    assert (
+        len(view_models.pairs({str(number): number for number in range(1000)}))
+        == view_models.MOST_PAIRS
+    )
 
 
 def test_a_reason_is_said_once_for_neighbours():
@@ -195,7 +252,12 @@ def test_a_reason_is_said_once_for_neighbours():
         phase("optimizer", "foreach"),
     ]
     ((_, said),) = view_models.compared_groups({"components": [], "levels": [], "phases": rows})
-    assert [row.note for row in said] == ["Likely: a leak.", "Likely the same.", "Likely the same.", "Likely: foreach."]
+    assert [row.note for row in said] == [
+        "Likely: a leak.",
+        "Likely the same.",
+        "Likely the same.",
+        "Likely: foreach.",
+    ]
 
 
 def test_components_are_stacked_where_the_agent_read_them():
@@ -206,7 +268,11 @@ def test_components_are_stacked_where_the_agent_read_them():
         "context_bytes": 3,
         "gradients_bytes": None,
     }
-    assert view_models.stacked_parts({"kind": "cuda", "latest": latest}) == ["parameters", "other", "activations"]
+    assert view_models.stacked_parts({"kind": "cuda", "latest": latest}) == [
+        "parameters",
+        "other",
+        "activations",
+    ]
     assert view_models.stacked_parts({"kind": "host", "latest": latest}) == [
         "parameters",
         "context",
@@ -277,7 +343,10 @@ def test_one_figure_is_no_course(peaks):
     ],
 )
 def test_a_run_is_held_against_its_prediction(peak, predicted, found):
-    assert view_models.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found
+    assert (
+        view_models.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted})
+        == found
+    )
 
 
 def test_phases_that_are_no_part_of_every_step_are_marked():
@@ -288,4 +357,8 @@ def test_phases_that_are_no_part_of_every_step_are_marked():
         "phase_eval_peak_bytes",
         "step_s",
     )
-    assert view_models.rare_phases({"latest": dict.fromkeys(columns, 1)}) == ["checkpoint", "eval", "warm_up"]
+    assert view_models.rare_phases({"latest": dict.fromkeys(columns, 1)}) == [
+        "checkpoint",
+        "eval",
+        "warm_up",
+    ]

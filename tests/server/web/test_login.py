@@ -18,7 +18,14 @@ def token_of(sqlite_app):
     def make(scope):
         context, token = sqlite_app.extensions["memagent"], auth.new_token()
         with context.database.write() as session:
-            session.add(Token(name=scope, scope=scope, hash=auth.token_hash(context.settings, token), created_at=1.0))
+            session.add(
+                Token(
+                    name=scope,
+                    scope=scope,
+                    hash=auth.token_hash(context.settings, token),
+                    created_at=1.0,
+                )
+            )
         return token
 
     return make
@@ -34,7 +41,9 @@ def test_a_token_opens_the_page_that_was_asked_for(sqlite_client, token_of):
     asked = sqlite_client.get("/alerts?state=open", headers=HTML)
     form = sqlite_client.get(asked.headers["Location"], headers=HTML).get_data(as_text=True)
     assert 'value="/alerts?state=open"' in form
-    answer = sqlite_client.post("/login", data={"token": f" {token}\n", "next": "/alerts?state=open"})
+    answer = sqlite_client.post(
+        "/login", data={"token": f" {token}\n", "next": "/alerts?state=open"}
+    )
     assert (answer.status_code, answer.headers["Location"]) == (303, "/alerts?state=open")
     shown = sqlite_client.get("/alerts?state=open", headers=HTML)
     assert shown.status_code == 200
@@ -70,7 +79,8 @@ def test_no_other_site_logs_anybody_in_or_out(sqlite_client, token_of):
 
 
 @pytest.mark.parametrize(
-    "target", [None, "", "https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nb: c"]
+    "target",
+    [None, "", "https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nb: c"],
 )
 def test_a_login_never_leads_to_another_site(target):
     assert safe_target(target) == "/"

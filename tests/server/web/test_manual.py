@@ -13,7 +13,8 @@ from memagent_server.resources import resource_dir
 from memagent_server.web.markdown import anchor_of, render
 
 PAGES = [
-    path.relative_to(resource_dir("docs")).with_suffix("").as_posix() for path in resource_dir("docs").rglob("*.md")
+    path.relative_to(resource_dir("docs")).with_suffix("").as_posix()
+    for path in resource_dir("docs").rglob("*.md")
 ]
 
 
@@ -31,7 +32,9 @@ def test_every_link_of_every_page_leads_to_a_place_that_is_there(sqlite_client):
         article = text.partition("<article")[2]
         for href in map(unescape, re.findall(r'href="([^"]*)"', article)):
             page, _, anchor = urljoin(path, href).partition("#")
-            if not href.startswith("http") and (page not in pages or (anchor and anchor not in anchors[page])):
+            if not href.startswith("http") and (
+                page not in pages or (anchor and anchor not in anchors[page])
+            ):
                 wrong.append((path, href))
     assert wrong == []
 
@@ -49,8 +52,14 @@ def test_what_is_no_page_is_not_served(sqlite_client, name):
 
 
 def test_markup_in_the_text_is_text():
-    document = render("# A <b>title</b>\n\n<script>alert(1)</script> and `<i>`\n\n```html\n<p>\n```\n", nowhere)
-    assert "<script>" not in document.html and "<i>" not in document.html and "<p>\n<" not in document.html
+    document = render(
+        "# A <b>title</b>\n\n<script>alert(1)</script> and `<i>`\n\n```html\n<p>\n```\n", nowhere
+    )
+    assert (
+        "<script>" not in document.html
+        and "<i>" not in document.html
+        and "<p>\n<" not in document.html
+    )
     assert document.title == "A <b>title</b>", "escaped by the template"
 
 
@@ -67,7 +76,8 @@ def test_tables_and_code_can_be_scrolled_by_keyboard():
 
 def test_a_link_to_a_file_of_the_repository_is_words_here():
     html = render(
-        "See [the unit](../deploy/x.service) and [metrics](metrics.md).", lambda href: {"metrics.md": "/m"}.get(href)
+        "See [the unit](../deploy/x.service) and [metrics](metrics.md).",
+        lambda href: {"metrics.md": "/m"}.get(href),
     ).html
     assert html == '<p>See the unit and <a href="/m">metrics</a>.</p>\n'
 

@@ -31,7 +31,13 @@ def filled(database, client):
             alert = open_alert(session, run_id=run_id, stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
                                summary="", data={"step": 5}, now=1.0)  # fmt: skip
             add_transition(
-                session, alert, from_state="pending", to_state="firing", reason="", now=1.0, channels=[channel]
+                session,
+                alert,
+                from_state="pending",
+                to_state="firing",
+                reason="",
+                now=1.0,
+                channels=[channel],
             )
     Dispatcher(database, Route("webhook"), Refusing(), "http://x", lambda: 2.0).turn()
     return client
@@ -40,15 +46,27 @@ def filled(database, client):
 def test_it_lists_what_is_dead_and_why(filled):
     (dead,) = filled.get("/api/v1/notifications?state=dead").get_json()["notifications"]
     assert (dead["channel"], dead["state"], dead["attempts"]) == ("webhook", "dead", 1)
-    assert (dead["last_error"], dead["run_id"], dead["run_name"]) == ("it was told never", "a", "run a")
-    assert (dead["rule"], dead["to_state"], dead["severity"]) == ("oom_forecast", "firing", "warning")
+    assert (dead["last_error"], dead["run_id"], dead["run_name"]) == (
+        "it was told never",
+        "a",
+        "run a",
+    )
+    assert (dead["rule"], dead["to_state"], dead["severity"]) == (
+        "oom_forecast",
+        "firing",
+        "warning",
+    )
     assert dead["next_attempt_at"] is None and dead["created_at"].endswith("Z")
 
 
 def test_it_lists_by_run_channel_and_page(filled):
-    assert [item["run_id"] for item in filled.get("/api/v1/notifications?run=b").get_json()["notifications"]] == ["b"]
     assert [
-        item["run_id"] for item in filled.get("/api/v1/notifications?channel=email").get_json()["notifications"]
+        item["run_id"]
+        for item in filled.get("/api/v1/notifications?run=b").get_json()["notifications"]
+    ] == ["b"]
+    assert [
+        item["run_id"]
+        for item in filled.get("/api/v1/notifications?channel=email").get_json()["notifications"]
     ] == ["b"]
     first = filled.get("/api/v1/notifications?limit=1").get_json()
     second = filled.get(f"/api/v1/notifications?limit=1&cursor={first['next_cursor']}").get_json()
@@ -59,7 +77,10 @@ def test_it_lists_by_run_channel_and_page(filled):
 
 def test_it_sends_a_dead_one_again(filled):
     (dead,) = filled.get("/api/v1/notifications?state=dead").get_json()["notifications"]
-    assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").get_json() == {"id": dead["id"], "state": "waiting"}
+    assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").get_json() == {
+        "id": dead["id"],
+        "state": "waiting",
+    }
     assert filled.post(f"/api/v1/notifications/{dead['id']}/retry").status_code == 409
     for unknown in (99, 2**62, 2**70):
         problem = filled.post(f"/api/v1/notifications/{unknown}/retry")
@@ -104,22 +125,38 @@ def with_webhook(sqlite_database, make_settings, receiver):
 
 
 def test_it_lists_and_tests_channels(with_webhook, receiver):
-    found = {item["channel"]: item for item in with_webhook.get("/api/v1/channels").get_json()["channels"]}
-    assert found["webhook"] == {"channel": "webhook", "is_set_up": True, "least_severity": "critical"}
+    found = {
+        item["channel"]: item
+        for item in with_webhook.get("/api/v1/channels").get_json()["channels"]
+    }
+    assert found["webhook"] == {
+        "channel": "webhook",
+        "is_set_up": True,
+        "least_severity": "critical",
+    }
     assert found["teams"]["is_set_up"] is False
     answer = with_webhook.post("/api/v1/channels/webhook/test").get_json()
     assert answer == {"channel": "webhook", "ok": True, "answer": "status 200"}
     assert b"Test: memagent reaches you here. Nothing is wrong" in receiver[1][0]
-    assert "docs/notifications.md" in with_webhook.post("/api/v1/channels/teams/test").get_json()["detail"]
+    assert (
+        "docs/notifications.md"
+        in with_webhook.post("/api/v1/channels/teams/test").get_json()["detail"]
+    )
     assert "slack_bot" in with_webhook.post("/api/v1/channels/fax/test").get_json()["detail"]
 
 
 def test_the_page_shows_channels_and_tests_them(with_webhook, receiver):
     page = with_webhook.get("/settings/channels").get_data(as_text=True)
-    assert "critical only" in page and page.count("Send a test") == 1 and "every message was taken" in page
+    assert (
+        "critical only" in page
+        and page.count("Send a test") == 1
+        and "every message was taken" in page
+    )
     page = with_webhook.post("/settings/channels", data={"test": "webhook"}).get_data(as_text=True)
     assert "webhook: taken, status 200" in page and len(receiver[1]) == 1
-    assert with_webhook.get("/settings").get_data(as_text=True).count('href="/settings/channels"') == 1
+    assert (
+        with_webhook.get("/settings").get_data(as_text=True).count('href="/settings/channels"') == 1
+    )
 
 
 def test_the_page_shows_what_was_given_up_and_sends_it_again(filled):
@@ -139,9 +176,15 @@ def test_the_page_lists_what_is_set_up_first_and_says_what_the_others_need(with_
 
 
 def test_each_channel_is_set_up_by_the_settings_that_it_needs(make_settings):
-    values = {"MEMAGENT_SMTP_URL": "smtp://mail.example.org", "MEMAGENT_EMAIL_TO": ("a@example.org",)}
+    values = {
+        "MEMAGENT_SMTP_URL": "smtp://mail.example.org",
+        "MEMAGENT_EMAIL_TO": ("a@example.org",),
+    }
     for name, needs in NEEDS.items():
-        wanted = {need.removeprefix("MEMAGENT_").lower(): values.get(need, "https://example.org/x") for need in needs}
+        wanted = {
+            need.removeprefix("MEMAGENT_").lower(): values.get(need, "https://example.org/x")
+            for need in needs
+        }
         assert list(channels(make_settings("sqlite:///x.db", **wanted))) == [name]
         for missing in wanted:
             without = {need: value for need, value in wanted.items() if need != missing}

@@ -19,7 +19,9 @@ def listed(client):
         client.post("/api/v1/runs", json={"run_id": run_id, "name": f"run {run_id}", "tags": tags})
 
     def listed(path):
-        return re.findall(r'class="strong" href="[^"]*">run (\w)<', client.get(path, headers=HTML).text)
+        return re.findall(
+            r'class="strong" href="[^"]*">run (\w)<', client.get(path, headers=HTML).text
+        )
 
     return listed
 
@@ -41,7 +43,9 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
     organise(client, "archive", "a", "c")
     assert listed("/?sort=name") == ["b"]
     assert listed("/?archived=1&sort=name") == ["a", "c"]
-    assert [run["id"] for run in client.get("/api/v1/runs?archived=1&sort=-name").get_json()["runs"]] == ["c", "a"]
+    assert [
+        run["id"] for run in client.get("/api/v1/runs?archived=1&sort=-name").get_json()["runs"]
+    ] == ["c", "a"]
     assert client.get("/runs/a", headers=HTML).status_code == 200
     organise(client, "restore", "a")
     assert listed("/?sort=-name") == ["b", "a"]
@@ -59,7 +63,9 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
     ],
     ids=("unknown action", "no run", "no tag", "long tag", "NUL", "unknown run"),
 )
-def test_what_cannot_be_done_is_said_and_nothing_is_half_done(client, listed, what, run_ids, tag, status, said):
+def test_what_cannot_be_done_is_said_and_nothing_is_half_done(
+    client, listed, what, run_ids, tag, status, said
+):
     answer = organise(client, what, *run_ids, tag=tag)
     assert answer.status_code == status
     assert said in answer.text
@@ -68,7 +74,9 @@ def test_what_cannot_be_done_is_said_and_nothing_is_half_done(client, listed, wh
 
 
 def test_a_page_of_another_site_changes_nothing(client, listed):
-    answer = client.post("/runs", data={"what": "archive", "runs": ["a"]}, headers={"Origin": "https://evil.example"})
+    answer = client.post(
+        "/runs", data={"what": "archive", "runs": ["a"]}, headers={"Origin": "https://evil.example"}
+    )
     assert answer.status_code == 403
     assert len(listed("/")) == 3
 
@@ -84,12 +92,19 @@ def test_whoever_may_only_read_is_offered_to_compare_and_nothing_else(sqlite_app
     shown = sqlite_client.get("/", headers=reader).text
     assert 'id="compare"' in shown
     assert not [control for control in changing if control in shown]
-    assert sqlite_client.post("/runs", data={"what": "archive", "runs": ["a"]}, headers=reader).status_code == 403
+    assert (
+        sqlite_client.post(
+            "/runs", data={"what": "archive", "runs": ["a"]}, headers=reader
+        ).status_code
+        == 403
+    )
 
 
 def test_filters_are_kept_from_page_to_page_and_by_the_links_of_a_row(sqlite_client):
     for number in range(51):
-        sqlite_client.post("/api/v1/runs", json={"run_id": f"r{number:02}", "project": "a&b", "tags": ["t"]})
+        sqlite_client.post(
+            "/api/v1/runs", json={"run_id": f"r{number:02}", "project": "a&b", "tags": ["t"]}
+        )
     shown = sqlite_client.get("/?project=a%26b&sort=name&endpoint=x", headers=HTML).text
     older = re.search(r'rel="next" href="([^"]+)"', shown)[1].replace("&amp;", "&")
     assert older.startswith("/?project=a%26b&sort=name&")
@@ -97,6 +112,8 @@ def test_filters_are_kept_from_page_to_page_and_by_the_links_of_a_row(sqlite_cli
     assert 'class="tag" href="/?project=a%26b&amp;tag=t&amp;sort=name"' in shown
 
 
-@pytest.mark.parametrize("path", ["/?sort=size", "/?archived=yes", "/?sort=name&cursor=WzEuMCwgImEiXQ"])
+@pytest.mark.parametrize(
+    "path", ["/?sort=size", "/?archived=yes", "/?sort=name&cursor=WzEuMCwgImEiXQ"]
+)
 def test_what_the_list_cannot_do_is_refused(sqlite_client, path):
     assert sqlite_client.get(path, headers=HTML).status_code == 422

@@ -30,10 +30,18 @@ def start(client, run_id="r", **changes):
 
 
 def sample(client, run_id="r", rank=0, stream="host", seq=0, **columns):
-    columns = columns or {"allocated_bytes": [GIB, 2 * GIB], "peak_allocated_bytes": [3 * GIB, 3 * GIB]}
+    columns = columns or {
+        "allocated_bytes": [GIB, 2 * GIB],
+        "peak_allocated_bytes": [3 * GIB, 3 * GIB],
+    }
     steps = list(range(1, 1 + len(next(iter(columns.values())))))
-    chunk = {"stream": stream, "columns": {"step": steps, "time_s": [1.0 * step for step in steps], **columns}}
-    answer = client.post(f"/api/v1/runs/{run_id}/batches", json={"rank": rank, "seq": seq, "chunks": [chunk]})
+    chunk = {
+        "stream": stream,
+        "columns": {"step": steps, "time_s": [1.0 * step for step in steps], **columns},
+    }
+    answer = client.post(
+        f"/api/v1/runs/{run_id}/batches", json={"rank": rank, "seq": seq, "chunks": [chunk]}
+    )
     assert answer.status_code == 200, answer.get_json()
 
 
@@ -97,7 +105,16 @@ def test_the_list_tells_each_run_in_a_row(app, client):
     sample(client)
     warn(app.extensions["memagent"].database)
     shown = text_of(page(client, "/"))
-    for words in ("running", "gpt small", "nlp", "sweep-4", "ana on box", "2 of 500", "3.00 of 8.00 GiB", "~400 steps"):
+    for words in (
+        "running",
+        "gpt small",
+        "nlp",
+        "sweep-4",
+        "ana on box",
+        "2 of 500",
+        "3.00 of 8.00 GiB",
+        "~400 steps",
+    ):
         assert words in shown
     assert "Waiting for the first run" not in shown
 
@@ -106,7 +123,10 @@ def test_the_list_is_searched_and_filtered_and_says_when_nothing_matches(client)
     start(client, "a", name="first")
     start(client, "b", name="second", project="vision")
     client.post("/api/v1/runs/b/finish", json={"status": "completed"})
-    names = lambda path: [name for name in ("first", "second") if f">{name}</a>" in page(client, path)]  # noqa: E731
+
+    def names(path):
+        return [name for name in ("first", "second") if f">{name}</a>" in page(client, path)]
+
     assert names("/") == ["first", "second"]
     assert names("/?q=fir") == ["first"]
     assert names("/?status=completed") == ["second"]
@@ -141,7 +161,10 @@ def test_a_run_page_of_a_dead_run_tells_how_early_the_warning_was(app, client):
     start(client)
     sample(client)
     warn(app.extensions["memagent"].database)
-    client.post("/api/v1/runs/r/finish", json={"status": "oom", "step": 312, "error": "OutOfMemoryError: no"})
+    client.post(
+        "/api/v1/runs/r/finish",
+        json={"status": "oom", "step": 312, "error": "OutOfMemoryError: no"},
+    )
     shown = text_of(page(client, "/runs/r"))
     assert "Died of out-of-memory at step 312" in shown
     assert "First warning 310 steps before, at step 2." in shown
@@ -160,10 +183,17 @@ def test_warnings_of_an_earlier_launch_are_not_counted(app, client):
 def test_a_run_page_shows_predicted_beside_observed(client):
     start(client)
     sample(client, allocated_bytes=[3 * GIB], parameters_bytes=[2 * GIB])
-    prediction = {"method": "formula", "peak_allocated_bytes": GIB, "components": {"parameters": GIB}}
+    prediction = {
+        "method": "formula",
+        "peak_allocated_bytes": GIB,
+        "components": {"parameters": GIB},
+    }
     client.post("/api/v1/runs/r/predictions", json=prediction)
     shown = text_of(page(client, "/runs/r"))
-    assert "parameters 1.00 GiB 2.00 GiB +1.00 GiB Likely: there is a second copy of the weights: fp32 master" in shown
+    assert (
+        "parameters 1.00 GiB 2.00 GiB +1.00 GiB Likely: there is a second copy of the weights: fp32 master"
+        in shown
+    )
     assert "allocated 1.00 GiB 3.00 GiB +2.00 GiB" in shown
 
 
@@ -225,13 +255,22 @@ def test_an_unknown_run_and_an_unknown_page_are_told_in_html(client):
     ],
 )
 def test_nobodys_words_become_markup(app, client, path):
-    device = {"id": "host", "kind": "host", "name": MARKUP, "limit_bytes": GIB, "limit_source": MARKUP}
+    device = {
+        "id": "host",
+        "kind": "host",
+        "name": MARKUP,
+        "limit_bytes": GIB,
+        "limit_source": MARKUP,
+    }
     words = dict.fromkeys(("name", "project", "user", "host"), MARKUP)
     config = {"tags": [MARKUP], "config": {MARKUP: [MARKUP]}, "environment": {MARKUP: MARKUP}}
     start(client, devices=[device], **words, **config)
     start(client, "s")
     sample(client)
-    client.post("/api/v1/runs/r/batches", json={"seq": 1, "events": [{"kind": "x", "data": {MARKUP: MARKUP}}]})
+    client.post(
+        "/api/v1/runs/r/batches",
+        json={"seq": 1, "events": [{"kind": "x", "data": {MARKUP: MARKUP}}]},
+    )
     client.post("/api/v1/runs/r/finish", json={"status": "failed", "error": MARKUP})
     alarm(app.extensions["memagent"].database, MARKUP, MARKUP)
     shown = page(client, path)
@@ -260,7 +299,9 @@ def test_every_answer_forbids_inline_script_and_style(client):
 def test_no_template_has_inline_script_or_style():
     for template in (assets.FOLDER.parent / "templates").rglob("*.html"):
         source = template.read_text()
-        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?://|\|\s*safe\b", source), template
+        assert not re.search(
+            r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?://|\|\s*safe\b", source
+        ), template
 
 
 def test_static_files_are_kept_forever_under_an_address_of_their_content(client):
@@ -268,18 +309,34 @@ def test_static_files_are_kept_forever_under_an_address_of_their_content(client)
     found = client.get(f"{address}memagent.css", buffered=True)
     assert (found.status_code, found.mimetype) == (200, "text/css")
     assert "immutable" in found.headers["Cache-Control"]
-    assert client.get(f"{address}vendor/uplot/uPlot.iife.min.js", buffered=True).mimetype == "text/javascript"
-    for other in ("/static/memagent.css", "/static/at-0/memagent.css"):  # the second is that of another version
+    assert (
+        client.get(f"{address}vendor/uplot/uPlot.iife.min.js", buffered=True).mimetype
+        == "text/javascript"
+    )
+    for other in (
+        "/static/memagent.css",
+        "/static/at-0/memagent.css",
+    ):  # the second is that of another version
         assert client.get(other, buffered=True).headers["Cache-Control"] == "no-cache"
-    for nothing in (f"{address}nothing.css", f"{address}../pages.py", f"{address}..%2fpages.py", "/static/../pages.py"):
+    for nothing in (
+        f"{address}nothing.css",
+        f"{address}../pages.py",
+        f"{address}..%2fpages.py",
+        "/static/../pages.py",
+    ):
         answer = client.get(nothing)
-        assert answer.status_code == 404 and "immutable" not in answer.headers.get("Cache-Control", "")
+        assert answer.status_code == 404 and "immutable" not in answer.headers.get(
+            "Cache-Control", ""
+        )
 
 
 def test_texts_are_packed_for_those_who_take_it(client):
     plain = client.get("/static/run.js", buffered=True)
     packed = client.get("/static/run.js", headers={"Accept-Encoding": "br, gzip"}, buffered=True)
-    assert (plain.headers.get("Content-Encoding"), packed.headers["Content-Encoding"]) == (None, "gzip")
+    assert (plain.headers.get("Content-Encoding"), packed.headers["Content-Encoding"]) == (
+        None,
+        "gzip",
+    )
     assert gzip.decompress(packed.data) == plain.data
     assert int(packed.headers["Content-Length"]) == len(packed.data) < len(plain.data) / 2
     assert "Accept-Encoding" in plain.headers["Vary"]
@@ -289,15 +346,29 @@ def test_texts_are_packed_for_those_who_take_it(client):
 
 def test_a_long_series_is_packed_for_those_who_take_it_and_a_page_is_not(client):
     start(client)
-    sample(client, **{name: [GIB] * 400 for name in ("allocated_bytes", "peak_allocated_bytes", "reserved_bytes")})
+    sample(
+        client,
+        **{
+            name: [GIB] * 400
+            for name in ("allocated_bytes", "peak_allocated_bytes", "reserved_bytes")
+        },
+    )
     path = "/api/v1/runs/r/series?fields=allocated_bytes,peak_allocated_bytes,reserved_bytes"
     plain, packed = client.get(path), client.get(path, headers={"Accept-Encoding": "gzip"})
     assert packed.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(packed.data) == plain.data
     assert "Accept-Encoding" in plain.headers["Vary"]
-    assert client.get(path, headers={"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}).data == b""
+    assert (
+        client.get(
+            path, headers={"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}
+        ).data
+        == b""
+    )
     # what a page says of others beside its form's secret must not be told by its length
-    assert "Content-Encoding" not in client.get("/runs/r", headers={**HTML, "Accept-Encoding": "gzip"}).headers
+    assert (
+        "Content-Encoding"
+        not in client.get("/runs/r", headers={**HTML, "Accept-Encoding": "gzip"}).headers
+    )
 
 
 def test_the_vendored_chart_comes_with_version_and_licence():

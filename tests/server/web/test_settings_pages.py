@@ -40,27 +40,51 @@ def secret_on(answer):
 def test_the_first_token_is_an_admins_and_its_maker_is_logged_in(client, kept):
     assert "There is no token yet" in client.get(PAGE, headers=HTML).text
     refused = client.post(PAGE, data={"name": "trainers", "scope": "ingest"})
-    assert refused.status_code == 422 and "admin" in refused.get_json(force=True)["detail"] and kept() == []
-    assert client.post(PAGE, data={"name": "ana", "scope": "admin", "projects": "vision"}).status_code == 422
+    assert (
+        refused.status_code == 422
+        and "admin" in refused.get_json(force=True)["detail"]
+        and kept() == []
+    )
+    assert (
+        client.post(PAGE, data={"name": "ana", "scope": "admin", "projects": "vision"}).status_code
+        == 422
+    )
     answer = client.post(PAGE, data={"name": "ana", "scope": "admin"})
     assert answer.status_code == 200 and answer.headers["Cache-Control"] == "no-store"
     on_it = {csrf.FIELD: re.search(r'name="form_token" value="(\w+)"', answer.text)[1]}
-    assert client.post(PAGE, data={"name": "bo", "scope": "read", **on_it}, as_it_is=True).status_code == 200
-    assert client.get(PAGE, headers=HTML).status_code == 200, "the cookie opens what is closed to others now"
+    assert (
+        client.post(PAGE, data={"name": "bo", "scope": "read", **on_it}, as_it_is=True).status_code
+        == 200
+    )
+    assert client.get(PAGE, headers=HTML).status_code == 200, (
+        "the cookie opens what is closed to others now"
+    )
     client.delete_cookie(auth.COOKIE)
     assert client.get(PAGE, headers=HTML).status_code == 303
 
 
 def test_a_token_is_shown_once_and_works(admin, kept):
-    made = admin.post(PAGE, data={"name": "trainers", "scope": "ingest", "projects": "vision, language", "days": "30"})
+    made = admin.post(
+        PAGE,
+        data={"name": "trainers", "scope": "ingest", "projects": "vision, language", "days": "30"},
+    )
     secret, token = secret_on(made), kept()[-1]
-    assert (token.name, token.scope, token.projects) == ("trainers", "ingest", ["vision", "language"])
+    assert (token.name, token.scope, token.projects) == (
+        "trainers",
+        "ingest",
+        ["vision", "language"],
+    )
     assert token.expires_at - token.created_at == 30 * DAY_S
     shown = admin.get(PAGE, headers=HTML).text
     assert secret not in shown and "trainers" in shown and "language" in shown
     stranger = admin.application.test_client()
     headers = {"Authorization": f"Bearer {secret}"}
-    assert stranger.post("/api/v1/runs", json={"run_id": "r", "project": "vision"}, headers=headers).status_code == 201
+    assert (
+        stranger.post(
+            "/api/v1/runs", json={"run_id": "r", "project": "vision"}, headers=headers
+        ).status_code
+        == 201
+    )
 
 
 def test_a_token_is_revoked_at_once(admin, kept):
@@ -68,7 +92,10 @@ def test_a_token_is_revoked_at_once(admin, kept):
     answer = admin.post(PAGE, data={"revoke": str(kept()[-1].id)})
     assert "worthless from now on" in answer.text and "1 that is worthless by now" in answer.text
     stranger = admin.application.test_client()
-    assert stranger.get("/api/v1/runs", headers={"Authorization": f"Bearer {secret}"}).status_code == 401
+    assert (
+        stranger.get("/api/v1/runs", headers={"Authorization": f"Bearer {secret}"}).status_code
+        == 401
+    )
     assert admin.post(PAGE, data={"revoke": str(kept()[-1].id)}).status_code == 409
     assert admin.post(PAGE, data={"revoke": "99"}).status_code == 404
     assert admin.post(PAGE, data={"revoke": "x"}).status_code == 422
@@ -86,16 +113,23 @@ def test_bad_input_makes_nothing(admin, kept, field, value):
 
 
 def test_only_an_admin_of_everything_sees_it(admin):
-    for data in ({"name": "bo", "scope": "read"}, {"name": "cy", "scope": "admin", "projects": "vision"}):
+    for data in (
+        {"name": "bo", "scope": "read"},
+        {"name": "cy", "scope": "admin", "projects": "vision"},
+    ):
         other = admin.application.test_client()
         other.post("/login", data={"token": secret_on(admin.post(PAGE, data=data))})
         assert other.get(PAGE, headers=HTML).status_code == 403
         assert other.post(PAGE, data={"name": "me", "scope": "admin"}).status_code == 403
-        assert ('href="/settings/tokens"' in other.get("/settings", headers=HTML).text) == (data["scope"] == "admin")
+        assert ('href="/settings/tokens"' in other.get("/settings", headers=HTML).text) == (
+            data["scope"] == "admin"
+        )
 
 
 def test_the_token_of_the_settings_is_listed_by_its_name(make_settings, sqlite_database):
-    client = create_app(make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database).test_client()
+    client = create_app(
+        make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database
+    ).test_client()
     client.post("/login", data={"token": "sesame"})
     shown = client.get(PAGE, headers=HTML).text
     assert "MEMAGENT_ADMIN_TOKEN" in shown and "sesame" not in shown
@@ -107,7 +141,10 @@ def test_retention_says_what_is_kept_and_what_would_go(database, make_settings):
     client = app.test_client()
     columns = {"step": [1, 2], "time_s": [1.0, 2.0], "allocated_bytes": [1, 2]}
     client.post("/api/v1/runs", json={"run_id": "r", "name": "an old run"})
-    client.post("/api/v1/runs/r/batches", json={"seq": 0, "chunks": [{"stream": "host", "columns": columns}]})
+    client.post(
+        "/api/v1/runs/r/batches",
+        json={"seq": 0, "chunks": [{"stream": "host", "columns": columns}]},
+    )
     client.post("/api/v1/runs/r/finish", json={"status": "completed"})
     shown = client.get("/settings/retention", headers=HTML).text
     assert "7 days after a run ended" in shown and "365 days" in shown and "an old run" not in shown
@@ -117,7 +154,9 @@ def test_retention_says_what_is_kept_and_what_would_go(database, make_settings):
     )
     now += 3 * DAY_S + 1
     shown = client.get("/settings/retention?older_than=3", headers=HTML).text
-    assert "an old run" in shown and "memagent prune --older-than 3d" in shown and "of 1 run." in shown
+    assert (
+        "an old run" in shown and "memagent prune --older-than 3d" in shown and "of 1 run." in shown
+    )
     assert client.get("/settings/retention?older_than=0").status_code == 422
 
 
@@ -125,7 +164,13 @@ def test_the_settings_pages_lead_to_each_other(sqlite_client):
     for path in ("/settings", "/settings/channels", PAGE, "/settings/retention"):
         shown = sqlite_client.get(path, headers=HTML).text
         links = re.findall(
-            r'href="(/settings[^"?]*)"( aria-current="page")?', shown.partition('aria-label="Settings"')[2]
+            r'href="(/settings[^"?]*)"( aria-current="page")?',
+            shown.partition('aria-label="Settings"')[2],
         )
-        assert [link for link, _ in links][:4] == ["/settings", "/settings/channels", PAGE, "/settings/retention"]
+        assert [link for link, _ in links][:4] == [
+            "/settings",
+            "/settings/channels",
+            PAGE,
+            "/settings/retention",
+        ]
         assert [link for link, mark in links[:4] if mark] == [path]

@@ -81,8 +81,13 @@ def test_it_admits_that_no_warning_came():
 
 def test_it_tells_the_end_of_other_runs():
     assert headline(a_run(status="completed"))[:2] == ("ok", "Completed: peak 3.10 of 8.00 GiB")
-    assert headline(a_run(status="completed"), None, 40)[2] == "There had been a warning at step 40."
-    assert headline(a_run(status="failed", step=7))[1:] == ("Failed at step 7", "peak 3.10 of 8.00 GiB")
+    assert (
+        headline(a_run(status="completed"), None, 40)[2] == "There had been a warning at step 40."
+    )
+    assert headline(a_run(status="failed", step=7))[1:] == (
+        "Failed at step 7",
+        "peak 3.10 of 8.00 GiB",
+    )
     lost = headline(a_run(status="lost_contact"), LEAK)
     assert lost[1:] == (
         "Lost contact at step 1,000",
@@ -123,7 +128,14 @@ def test_a_firing_warning_is_less_grave_than_a_firing_critical_alert():
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0 steps"), (1, "1 step"), (7.4, "7 steps"), (99, "99 steps"), (423, "420 steps"), (1234, "1,200 steps")],
+    [
+        (0, "0 steps"),
+        (1, "1 step"),
+        (7.4, "7 steps"),
+        (99, "99 steps"),
+        (423, "420 steps"),
+        (1234, "1,200 steps"),
+    ],
 )
 def test_steps_are_rounded_to_two_digits(number, text):
     assert labels.steps(number) == text
@@ -143,7 +155,12 @@ def test_an_amount_names_its_unit_once(part, whole, text):
 
 
 def test_a_residual_has_a_sign():
-    assert [labels.signed_bytes(size) for size in (3 * MIB, -3 * MIB, 0, None)] == ["+3.0 MiB", "−3.0 MiB", "0 B", "–"]
+    assert [labels.signed_bytes(size) for size in (3 * MIB, -3 * MIB, 0, None)] == [
+        "+3.0 MiB",
+        "−3.0 MiB",
+        "0 B",
+        "–",
+    ]
 
 
 def test_times_are_told_from_now():

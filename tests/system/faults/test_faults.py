@@ -55,7 +55,9 @@ def cases():
 @pytest.fixture(scope="module")
 def world(request):
     """A server over a database of its own, in the hands of the faults."""
-    programs = request.getfixturevalue("postgres_programs") if request.param == "postgresql" else None
+    programs = (
+        request.getfixturevalue("postgres_programs") if request.param == "postgresql" else None
+    )
     with impatient(), World(Random(7), programs) as world:
         yield world
 
@@ -69,7 +71,9 @@ def test_it_loses_nothing_doubles_nothing_and_says_what_happened(world, fault):
     assert episode.verdict.acknowledged == episode.verdict.sent == episode.verdict.found > 0
 
 
-@pytest.mark.parametrize("world", [pytest.param("sqlite", marks=marks_of("sqlite"))], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    "world", [pytest.param("sqlite", marks=marks_of("sqlite"))], indirect=True, scope="module"
+)
 def test_it_bears_malformed_bodies_and_stores_nothing_of_them(world):
     siege = besiege(world.server.url, BODIES, world.web_processes)
     assert siege.statuses.total() >= BODIES

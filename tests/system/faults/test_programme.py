@@ -47,7 +47,9 @@ def test_a_sample_that_is_missing_is_lost_and_one_too_many_is_doubled(record, fi
     assert judge(record, [*first, first[3]]).doubled == 1
 
 
-@pytest.mark.parametrize("change", [{"value": 1}, {"step": ROWS}, {"rank": 1}, {"time_s": 10.5}, {"stream": "cuda"}])
+@pytest.mark.parametrize(
+    "change", [{"value": 1}, {"step": ROWS}, {"rank": 1}, {"time_s": 10.5}, {"stream": "cuda"}]
+)
 def test_a_sample_with_another_value_or_in_another_place_is_foreign(record, first, change):
     verdict = judge(record, [replace(first[0], **change), *first[1:]])
     assert (verdict.foreign, verdict.lost) == (1, 1)
@@ -117,7 +119,10 @@ def test_a_refusal_for_good_is_on_the_record(start_server, tmp_path):
     server = start_server("--role", "web")
     with impatient(), Load(server.url, "r", tmp_path, ranks=1) as load:
         load.wait_for(2)
-        batch = {"seq": len(load.record.made) + 20, "chunks": []}  # somebody else took a number of this rank
+        batch = {
+            "seq": len(load.record.made) + 20,
+            "chunks": [],
+        }  # somebody else took a number of this rank
         assert server.post("/api/v1/runs/r/batches", batch).status == 200
         load.wait_until_told(" answered 409 ")
         assert any(" answered 409 " in message for message in load.record.wrong)

@@ -36,7 +36,9 @@ def suspects_of() -> Callable[[Path], list[dict[str, Any]]]:
     def run(folder: Path) -> dict[str, Any]:
         command = [sys.executable, str(HERE / "watched.py"), *map(str, sorted(folder.glob("*.py")))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-        answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"script"')]
+        answers = [
+            json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"script"')
+        ]
         assert not [answer for answer in answers if "error" in answer], done.stderr
         return {answer["script"]: answer["suspects"] for answer in answers}
 
@@ -44,10 +46,15 @@ def suspects_of() -> Callable[[Path], list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    "path", [*scripts("cases"), *scripts("told", pytest.mark.long), *scripts("variants", pytest.mark.long)]
+    "path",
+    [*scripts("cases"), *scripts("told", pytest.mark.long), *scripts("variants", pytest.mark.long)],
 )
-def test_it_names_the_holder_and_the_line(path: Path, suspects_of: Callable[[Path], list[dict[str, Any]]]) -> None:
-    number, text = next((n, t) for n, t in enumerate(path.read_text().splitlines(), 1) if "# LEAK " in t)
+def test_it_names_the_holder_and_the_line(
+    path: Path, suspects_of: Callable[[Path], list[dict[str, Any]]]
+) -> None:
+    number, text = next(
+        (n, t) for n, t in enumerate(path.read_text().splitlines(), 1) if "# LEAK " in t
+    )
     kind, _, holder = text.partition("# LEAK ")[2].partition(" ")
     suspects = suspects_of(path)
     assert suspects, "no suspect"

@@ -30,12 +30,16 @@ def main() -> None:
             os._exit(run(script))
         _, status = os.waitpid(child, 0)
         if status:
-            print(json.dumps({"script": script, "error": f"ended with status {status}"}), flush=True)
+            print(
+                json.dumps({"script": script, "error": f"ended with status {status}"}), flush=True
+            )
 
 
 def run(script: str) -> int:
     torch.manual_seed(0)
-    finder = memagent.leaks.Finder(longest_pause_s=math.inf)  # how busy this host is should not decide
+    finder = memagent.leaks.Finder(
+        longest_pause_s=math.inf
+    )  # how busy this host is should not decide
     watch(finder)
     try:
         sys.argv = [script]
@@ -47,7 +51,11 @@ def run(script: str) -> int:
         print(f"{script} made too few steps for a diagnosis", file=sys.stderr)
         return 1
     found = finder.diagnosis
-    answer = {"script": script, "pause_s": found.pause_s, "suspects": [one.to_dict() for one in found.suspects]}
+    answer = {
+        "script": script,
+        "pause_s": found.pause_s,
+        "suspects": [one.to_dict() for one in found.suspects],
+    }
     print(json.dumps(answer), flush=True)
     return 0
 

@@ -38,7 +38,11 @@ def autocast(spec: TrainingSpec) -> TrainingSpec | None:
 
 
 def in_bf16(spec: TrainingSpec) -> TrainingSpec | None:
-    return replace(spec, precision="bf16") if PRECISIONS[spec.precision].weight > 2 or spec.numbers.master else None
+    return (
+        replace(spec, precision="bf16")
+        if PRECISIONS[spec.precision].weight > 2 or spec.numbers.master
+        else None
+    )
 
 
 def chunked_loss(spec: TrainingSpec) -> TrainingSpec | None:
@@ -62,7 +66,9 @@ def adafactor(spec: TrainingSpec) -> TrainingSpec | None:
 
 
 def checkpointing(spec: TrainingSpec) -> TrainingSpec | None:
-    if spec.model.parameters is not None or (spec.checkpointing == "full" and spec.checkpoint_every == 1):
+    if spec.model.parameters is not None or (
+        spec.checkpointing == "full" and spec.checkpoint_every == 1
+    ):
         return None
     return replace(spec, checkpointing="full", checkpoint_every=1)
 
@@ -70,14 +76,18 @@ def checkpointing(spec: TrainingSpec) -> TrainingSpec | None:
 def lora(spec: TrainingSpec) -> TrainingSpec | None:
     if spec.lora_rank is not None or spec.quantised is not None or not lora_targets(spec):
         return None
-    return replace(spec, precision=_half(spec), lora_rank=LORA_RANK, lora_targets=lora_targets(spec))
+    return replace(
+        spec, precision=_half(spec), lora_rank=LORA_RANK, lora_targets=lora_targets(spec)
+    )
 
 
 def qlora(spec: TrainingSpec) -> TrainingSpec | None:
     if spec.quantised is not None or not _is_decoder(spec) or not lora_targets(spec):
         return None
     adapted = spec if spec.lora_rank is not None else lora(spec)
-    return None if adapted is None else replace(adapted, precision=_half(spec), quantised="nf4-double")
+    return (
+        None if adapted is None else replace(adapted, precision=_half(spec), quantised="nf4-double")
+    )
 
 
 def _is_decoder(spec: TrainingSpec) -> bool:
@@ -106,16 +116,24 @@ def _sharded(spec: TrainingSpec, stage: int) -> TrainingSpec | None:
     plan = spec.parallel
     if plan.zero >= stage:
         return None
-    return replace(spec, parallel=replace(plan, data=plan.data if plan.data > 1 else RANKS, zero=stage))
+    return replace(
+        spec, parallel=replace(plan, data=plan.data if plan.data > 1 else RANKS, zero=stage)
+    )
 
 
 def offload_optimizer(spec: TrainingSpec) -> TrainingSpec | None:
-    return None if spec.offload_optimizer or spec.rule.paged else replace(spec, offload_optimizer=True)
+    return (
+        None if spec.offload_optimizer or spec.rule.paged else replace(spec, offload_optimizer=True)
+    )
 
 
 def offload_parameters(spec: TrainingSpec) -> TrainingSpec | None:
     plan = spec.parallel
-    if spec.offload_parameters or spec.model.parameters is not None or plan.tensor * plan.pipeline > 1:
+    if (
+        spec.offload_parameters
+        or spec.model.parameters is not None
+        or plan.tensor * plan.pipeline > 1
+    ):
         return None
     return replace(spec, offload_parameters=True, offload_optimizer=True)
 

@@ -91,7 +91,9 @@ _UNKNOWN = _Cause(
 CAUSES = tuple(_CAUSES)
 
 
-def advice_for_cause(cause: str | None, predicted: Sequence[AdviceItem | Mapping[str, Any]] = ()) -> CauseAdvice:
+def advice_for_cause(
+    cause: str | None, predicted: Sequence[AdviceItem | Mapping[str, Any]] = ()
+) -> CauseAdvice:
     """Words for a forecast's cause; for one that is not known, words that say so.
 
     `predicted` is the advice of the run's prediction, as messages or as the store's dictionaries. What in it helps against the cause is
@@ -104,7 +106,9 @@ def advice_for_cause(cause: str | None, predicted: Sequence[AdviceItem | Mapping
     if not helping:
         return usual
     helping.sort(key=lambda one: -one.saving_bytes)
-    savings = ", ".join(f"{one.change} saves {format_bytes(one.saving_bytes)}" for one in helping[:3])
+    savings = ", ".join(
+        f"{one.change} saves {format_bytes(one.saving_bytes)}" for one in helping[:3]
+    )
     return replace(usual, change=f"{found.change} In this run: {savings}.", code=helping[0].code)
 
 
@@ -120,4 +124,6 @@ def _usual_lines(cause: _Cause) -> str:
 def _item(one: AdviceItem | Mapping[str, Any]) -> AdviceItem:
     if isinstance(one, AdviceItem):
         return one
-    return AdviceItem(change=one["change"], saving_bytes=one["saving_bytes"], code=one.get("code", ""))
+    return AdviceItem(
+        change=one["change"], saving_bytes=one["saving_bytes"], code=one.get("code", "")
+    )

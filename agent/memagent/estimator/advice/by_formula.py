@@ -9,7 +9,7 @@ from functools import partial
 from memagent.errors import EstimateError
 from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
 from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.advice.ranking import Tried, item, needs_a_set, ranked
+from memagent.estimator.advice.ranking import EvaluatedChange, item, needs_a_set, ranked
 from memagent.estimator.advice.script_facts import script_of_spec
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import TrainingSpec
@@ -22,7 +22,11 @@ TRIES = 4000
 
 
 def advise(
-    spec: TrainingSpec, limit_bytes: int | None = None, *, at_most: int = 50, context_bytes: int | None = None
+    spec: TrainingSpec,
+    limit_bytes: int | None = None,
+    *,
+    at_most: int = 50,
+    context_bytes: int | None = None,
 ) -> list[AdviceItem]:
     """What would save memory in this run, the largest saving first. Where it does not fit and no change alone makes it fit on the GPUs
     there are, the smallest set that does comes before all. Arguments as for `estimate_training`."""
@@ -32,7 +36,7 @@ def advise(
         return estimate_training(changed, limit_bytes=now.limit_bytes, context_bytes=context_bytes)
 
     tried = [
-        Tried(change, estimated(changed))
+        EvaluatedChange(change, estimated(changed))
         for change in (*CHANGES, *_smaller_batches(spec, now, context_bytes))
         if (changed := applied(spec, (change,))) is not None
     ]
@@ -58,13 +62,17 @@ def applied(spec: TrainingSpec, chosen: Sequence[Change]) -> TrainingSpec | None
 
 
 def _together(
-    spec: TrainingSpec, tried: Sequence[Tried], now: Estimate, context_bytes: int | None
+    spec: TrainingSpec, tried: Sequence[EvaluatedChange], now: Estimate, context_bytes: int | None
 ) -> tuple[Change, ...] | None:
     def fits(chosen: tuple[Change, ...]) -> bool:
         changed = applied(spec, chosen)
         if changed is None:
             return False
-        return bool(estimate_training(changed, limit_bytes=now.limit_bytes, context_bytes=context_bytes).fits)
+        return bool(
+            estimate_training(
+                changed, limit_bytes=now.limit_bytes, context_bytes=context_bytes
+            ).fits
+        )
 
     changes = [one.change for one in tried if one.change.key != SMALLER_BATCH]
     changes += [smaller_batch(spec.batch, spec.batch)] if len(changes) < len(tried) else []
@@ -80,7 +88,10 @@ def in_fewest_parts(
     if all(change.key != SMALLER_BATCH for change in chosen):
         return chosen
     for parts in parts_of(batch)[:-1]:
-        fewer = tuple(smaller_batch(batch, parts) if change.key == SMALLER_BATCH else change for change in chosen)
+        fewer = tuple(
+            smaller_batch(batch, parts) if change.key == SMALLER_BATCH else change
+            for change in chosen
+        )
         if fits(fewer):
             return fewer
     return chosen
@@ -91,7 +102,9 @@ def parts_of(batch: int) -> list[int]:
     return [parts for parts in range(2, batch + 1) if batch % parts == 0]
 
 
-def _smaller_batches(spec: TrainingSpec, now: Estimate, context_bytes: int | None) -> Iterator[Change]:
+def _smaller_batches(
+    spec: TrainingSpec, now: Estimate, context_bytes: int | None
+) -> Iterator[Change]:
     """The batch in as few parts as fit; in two where no limit is known or nothing fits."""
     if spec.batch == 1 or spec.model.parameters is not None:
         return
@@ -101,7 +114,10 @@ def _smaller_batches(spec: TrainingSpec, now: Estimate, context_bytes: int | Non
         return
     accumulated = replace(spec, accumulation=max(2, spec.accumulation))
     largest = largest_batch(
-        accumulated, now.limit_bytes, most=spec.batch, estimator=partial(estimate_training, context_bytes=context_bytes)
+        accumulated,
+        now.limit_bytes,
+        most=spec.batch,
+        estimator=partial(estimate_training, context_bytes=context_bytes),
     )
     fewest = next((count for count in parts if spec.batch // count <= largest), parts[0])
     yield smaller_batch(spec.batch, fewest, largest=largest if largest < spec.batch else None)

@@ -13,14 +13,14 @@ from typing import Any
 
 from memagent.errors import EstimateError
 from memagent.estimator import input_specs
-from memagent.estimator.advice.apply_to_trace import Application, Step
+from memagent.estimator.advice.apply_to_trace import Step, TraceChange
 from memagent.estimator.advice.by_formula import in_fewest_parts, parts_of
 from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
 from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.advice.model_edits import Edited
-from memagent.estimator.advice.ranking import Tried, is_enough, item, needs_a_set, ranked
+from memagent.estimator.advice.model_edits import EditedModel
+from memagent.estimator.advice.ranking import EvaluatedChange, is_enough, item, needs_a_set, ranked
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.request import Question
+from memagent.estimator.request import EstimateRequest
 from memagent.estimator.trace import Trace
 
 _UNTRACED = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")
@@ -31,12 +31,14 @@ GENTLE = 3
 """Changes of at most this pain train the same weights, on the same device."""
 
 
-def advise(question: Question, trace: Trace, found: Estimate, *, traces: int = TRACES) -> Estimate:
+def advise(
+    question: EstimateRequest, trace: Trace, found: Estimate, *, traces: int = TRACES
+) -> Estimate:
     """`found` with its advice: what would save most of the bytes that the limit is compared with comes first. Where the step does not fit
     and no change alone makes it fit on the GPUs there are, a set that does comes before all. At most `traces` steps are traced anew."""
     tries = _Tries(question, trace, traces)
     tried = [
-        Tried(change, then)
+        EvaluatedChange(change, then)
         for change in (*CHANGES, *_smaller_batches(tries, found))
         if (then := tries.estimate((change,))) is not None
     ]
@@ -52,13 +54,13 @@ def advise(question: Question, trace: Trace, found: Estimate, *, traces: int = T
 class _Tries:
     """Estimates of the step with changes made; remembers what was traced."""
 
-    def __init__(self, question: Question, trace: Trace, traces: int) -> None:
+    def __init__(self, question: EstimateRequest, trace: Trace, traces: int) -> None:
         self.question, self.step, self._left = question, Step.of(question, trace), traces
-        self._traces: dict[str, Trace | None] = {repr(_key(Application())): trace}
+        self._traces: dict[str, Trace | None] = {repr(_key(TraceChange())): trace}
 
     def estimate(self, chosen: Sequence[Change]) -> Estimate | None:
         """None where a change does not apply, or the step cannot be run that way."""
-        made = Application()
+        made = TraceChange()
         for change in chosen:
             try:
                 one = change.on_step(self.step)
@@ -75,11 +77,15 @@ class _Tries:
             trace = rewrite(trace)
         return asked.estimate(trace)
 
-    def _asked(self, made: Application) -> Question:
+    def _asked(self, made: TraceChange) -> EstimateRequest:
         changed = replace(self.question, **made.fields)
-        return replace(changed, model=Edited(changed.model, made.edits)) if made.edits else changed
+        return (
+            replace(changed, model=EditedModel(changed.model, made.edits))
+            if made.edits
+            else changed
+        )
 
-    def _traced(self, made: Application, asked: Question) -> Trace | None:
+    def _traced(self, made: TraceChange, asked: EstimateRequest) -> Trace | None:
         key = repr(_key(made))
         if key not in self._traces:
             if not self._left:
@@ -92,7 +98,7 @@ class _Tries:
         return self._traces[key]
 
 
-def _key(made: Application) -> tuple[Any, ...]:
+def _key(made: TraceChange) -> tuple[Any, ...]:
     fields = {name: value for name, value in made.fields.items() if name not in _UNTRACED}
     return sorted(fields.items(), key=lambda pair: pair[0]), made.edits
 
@@ -122,7 +128,7 @@ def _smaller_batches(tries: _Tries, found: Estimate) -> Iterator[Change]:
     yield change if then is not None and is_enough(then) else first
 
 
-def _together(tries: _Tries, tried: Sequence[Tried]) -> tuple[Change, ...] | None:
+def _together(tries: _Tries, tried: Sequence[EvaluatedChange]) -> tuple[Change, ...] | None:
     """Each set may be a trace, so few are tried: what saves most is taken first, at first of what changes nothing that is trained."""
 
     def fits(chosen: tuple[Change, ...]) -> bool:

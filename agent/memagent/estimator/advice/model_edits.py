@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-class Edited:
+class EditedModel:
     """Makes the model with edits applied, named as in EDITS, each with its arguments."""
 
     def __init__(self, model: Any, edits: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
@@ -34,11 +34,15 @@ def in_bf16(model: Any) -> None:
             if parameter is not None and parameter.dtype == torch.float32:
                 if id(parameter) not in made:
                     empty = torch.empty_like(parameter, dtype=torch.bfloat16, device="meta")
-                    made[id(parameter)] = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
+                    made[id(parameter)] = torch.nn.Parameter(
+                        empty, requires_grad=parameter.requires_grad
+                    )
                 module._parameters[name] = made[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.dtype == torch.float32:
-                module._buffers[name] = torch.empty_like(buffer, dtype=torch.bfloat16, device="meta")
+                module._buffers[name] = torch.empty_like(
+                    buffer, dtype=torch.bfloat16, device="meta"
+                )
 
 
 def with_lora(model: Any, *, targets: tuple[str, ...], rank: int) -> None:

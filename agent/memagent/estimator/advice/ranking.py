@@ -16,7 +16,7 @@ TOGETHER = "Together: "
 
 
 @dataclass(frozen=True)
-class Tried:
+class EvaluatedChange:
     """A change, and the run's estimate with it made."""
 
     change: Change
@@ -27,7 +27,7 @@ def is_worth(now: Estimate, then: Estimate) -> bool:
     return now.needed_bytes - then.needed_bytes >= WORTH * now.needed_bytes
 
 
-def ranked(now: Estimate, tried: Iterable[Tried], script: Script) -> list[AdviceItem]:
+def ranked(now: Estimate, tried: Iterable[EvaluatedChange], script: Script) -> list[AdviceItem]:
     """Changes that are worth a line, the largest saving first; what costs less first where they save the same."""
     worth = [one for one in tried if is_worth(now, one.then)]
     worth.sort(key=lambda one: (one.then.needed_bytes, one.change.pain))
@@ -39,9 +39,11 @@ def is_enough(then: Estimate) -> bool:
     return then.limit_bytes is not None and then.needed_bytes <= then.limit_bytes
 
 
-def needs_a_set(now: Estimate, tried: Iterable[Tried]) -> bool:
+def needs_a_set(now: Estimate, tried: Iterable[EvaluatedChange]) -> bool:
     """Whether it does not fit, and no change on the GPUs there are makes it fit alone."""
-    return now.fits is False and not any(is_enough(one.then) for one in tried if not one.change.more_gpus)
+    return now.fits is False and not any(
+        is_enough(one.then) for one in tried if not one.change.more_gpus
+    )
 
 
 def item(now: Estimate, chosen: tuple[Change, ...], then: Estimate, script: Script) -> AdviceItem:
@@ -50,7 +52,9 @@ def item(now: Estimate, chosen: tuple[Change, ...], then: Estimate, script: Scri
     return AdviceItem(
         change=name if len(chosen) == 1 else (TOGETHER + name)[:200],
         saving_bytes=now.needed_bytes - then.needed_bytes,
-        cost="; ".join(change.cost for change in chosen if change.cost != "none" or len(chosen) == 1),
+        cost="; ".join(
+            change.cost for change in chosen if change.cost != "none" or len(chosen) == 1
+        ),
         code="\n\n".join(change.code(script) for change in chosen),
     )
 
@@ -59,5 +63,7 @@ def cheapest_that_fits(found: Estimate) -> AdviceItem | None:
     """Of an estimate's own advice, what makes it fit and costs least speed; None where it fits already or nothing does."""
     if found.fits is not False or found.limit_bytes is None:
         return None
-    enough = [one for one in found.advice if found.needed_bytes - one.saving_bytes <= found.limit_bytes]
+    enough = [
+        one for one in found.advice if found.needed_bytes - one.saving_bytes <= found.limit_bytes
+    ]
     return min(enough, key=lambda one: PAIN.get(NAMES.get(one.change, ""), 3), default=None)

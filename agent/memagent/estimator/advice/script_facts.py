@@ -50,26 +50,39 @@ _BLOCKS = {
 def script_of_spec(spec: TrainingSpec) -> Script:
     """A model that is known by name or config.json is one of transformers'."""
     shape = spec.model
-    blocks = "" if shape.parameters is not None else "model." + _BLOCKS.get(shape.family, "model.layers")
+    blocks = (
+        "" if shape.parameters is not None else "model." + _BLOCKS.get(shape.family, "model.layers")
+    )
     return Script(
-        shape.parameters is None, _TORCH_NAMES.get(spec.optimizer.lower(), "AdamW"), blocks, lora_targets(spec)
+        shape.parameters is None,
+        _TORCH_NAMES.get(spec.optimizer.lower(), "AdamW"),
+        blocks,
+        lora_targets(spec),
     )
 
 
 def lora_targets(spec: TrainingSpec) -> tuple[str, ...]:
     """Attention's linear layers, by the names that this family gives them."""
     roles = {m.role: m.name for m in matrices(spec.model) if m.layered and m.kind == "linear"}
-    return tuple(dict.fromkeys(roles[role] for role in ("q", "k", "v", "qkv", "o") if role in roles))
+    return tuple(
+        dict.fromkeys(roles[role] for role in ("q", "k", "v", "qkv", "o") if role in roles)
+    )
 
 
 def script_of_trace(trace: Any) -> Script:
     """Read off a `Trace`: parameters by name, and the files that the step ran through."""
-    weights = [event for event in trace.events if event.component == "parameters" and event.kind == "alloc"]
+    weights = [
+        event for event in trace.events if event.component == "parameters" and event.kind == "alloc"
+    ]
     path = block_path(weights)
     names = dict.fromkeys(
-        event.module.split(".")[-2] for event in weights if in_block(event, path) and len(event.shape) == 2
+        event.module.split(".")[-2]
+        for event in weights
+        if in_block(event, path) and len(event.shape) == 2
     )
-    named = tuple(name for name in names if not name.isdigit())  # a Sequential's layers have no names of their own
+    named = tuple(
+        name for name in names if not name.isdigit()
+    )  # a Sequential's layers have no names of their own
     attention = tuple(name for name in named if name in _ATTENTION)
     return Script(
         transformers=any(event.source.startswith("modeling_") for event in trace.events),
@@ -97,7 +110,11 @@ def in_block(event: Any, path: str | None) -> bool:
 def block_of(event: Any, path: str | None) -> str | None:
     """The number of the block that a parameter belongs to."""
     found = _IN_A_LIST.match(event.module)
-    return found["number"] if found is not None and path is not None and (found["path"] or "") == path else None
+    return (
+        found["number"]
+        if found is not None and path is not None and (found["path"] or "") == path
+        else None
+    )
 
 
 @lru_cache(maxsize=1)
@@ -111,7 +128,9 @@ def checkpointing_method() -> str:
     if found is None or found.origin is None:
         return today
     try:
-        source = (Path(found.origin).parent / "modeling_utils.py").read_text(encoding="utf-8", errors="replace")
+        source = (Path(found.origin).parent / "modeling_utils.py").read_text(
+            encoding="utf-8", errors="replace"
+        )
     except OSError:
         return today
     return today if f"def {today}" in source else before

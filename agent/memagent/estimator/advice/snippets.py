@@ -38,7 +38,10 @@ def in_bf16(_: Script) -> str:
 
 def chunked_loss(script: Script) -> str:
     if script.transformers:
-        head, hidden = "model.get_output_embeddings()", 'model.base_model(batch["input_ids"]).last_hidden_state[:, :-1]'
+        head, hidden = (
+            "model.get_output_embeddings()",
+            'model.base_model(batch["input_ids"]).last_hidden_state[:, :-1]',
+        )
         labels = 'batch["labels"][:, 1:]'
     else:
         head, hidden, labels = "model.head", "model.features(inputs)", "targets"
@@ -59,7 +62,9 @@ def eight_bit(script: Script) -> str:
 
 def paged(script: Script) -> str:
     kind = f"Paged{_of_bitsandbytes(script)}8bit"
-    return f"import bitsandbytes\n\noptimizer = bitsandbytes.optim.{kind}(model.parameters(), lr=lr)"
+    return (
+        f"import bitsandbytes\n\noptimizer = bitsandbytes.optim.{kind}(model.parameters(), lr=lr)"
+    )
 
 
 def _of_bitsandbytes(script: Script) -> str:
@@ -138,7 +143,9 @@ def expandable_segments(_: Script) -> str:
 
 def _sharded(script: Script, option: str = "", *, also: str = "") -> str:
     option = f", {option}" if option else ""
-    blocks = f"for block in {script.blocks}:\n    fully_shard(block{option})\n" if script.blocks else ""
+    blocks = (
+        f"for block in {script.blocks}:\n    fully_shard(block{option})\n" if script.blocks else ""
+    )
     start = f"from torch.distributed.fsdp import {also}fully_shard  # started by torchrun\n\n"
     return f"{start}{blocks}fully_shard(model{option})  # before the optimizer is made"
 

@@ -42,7 +42,11 @@ def without_states(trace: Any) -> Any:
     """The optimizer's states are elsewhere, and it steps there."""
     return resized(
         trace,
-        lambda event: 0 if event.component == "optimizer_state" or _is_temporary(event) else int(event.size_bytes),
+        lambda event: (
+            0
+            if event.component == "optimizer_state" or _is_temporary(event)
+            else int(event.size_bytes)
+        ),
     )
 
 
@@ -53,12 +57,19 @@ def without_temporaries(trace: Any) -> Any:
 
 def one_parameter_at_a_time(trace: Any) -> Any:
     """The optimizer's step as a loop: two copies of the largest parameter stand for the copies of all."""
-    largest = max((event.size_bytes for event in trace.events if event.component == "parameters"), default=0)
+    largest = max(
+        (event.size_bytes for event in trace.events if event.component == "parameters"), default=0
+    )
     copies = sum(
-        event.size_bytes for event in trace.events if event.step == trace.steps - 1 and _is_new_temporary(event)
+        event.size_bytes
+        for event in trace.events
+        if event.step == trace.steps - 1 and _is_new_temporary(event)
     )
     share = min(1.0, 2 * largest / copies) if copies else 1.0
-    return resized(trace, lambda event: int(share * event.size_bytes) if _is_temporary(event) else event.size_bytes)
+    return resized(
+        trace,
+        lambda event: int(share * event.size_bytes) if _is_temporary(event) else event.size_bytes,
+    )
 
 
 def without_scores(trace: Any) -> Any:
@@ -74,7 +85,9 @@ def without_scores(trace: Any) -> Any:
 
 def holds_scores(trace: Any) -> bool:
     """Whether the step materialises attention's scores."""
-    return any(event.op == "aten::_softmax" and _square(event) is not None for event in trace.events)
+    return any(
+        event.op == "aten::_softmax" and _square(event) is not None for event in trace.events
+    )
 
 
 def _square(event: Any) -> tuple[int, int] | None:
@@ -105,7 +118,11 @@ def in_chunks(trace: Any) -> Any:
 
 def logits_shape(trace: Any) -> tuple[int, int] | None:
     """Rows and vocabulary of the largest cross-entropy; None where there is none with a large vocabulary."""
-    found = [event.shape for event in trace.events if event.op == "aten::_log_softmax" and len(event.shape) == 2]
+    found = [
+        event.shape
+        for event in trace.events
+        if event.op == "aten::_log_softmax" and len(event.shape) == 2
+    ]
     rows, vocabulary = max(found, key=math.prod, default=(0, 0))
     return (rows, vocabulary) if vocabulary >= _LARGE_VOCABULARY else None
 
@@ -127,7 +144,10 @@ def on_the_host(trace: Any) -> Any:
     """Parameters, gradients and states live on the host; two blocks are on the device at once."""
     away = ("optimizer_state", "gradients", "parameters")
     held = gathered_bytes(trace)
-    changed = resized(trace, lambda event: 0 if event.component in away or _is_temporary(event) else event.size_bytes)
+    changed = resized(
+        trace,
+        lambda event: 0 if event.component in away or _is_temporary(event) else event.size_bytes,
+    )
     return holding(changed, held)
 
 
@@ -151,7 +171,11 @@ def in_nf4(trace: Any) -> Any:
     share = quantised_bytes("nf4-double")
 
     def size(event: Any) -> int:
-        return round(math.prod(event.shape) * share) if event.storage in quantised else int(event.size_bytes)
+        return (
+            round(math.prod(event.shape) * share)
+            if event.storage in quantised
+            else int(event.size_bytes)
+        )
 
     return holding(resized(trace, size), whole)
 
@@ -188,7 +212,9 @@ def holding(trace: Any, size_bytes: int) -> Any:
 
 
 def _weights(trace: Any) -> list[Any]:
-    return [event for event in trace.events if event.component == "parameters" and event.kind == "alloc"]
+    return [
+        event for event in trace.events if event.component == "parameters" and event.kind == "alloc"
+    ]
 
 
 def _is_temporary(event: Any) -> bool:

@@ -40,7 +40,13 @@ class Block:
 
     def state(self) -> str:
         """The word torch's snapshots use for it."""
-        return "active_allocated" if self.allocated else "active_pending_free" if self.busy else "inactive"
+        return (
+            "active_allocated"
+            if self.allocated
+            else "active_pending_free"
+            if self.busy
+            else "inactive"
+        )
 
 
 @dataclass(eq=False, slots=True)

@@ -26,19 +26,33 @@ from memagent.estimator.allocator.counters import AllocatorStats
 from memagent.estimator.allocator.device import Device, Place
 from memagent.estimator.allocator.expandable import ExpandableSegments, Observer, merge_free
 from memagent.estimator.allocator.reclaim import Reclaim
-from memagent.estimator.allocator.rules import MIN_BLOCK, SMALL_SIZE, page_size, round_size, segment_size
+from memagent.estimator.allocator.rules import (
+    MIN_BLOCK,
+    SMALL_SIZE,
+    page_size,
+    round_size,
+    segment_size,
+)
 from memagent.units import format_bytes
 
 
 class SimulatedOutOfMemory(EstimateError):  # noqa: N818 - named after torch's OutOfMemoryError
     """The simulated device has no memory for a request, after all that torch tries. Sizes in bytes."""
 
-    def __init__(self, size: int, segment: int, allocated: int, reserved: int, free: int | None) -> None:
+    def __init__(
+        self, size: int, segment: int, allocated: int, reserved: int, free: int | None
+    ) -> None:
         super().__init__(
             f"a request of {format_bytes(size)} needs a segment of {format_bytes(segment)}, and the device has "
             f"{format_bytes(free)} left; {format_bytes(allocated)} are allocated, {format_bytes(reserved)} reserved"
         )
-        self.size, self.segment, self.allocated, self.reserved, self.free = size, segment, allocated, reserved, free
+        self.size, self.segment, self.allocated, self.reserved, self.free = (
+            size,
+            segment,
+            allocated,
+            reserved,
+            free,
+        )
 
 
 class CachingAllocator:
@@ -65,12 +79,18 @@ class CachingAllocator:
         self._pools: dict[int, Pool] = {}
         self._blocks: dict[int, Block] = {}
         self._pending: dict[int, Block] = {}
-        self.on_miss: Callable[[], None] | None = None  # called when no cached block serves a request
+        self.on_miss: Callable[[], None] | None = (
+            None  # called when no cached block serves a request
+        )
         self._last_id = 0
         self._exact_rounding = not self.config.roundup_power2_divisions
-        self._reclaim = Reclaim(self.config, self._device, self.stats, self._expandable, self._pools, observer)
+        self._reclaim = Reclaim(
+            self.config, self._device, self.stats, self._expandable, self._pools, observer
+        )
         fraction = self.config.memory_fraction
-        self._allowed = None if fraction is None or total_bytes is None else int(fraction * total_bytes)
+        self._allowed = (
+            None if fraction is None or total_bytes is None else int(fraction * total_bytes)
+        )
         self._collects = self._allowed is not None and self.config.garbage_collection_threshold > 0
 
     # Using it
@@ -107,7 +127,9 @@ class CachingAllocator:
         """The owner lets go; until `complete_free` the memory awaits other streams (`record_stream`) and is not reused."""
         held = self._blocks.pop(block, None)
         if held is None:
-            raise EstimateError(f"block {block} is not allocated: it was freed already, or never handed out")
+            raise EstimateError(
+                f"block {block} is not allocated: it was freed already, or never handed out"
+            )
         held.allocated = False
         self._pending[block] = held
         small = held.pool.small
@@ -143,7 +165,9 @@ class CachingAllocator:
                 if block.address in addresses and block.expandable is None and not block.is_split():
                     self._reclaim.segment(block)
 
-    def adopt(self, pieces: Iterable[Piece], stream: int, *, small: bool, expandable: bool) -> dict[int, int]:
+    def adopt(
+        self, pieces: Iterable[Piece], stream: int, *, small: bool, expandable: bool
+    ) -> dict[int, int]:
         """Take over a segment as it stands, from its first piece to its last; the numbers of its blocks by address.
 
         For states that were not reached here, as the beginning of a recorded history.
@@ -258,7 +282,9 @@ class CachingAllocator:
         if block is None:
             self.stats.num_ooms += 1
             segment = segment_size(size, self.config)
-            raise SimulatedOutOfMemory(requested, segment, self.allocated, self.reserved, self._device.free_bytes())
+            raise SimulatedOutOfMemory(
+                requested, segment, self.allocated, self.reserved, self._device.free_bytes()
+            )
         return block
 
     def _new_block(self, pool: Pool, size: int) -> Block | None:
@@ -266,7 +292,9 @@ class CachingAllocator:
         if self._allowed is not None and self.reserved + wanted > self._allowed:
             return None
         if self.config.expandable_segments:
-            return self._expandable.grow(pool, size, page_size(small=pool.small, config=self.config))
+            return self._expandable.grow(
+                pool, size, page_size(small=pool.small, config=self.config)
+            )
         if not self._device.take(wanted):
             return None
         block = Block(self._device.place(wanted, expandable=False), wanted, pool)
@@ -283,7 +311,9 @@ class CachingAllocator:
         """The first `size` bytes of a block as one of its own; the rest stays free."""
         pool = rest.pool
         already_split = rest.is_split()
-        block = Block(rest.address, size, pool, prev=rest.prev, next=rest, expandable=rest.expandable)
+        block = Block(
+            rest.address, size, pool, prev=rest.prev, next=rest, expandable=rest.expandable
+        )
         if block.prev is not None:
             block.prev.next = block
         rest.prev = block
@@ -358,7 +388,9 @@ class CachingAllocator:
 def _least_expandable(pool: Pool, block: Block) -> Block:
     """In expandable segments a block counts as large as it can grow: step on while the next one can grow to less."""
     following = pool.following(block)
-    while block.expandable is not None and following is not None and _reach(following) < _reach(block):
+    while (
+        block.expandable is not None and following is not None and _reach(following) < _reach(block)
+    ):
         block, following = following, pool.following(following)
     return block
 

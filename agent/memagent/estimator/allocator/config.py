@@ -18,7 +18,11 @@ INTERVALS = 16  # power-of-two intervals that can have divisions of their own: 1
 LARGE_SEGMENT = 20 * MIB
 UNLIMITED = 2**62
 _MIN_LARGE_ALLOC_MB = 10
-_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")  # the first set one counts
+_VARIABLES = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+)  # the first set one counts
 # One core parser for all devices, fractions from the text, and limits that always hold came together with this version.
 _CORE_PARSER = (2, 10)
 _WITHOUT_EFFECT = frozenset({
@@ -65,7 +69,9 @@ class AllocatorConfig:
         return config
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str], torch_version: str | None = None) -> AllocatorConfig:
+    def from_environment(
+        cls, environment: Mapping[str, str], torch_version: str | None = None
+    ) -> AllocatorConfig:
         """The configuration of a process with these environment variables; raises as `parse` does."""
         text = next((environment[name] for name in _VARIABLES if name in environment), None)
         return cls.parse(text, torch_version)
@@ -105,7 +111,7 @@ def _version(text: str | None) -> tuple[int, int]:
 
 
 def _options(text: str) -> dict[str, str]:
-    """Options by name; commas inside brackets belong to the value. The last of two counts, as in torch."""
+    """AttachOptions by name; commas inside brackets belong to the value. The last of two counts, as in torch."""
     found: dict[str, str] = {}
     for part in re.split(r",(?![^\[]*\])", re.sub(r"\s", "", text)):
         if not part:
@@ -122,11 +128,15 @@ def _options(text: str) -> dict[str, str]:
 def _with_large_segment(config: AllocatorConfig, value: str) -> AllocatorConfig:
     size = _whole("large_segment_size_mb", value)
     if size <= _MIN_LARGE_ALLOC_MB:
-        raise SettingError(f"PYTORCH_CUDA_ALLOC_CONF: large_segment_size_mb is {size}: it must be more than 10")
+        raise SettingError(
+            f"PYTORCH_CUDA_ALLOC_CONF: large_segment_size_mb is {size}: it must be more than 10"
+        )
     return replace(config, large_segment_bytes=size * MIB, max_non_split_rounding_bytes=size * MIB)
 
 
-def _with_option(config: AllocatorConfig, name: str, value: str, version: tuple[int, int]) -> AllocatorConfig:
+def _with_option(
+    config: AllocatorConfig, name: str, value: str, version: tuple[int, int]
+) -> AllocatorConfig:
     changes: dict[str, Any] = {}
     if name == "max_split_size_mb":
         changes["max_split_bytes"] = _at_least_a_segment(name, value, config)
@@ -145,7 +155,9 @@ def _with_option(config: AllocatorConfig, name: str, value: str, version: tuple[
             f"backend:{value} is CUDA's own allocator, which is not simulated; estimate with the native one"
         )
     elif name not in _WITHOUT_EFFECT:
-        raise SettingError(f"PYTORCH_CUDA_ALLOC_CONF: {name!r} is no option that torch knows; check its spelling")
+        raise SettingError(
+            f"PYTORCH_CUDA_ALLOC_CONF: {name!r} is no option that torch knows; check its spelling"
+        )
     return replace(config, **changes)
 
 
@@ -153,7 +165,9 @@ def _at_least_a_segment(name: str, value: str, config: AllocatorConfig) -> int:
     size = _whole(name, value)
     least = config.large_segment_bytes // MIB
     if size < least:
-        raise SettingError(f"PYTORCH_CUDA_ALLOC_CONF: {name} is {size}: it must be at least {least}")
+        raise SettingError(
+            f"PYTORCH_CUDA_ALLOC_CONF: {name} is {size}: it must be at least {least}"
+        )
     return min(size * MIB, UNLIMITED)
 
 
@@ -175,7 +189,9 @@ def _divisions(value: str, version: tuple[int, int]) -> tuple[int, ...]:
             first = max(last, 0) + (1 if version >= _CORE_PARSER else 0)
             table[first:] = [steps] * (INTERVALS - first)
             continue
-        index = min(_power_of_two("roundup_power2_divisions", start).bit_length() - 1, INTERVALS - 1)
+        index = min(
+            _power_of_two("roundup_power2_divisions", start).bit_length() - 1, INTERVALS - 1
+        )
         if last < 0:
             table[:index] = [steps] * index
         table[index] = steps
@@ -185,14 +201,18 @@ def _divisions(value: str, version: tuple[int, int]) -> tuple[int, ...]:
 
 def _whole(name: str, value: str) -> int:
     if not value.isdecimal():
-        raise SettingError(f"PYTORCH_CUDA_ALLOC_CONF: {name} is {value!r}: it must be a whole number")
+        raise SettingError(
+            f"PYTORCH_CUDA_ALLOC_CONF: {name} is {value!r}: it must be a whole number"
+        )
     return int(value)
 
 
 def _power_of_two(name: str, value: str) -> int:
     number = _whole(name, value)
     if number < 1 or number & (number - 1):
-        raise SettingError(f"PYTORCH_CUDA_ALLOC_CONF: {name} has {number}, which is no power of two")
+        raise SettingError(
+            f"PYTORCH_CUDA_ALLOC_CONF: {name} has {number}, which is no power of two"
+        )
     return number
 
 
@@ -202,7 +222,9 @@ def _fraction(name: str, value: str, *, below_one: bool) -> float:
     except ValueError:
         number = -1.0
     if not (0.0 < number < 1.0 if below_one else 0.0 <= number <= 1.0):
-        raise SettingError(f"PYTORCH_CUDA_ALLOC_CONF: {name} is {value}: it must lie between 0 and 1")
+        raise SettingError(
+            f"PYTORCH_CUDA_ALLOC_CONF: {name} is {value}: it must lie between 0 and 1"
+        )
     return number
 
 

@@ -24,7 +24,9 @@ class Device:
 
     __slots__ = ("_next", "_place", "held", "limit", "total_bytes")
 
-    def __init__(self, total_bytes: int | None, outside_bytes: int = 0, place: Place | None = None) -> None:
+    def __init__(
+        self, total_bytes: int | None, outside_bytes: int = 0, place: Place | None = None
+    ) -> None:
         self.total_bytes = total_bytes
         self.limit = None if total_bytes is None else max(total_bytes - outside_bytes, 0)
         self.held = 0

@@ -38,7 +38,9 @@ class ExpandableSegments:
             return None
         while block.size < size:
             following = block.next
-            if following is None or not self._map(following, min(size - block.size, following.size)):
+            if following is None or not self._map(
+                following, min(size - block.size, following.size)
+            ):
                 return None
             block = following
         pool.remove(block)
@@ -58,7 +60,9 @@ class ExpandableSegments:
         size = max(self._device.address_space(page), end - start + page)
         whole = AddressRange(start, size, page)
         self.ranges.append(whole)
-        chain = [one.block(pool, whole) for one in [*known, Piece(end, start + size - end, mapped=False)]]
+        chain = [
+            one.block(pool, whole) for one in [*known, Piece(end, start + size - end, mapped=False)]
+        ]
         for block in chain:
             if not block.mapped:
                 _insert_unmapped(pool, block)
@@ -90,7 +94,9 @@ class ExpandableSegments:
         pool.unmapped.remove(block)
         block.mapped = True
         if mapped < block.size:
-            rest = Block(address + mapped, block.size - mapped, pool, mapped=False, expandable=whole)
+            rest = Block(
+                address + mapped, block.size - mapped, pool, mapped=False, expandable=whole
+            )
             link(rest, block, block.next)
             block.size = mapped
             _insert_unmapped(pool, rest)

@@ -104,7 +104,11 @@ def history_events(snapshot: Mapping[str, Any], device: int = 0) -> Iterator[His
         action = entry["action"]
         if action == "alloc":
             last += 1
-            address, size, stream = int(entry["addr"]), int(entry["size"]), int(entry.get("stream", 0))
+            address, size, stream = (
+                int(entry["addr"]),
+                int(entry["size"]),
+                int(entry.get("stream", 0)),
+            )
             storages[address] = (last, size, stream)
             yield HistoryEvent("alloc", last, size, index, stream)
         elif action == "free_completed":
@@ -158,7 +162,9 @@ class _Scoring:
         self.compared = self.allocations = self.unknown_frees = self.ooms = 0
         self.reserved_mismatches = self.segment_mismatches = self.address_mismatches = 0
         self.worst = 0
-        self.requested = -1  # the address of the free just asked for; its completion follows at once or late
+        self.requested = (
+            -1
+        )  # the address of the free just asked for; its completion follows at once or late
         self.late: list[int] = []
         self.first: Difference | None = None
 
@@ -169,10 +175,14 @@ class _Scoring:
             self.recorded.taken(int(entry["addr"]), int(entry["size"]), expandable=_TAKEN[action])
             return
         if action in _GIVEN_BACK:
-            self.recorded.given_back(int(entry["addr"]), int(entry["size"]), expandable=_GIVEN_BACK[action])
+            self.recorded.given_back(
+                int(entry["addr"]), int(entry["size"]), expandable=_GIVEN_BACK[action]
+            )
             return
         if action == "free_completed" and int(entry["addr"]) != self.requested:
-            self.late.append(int(entry["addr"]))  # it waited for a stream: found out inside the request that follows
+            self.late.append(
+                int(entry["addr"])
+            )  # it waited for a stream: found out inside the request that follows
             self.requested = -1
             return
         self.requested = -1
@@ -249,13 +259,17 @@ class _Scoring:
             self.worst = error
         if self.first is None and (error or segments != self.recorded.segments):
             reserved = self.recorded.reserved
-            self.first = Difference(index, action, reserved, reserved + error, self.recorded.segments, segments)
+            self.first = Difference(
+                index, action, reserved, reserved + error, self.recorded.segments, segments
+            )
 
     def answer(self, snapshot: Mapping[str, Any], entries: int, device: int) -> HistoryScore:
         """The score, with the end of the snapshot where it has one."""
         self._catch_up()
         self._compare(entries, "end")
-        segments = [one for one in snapshot.get("segments") or [] if int(one.get("device", 0)) == device]
+        segments = [
+            one for one in snapshot.get("segments") or [] if int(one.get("device", 0)) == device
+        ]
         final = sum(int(one["allocated_size"]) for one in segments), self.allocator.allocated
         return HistoryScore(
             compared=self.compared,
@@ -273,7 +287,9 @@ class _Scoring:
             opening_bytes=self.opening_bytes,
             unknown_frees=self.unknown_frees,
             ooms=self.ooms,
-            private_segments=sum(tuple(one.get("segment_pool_id", (0, 0))) != (0, 0) for one in segments),
+            private_segments=sum(
+                tuple(one.get("segment_pool_id", (0, 0))) != (0, 0) for one in segments
+            ),
         )
 
     def _same_blocks(self, segments: list[dict[str, Any]]) -> bool:
@@ -281,7 +297,15 @@ class _Scoring:
         for segment in segments:
             address = int(segment["address"])
             for block in segment["blocks"]:
-                recorded.append((int(block.get("address", address)), int(block["size"]), block["state"] != "inactive"))
+                recorded.append(
+                    (
+                        int(block.get("address", address)),
+                        int(block["size"]),
+                        block["state"] != "inactive",
+                    )
+                )
                 address += int(block["size"])
-        simulated = [(block.address, block.size, block.busy) for block in self.allocator.all_blocks()]
+        simulated = [
+            (block.address, block.size, block.busy) for block in self.allocator.all_blocks()
+        ]
         return sorted(recorded) == simulated

@@ -53,7 +53,9 @@ class Opening:
     held: dict[int, Held] = field(default_factory=dict)
 
 
-def find_opening(snapshot: Mapping[str, Any], trace: Sequence[Mapping[str, Any]], device: int) -> Opening:
+def find_opening(
+    snapshot: Mapping[str, Any], trace: Sequence[Mapping[str, Any]], device: int
+) -> Opening:
     """What was held when the trace begins; nothing for a trace that begins with the process."""
     opening = _ending(snapshot, device)
     if not opening.segments and "segments" not in snapshot:
@@ -63,16 +65,22 @@ def find_opening(snapshot: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]
     return opening
 
 
-def restore(opening: Opening, allocator: CachingAllocator, recorded: RecordedSegments) -> dict[int, int]:
+def restore(
+    opening: Opening, allocator: CachingAllocator, recorded: RecordedSegments
+) -> dict[int, int]:
     """Put an opening into a fresh allocator; block numbers by address."""
     blocks: dict[int, int] = {}
-    grown: dict[tuple[int, bool], list[Piece]] = {}  # all mapped ranges of a stream and pool are one expandable segment
+    grown: dict[
+        tuple[int, bool], list[Piece]
+    ] = {}  # all mapped ranges of a stream and pool are one expandable segment
     inside = _by_segment(opening)
     for start in sorted(opening.segments):
         segment = opening.segments[start]
         pieces = _pieces(segment, inside[start], allocator.config)
         if not segment.expandable:
-            blocks.update(allocator.adopt(pieces, segment.stream, small=segment.small, expandable=False))
+            blocks.update(
+                allocator.adopt(pieces, segment.stream, small=segment.small, expandable=False)
+            )
             continue
         known = grown.setdefault((segment.stream, segment.small), [])
         if known:
@@ -115,7 +123,9 @@ def _ending(snapshot: Mapping[str, Any], device: int) -> Opening:
             size = int(block["size"])
             if block["state"] != "inactive":
                 requested = int(block.get("requested_size", size))
-                opening.held[address] = Held(address, requested, size, pending=block["state"] != "active_allocated")
+                opening.held[address] = Held(
+                    address, requested, size, pending=block["state"] != "active_allocated"
+                )
             address += size
     return opening
 
@@ -156,7 +166,10 @@ def _add_range(opening: Opening, entry: Mapping[str, Any]) -> None:
     expandable = entry["action"] == "segment_unmap"
     # A segment of 2 MiB is a small one: large ones have at least 10 MiB. Pages of expandable ones likewise.
     piece = Segment(
-        address, size, stream, small=size % (10 * SMALL_SIZE) != 0 if expandable else size == 2 * SMALL_SIZE
+        address,
+        size,
+        stream,
+        small=size % (10 * SMALL_SIZE) != 0 if expandable else size == 2 * SMALL_SIZE,
     )
     if expandable:
         piece = _grown_together(opening, piece)

@@ -83,7 +83,9 @@ class Reclaim:
     def old_segments(self, allowed: int) -> None:
         """Above the threshold: large segments that were idle for at least the average number of searches, again and
         again until enough is given back or nothing is left."""
-        target = self._stats.reserved_bytes.all.current - int(self._config.garbage_collection_threshold * allowed)
+        target = self._stats.reserved_bytes.all.current - int(
+            self._config.garbage_collection_threshold * allowed
+        )
         pools = [pool for pool in self._pools.values() if not pool.small]
         idle = [block for pool in pools for block in pool.free_blocks() if not block.is_split()]
         total = sum(map(_age, idle))
@@ -92,7 +94,9 @@ class Reclaim:
             old = [block for block in idle if _age(block) >= average and block.expandable is None]
             if not old:
                 return
-            idle = [block for block in idle if _age(block) < average or block.expandable is not None]
+            idle = [
+                block for block in idle if _age(block) < average or block.expandable is not None
+            ]
             for block in old:
                 target -= block.size
                 total -= _age(block)

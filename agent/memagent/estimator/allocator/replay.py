@@ -79,7 +79,9 @@ class Replay:
         if not found:
             return None
         last = found[-1].step if step is None else step
-        return PhasePeak(last, phase, max(one.allocated for one in found), max(one.reserved for one in found))
+        return PhasePeak(
+            last, phase, max(one.allocated for one in found), max(one.reserved for one in found)
+        )
 
 
 def replay(
@@ -117,7 +119,10 @@ class _Run:
     def through(self, events: Iterable[MemoryEvent]) -> SimulatedOutOfMemory | None:
         """All events, until the device runs out."""
         allocator, marks = self.allocator, self.marks
-        allocated, reserved = allocator.stats.allocated_bytes.all, allocator.stats.reserved_bytes.all
+        allocated, reserved = (
+            allocator.stats.allocated_bytes.all,
+            allocator.stats.reserved_bytes.all,
+        )
         blocks: dict[int, int] = {}
         current: tuple[int, str] | None = None
         peaks = [0, 0]
@@ -138,7 +143,11 @@ class _Run:
                 self._keep(event, block, blocks)
                 now, held = allocated.current, reserved.current
                 if now > self.peak_allocated:
-                    self.peak_allocated, self.peak_allocated_at, self.reserved_at_peak = now, event.index, held
+                    self.peak_allocated, self.peak_allocated_at, self.reserved_at_peak = (
+                        now,
+                        event.index,
+                        held,
+                    )
                 if held > self.peak_reserved:
                     self.peak_reserved, self.peak_reserved_at = held, event.index
                 self._raise(peaks, now, held)
@@ -151,12 +160,16 @@ class _Run:
         if block is not None:
             self.allocator.free(block)
         elif event.size_bytes:
-            raise EstimateError(f"event {event.index} frees storage {event.storage}, which is not allocated")
+            raise EstimateError(
+                f"event {event.index} frees storage {event.storage}, which is not allocated"
+            )
 
     @staticmethod
     def _keep(event: MemoryEvent, block: int, blocks: dict[int, int]) -> None:
         if event.storage in blocks:
-            raise EstimateError(f"event {event.index} allocates storage {event.storage}, which is allocated already")
+            raise EstimateError(
+                f"event {event.index} allocates storage {event.storage}, which is allocated already"
+            )
         blocks[event.storage] = block
 
     @staticmethod
@@ -183,6 +196,8 @@ class _Run:
             failed_at=self.failed_at,
             failure=failure,
             timeline=tuple(self.timeline),
-            phases=tuple(PhasePeak(step, phase, *peaks) for (step, phase), peaks in self.phases.items()),
+            phases=tuple(
+                PhasePeak(step, phase, *peaks) for (step, phase), peaks in self.phases.items()
+            ),
             stats=stats.as_dict(),
         )

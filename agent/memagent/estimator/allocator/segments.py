@@ -13,8 +13,12 @@ class RecordedSegments:
         self.peak_reserved = 0
         self.segments = 0
         self._given_back: set[int] = set()
-        self._new: list[tuple[int, int, bool]] = []  # taken since the last request: address, size, expandable
-        self._simulated: list[tuple[int, int]] = []  # ends and starts of the simulation's segments, to avoid overlaps
+        self._new: list[
+            tuple[int, int, bool]
+        ] = []  # taken since the last request: address, size, expandable
+        self._simulated: list[
+            tuple[int, int]
+        ] = []  # ends and starts of the simulation's segments, to avoid overlaps
 
     def taken(self, address: int, size: int, *, expandable: bool) -> None:
         """`segment_alloc` or `segment_map`."""

@@ -62,17 +62,27 @@ class _Walk:
 def saved_bytes(models: Sequence[Any], inputs: tuple[Shape, ...]) -> tuple[int, dict[str, Any]]:
     """Bytes saved for one forward of the models on `inputs`, and notes on what was taken for granted."""
     element = next(
-        (_ELEMENT.get(str(p.dtype).removeprefix("torch."), 4) for model in models for p in model.parameters()), 4
+        (
+            _ELEMENT.get(str(p.dtype).removeprefix("torch."), 4)
+            for model in models
+            for p in model.parameters()
+        ),
+        4,
     )
     walk = _start(inputs)
     last = None
     for model in models:
         for name, module in model.named_modules():
-            if not any(True for _ in module.children()) or type(module).__name__ == "MultiheadAttention":
+            if (
+                not any(True for _ in module.children())
+                or type(module).__name__ == "MultiheadAttention"
+            ):
                 _visit(walk, name, module)
                 last = module if type(module).__name__ == "Linear" else last
     _loss(walk, last)
-    notes: dict[str, Any] = {"activations": "by module and input shape; checkpointing and autocast are not seen"}
+    notes: dict[str, Any] = {
+        "activations": "by module and input shape; checkpointing and autocast are not seen"
+    }
     if walk.unknown:
         notes["modules_left_out"] = sorted(walk.unknown)
     return walk.values * element + walk.mask_bytes, notes
@@ -84,7 +94,9 @@ def _start(inputs: tuple[Shape, ...]) -> _Walk:
         return _Walk(positions=prod(shape), batch=shape[0] if shape else 1)
     if len(shape) >= 4:
         return _Walk(positions=shape[0], batch=shape[0], image=shape[2:], width=shape[1])
-    return _Walk(positions=prod(shape[:-1]), batch=shape[0] if shape else 1, width=shape[-1] if shape else 1)
+    return _Walk(
+        positions=prod(shape[:-1]), batch=shape[0] if shape else 1, width=shape[-1] if shape else 1
+    )
 
 
 def _visit(walk: _Walk, name: str, module: Any) -> None:
@@ -152,7 +164,12 @@ def _convolution(walk: _Walk, module: Any) -> None:
     walk.image = tuple(
         (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
         for size, pad, dilation, kernel, stride in zip(
-            walk.image, _pair(module.padding), module.dilation, module.kernel_size, module.stride, strict=False
+            walk.image,
+            _pair(module.padding),
+            module.dilation,
+            module.kernel_size,
+            module.stride,
+            strict=False,
         )
     )
     walk.width, walk.saved_width = int(module.out_channels), 0

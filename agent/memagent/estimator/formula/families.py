@@ -60,7 +60,16 @@ _BERT = {"q": "query", "k": "key", "v": "value", "o": "dense", "up": "dense", "d
 _GPT2 = {"qkv": "c_attn", "o": "c_proj", "up": "c_fc", "down": "c_proj"}
 _NEOX = {"qkv": "query_key_value", "o": "dense", "up": "dense_h_to_4h", "down": "dense_4h_to_h"}
 _PHI = {**_LLAMA, "o": "dense", "up": "fc1", "down": "fc2"}
-_T5 = {"q": "q", "k": "k", "v": "v", "o": "o", "gate": "wi_0", "up": "wi_1", "ungated_up": "wi", "down": "wo"}
+_T5 = {
+    "q": "q",
+    "k": "k",
+    "v": "v",
+    "o": "o",
+    "gate": "wi_0",
+    "up": "wi_1",
+    "ungated_up": "wi",
+    "down": "wo",
+}
 
 FAMILIES = {
     "llama": Family("rmsnorm", rotary=True, softmax_fp32=True, gated=True, activation="silu", names=_LLAMA),
@@ -101,4 +110,6 @@ def family_named(name: str) -> Family:
         return FAMILIES[ALIASES.get(name, name)]
     except KeyError:
         known = ", ".join(sorted({*FAMILIES, *ALIASES}))
-        raise EstimateError(f"model family {name!r} is not known: use one of {known}, or trace the model") from None
+        raise EstimateError(
+            f"model family {name!r} is not known: use one of {known}, or trace the model"
+        ) from None

@@ -39,7 +39,9 @@ def predict(
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     state, unknown = _state_bytes(optimizers)
     activations, notes = (
-        saved_bytes(models, inputs) if inputs else (None, {"activations": "left out: no input was seen"})
+        saved_bytes(models, inputs)
+        if inputs
+        else (None, {"activations": "left out: no input was seen"})
     )
     assumptions = {
         "optimizer": [type(optimizer).__name__ for optimizer in optimizers],
@@ -47,17 +49,23 @@ def predict(
         **notes,
     }
     if unknown:
-        assumptions["optimizer_state"] = f"two tensors a parameter assumed for {', '.join(sorted(unknown))}"
+        assumptions["optimizer_state"] = (
+            f"two tensors a parameter assumed for {', '.join(sorted(unknown))}"
+        )
     sizes = StepSizes(
         parameters_bytes=sum(map(_bytes, parameters)),
         gradients_bytes=sum(map(_bytes, trained)),
         optimizer_state_bytes=state,
-        buffers_bytes=sum(map(_bytes, distinct(buffer for model in models for buffer in model.buffers()))),
+        buffers_bytes=sum(
+            map(_bytes, distinct(buffer for model in models for buffer in model.buffers()))
+        ),
         activations_bytes=activations,
         temporaries_bytes=_temporaries_bytes(optimizers, device_kind),
         context_bytes=context_bytes,
     )
-    return estimate_step(sizes, limit_bytes=limit_bytes, assumptions=assumptions, on_gpu=device_kind == "cuda")
+    return estimate_step(
+        sizes, limit_bytes=limit_bytes, assumptions=assumptions, on_gpu=device_kind == "cuda"
+    )
 
 
 def _state_bytes(optimizers: Sequence[Any]) -> tuple[int, set[str]]:
@@ -69,7 +77,9 @@ def _state_bytes(optimizers: Sequence[Any]) -> tuple[int, set[str]]:
             unknown.add(name)
         for group in optimizer.param_groups:
             sizes = _state_sizes(name, group)
-            total += sum(sizes(parameter) for parameter in group["params"] if parameter.requires_grad)
+            total += sum(
+                sizes(parameter) for parameter in group["params"] if parameter.requires_grad
+            )
     return int(total), unknown
 
 

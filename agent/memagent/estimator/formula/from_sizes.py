@@ -42,7 +42,11 @@ def estimate_step(
     known = sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside
     activations = sizes.activations_bytes or 0
     forward_end = known + activations
-    backward = known + max(activations, sizes.gradients_bytes) + min(activations, sizes.gradients_bytes) // 4
+    backward = (
+        known
+        + max(activations, sizes.gradients_bytes)
+        + min(activations, sizes.gradients_bytes) // 4
+    )
     optimizer_step = known + sizes.gradients_bytes + sizes.temporaries_bytes
     phases = {"forward": forward_end, "backward": backward, "optimizer": optimizer_step}
     peak = max(phases.values())

@@ -31,7 +31,9 @@ def loss_bytes(spec: TrainingSpec) -> LossBytes:
     """On one rank; tensor parallel ranks hold their part of the vocabulary."""
     values = spec.output_tokens * spec.model.outputs / spec.parallel.tensor
     logits = spec.numbers.compute
-    shifting = 4.0 if spec.casts_logits else logits  # what the loss gets, and copies where it shifts them
+    shifting = (
+        4.0 if spec.casts_logits else logits
+    )  # what the loss gets, and copies where it shifts them
     inner = 4.0 if spec.casts_logits or spec.numbers.autocast else logits
     copy = shifting if shifting > logits else 0.0
     cast = inner if inner > shifting else 0.0  # autocast's, within cross-entropy
@@ -47,9 +49,15 @@ def loss_bytes(spec: TrainingSpec) -> LossBytes:
         forward = max(logits + copy + shifted, returned + (kept if shifted or copy else 0.0))
         held = output if spec.keeps_output and (shifted or copy) else 0.0
         # a shifted copy's gradient is put into zeros as large as the logits
-        return LossBytes(values * kept, values * forward, values * (held + kept + (shifting if shifted else copy)))
+        return LossBytes(
+            values * kept,
+            values * forward,
+            values * (held + kept + (shifting if shifted else copy)),
+        )
     shape = spec.model
-    chunks = spec.loss_chunks if spec.loss == "chunked" else max(1, ceil(shape.outputs / shape.hidden))
+    chunks = (
+        spec.loss_chunks if spec.loss == "chunked" else max(1, ceil(shape.outputs / shape.hidden))
+    )
     gradient = spec.output_tokens * shape.hidden * logits  # of the head's input, made in forward
     at_once = values / chunks * (logits + copy + 2 * inner)
     return LossBytes(gradient, gradient + at_once, gradient + at_once)

@@ -44,7 +44,9 @@ OPTIMIZERS = {
     "adam8bit": _EIGHT_BIT,
     "adamw8bit": _EIGHT_BIT,
     "paged_adamw": Optimizer(2, paged=True, single=0.0, always_single=True),
-    "paged_adamw8bit": Optimizer(2, state_bytes=2 + 2 * 4 / 256, paged=True, single=0.0, always_single=True),
+    "paged_adamw8bit": Optimizer(
+        2, state_bytes=2 + 2 * 4 / 256, paged=True, single=0.0, always_single=True
+    ),
     "rmsprop": Optimizer(1),
     "adagrad": Optimizer(1),
     "lion": Optimizer(1, single=1.0, always_single=True),
@@ -62,16 +64,26 @@ def optimizer_named(name: str) -> Optimizer:
     try:
         return OPTIMIZERS[name.lower()]
     except KeyError:
-        raise EstimateError(f"optimizer {name!r} is not known: use one of {', '.join(OPTIMIZERS)}") from None
+        raise EstimateError(
+            f"optimizer {name!r} is not known: use one of {', '.join(OPTIMIZERS)}"
+        ) from None
 
 
 def state_bytes(optimizer: Optimizer, *, value_bytes: float) -> float:
     """Bytes of state a parameter, where its states take `value_bytes` a value. Factored ones are counted by matrix instead."""
-    return optimizer.state_bytes if optimizer.state_bytes is not None else optimizer.states * value_bytes
+    return (
+        optimizer.state_bytes
+        if optimizer.state_bytes is not None
+        else optimizer.states * value_bytes
+    )
 
 
 def temporary_bytes(
-    optimizer: Optimizer, implementation: Implementation, *, gradients_bytes: float, largest_bytes: float
+    optimizer: Optimizer,
+    implementation: Implementation,
+    *,
+    gradients_bytes: float,
+    largest_bytes: float,
 ) -> float:
     """What a step allocates for a moment: foreach one copy of all gradients (the root of Adam's second moment: torch/optim/adam.py,
     `_multi_tensor_adam`), the loop two of the largest parameter, fused nothing."""

@@ -66,7 +66,9 @@ def precision_named(name: str) -> Precision:
     try:
         return PRECISIONS[name]
     except KeyError:
-        raise EstimateError(f"precision {name!r} is not known: use one of {', '.join(PRECISIONS)}") from None
+        raise EstimateError(
+            f"precision {name!r} is not known: use one of {', '.join(PRECISIONS)}"
+        ) from None
 
 
 QUANTISED = {
@@ -85,4 +87,6 @@ def quantised_bytes(name: str) -> float:
     try:
         return QUANTISED[name]
     except KeyError:
-        raise EstimateError(f"quantisation {name!r} is not known: use one of {', '.join(QUANTISED)}") from None
+        raise EstimateError(
+            f"quantisation {name!r} is not known: use one of {', '.join(QUANTISED)}"
+        ) from None

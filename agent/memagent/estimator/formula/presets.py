@@ -16,20 +16,42 @@ def _gpt2(name: str, layers: int, hidden: int, heads: int) -> ModelShape:
 def _llama(
     name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, family: str = "llama", *, tied: bool = False
 ) -> ModelShape:  # fmt: skip
-    return ModelShape(layers, hidden, heads, vocab, name, family, kv_heads=kv_heads, ffn=ffn, tied_embeddings=tied)
+    return ModelShape(
+        layers, hidden, heads, vocab, name, family, kv_heads=kv_heads, ffn=ffn, tied_embeddings=tied
+    )
 
 
 def _gemma(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> ModelShape:
-    return ModelShape(layers, hidden, heads, 256_000, name, "gemma", kv_heads=kv_heads, head_dim=256, ffn=ffn)
+    return ModelShape(
+        layers, hidden, heads, 256_000, name, "gemma", kv_heads=kv_heads, head_dim=256, ffn=ffn
+    )
 
 
 def _bert(
-    name: str, layers: int, hidden: int, heads: int, vocab: int, positions: int = 512, types: int = 2
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    positions: int = 512,
+    types: int = 2,
 ) -> ModelShape:
-    return ModelShape(layers, hidden, heads, vocab, name, "bert", positions=positions, token_types=types, dropout=0.1)
+    return ModelShape(
+        layers,
+        hidden,
+        heads,
+        vocab,
+        name,
+        "bert",
+        positions=positions,
+        token_types=types,
+        dropout=0.1,
+    )
 
 
-def _t5(name: str, layers: int, hidden: int, heads: int, ffn: int, head_dim: int = 64) -> ModelShape:
+def _t5(
+    name: str, layers: int, hidden: int, heads: int, ffn: int, head_dim: int = 64
+) -> ModelShape:
     return ModelShape(
         layers, hidden, heads, 32_128, name, "t5", decoder_layers=layers, ffn=ffn, head_dim=head_dim, relative_buckets=32, dropout=0.1
     )  # fmt: skip

@@ -46,7 +46,9 @@ class Saved:
 
     def on_rank(self, tensor: int, *, sequence: bool) -> float:
         """Bytes on one rank of a tensor-parallel group (Korthikanti et al., equations 2 and 4)."""
-        return sum(self.split.values()) / tensor + sum(self.whole.values()) / (tensor if sequence else 1)
+        return sum(self.split.values()) / tensor + sum(self.whole.values()) / (
+            tensor if sequence else 1
+        )
 
     @property
     def total(self) -> float:
@@ -77,7 +79,9 @@ def edges_saved(spec: TrainingSpec) -> Saved:
     tokens, h = spec.tokens, shape.hidden
     kept.add("batch", 3 * 8 * tokens if not shape.patch else 8 * spec.batch, split=False)
     if shape.patch:
-        kept.add("pixels", spec.batch * shape.channels * shape.image**2 * numbers.compute, split=False)
+        kept.add(
+            "pixels", spec.batch * shape.channels * shape.image**2 * numbers.compute, split=False
+        )
     _mask(spec, kept, tokens * h, shape.dropout)
     if shape.style.embedding_norm:
         _norm(spec, kept, tokens)
@@ -119,18 +123,33 @@ def _norm(spec: TrainingSpec, kept: Saved, tokens: int, width: int | None = None
     kept.add("norms", values * (size + (normalised if trained else 0.0)) + 4 * tokens, split=False)
 
 
-def _mask(spec: TrainingSpec, kept: Saved, values: float, probability: float, *, split: bool = False) -> None:
+def _mask(
+    spec: TrainingSpec, kept: Saved, values: float, probability: float, *, split: bool = False
+) -> None:
     if probability > 0:
-        kept.add("dropout", values * (1 if spec.device == "cuda" else spec.numbers.compute), split=split)
+        kept.add(
+            "dropout", values * (1 if spec.device == "cuda" else spec.numbers.compute), split=split
+        )
 
 
 def _linear_input(
-    spec: TrainingSpec, kept: Saved, name: str, values: float, roles: tuple[str, ...], *, source: float, split: bool
+    spec: TrainingSpec,
+    kept: Saved,
+    name: str,
+    values: float,
+    roles: tuple[str, ...],
+    *,
+    source: float,
+    split: bool,
 ) -> None:
     """The input that linear layers of these roles keep. `source` is its bytes a value as it comes."""
     numbers = spec.numbers
     layers = [matrix for matrix in matrices(spec.model) if matrix.role in roles and matrix.layered]
-    keeping = layers if spec.lora_rank is None else [matrix for matrix in layers if spec.is_target(matrix)]
+    keeping = (
+        layers
+        if spec.lora_rank is None
+        else [matrix for matrix in layers if spec.is_target(matrix)]
+    )
     if not keeping:
         return
     size = numbers.saved_input if spec.lora_rank is None or numbers.autocast else spec.lora_bytes
@@ -141,7 +160,9 @@ def _linear_input(
         _adapters(spec, kept, values, keeping, size)
 
 
-def _adapters(spec: TrainingSpec, kept: Saved, values: float, targets: list[Matrix], size: float) -> None:
+def _adapters(
+    spec: TrainingSpec, kept: Saved, values: float, targets: list[Matrix], size: float
+) -> None:
     """Between its two matrices an adapter keeps rank values a token; its dropout a mask and a copy."""
     rank = spec.lora_rank or 0
     for matrix in targets:
@@ -150,20 +171,38 @@ def _adapters(spec: TrainingSpec, kept: Saved, values: float, targets: list[Matr
             kept.add("lora", values * (1 + size))
 
 
-def attention(spec: TrainingSpec, kept: Saved, queries: int, keys: int, *, cross: bool = False) -> None:
+def attention(
+    spec: TrainingSpec, kept: Saved, queries: int, keys: int, *, cross: bool = False
+) -> None:
     """Attention of one layer: its inputs, q, k, v, probabilities where it makes them, its output and the dropout after it."""
     shape, numbers = spec.model, spec.numbers
     c, tokens = numbers.compute, spec.batch * queries
     roles = ("q", "k", "v", "qkv")
     stream = numbers.residual if numbers.autocast or spec.residual_bytes else c
     if cross:
-        _linear_input(spec, kept, "attention_input", tokens * shape.hidden, ("cross_q",), source=stream, split=False)
-        if numbers.autocast and spec.lora_rank is None:  # each layer casts the encoder's output for itself
+        _linear_input(
+            spec,
+            kept,
+            "attention_input",
+            tokens * shape.hidden,
+            ("cross_q",),
+            source=stream,
+            split=False,
+        )
+        if (
+            numbers.autocast and spec.lora_rank is None
+        ):  # each layer casts the encoder's output for itself
             kept.add("attention_input", 2 * spec.batch * keys * shape.hidden * c, split=False)
     else:
-        _linear_input(spec, kept, "attention_input", tokens * shape.hidden, roles, source=stream, split=False)
+        _linear_input(
+            spec, kept, "attention_input", tokens * shape.hidden, roles, source=stream, split=False
+        )
     output = tokens * shape.query_width
-    path = "sdpa" if cross and spec.attention == "sdpa" and not spec.attention_chance else spec.attention_path
+    path = (
+        "sdpa"
+        if cross and spec.attention == "sdpa" and not spec.attention_chance
+        else spec.attention_path
+    )
     if path == "sdpa":
         kept.add("qkv", _qkv_values(spec, tokens, spec.batch * keys) * c)
         kept.add("attention_output", output * c + 4 * tokens * shape.heads)
@@ -174,7 +213,13 @@ def attention(spec: TrainingSpec, kept: Saved, queries: int, keys: int, *, cross
         kept.add("qkv", (output + 2 * spec.batch * keys * shape.query_width) * inner)
         _scores(spec, kept, spec.batch * shape.heads * queries * keys)
         _linear_input(
-            spec, kept, "attention_output", output, (("cross_" if cross else "") + "o",), source=c, split=True
+            spec,
+            kept,
+            "attention_output",
+            output,
+            (("cross_" if cross else "") + "o",),
+            source=c,
+            split=True,
         )
     if shape.style.qk_norm:
         _norm(spec, kept, tokens, shape.query_width + shape.kv_width)
@@ -185,7 +230,12 @@ def _qkv_values(spec: TrainingSpec, tokens: int, key_tokens: int) -> float:
     """Fused projections leave one storage that views keep alive; a key-value cache copies k and v out of it."""
     shape = spec.model
     q, kv = tokens * shape.query_width, 2 * key_tokens * shape.kv_width
-    caching = spec.use_cache and spec.checkpointing == "none" and shape.kind_of_head == "lm" and not shape.patch
+    caching = (
+        spec.use_cache
+        and spec.checkpointing == "none"
+        and shape.kind_of_head == "lm"
+        and not shape.patch
+    )
     if not shape.style.fused_qkv:
         return q + kv
     if shape.style.rotary:
@@ -218,7 +268,10 @@ def _feed_forward(spec: TrainingSpec, kept: Saved, tokens: int) -> None:
         kept.add("router", tokens * shape.experts * 8, split=False)
         f, chosen = f * shape.experts_per_token, tokens * shape.experts_per_token * shape.hidden
         # grouped products are not on autocast's list: experts work in the stream's dtype (transformers/integrations/moe.py)
-        inner, trained = stream if numbers.autocast and spec.quantised is None else c, spec.lora_rank is None
+        inner, trained = (
+            stream if numbers.autocast and spec.quantised is None else c,
+            spec.lora_rank is None,
+        )
         if trained:
             kept.add("ffn_input", tokens * shape.hidden * c, split=False)
         # frozen experts keep neither what they gather nor the input of their last product
@@ -228,9 +281,19 @@ def _feed_forward(spec: TrainingSpec, kept: Saved, tokens: int) -> None:
         # Phi and such read one norm's output for attention and feed-forward: one storage, counted with attention
         shared = shape.style.norms == 1 and not numbers.autocast and spec.lora_rank is None
         if not shared:
-            _linear_input(spec, kept, "ffn_input", tokens * shape.hidden, ("gate", "up"), source=stream, split=False)
+            _linear_input(
+                spec,
+                kept,
+                "ffn_input",
+                tokens * shape.hidden,
+                ("gate", "up"),
+                source=stream,
+                split=False,
+            )
         kept.add("ffn", f * (_activation_bytes(spec) + (2 * c if shape.is_gated else 0)))
-        if shape.activation_name == "relu":  # keeps its output, which is also the next layer's input
+        if (
+            shape.activation_name == "relu"
+        ):  # keeps its output, which is also the next layer's input
             kept.add("ffn", f * c)
             if shape.dropout > 0 and shape.style.norm == "t5norm":
                 kept.add("ffn", f * c)
@@ -256,8 +319,12 @@ def cast_bytes(spec: TrainingSpec) -> float:
     if not spec.numbers.casts:
         return 0.0
     if spec.lora_rank is not None:
-        return spec.numbers.casts * sum(spec.lora_rank * (m.rows + m.cols) * m.copies for m in spec.lora_matrices())
-    linear = sum(m.copies * m.rows * m.cols for m in matrices(spec.model) if m.kind in ("linear", "head"))
+        return spec.numbers.casts * sum(
+            spec.lora_rank * (m.rows + m.cols) * m.copies for m in spec.lora_matrices()
+        )
+    linear = sum(
+        m.copies * m.rows * m.cols for m in matrices(spec.model) if m.kind in ("linear", "head")
+    )
     shape = spec.model
     if shape.kind_of_head in ("lm", "mlm") and shape.is_tied:
         linear += shape.vocab * shape.hidden

@@ -75,7 +75,9 @@ class ModelShape:
             if getattr(self, name) < 1:
                 raise EstimateError(f"{name} is {getattr(self, name)}: give 1 or more")
         if self.experts and not 1 <= self.experts_per_token <= self.experts:
-            raise EstimateError(f"experts_per_token is {self.experts_per_token} of {self.experts} experts")
+            raise EstimateError(
+                f"experts_per_token is {self.experts_per_token} of {self.experts} experts"
+            )
         family_named(self.family)
 
     @property
@@ -134,7 +136,11 @@ class ModelShape:
 
     def parameter_count(self) -> int:
         """Values of all weights and biases, tied ones once."""
-        return self.parameters if self.parameters is not None else sum(matrix.parameters for matrix in matrices(self))
+        return (
+            self.parameters
+            if self.parameters is not None
+            else sum(matrix.parameters for matrix in matrices(self))
+        )
 
 
 @lru_cache(maxsize=256)
@@ -146,23 +152,44 @@ def matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     return tuple(parts)
 
 
-def _norm(shape: ModelShape, copies: int, width: int | None = None, *, layered: bool = True) -> Matrix:
+def _norm(
+    shape: ModelShape, copies: int, width: int | None = None, *, layered: bool = True
+) -> Matrix:
     values = (width or shape.hidden) * (2 if shape.style.norm == "layernorm" else 1)
     return Matrix("norm", "norm", values, 1, copies, kind="norm", layered=layered)
 
 
 def _embeddings(shape: ModelShape) -> Iterator[Matrix]:
     h = shape.hidden
-    for name, rows in (("tokens", shape.vocab), ("positions", shape.positions), ("types", shape.token_types)):
+    for name, rows in (
+        ("tokens", shape.vocab),
+        ("positions", shape.positions),
+        ("types", shape.token_types),
+    ):
         if rows:
             yield Matrix(name, "embedding", rows, h, kind="embedding", layered=False)
     if shape.patch:
-        yield Matrix("projection", "patches", h, shape.channels * shape.patch**2, bias=True, layered=False)
-        yield Matrix("positions", "embedding", shape.sequence_for(None) + 1, h, kind="embedding", layered=False)
+        yield Matrix(
+            "projection", "patches", h, shape.channels * shape.patch**2, bias=True, layered=False
+        )
+        yield Matrix(
+            "positions",
+            "embedding",
+            shape.sequence_for(None) + 1,
+            h,
+            kind="embedding",
+            layered=False,
+        )
     if shape.relative_buckets:
         stacks = 2 if shape.decoder_layers else 1
         yield Matrix(
-            "relative", "embedding", shape.relative_buckets, shape.heads, stacks, kind="embedding", layered=False
+            "relative",
+            "embedding",
+            shape.relative_buckets,
+            shape.heads,
+            stacks,
+            kind="embedding",
+            layered=False,
         )
     if shape.style.embedding_norm:
         yield _norm(shape, 1, layered=False)
@@ -218,13 +245,23 @@ def _head(shape: ModelShape) -> Iterator[Matrix]:
         yield Matrix("bias", "head_bias", shape.vocab, 1, kind="head", layered=False)
     if kind in ("lm", "mlm"):
         if not shape.is_tied:
-            yield Matrix("lm_head", "lm_head", shape.vocab, h, bias=style.head_bias, kind="head", layered=False)
+            yield Matrix(
+                "lm_head",
+                "lm_head",
+                shape.vocab,
+                h,
+                bias=style.head_bias,
+                kind="head",
+                layered=False,
+            )
     elif not shape.decoder_layers and (style.post_norm or (kind == "none" and shape.patch)):
         yield Matrix("pooler", "pooler", h, h, bias=True, kind="head", layered=False)
     if kind == "classifier":
         # text decoders score without a bias (`GenericForSequenceClassification`)
         biased = bool(shape.patch) or style.post_norm
-        yield Matrix("classifier", "classifier", shape.labels, h, bias=biased, kind="head", layered=False)
+        yield Matrix(
+            "classifier", "classifier", shape.labels, h, bias=biased, kind="head", layered=False
+        )
 
 
 def is_alias(name: str) -> bool:

@@ -84,7 +84,9 @@ class TrainingSpec:
         if self.quantised is not None:
             quantised_bytes(self.quantised)
             if self.lora_rank is None:
-                raise EstimateError("quantised weights cannot be trained themselves: give lora_rank as well")
+                raise EstimateError(
+                    "quantised weights cannot be trained themselves: give lora_rank as well"
+                )
         if self.lora_rank is not None and not self.lora_matrices():
             raise EstimateError(
                 f"lora_targets {', '.join(self.lora_targets)} match no layer of {self.model.name or self.model.family}"
@@ -98,10 +100,13 @@ class TrainingSpec:
     def numbers(self) -> Precision:
         found = precision_named(self.precision)
         stream = self.residual_bytes
-        if stream is None and self.quantised and found.autocast and self.model.style.norm == "layernorm":
-            stream = (
-                4.0  # autocast's LayerNorm gives fp32, and quantised layers answer in the dtype that they are given
-            )
+        if (
+            stream is None
+            and self.quantised
+            and found.autocast
+            and self.model.style.norm == "layernorm"
+        ):
+            stream = 4.0  # autocast's LayerNorm gives fp32, and quantised layers answer in the dtype that they are given
         return found if stream is None else replace(found, residual=stream)
 
     @property
@@ -136,7 +141,11 @@ class TrainingSpec:
     @property
     def attention_chance(self) -> float:
         """Probability of attention's own dropout."""
-        return self.model.dropout if self.model.attention_dropout is None else self.model.attention_dropout
+        return (
+            self.model.dropout
+            if self.model.attention_dropout is None
+            else self.model.attention_dropout
+        )
 
     @property
     def attention_path(self) -> Attention:
@@ -171,7 +180,12 @@ class TrainingSpec:
 
     def is_target(self, matrix: Matrix) -> bool:
         """Whether LoRA adapts this matrix (`target_modules` are matched by the end of the name)."""
-        if self.lora_rank is None or matrix.kind not in ("linear",) or not matrix.layered or matrix.role == "router":
+        if (
+            self.lora_rank is None
+            or matrix.kind not in ("linear",)
+            or not matrix.layered
+            or matrix.role == "router"
+        ):
             return False
         return _ALL_LINEAR in self.lora_targets or matrix.name in self.lora_targets
 

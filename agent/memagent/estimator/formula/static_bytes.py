@@ -29,22 +29,36 @@ class StaticBytes:
 def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StaticBytes:
     """Of a pipeline stage that holds the embeddings (`first`), the head (`last`), or both."""
     plan, numbers, rule = spec.parallel, spec.numbers, spec.rule
-    held = [(matrix, _part(spec, matrix, first=first, last=last)) for matrix in matrices(spec.model)]
-    scale = 1.0 if spec.parameter_count is None else spec.parameter_count / spec.model.parameter_count()
-    weights = scale * sum(share * matrix.parameters * _weight_bytes(spec, matrix) for matrix, share in held)
+    held = [
+        (matrix, _part(spec, matrix, first=first, last=last)) for matrix in matrices(spec.model)
+    ]
+    scale = (
+        1.0 if spec.parameter_count is None else spec.parameter_count / spec.model.parameter_count()
+    )
+    weights = scale * sum(
+        share * matrix.parameters * _weight_bytes(spec, matrix) for matrix, share in held
+    )
     adapters = sum(share * _adapter(spec, matrix) for matrix, share in held)
     if spec.lora_rank is None:
         trained = scale * sum(share * matrix.parameters for matrix, share in held)
-        largest = scale * max((share / matrix.copies * matrix.parameters for matrix, share in held), default=0.0)
+        largest = scale * max(
+            (share / matrix.copies * matrix.parameters for matrix, share in held), default=0.0
+        )
         gradients, state_value, master = trained * numbers.gradient, numbers.state, numbers.master
     else:
         trained = adapters
-        largest = max((share / matrix.copies * _adapter(spec, matrix) for matrix, share in held), default=0.0)
+        largest = max(
+            (share / matrix.copies * _adapter(spec, matrix) for matrix, share in held), default=0.0
+        )
         gradients, state_value, master = adapters * spec.lora_bytes, spec.lora_bytes, 0.0
         weights += adapters * spec.lora_bytes
     state = trained * (state_bytes(rule, value_bytes=state_value) + master)
     if rule.factored:
-        state += scale * 4 * sum(share * matrix.copies * (matrix.rows + matrix.cols) for matrix, share in held)
+        state += (
+            scale
+            * 4
+            * sum(share * matrix.copies * (matrix.rows + matrix.cols) for matrix, share in held)
+        )
     value = gradients / trained if trained else 0.0
     layered = sum(share * m.parameters * _weight_bytes(spec, m) for m, share in held if m.layered)
     loose = sum(share * m.parameters * _weight_bytes(spec, m) for m, share in held if not m.layered)
@@ -53,7 +67,9 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         rule, spec.step_implementation,
         gradients_bytes=trained * (master or value) / plan.shards(1), largest_bytes=largest * max(master, value),
     )  # fmt: skip
-    embedding = max((share * m.parameters for m, share in held if m.kind == "embedding"), default=0.0)
+    embedding = max(
+        (share * m.parameters for m, share in held if m.kind == "embedding"), default=0.0
+    )
     return StaticBytes(
         parameters=weights / plan.shards(3) if not spec.offload_parameters else 0.0,
         gradients=sharded,
@@ -62,7 +78,9 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         unit=max(scale * layered / max(1, spec.model.all_layers // plan.pipeline), scale * loose),
         buckets=plan.bucket_total(gradients),
         trained=trained,
-        embedding_gradient=embedding * numbers.gradient if spec.lora_rank is None and spec.model.is_tied else 0.0,
+        embedding_gradient=embedding * numbers.gradient
+        if spec.lora_rank is None and spec.model.is_tied
+        else 0.0,
     )
 
 
@@ -76,7 +94,9 @@ def _part(spec: TrainingSpec, matrix: Matrix, *, first: bool, last: bool) -> flo
         return 1 / tensor
     # a tied embedding is held by both ends
     here = (
-        last if matrix.kind in ("head", "norm") else first or (last and matrix.name == "tokens" and spec.model.is_tied)
+        last
+        if matrix.kind in ("head", "norm")
+        else first or (last and matrix.name == "tokens" and spec.model.is_tied)
     )
     return 1 / tensor if here else 0.0
 
@@ -96,4 +116,8 @@ def _weight_bytes(spec: TrainingSpec, matrix: Matrix) -> float:
 
 def _adapter(spec: TrainingSpec, matrix: Matrix) -> float:
     """Values of the two thin matrices that LoRA puts beside this one (Hu et al. 2021)."""
-    return float((spec.lora_rank or 0) * (matrix.rows + matrix.cols) * matrix.copies) if spec.is_target(matrix) else 0.0
+    return (
+        float((spec.lora_rank or 0) * (matrix.rows + matrix.cols) * matrix.copies)
+        if spec.is_target(matrix)
+        else 0.0
+    )

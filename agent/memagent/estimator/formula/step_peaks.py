@@ -64,11 +64,17 @@ def moments(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> Mom
     """Of the stage that holds the embeddings, the head, or both."""
     static = static_bytes(spec, first=first, last=last)
     # of what is no transformer nothing is known of its activations
-    found = _Activations() if spec.model.parameters is not None else _activations(spec, first=first, last=last)
+    found = (
+        _Activations()
+        if spec.model.parameters is not None
+        else _activations(spec, first=first, last=last)
+    )
     terms = _terms(spec, static, found.casts)
     held = static.parameters + static.state + sum(terms.values()) - found.casts
     kept = found.stack + found.recomputed + found.edges + found.loss.kept
-    return Moments(static, kept, found.working + static.temporaries, terms, _phases(spec, static, held, found))
+    return Moments(
+        static, kept, found.working + static.temporaries, terms, _phases(spec, static, held, found)
+    )
 
 
 def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations:
@@ -90,12 +96,16 @@ def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations
     )
 
 
-def _phases(spec: TrainingSpec, static: StaticBytes, held: float, found: _Activations) -> dict[str, float]:
+def _phases(
+    spec: TrainingSpec, static: StaticBytes, held: float, found: _Activations
+) -> dict[str, float]:
     gradients = _gradients(spec, static)
     before = gradients if spec.accumulation > 1 or not spec.set_to_none else 0.0
     full = held + found.casts + found.stack + found.edges + before
     # a checkpointed layer's casts go with autocast's cache at the end of forward, and are made again for it alone
-    back = full - (found.casts * (1 - 1 / spec.model.all_layers) if spec.checkpointing == "full" else 0.0)
+    back = full - (
+        found.casts * (1 - 1 / spec.model.all_layers) if spec.checkpointing == "full" else 0.0
+    )
     backward = (
         back + found.loss.backward + (found.cache if spec.keeps_output else 0.0),
         back + found.output + found.recomputed + found.working,

@@ -115,12 +115,21 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
     if spec.quantised is not None:
         taken["quantised"] = spec.quantised
     if spec.rule.paged:
-        taken["optimizer_state"] = "paged: it may leave for the host when memory is short; counted as held"
+        taken["optimizer_state"] = (
+            "paged: it may leave for the host when memory is short; counted as held"
+        )
     if plan.data * plan.tensor * plan.pipeline > 1:
         taken["parallel"] = (
             f"data {plan.data} (ZeRO {plan.zero}), tensor {plan.tensor}, pipeline {plan.pipeline}: one rank's share"
         )
-    if shape.activation_name not in ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "quick_gelu"):
+    if shape.activation_name not in (
+        "silu",
+        "gelu",
+        "gelu_new",
+        "gelu_pytorch_tanh",
+        "relu",
+        "quick_gelu",
+    ):
         taken["activation"] = f"{shape.activation_name} is taken to keep its input"
     return taken
 
@@ -148,9 +157,15 @@ class TransformerShape:
 
     def model(self) -> ModelShape:
         """The same as a model: learned positions and dropout go with GPT-2's block."""
-        common = {"kv_heads": self.kv_heads, "ffn": self.ffn, "tied_embeddings": self.tied_embeddings}
+        common: dict[str, Any] = {
+            "kv_heads": self.kv_heads,
+            "ffn": self.ffn,
+            "tied_embeddings": self.tied_embeddings,
+        }
         if self.gated:
-            return ModelShape(self.layers, self.hidden, self.heads, self.vocab, family="llama", **common)  # type: ignore[arg-type]
+            return ModelShape(
+                self.layers, self.hidden, self.heads, self.vocab, family="llama", **common
+            )
         return ModelShape(
             self.layers, self.hidden, self.heads, self.vocab, family="gpt2", activation="gelu", positions=self.sequence, dropout=0.1,
             **common,  # type: ignore[arg-type]

@@ -16,18 +16,31 @@ def working_bytes(spec: TrainingSpec) -> float:
     feed_forward = tokens * width * spec.linear_output_bytes * (2 if shape.is_gated else 1)
     scores = 0.0
     if spec.attention_path != "sdpa":
-        scores = 2 * spec.batch * shape.heads / spec.parallel.tensor * spec.positions**2 * (4 if c < 4 else c)
+        scores = (
+            2
+            * spec.batch
+            * shape.heads
+            / spec.parallel.tensor
+            * spec.positions**2
+            * (4 if c < 4 else c)
+        )
     if spec.quantised is not None:  # one layer's weights, dequantised for its product
         feed_forward += shape.ffn_width * shape.hidden * c
     return max(feed_forward, scores) + 2 * tokens * shape.hidden * numbers.residual
 
 
-def activation_stack(spec: TrainingSpec, *, layers: float, decoders: float) -> tuple[float, float, float]:
+def activation_stack(
+    spec: TrainingSpec, *, layers: float, decoders: float
+) -> tuple[float, float, float]:
     """Bytes kept by so many layers at the end of forward, what one of them has when it is recomputed (0 without checkpointing), and
     what the largest layer keeps."""
     plan, shape = spec.parallel, spec.model
     one = layer_saved(spec).on_rank(plan.tensor, sequence=plan.sequence)
-    two = layer_saved(spec, decoder=True).on_rank(plan.tensor, sequence=plan.sequence) if decoders else 0.0
+    two = (
+        layer_saved(spec, decoder=True).on_rank(plan.tensor, sequence=plan.sequence)
+        if decoders
+        else 0.0
+    )
     if spec.checkpointing != "full":
         return layers * one + decoders * two, 0.0, max(one, two)
     share = 1 / spec.checkpoint_every
@@ -36,7 +49,11 @@ def activation_stack(spec: TrainingSpec, *, layers: float, decoders: float) -> t
     stream = numbers.residual * shape.hidden * spec.batch / divided
     kept = layers * spec.positions * stream + decoders * spec.target_positions * stream
     kept -= (numbers.residual - spec.first_input_bytes) * shape.hidden * spec.tokens / divided
-    return share * kept + (1 - share) * (layers * one + decoders * two), max(one, two), max(one, two)
+    return (
+        share * kept + (1 - share) * (layers * one + decoders * two),
+        max(one, two),
+        max(one, two),
+    )
 
 
 def surviving_bytes(spec: TrainingSpec, *, layers: float) -> float:

@@ -57,14 +57,23 @@ class Converter:
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_traceable_wrapper_subclass(tensor):
             return transform_subclass(
-                tensor, lambda _, inner: self._fake(inner) if isinstance(inner, torch.Tensor) else inner
+                tensor,
+                lambda _, inner: self._fake(inner) if isinstance(inner, torch.Tensor) else inner,
             )
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, FakeTensor) and not _is_plain(tensor):
-            raise TraceError(f"can't trace tensors of type {type(tensor).__name__}; use the formula for this model")
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, FakeTensor) and not _is_plain(
+            tensor
+        ):
+            raise TraceError(
+                f"can't trace tensors of type {type(tensor).__name__}; use the formula for this model"
+            )
         if tensor.layout is not torch.strided:
             return self.mode.from_tensor(tensor)
         base = self._base(tensor)
-        if base.shape == tensor.shape and base.stride() == tensor.stride() and tensor.storage_offset() == 0:
+        if (
+            base.shape == tensor.shape
+            and base.stride() == tensor.stride()
+            and tensor.storage_offset() == 0
+        ):
             return base
         return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -76,9 +85,13 @@ class Converter:
         if known is None:
             size = storage.nbytes()
             if size == tensor.numel() * tensor.element_size():
-                known = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
+                known = torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device
+                )
             else:
-                known = torch.empty(size // tensor.element_size(), dtype=tensor.dtype, device=self.device)
+                known = torch.empty(
+                    size // tensor.element_size(), dtype=tensor.dtype, device=self.device
+                )
             self._storages[key] = known
             self.originals.append(storage)
         return known
@@ -88,10 +101,12 @@ def convert_module(module: torch.nn.Module, converter: Converter) -> None:
     """Replace, in place, each parameter, buffer and plain tensor attribute of the module and its children."""
     for part in module.modules():
         part._parameters = {
-            name: converter.parameter(value) if value is not None else None for name, value in part._parameters.items()
+            name: converter.parameter(value) if value is not None else None
+            for name, value in part._parameters.items()
         }
         part._buffers = {
-            name: converter.tensor(value) if value is not None else None for name, value in part._buffers.items()
+            name: converter.tensor(value) if value is not None else None
+            for name, value in part._buffers.items()
         }
         for name, value in list(vars(part).items()):
             if isinstance(value, torch.nn.Parameter):
@@ -112,7 +127,10 @@ def convert_value(value: Any, converter: Converter) -> Any:
     """Inputs of any nesting: tensors and `Spec`s become fake tensors on the device, everything else stays."""
     if isinstance(value, torch.Tensor):
         fake = _fresh(
-            tuple(value.shape), value.dtype, converter.device, None if value.is_contiguous() else value.stride()
+            tuple(value.shape),
+            value.dtype,
+            converter.device,
+            None if value.is_contiguous() else value.stride(),
         )
         return fake.requires_grad_(value.requires_grad)
     if is_spec(value):
@@ -156,7 +174,10 @@ def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def _fresh(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, stride: tuple[int, ...] | None = None
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
     if stride is None or 0 in stride:
         return torch.empty(shape, dtype=dtype, device=device)

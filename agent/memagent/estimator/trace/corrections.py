@@ -27,10 +27,17 @@ def corrected(func: Any, op: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     return output if correction is None else correction(output, args)
 
 
-def _norm_with_true_statistics(output: Any, values: torch.Tensor, weight: torch.Tensor | None) -> Any:
+def _norm_with_true_statistics(
+    output: Any, values: torch.Tensor, weight: torch.Tensor | None
+) -> Any:
     """On the cpu, statistics of half-precision values with fp32 weights are fp32 (layer_norm_kernel.cpp); fake
     tensors say half."""
-    if values.device.type != "cpu" or weight is None or output[1].dtype is weight.dtype or values.dtype is weight.dtype:
+    if (
+        values.device.type != "cpu"
+        or weight is None
+        or output[1].dtype is weight.dtype
+        or values.dtype is weight.dtype
+    ):
         return output
     return output[0], output[1].to(weight.dtype), output[2].to(weight.dtype)
 
@@ -59,7 +66,9 @@ def _reduced_in_place(output: torch.Tensor, args: tuple[Any, ...]) -> torch.Tens
 
     What the reduction is stands after input and target, or after the weight.
     """
-    reduction = next((item for item in args[2:] if isinstance(item, int) and not isinstance(item, bool)), 1)
+    reduction = next(
+        (item for item in args[2:] if isinstance(item, int) and not isinstance(item, bool)), 1
+    )
     if reduction == _NO_REDUCTION or output.numel() != 1:
         return output
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
@@ -104,8 +113,12 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {"aten::_grouped_mm": _grouped_pro
 CORRECTIONS: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
     "aten::native_layer_norm": _layer_norm,
     "aten::native_layer_norm_backward": _contiguous,
-    "aten::native_batch_norm": lambda output, args: _norm_with_true_statistics(output, args[0], args[1]),
-    "aten::native_group_norm": lambda output, args: _norm_with_true_statistics(output, args[0], args[1]),
+    "aten::native_batch_norm": lambda output, args: _norm_with_true_statistics(
+        output, args[0], args[1]
+    ),
+    "aten::native_group_norm": lambda output, args: _norm_with_true_statistics(
+        output, args[0], args[1]
+    ),
     "aten::native_group_norm_backward": _in_dtype_of_input,
     "aten::mse_loss": _reduced_in_place,
     "aten::smooth_l1_loss": _reduced_in_place,

@@ -60,6 +60,11 @@ _CAPABILITY = (8, 0)
 """Ampere: the oldest generation that has all the kernels `kernels` chooses among."""
 
 _PROPERTIES = SimpleNamespace(
-    name="NVIDIA A100-SXM4-80GB", major=8, minor=0, total_memory=80 << 30, multi_processor_count=108, warp_size=32
+    name="NVIDIA A100-SXM4-80GB",
+    major=8,
+    minor=0,
+    total_memory=80 << 30,
+    multi_processor_count=108,
+    warp_size=32,
 )
 _COUNTERS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")

@@ -50,13 +50,17 @@ class Shares:
         self._classes[_key(output[1])] = args[0].shape[dim]
 
     def _compared(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
-        compared = (item for item in args[:2] if isinstance(item, torch.Tensor))  # one-hot: with a range
+        compared = (
+            item for item in args[:2] if isinstance(item, torch.Tensor)
+        )  # one-hot: with a range
         classes = next(filter(None, (self._classes.get(_key(item)) for item in compared)), None)
         if classes:
             self._shares[_key(output)] = 1 / classes
 
     def _scattered(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
-        if self._classes.get(_key(args[2])):  # one-hot: a one in each row of as many places as there are classes
+        if self._classes.get(
+            _key(args[2])
+        ):  # one-hot: a one in each row of as many places as there are classes
             self._shares[_key(output)] = 1 / output.shape[args[1]]
 
     def _copied(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
@@ -67,7 +71,9 @@ class Shares:
             self._shares[target] = self._shares[source]
 
 
-def sized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shares: Shares, notes: list[str]) -> Any:
+def sized(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shares: Shares, notes: list[str]
+) -> Any:
     """The output of an operator that fake tensors refuse, with a length from 1. or 2.; None where there is no rule."""
     rule = _RULES.get(func.name())
     if rule is None:
@@ -129,7 +135,8 @@ def _unique(call: Call) -> Any:
     wants = wanted[-(outputs - 1) :] if len(wanted) >= outputs - 1 else [False] * (outputs - 1)
     sizes = [tuple(values.shape), (most,)]
     rest = [
-        values.new_empty(size if want else (0,), dtype=torch.int64) for size, want in zip(sizes, wants, strict=False)
+        values.new_empty(size if want else (0,), dtype=torch.int64)
+        for size, want in zip(sizes, wants, strict=False)
     ]
     return (values.new_empty(most), *rest)
 
@@ -163,7 +170,10 @@ _FOLLOWED: dict[str, Callable[[Shares, Any, tuple[Any, ...]], None]] = {
     "aten::eq.Tensor": Shares._compared,
     "aten::scatter.value": Shares._scattered,
     "aten::scatter_.value": Shares._scattered,
-    **dict.fromkeys(("aten::clone", "aten::_to_copy", "aten::index.Tensor", "aten::index_select"), Shares._copied),
+    **dict.fromkeys(
+        ("aten::clone", "aten::_to_copy", "aten::index.Tensor", "aten::index_select"),
+        Shares._copied,
+    ),
 }
 
 

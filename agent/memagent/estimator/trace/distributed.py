@@ -27,7 +27,10 @@ Reduction = Literal["none", "buckets", "views"]
 
 def is_sharded(model: torch.nn.Module) -> bool:
     """Whether a parameter of the model is a DTensor."""
-    return any(type(parameter).__name__ == "DTensor" or _holds_dtensor(parameter) for parameter in model.parameters())
+    return any(
+        type(parameter).__name__ == "DTensor" or _holds_dtensor(parameter)
+        for parameter in model.parameters()
+    )
 
 
 def _holds_dtensor(parameter: torch.Tensor) -> bool:
@@ -35,7 +38,9 @@ def _holds_dtensor(parameter: torch.Tensor) -> bool:
 
 
 def built_on_fakes(
-    factory: Callable[[], torch.nn.Module] | torch.nn.Module, mode: FakeTensorMode, device: torch.device
+    factory: Callable[[], torch.nn.Module] | torch.nn.Module,
+    mode: FakeTensorMode,
+    device: torch.device,
 ) -> torch.nn.Module:
     """The sharded model, made of fake tensors from the start."""
     if isinstance(factory, torch.nn.Module):
@@ -54,12 +59,16 @@ def unwrapped(model: torch.nn.Module) -> tuple[torch.nn.Module, Reduction]:
     return model.module, "views" if getattr(model, "gradient_as_bucket_view", False) else "buckets"  # type: ignore[return-value]
 
 
-def buckets(recorder: StorageRecorder, model: torch.nn.Module, reduction: Reduction) -> list[torch.Tensor]:
+def buckets(
+    recorder: StorageRecorder, model: torch.nn.Module, reduction: Reduction
+) -> list[torch.Tensor]:
     """DDP's buckets, as allocations that stay; the caller keeps them alive. With "views", each gradient is copied into its bucket as soon
     as it is there, and the bucket's part takes its place (torch/csrc/distributed/c10d/reducer.cpp, `mark_variable_ready_dense`)."""
     made: list[torch.Tensor] = []
     for members in _assigned(model) if reduction != "none" else ():
-        bucket = torch.empty(sum(map(torch.numel, members)), dtype=members[0].dtype, device=members[0].device)
+        bucket = torch.empty(
+            sum(map(torch.numel, members)), dtype=members[0].dtype, device=members[0].device
+        )
         recorder.mark(bucket, "gradients", "DistributedDataParallel")
         made.append(bucket)
         if reduction == "views":
@@ -72,7 +81,9 @@ def buckets(recorder: StorageRecorder, model: torch.nn.Module, reduction: Reduct
 def _assigned(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
     """Trained parameters from the last to the first, by dtype, in buckets of their sizes."""
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
-    for parameter in reversed([parameter for parameter in model.parameters() if parameter.requires_grad]):
+    for parameter in reversed(
+        [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ):
         kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for members in kinds.values():
         limit, bucket = FIRST_BUCKET_BYTES, list[torch.nn.Parameter]()

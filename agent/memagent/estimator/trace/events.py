@@ -111,16 +111,25 @@ class Trace:
             peak_phase=phase,
             peak_step=step,
             peak_index=index,
-            warmup_peak_bytes=max((high for (at, _), (high, _) in peaks.items() if at == 0), default=0),
-            steady_peak_bytes=max((high for (at, _), (high, _) in peaks.items() if at == last), default=0),
-            phase_peak_bytes={name: peaks[last, name][0] for name in PHASES if (last, name) in peaks},
+            warmup_peak_bytes=max(
+                (high for (at, _), (high, _) in peaks.items() if at == 0), default=0
+            ),
+            steady_peak_bytes=max(
+                (high for (at, _), (high, _) in peaks.items() if at == last), default=0
+            ),
+            phase_peak_bytes={
+                name: peaks[last, name][0] for name in PHASES if (last, name) in peaks
+            },
             components=dict(components.most_common()),
             top=tuple(_described(event) for event in largest),
         )
 
     def retained_bytes(self) -> int:
         """Bytes alive after the last event: what stays between steps."""
-        return sum(event.size_bytes if event.kind == "alloc" else -event.size_bytes for event in self.events)
+        return sum(
+            event.size_bytes if event.kind == "alloc" else -event.size_bytes
+            for event in self.events
+        )
 
 
 def _peaks(events: Iterable[MemoryEvent]) -> dict[tuple[int, str], tuple[int, int]]:
@@ -149,5 +158,12 @@ def _alive(events: Sequence[MemoryEvent], index: int) -> list[MemoryEvent]:
 
 def _described(event: MemoryEvent) -> LiveTensor:
     return LiveTensor(
-        event.size_bytes, event.component, event.phase, event.shape, event.dtype, event.module, event.source, event.op
+        event.size_bytes,
+        event.component,
+        event.phase,
+        event.shape,
+        event.dtype,
+        event.module,
+        event.source,
+        event.op,
     )

@@ -97,7 +97,9 @@ def _executable(code: bytes) -> int:
 
 def _install_guard(stub: int) -> None:
     library = ctypes.CDLL(str(_libraries() / "libc10.so"))
-    registry = (ctypes.c_void_p * (_CUDA + 1)).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    registry = (ctypes.c_void_p * (_CUDA + 1)).in_dll(
+        library, "_ZN3c104impl26device_guard_impl_registryE"
+    )
     table = (ctypes.c_void_p * _METHODS)(*[stub] * _METHODS)
     guard = ctypes.c_void_p(ctypes.addressof(table))
     _kept.extend((table, guard))
@@ -110,7 +112,9 @@ def _install_hooks(stub: int) -> None:
     hooks_of.restype, hooks_of.argtypes = ctypes.c_void_p, []
     instance = ctypes.cast(hooks_of(), ctypes.POINTER(ctypes.c_void_p))
     # Two words before the first method belong to the table as well (offset to top, type information).
-    words = ctypes.cast((instance[0] or 0) - 16, ctypes.POINTER(ctypes.c_void_p * (_METHODS + 2))).contents
+    words = ctypes.cast(
+        (instance[0] or 0) - 16, ctypes.POINTER(ctypes.c_void_p * (_METHODS + 2))
+    ).contents
     table = (ctypes.c_void_p * (_METHODS + 2))(*words)
     for name in ("isBuilt", "hasPrimaryContext"):
         place = _place_of(name)
@@ -124,7 +128,9 @@ def _place_of(method: str) -> int | None:
     """The place of a method in the table of `AcceleratorHooksInterface`, from the header; None where this torch has
     no such method."""
     header = _libraries().parent / "include" / "ATen" / "detail" / "AcceleratorHooksInterface.h"
-    names = re.findall(r"^\s*virtual\s+[^;{]*?(~?\w+)\s*\(", header.read_text(encoding="utf-8"), re.MULTILINE)
+    names = re.findall(
+        r"^\s*virtual\s+[^;{]*?(~?\w+)\s*\(", header.read_text(encoding="utf-8"), re.MULTILINE
+    )
     if not names or not names[0].startswith("~"):
         raise ValueError("torch's AcceleratorHooksInterface.h is not as expected")
     return names.index(method) - 1 + _HOOKS_BEFORE_FIRST if method in names else None

@@ -59,7 +59,9 @@ class Forked:
     def __init__(self, work: Callable[[], Iterable[bytes]]) -> None:
         reader, writer = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads "may lead to deadlocks": see 2.
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # fork beside threads "may lead to deadlocks": see 2.
             self._pid = os.fork()
         if self._pid == 0:
             _be_child(work, reader, writer)
@@ -102,11 +104,19 @@ def trace_in_interpreter(job: Job, *, timeout_s: float) -> Trace:
     """Run the job in a fresh interpreter: see `parcel` for what can be sent there."""
     from memagent.estimator.trace.job_pickle import packed
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [sys.executable, "-c", "from memagent.estimator.trace.isolation import main; main()"]
     body = packed(job)
     with subprocess.Popen(  # noqa: S603  # our own interpreter
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     ) as child:
         try:
             answer = child.communicate(body, timeout=timeout_s)[0]
@@ -164,7 +174,9 @@ def _encoded(job: Job, run: Callable[[Job], Trace] = trace_here) -> bytes:
     """The answer as bytes: ("trace", fields, rows) or ("error", message, op)."""
     try:
         trace = run(job)
-        head = {item.name: getattr(trace, item.name) for item in fields(Trace) if item.name != "events"}
+        head = {
+            item.name: getattr(trace, item.name) for item in fields(Trace) if item.name != "events"
+        }
         rows = [tuple(getattr(event, name) for name in _EVENT_FIELDS) for event in trace.events]
         return marshal.dumps(("trace", head, rows))
     except TraceError as error:

@@ -21,7 +21,12 @@ class _Packer(pickle.Pickler):
         if type(item) in (torch.Tensor, torch.nn.Parameter):
             storage = item.untyped_storage()
             place = (storage._cdata, storage.nbytes(), item.dtype, tuple(item.shape), item.stride())
-            return _on_meta, (*place, item.storage_offset(), item.requires_grad, isinstance(item, torch.nn.Parameter))
+            return _on_meta, (
+                *place,
+                item.storage_offset(),
+                item.requires_grad,
+                isinstance(item, torch.nn.Parameter),
+            )
         return NotImplemented
 
 
@@ -31,7 +36,9 @@ def packed(job: Any) -> bytes:
     try:
         _Packer(file).dump(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TraceError(f"the model can't be sent to another process ({error}): name it as path.py:factory") from error
+        raise TraceError(
+            f"the model can't be sent to another process ({error}): name it as path.py:factory"
+        ) from error
     if b"__main__" in file.getvalue():
         raise TraceError(
             "the model is defined in __main__, which another process can't import: name it as path.py:factory"
@@ -54,6 +61,12 @@ def _on_meta(
     requires_grad: bool,
     is_parameter: bool,
 ) -> torch.Tensor:
-    base = _bases.setdefault((storage, dtype), torch.empty(size_bytes // dtype.itemsize, dtype=dtype, device="meta"))
+    base = _bases.setdefault(
+        (storage, dtype), torch.empty(size_bytes // dtype.itemsize, dtype=dtype, device="meta")
+    )
     tensor = base.as_strided(shape, stride, offset)
-    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+    return (
+        torch.nn.Parameter(tensor, requires_grad)
+        if is_parameter
+        else tensor.requires_grad_(requires_grad)
+    )

@@ -61,14 +61,20 @@ def attention(
         size = query.shape[-1]
         scale = scale if scale is not None else size**-0.5
         if size % 8:
-            query, key, value = (torch.nn.functional.pad(item, (0, 8 - size % 8)) for item in (query, key, value))
-        output = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+            query, key, value = (
+                torch.nn.functional.pad(item, (0, 8 - size % 8)) for item in (query, key, value)
+            )
+        output = aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, scale=scale
+        )[0]
         return output[..., :size]  # type: ignore[no-any-return]
     if _efficient_takes(query, key, value, enable_gqa):
         mask = _as_bias(attn_mask, query)
         if mask is not None:
             mask = _aligned(mask, query, key)
-        needs_grad = torch.is_grad_enabled() and any(item.requires_grad for item in (query, key, value))
+        needs_grad = torch.is_grad_enabled() and any(
+            item.requires_grad for item in (query, key, value)
+        )
         return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
             query, key, value, mask, needs_grad, dropout_p, is_causal, scale=scale
         )[0]
@@ -78,7 +84,9 @@ def attention(
     )[0]
 
 
-def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> bool:
+def _flash_takes(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+) -> bool:
     return (
         torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
         and mask is None
@@ -90,7 +98,9 @@ def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ma
     )
 
 
-def _efficient_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:
+def _efficient_takes(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> bool:
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
         and query.dtype in _EFFICIENT_TYPES

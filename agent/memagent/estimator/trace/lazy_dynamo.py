@@ -64,7 +64,9 @@ class _WakeUp(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not fullname.startswith(_NAME + ".") or not isinstance(sys.modules.get(_NAME), _LateDynamo):
+        if not fullname.startswith(_NAME + ".") or not isinstance(
+            sys.modules.get(_NAME), _LateDynamo
+        ):
             return None
         _import_real()
         return importlib.machinery.ModuleSpec(fullname, self) if fullname in sys.modules else None

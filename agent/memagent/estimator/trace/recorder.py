@@ -18,7 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from memagent.estimator.trace.corrections import corrected
@@ -29,7 +33,12 @@ from memagent.estimator.trace.source_lines import source_line
 
 _SMALLEST_WITH_SOURCE_BYTES = 1 << 16
 
-_BORN_IN = {"data": "data", "forward": "activations", "backward": "workspace", "optimizer": "workspace"}
+_BORN_IN = {
+    "data": "data",
+    "forward": "activations",
+    "backward": "workspace",
+    "optimizer": "workspace",
+}
 """What a storage is taken for by the phase it was born in, until something better is known."""
 
 
@@ -44,10 +53,27 @@ class _Grave(weakref.ref):  # type: ignore[type-arg]
 class _Life:
     """One storage from birth on: the facts that do not change, and its component, which may."""
 
-    __slots__ = ("born_phase", "component", "dtype", "module", "op", "shape", "size_bytes", "source", "uid")
+    __slots__ = (
+        "born_phase",
+        "component",
+        "dtype",
+        "module",
+        "op",
+        "shape",
+        "size_bytes",
+        "source",
+        "uid",
+    )
 
-    def __init__(self, uid: int, size_bytes: int, tensor: torch.Tensor | None, component: str, phase: str) -> None:
-        self.uid, self.size_bytes, self.component, self.born_phase = uid, size_bytes, component, phase
+    def __init__(
+        self, uid: int, size_bytes: int, tensor: torch.Tensor | None, component: str, phase: str
+    ) -> None:
+        self.uid, self.size_bytes, self.component, self.born_phase = (
+            uid,
+            size_bytes,
+            component,
+            phase,
+        )
         self.shape = tuple(tensor.shape) if tensor is not None else (size_bytes,)
         self.dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else "uint8"
         self.module = self.source = self.op = ""
@@ -96,11 +122,19 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DEVICE_OF:
             return _device_of(args[0]) if self._fake else func(*args)
         kwargs = kwargs or {}
-        if any(kind not in _PLAIN and issubclass(kind, torch.Tensor) and _wraps(kind) for kind in types):
-            return NotImplemented  # a wrapper (DTensor, quantised): see the tensors inside it instead
+        if any(
+            kind not in _PLAIN and issubclass(kind, torch.Tensor) and _wraps(kind) for kind in types
+        ):
+            return (
+                NotImplemented  # a wrapper (DTensor, quantised): see the tensors inside it instead
+            )
         name = func.name()
         self.last_op = name
-        if self._fake and name.startswith("aten::_foreach_") and self._changes_only_values(func, args):
+        if (
+            self._fake
+            and name.startswith("aten::_foreach_")
+            and self._changes_only_values(func, args)
+        ):
             return None
         if name == "aten::add.Tensor" and self.phase == "backward" and self._sums.is_in_place(args):
             func, name = torch.ops.aten.add_.Tensor, "aten::add_.Tensor"
@@ -117,7 +151,11 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The operator's output; for fake tensors with the storages that the real kernel would have made."""
         if not self._fake:
             return func(*args, **kwargs)
-        if name == "aten::_local_scalar_dense" and self._answer is not None and args[0].constant is None:
+        if (
+            name == "aten::_local_scalar_dense"
+            and self._answer is not None
+            and args[0].constant is None
+        ):
             return self._answer(self, args[0], "")
         try:
             output = corrected(func, name, args, kwargs)
@@ -134,7 +172,13 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- what the tracer calls --------------------------------------------------------------------------------------------------------
 
-    def see(self, tensor: torch.Tensor, op: str = "", component: str | None = None, module: str | None = None) -> None:
+    def see(
+        self,
+        tensor: torch.Tensor,
+        op: str = "",
+        component: str | None = None,
+        module: str | None = None,
+    ) -> None:
         """Take note of the tensor's storage, if it is on the device and new, or of another size than before."""
         device = _device_of(tensor) if type(tensor) is FakeTensor else tensor.device
         if device.type != self.device_type or tensor.layout is not torch.strided:
@@ -195,7 +239,12 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
     def _born(
-        self, size: int, tensor: torch.Tensor | None, op: str, component: str | None, module: str | None = None
+        self,
+        size: int,
+        tensor: torch.Tensor | None,
+        op: str,
+        component: str | None,
+        module: str | None = None,
     ) -> _Life:
         life = _Life(self._next, size, tensor, component or _BORN_IN[self.phase], self.phase)
         self._next += 1
@@ -228,7 +277,9 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """In place, on a list as long as the model: no storage is born, and fakes have no values. Step counters (one
         element) do."""
         first = args[0][0]
-        return not func._schema.returns and first.numel() > 1 and first.device.type == self.device_type
+        return (
+            not func._schema.returns and first.numel() > 1 and first.device.type == self.device_type
+        )
 
     def _remember(self, output: torch.Tensor, op: str, args: tuple[Any, ...]) -> None:
         """What a one-element tensor was made by; a sum that is compared with the number of its terms asks "all?"."""
@@ -255,7 +306,11 @@ def _device_of(tensor: Any) -> torch.device:
 
 
 _META = torch.device("meta")
-_ASKS_FOR_VALUES = {"aten::_local_scalar_dense": "", "aten::equal": "aten::equal", "aten::allclose": "aten::equal"}
+_ASKS_FOR_VALUES = {
+    "aten::_local_scalar_dense": "",
+    "aten::equal": "aten::equal",
+    "aten::allclose": "aten::equal",
+}
 """Operators that give Python a value, and what they are an answer to where that is known."""
 
 _GUESSES = frozenset(_BORN_IN.values())

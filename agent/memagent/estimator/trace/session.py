@@ -43,7 +43,12 @@ def trace_here(job: Job) -> Trace:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from memagent.estimator.trace import distributed, kernels, torch_patches
-    from memagent.estimator.trace.convert import Converter, convert_module, convert_optimizer, convert_value
+    from memagent.estimator.trace.convert import (
+        Converter,
+        convert_module,
+        convert_optimizer,
+        convert_value,
+    )
     from memagent.estimator.trace.recorder import StorageRecorder
     from memagent.estimator.trace.steps import StepPlan, mark_model, run_steps
     from memagent.estimator.trace.workspace import scratch_bytes
@@ -61,8 +66,12 @@ def trace_here(job: Job) -> Trace:
     torch_patches.let_libraries_ask()
     if sharded:
         notes.append("the model is sharded: this is one rank, and only the steady step tells")
-    if job.device_rules != CPU and any(isinstance(part, torch.nn.RNNBase) for part in model.modules()):
-        notes.append("recurrent layers are traced time step by time step; cuDNN's own kernels keep other amounts")
+    if job.device_rules != CPU and any(
+        isinstance(part, torch.nn.RNNBase) for part in model.modules()
+    ):
+        notes.append(
+            "recurrent layers are traced time step by time step; cuDNN's own kernels keep other amounts"
+        )
     recorder = StorageRecorder(
         device.type,
         hidden=scratch_bytes if job.device_rules != CPU else None,
@@ -76,12 +85,18 @@ def trace_here(job: Job) -> Trace:
             converter = Converter(mode, device)
             if not sharded:
                 convert_module(model, converter)
-            optimizer = optimizer_of(job.optimizer, model, lambda made: convert_optimizer(made, converter))
+            optimizer = optimizer_of(
+                job.optimizer, model, lambda made: convert_optimizer(made, converter)
+            )
             with recorder, module_paths(model, recorder), resizes(recorder):
                 mark_model(recorder, model)
                 kept = distributed.buckets(recorder, model, reduction)
                 plan = StepPlan(**job.plan)
-                make = lambda: (convert_value(job.inputs, converter), convert_value(job.targets, converter))  # noqa: E731
+
+                def make() -> tuple[Any, Any]:
+                    inputs = convert_value(job.inputs, converter)
+                    return inputs, convert_value(job.targets, converter)
+
                 notes += run_steps(recorder, model, make, optimizer, plan)
     except TraceError:
         raise
@@ -95,7 +110,9 @@ def trace_here(job: Job) -> Trace:
     return Trace(
         events=tuple(recorder.events()),
         steps=plan.steps,
-        parameters_bytes=sum(parameter.untyped_storage().nbytes() for parameter in parameters.values()),
+        parameters_bytes=sum(
+            parameter.untyped_storage().nbytes() for parameter in parameters.values()
+        ),
         parameters=sum(parameter.numel() for parameter in parameters.values()),
         device_rules=job.device_rules,
         torch_version=str(torch.__version__),
@@ -115,13 +132,18 @@ def _built(given: Any, mode: Any, device: Any) -> tuple[Any, bool]:
 
     try:
         model = built(given)
-    except (RuntimeError, AssertionError):  # a device mesh of a device that is not there: fakes may do
+    except (
+        RuntimeError,
+        AssertionError,
+    ):  # a device mesh of a device that is not there: fakes may do
         if isinstance(given, torch.nn.Module):
             raise
         model = None
     if model is not None and not distributed.is_sharded(model):
         return model, False
-    model = distributed.built_on_fakes(imported(given) if isinstance(given, str) else given, mode, device)
+    model = distributed.built_on_fakes(
+        imported(given) if isinstance(given, str) else given, mode, device
+    )
     return model, distributed.is_sharded(model)
 
 
@@ -129,9 +151,15 @@ def as_trace_error(error: Exception, recorder: Any) -> TraceError:
     """The same failure in words for the user, with the operator it stopped at."""
     kind = type(error).__name__
     op = recorder.last_op
-    if kind in ("DynamicOutputShapeException", "DataDependentOutputException", "UnsupportedOperatorException"):
+    if kind in (
+        "DynamicOutputShapeException",
+        "DataDependentOutputException",
+        "UnsupportedOperatorException",
+    ):
         op = str(getattr(error, "func", op))
-        return TraceError(f"{op} depends on the tensors' values, which a trace does not have", op=op)
+        return TraceError(
+            f"{op} depends on the tensors' values, which a trace does not have", op=op
+        )
     return TraceError(f"the step failed at {op or 'its start'}: {kind}: {error}"[:1000], op=op)
 
 
@@ -192,7 +220,9 @@ def optimizer_of(given: Any, model: Any, convert: Callable[[Any], None]) -> Any:
             raise TraceError(
                 f"torch.optim has no optimizer {given!r}: pass one, or a callable that takes the parameters"
             )
-        return kind(trained, **({"lr": 0.1, "momentum": 0.9} if given.lower() == "momentum" else {}))
+        return kind(
+            trained, **({"lr": 0.1, "momentum": 0.9} if given.lower() == "momentum" else {})
+        )
     if hasattr(given, "param_groups"):
         convert(given)
         return given
@@ -258,7 +288,9 @@ class Growth:
     def check(self) -> None:
         """Raise TraceError when it is not."""
         if self._limit_bytes is not None and self.bytes() > self._limit_bytes:
-            raise TraceError(f"the trace took more than {self._limit_bytes >> 20} MiB of host memory and was given up")
+            raise TraceError(
+                f"the trace took more than {self._limit_bytes >> 20} MiB of host memory and was given up"
+            )
 
 
 def _resident_bytes(process: int | str) -> int:

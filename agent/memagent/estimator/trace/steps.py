@@ -92,7 +92,9 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _mark(recorder: StorageRecorder, value: Any, component: str) -> None:
-    for tensor in tensors_in(value):  # a function of its own: a loop's variable would keep the last tensor alive
+    for tensor in tensors_in(
+        value
+    ):  # a function of its own: a loop's variable would keep the last tensor alive
         recorder.mark(tensor, component)
 
 
@@ -130,7 +132,11 @@ def _forward_backward(
 
 
 def _update(
-    recorder: StorageRecorder, model: torch.nn.Module, optimizer: torch.optim.Optimizer, plan: StepPlan, scaler: Any
+    recorder: StorageRecorder,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    plan: StepPlan,
+    scaler: Any,
 ) -> None:
     if plan.clip_norm is not None:
         if scaler is not None:
@@ -153,7 +159,9 @@ def _called(model: torch.nn.Module, inputs: Any) -> Any:
     return model(inputs)
 
 
-def _loss_of(output: Any, inputs: Any, loss: Callable[..., Any] | None, notes: list[str]) -> torch.Tensor:
+def _loss_of(
+    output: Any, inputs: Any, loss: Callable[..., Any] | None, notes: list[str]
+) -> torch.Tensor:
     if loss is not None:
         value = loss(output, inputs) if _takes_two(loss) else loss(output)
         if not isinstance(value, torch.Tensor):
@@ -164,7 +172,9 @@ def _loss_of(output: Any, inputs: Any, loss: Callable[..., Any] | None, notes: l
         return own
     tensors = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
     if not tensors:
-        raise TraceError("the model's output holds no floating-point tensor to take a loss of: pass loss=")
+        raise TraceError(
+            "the model's output holds no floating-point tensor to take a loss of: pass loss="
+        )
     if tensors[0].numel() == 1:
         return tensors[0].squeeze()
     note = "no loss was given: the mean of the model's output stands for it"
@@ -179,8 +189,14 @@ def _takes_two(loss: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         return True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [item for item in parameters if item.kind in kinds and item.default is inspect.Parameter.empty]
-    return len(required) >= 2 or any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters)
+    required = [
+        item
+        for item in parameters
+        if item.kind in kinds and item.default is inspect.Parameter.empty
+    ]
+    return len(required) >= 2 or any(
+        item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters
+    )
 
 
 def _autocast(device_type: str, dtype: str | None) -> contextlib.AbstractContextManager[Any]:
@@ -198,7 +214,9 @@ def _scaler(recorder: StorageRecorder, plan: StepPlan) -> Any:
         return None
 
     class _Scaler(torch.amp.GradScaler):
-        def _maybe_opt_step(self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        def _maybe_opt_step(
+            self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             return optimizer.step(*args, **kwargs)
 
     return _Scaler(recorder.device_type)

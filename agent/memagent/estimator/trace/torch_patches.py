@@ -88,7 +88,8 @@ def run_as_written(model: torch.nn.Module) -> bool:
         return False
     torch.compiler.set_stance("force_eager")
     return any(
-        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        type(part).__name__ == "OptimizedModule"
+        or getattr(part, "_compiled_call_impl", None) is not None
         for part in model.modules()
     )
 
@@ -102,7 +103,13 @@ def answer(recorder: Any, tensor: torch.Tensor, maker: str = "") -> Any:
     maker = maker or recorder.maker_of(tensor)
     if recorder.phase == "optimizer" and maker != "aten::equal":
         value = float(recorder.step + 1)
-        return value if tensor.is_floating_point() else int(value) if tensor.dtype is not torch.bool else False
+        return (
+            value
+            if tensor.is_floating_point()
+            else int(value)
+            if tensor.dtype is not torch.bool
+            else False
+        )
     if maker in ("aten::all", "aten::any", "aten::equal"):
         if _ASSUMED not in recorder.notes:
             recorder.notes.append(_ASSUMED)

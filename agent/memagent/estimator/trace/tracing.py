@@ -56,7 +56,15 @@ def record_trace(
         "loss": loss, "autocast": autocast, "scaler": scaler, "accumulate": accumulate, "keep_output": keep_output,
         "set_to_none": set_to_none, "clip_norm": clip_norm, "steps": steps,
     }  # fmt: skip
-    job = Job(model, inputs, targets, optimizer, CUDA if device == "cuda" else CPU, plan, limit_growth_bytes)
+    job = Job(
+        model,
+        inputs,
+        targets,
+        optimizer,
+        CUDA if device == "cuda" else CPU,
+        plan,
+        limit_growth_bytes,
+    )
     run = isolation.trace_in_fork if isolation.can_fork() else isolation.trace_in_interpreter
     try:
         return run(job, timeout_s=timeout_s)

@@ -22,7 +22,9 @@ def scratch_bytes(op: str, args: tuple[Any, ...]) -> int:
     return 0
 
 
-def onednn_lstm_workspace_bytes(length: int, batch: int, inputs: int, hidden: int, value_bytes: int) -> int:
+def onednn_lstm_workspace_bytes(
+    length: int, batch: int, inputs: int, hidden: int, value_bytes: int
+) -> int:
     """What oneDNN keeps of one direction of one LSTM layer on the CPU for its backward: gates, hidden and cell states of
     every step, and room for their gradients, each from a page's beginning (src/cpu/rnn/rnn_utils.cpp, `set_offsets`).
 

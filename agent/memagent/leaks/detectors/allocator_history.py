@@ -1,7 +1,7 @@
 """The CUDA allocator's own record: which lines allocated what is still held some steps later.
 
 Works on the dictionary of `torch.cuda.memory._snapshot()`: `segments` with `blocks`, each with `size`, `state` and `frames` of `filename`,
-`line`, `name`, innermost first (source: torch/cuda/memory.py). `HistoryWindow` makes two of them; the rest are pure functions.
+`line`, `name`, innermost first (source: torch/cuda/memory.py). `AllocatorHistoryDetector` makes two of them; the rest are pure functions.
 
 It names where memory is *allocated*; the census names what *holds* it. Stacks of Python only: with those of C++ a dump takes minutes
 (torchtitan 3628); always with a limit of entries; switched off again without the annotation hooks that an early version left behind
@@ -15,40 +15,46 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from memagent.leaks.detectors.base import Window
-from memagent.leaks.stack_allocations import Frame, Held, Stack
+from memagent.leaks.detectors.base import Detector
+from memagent.leaks.stack_allocations import Frame, Stack, StackAllocation
 from memagent.leaks.suspect import Method, Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 
 MOST_ENTRIES = 100_000
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 _MOST = 5
 
 
-def held_by_stack(snapshot: Mapping[str, Any], device: int | None = None) -> dict[Stack, Held]:
+def held_by_stack(
+    snapshot: Mapping[str, Any], device: int | None = None
+) -> dict[Stack, StackAllocation]:
     """Live bytes by Python stack, of one device or of all. Blocks from before the recording have no stack, and are left out."""
     sizes: Counter[Stack] = Counter()
     blocks: Counter[Stack] = Counter()
     for stack, size in _live_blocks(snapshot, device):
         sizes[stack] += size
         blocks[stack] += 1
-    return {stack: Held(stack, size, blocks[stack]) for stack, size in sizes.items()}
+    return {stack: StackAllocation(stack, size, blocks[stack]) for stack, size in sizes.items()}
 
 
-def difference(first: Mapping[str, Any], last: Mapping[str, Any], device: int | None = None) -> list[Held]:
+def difference(
+    first: Mapping[str, Any], last: Mapping[str, Any], device: int | None = None
+) -> list[StackAllocation]:
     """What each stack holds more in the last snapshot than in the first, most bytes first."""
     before, after = held_by_stack(first, device), held_by_stack(last, device)
-    nothing = Held((), 0, 0)
+    nothing = StackAllocation((), 0, 0)
     more = [
-        Held(stack, held.size_bytes - old.size_bytes, held.blocks - old.blocks)
+        StackAllocation(stack, held.size_bytes - old.size_bytes, held.blocks - old.blocks)
         for stack, held in after.items()
         if (old := before.get(stack, nothing)).size_bytes < held.size_bytes
     ]
     return sorted(more, key=lambda held: -held.size_bytes)
 
 
-def suspects(first: Mapping[str, Any], last: Mapping[str, Any], steps: int, device: int | None = None) -> list[Suspect]:
-    """Lines of the script whose allocations piled up over `steps` steps: one more block every other step, or one of growing size."""
+def suspects(
+    first: Mapping[str, Any], last: Mapping[str, Any], steps: int, device: int | None = None
+) -> list[Suspect]:
+    """RunningLeastSquares of the script whose allocations piled up over `steps` steps: one more block every other step, or one of growing size."""
     by_place: dict[tuple[str, int], tuple[Frame, int, int]] = {}
     for held in difference(first, last, device):
         if (frame := held.place) is not None:
@@ -57,7 +63,13 @@ def suspects(first: Mapping[str, Any], last: Mapping[str, Any], steps: int, devi
     steps = max(1, steps)
     found = [
         Suspect(
-            file, line, function, f"{blocks:,} blocks allocated here are still held", "allocation", size // steps, 0.7
+            file,
+            line,
+            function,
+            f"{blocks:,} blocks allocated here are still held",
+            "allocation",
+            size // steps,
+            0.7,
         )
         for (file, line, function), size, blocks in by_place.values()
         if 2 * blocks >= steps or (blocks <= 0 and size >= steps)
@@ -65,7 +77,7 @@ def suspects(first: Mapping[str, Any], last: Mapping[str, Any], steps: int, devi
     return sorted(found, key=lambda suspect: -(suspect.bytes_per_step or 0))[:_MOST]
 
 
-def folded(held: Iterable[Held]) -> list[dict[str, Any]]:
+def folded(held: Iterable[StackAllocation]) -> list[dict[str, Any]]:
     """For a flame graph, as JSON: `[{"stack": ["train.py:12 main", ...], "bytes": 1024, "blocks": 2}]`, outermost frame first, most bytes
     first."""
     rows = [
@@ -79,7 +91,7 @@ def folded(held: Iterable[Held]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["bytes"])
 
 
-def flame(held: Iterable[Held]) -> dict[str, Any]:
+def flame(held: Iterable[StackAllocation]) -> dict[str, Any]:
     """The same as a tree: `{"name", "bytes", "children": [...]}`, children largest first."""
     root: dict[str, Any] = {"name": "all", "bytes": 0, "children": {}}
     for each in held:
@@ -103,11 +115,13 @@ def _live_blocks(snapshot: Mapping[str, Any], device: int | None) -> Iterator[tu
             continue
         for block in segment.get("blocks", ()):
             if block.get("state") in _LIVE and block.get("frames"):
-                frames = [(str(f["filename"]), int(f["line"]), str(f["name"])) for f in block["frames"]]
+                frames = [
+                    (str(f["filename"]), int(f["line"]), str(f["name"])) for f in block["frames"]
+                ]
                 yield tuple(frames[::-1]), int(block.get("requested_size") or block["size"])
 
 
-class HistoryWindow(Window):
+class AllocatorHistoryDetector(Detector):
     """Records, and compares a snapshot from the middle with one from the end. A script that records by itself is left alone."""
 
     method: Method = "history"
@@ -132,7 +146,7 @@ class HistoryWindow(Window):
         if self._is_ours:
             self._marked_at, self._middle = step, _blocks()
 
-    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
         if not self._is_ours or not self._marked_at or deadline.is_over():
             return []
         self.last = _snapshot()

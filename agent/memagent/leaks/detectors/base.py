@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memagent.leaks.stack_allocations import Held
+from memagent.leaks.stack_allocations import StackAllocation
 from memagent.leaks.suspect import Method, Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 
 
-class Window:
+class Detector:
     """Looks at the beginning, in the middle, one step before the end, and at the end; does nothing where a method is not its own."""
 
     method: Method = "census"
-    grown: Sequence[Held] = ()
+    grown: Sequence[StackAllocation] = ()
     """After the end: what each stack holds more than in the middle, most bytes first; only where stacks are recorded."""
     growth_bytes_per_step: int | None = None
     """After the end: by how much memory in use grew, tensors or not; only where that is measured."""
@@ -27,7 +27,7 @@ class Window:
     def before(self, step: int) -> None:
         """The next step will be the last."""
 
-    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
         """What grew, and who is to blame, as far as it is found in time."""
         return []
 

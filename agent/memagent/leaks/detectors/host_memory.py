@@ -11,10 +11,10 @@ import linecache
 import tracemalloc
 from collections import Counter
 
-from memagent.leaks.detectors.base import Window
-from memagent.leaks.stack_allocations import Held
+from memagent.leaks.detectors.base import Detector
+from memagent.leaks.stack_allocations import StackAllocation
 from memagent.leaks.suspect import Method, Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import is_own, is_script
 
 FRAMES = 6
@@ -26,7 +26,7 @@ Traced = dict[tuple[Place, ...], tuple[int, int]]
 """Bytes and blocks by call stack, outermost place first."""
 
 
-class HostWindow(Window):
+class HostMemoryDetector(Detector):
     """The window. A script that traces by itself is left alone."""
 
     method: Method = "host"
@@ -45,7 +45,7 @@ class HostWindow(Window):
         if self._is_ours:
             self._marked_at, self._middle = step, _traced()
 
-    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
         if not self._is_ours or not self._marked_at or deadline.is_over():
             return []
         last = _traced()
@@ -63,12 +63,14 @@ class HostWindow(Window):
             tracemalloc.stop()
 
 
-def growing_stacks(first: Traced, last: Traced) -> list[Held]:
+def growing_stacks(first: Traced, last: Traced) -> list[StackAllocation]:
     """What each stack that passes through the script holds more than before, most bytes first."""
     more = []
     for places, (size, blocks) in last.items():
         old_size, old_blocks = first.get(places, (0, 0))
-        held = Held(tuple((file, line, "") for file, line in places), size - old_size, blocks - old_blocks)
+        held = StackAllocation(
+            tuple((file, line, "") for file, line in places), size - old_size, blocks - old_blocks
+        )
         if held.size_bytes > 0 and held.place is not None:
             more.append(held)
     return sorted(more, key=lambda held: -held.size_bytes)
@@ -90,7 +92,15 @@ def growing_lines(first: Counter[Place], last: Counter[Place], steps: int) -> li
     last.subtract(first)
     found = [(size // max(1, steps), place) for place, size in last.most_common(_MOST)]
     return [
-        Suspect(file, line, "", linecache.getline(file, line).strip()[:120] or "Python objects", "host", rate, 0.6)
+        Suspect(
+            file,
+            line,
+            "",
+            linecache.getline(file, line).strip()[:120] or "Python objects",
+            "host",
+            rate,
+            0.6,
+        )
         for rate, (file, line) in found
         if rate >= LEAST_BYTES_PER_STEP
     ]

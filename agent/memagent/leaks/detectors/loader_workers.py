@@ -16,10 +16,10 @@ from typing import Any
 
 from memagent.leaks import source_lines
 from memagent.leaks.census import living
-from memagent.leaks.detectors.base import Window
+from memagent.leaks.detectors.base import Detector
 from memagent.leaks.object_names import file_of
 from memagent.leaks.suspect import Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import shares_of
 
@@ -28,7 +28,7 @@ _LONG = 1_000
 _DEPTH = 4
 
 
-class WorkerWindow(Window):
+class LoaderWorkerDetector(Detector):
     """Looks at the workers at both ends."""
 
     def __init__(self) -> None:
@@ -37,10 +37,14 @@ class WorkerWindow(Window):
     def begin(self, step: int) -> None:
         self._began_at, self._first = step, private_bytes_by_worker()
 
-    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
         if deadline.is_over():
             return []
-        rate = bytes_per_step(self._first, private_bytes_by_worker(), step - self._began_at) if self._first else 0
+        rate = (
+            bytes_per_step(self._first, private_bytes_by_worker(), step - self._began_at)
+            if self._first
+            else 0
+        )
         return holders(rate) if rate >= LEAST_BYTES_PER_STEP else []
 
 
@@ -78,7 +82,10 @@ def _iterators() -> list[Any]:
 
 def _parts(iterator: Any) -> Iterator[Any]:
     """The script's own objects and functions that the workers run: dataset, what it wraps, collate function."""
-    todo = [(getattr(iterator, name, None), 0) for name in ("_dataset", "_collate_fn", "_worker_init_fn")]
+    todo = [
+        (getattr(iterator, name, None), 0)
+        for name in ("_dataset", "_collate_fn", "_worker_init_fn")
+    ]
     met: set[int] = set()
     while todo:
         item, depth = todo.pop(0)
@@ -91,7 +98,9 @@ def _parts(iterator: Any) -> Iterator[Any]:
             yield item
         space = namespace(item) if not isinstance(item, FunctionType | type) else None
         todo += [
-            (value, depth + 1) for value in list((space or {}).values()) if not isinstance(value, int | str | float)
+            (value, depth + 1)
+            for value in list((space or {}).values())
+            if not isinstance(value, int | str | float)
         ]
 
 
@@ -99,15 +108,41 @@ def _keeping(part: Any, size: int) -> list[Suspect]:
     """The line in a method that the workers call which keeps something in an attribute."""
     kind = type(part)
     if isinstance(part, FunctionType):
-        scopes, name = [source_lines.Scope(part.__code__.co_filename, part.__code__.co_firstlineno)], part.__qualname__
-        names = [key for key, value in list(part.__globals__.items()) if isinstance(value, list | dict | set)]
+        scopes, name = (
+            [source_lines.Scope(part.__code__.co_filename, part.__code__.co_firstlineno)],
+            part.__qualname__,
+        )
+        names = [
+            key
+            for key, value in list(part.__globals__.items())
+            if isinstance(value, list | dict | set)
+        ]
     else:
-        scopes = [source_lines.Scope(file_of(base), None, base.__name__) for base in kind.__mro__ if is_script_class(base)]
-        name, names = kind.__name__, [key for key, value in list((namespace(part) or {}).items()) if _can_grow(value)]
+        scopes = [
+            source_lines.Scope(file_of(base), None, base.__name__)
+            for base in kind.__mro__
+            if is_script_class(base)
+        ]
+        name, names = (
+            kind.__name__,
+            [key for key, value in list((namespace(part) or {}).items()) if _can_grow(value)],
+        )
     dot = "" if isinstance(part, FunctionType) else "."
-    found = [(line, attribute) for attribute in names for line in source_lines.growing(scopes, [dot + attribute])]
+    found = [
+        (line, attribute)
+        for attribute in names
+        for line in source_lines.growing(scopes, [dot + attribute])
+    ]
     return [
-        Suspect(line.file, line.line, line.function, f"{name}.{attribute}: grows in each worker", "worker", size, 0.9)
+        Suspect(
+            line.file,
+            line.line,
+            line.function,
+            f"{name}.{attribute}: grows in each worker",
+            "worker",
+            size,
+            0.9,
+        )
         for line, attribute in found
         if line.strength == source_lines.GROWS and not line.function.endswith("__init__")
     ]
@@ -126,9 +161,13 @@ def _copied(part: Any, size: int) -> list[Suspect]:
     kind = type(part)
     made = source_lines.attribute_sets(file_of(kind), kind.__name__, key)
     file, number, function = (
-        (made[0].file, made[0].line, made[0].function) if made else (file_of(kind), 0, kind.__name__)
+        (made[0].file, made[0].line, made[0].function)
+        if made
+        else (file_of(kind), 0, kind.__name__)
     )
-    holder = f"{kind.__name__}.{key}: {type(space[key]).__name__} of {length}, copied into each worker"
+    holder = (
+        f"{kind.__name__}.{key}: {type(space[key]).__name__} of {length}, copied into each worker"
+    )
     return [Suspect(file, number, function, holder, "copy_on_write", size, 0.6)]
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
-from memagent.leaks.detectors.base import Window
+from memagent.leaks.detectors.base import Detector
 from memagent.leaks.diagnosis import diagnose
 from memagent.leaks.suspect import Suspect
-from memagent.leaks.time_budget import Deadline
+from memagent.leaks.time_budget import TimeBudget
 
 
-class TensorWindow(Window):
+class TensorDetector(Detector):
     """`used_bytes`: what the device or the host has in use now, None if unknown."""
 
     def __init__(self, used_bytes: Callable[[], int | None]) -> None:
@@ -29,15 +29,23 @@ class TensorWindow(Window):
     def before(self, step: int) -> None:
         self._before = census.take(step, census.live_tensors())
 
-    def end(self, step: int, deadline: Deadline) -> list[Suspect]:
+    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
         if self._first is None or self._before is None or deadline.is_over():
             return []
         self.growth_bytes_per_step = self._rate(step - self._first.step)
-        return diagnose(self._first, self._before, step, deadline, measured_bytes_per_step=self.growth_bytes_per_step)
+        return diagnose(
+            self._first,
+            self._before,
+            step,
+            deadline,
+            measured_bytes_per_step=self.growth_bytes_per_step,
+        )
 
     def close(self) -> None:
         self._first = self._before = self._used = None
 
     def _rate(self, steps: int) -> int | None:
         now = self._used_bytes()
-        return None if now is None or self._used is None else max(0, now - self._used) // max(1, steps)
+        return (
+            None if now is None or self._used is None else max(0, now - self._used) // max(1, steps)
+        )

@@ -35,7 +35,13 @@ from memagent_server.store.models.runs import (
     Snapshot,
 )
 from memagent_server.store.models.samples import Batch, Chunk, Dropped, Rollup, Stream
-from memagent_server.store.models.work import SHARDS, Recollection, Shard, WatchMark, WorkerRow
+from memagent_server.store.models.work import (
+    SHARDS,
+    EvaluationMark,
+    ForecasterState,
+    Shard,
+    WorkerRow,
+)
 
 __all__ = [
     "ALERT_STATES",
@@ -50,14 +56,15 @@ __all__ = [
     "Chunk",
     "DeviceContext",
     "Dropped",
+    "EvaluationMark",
     "Event",
     "Feedback",
     "Forecast",
+    "ForecasterState",
     "Incident",
     "Notification",
     "Prediction",
     "Rank",
-    "Recollection",
     "Rollup",
     "RuleSetting",
     "Run",
@@ -67,6 +74,5 @@ __all__ = [
     "Stream",
     "Token",
     "Transition",
-    "WatchMark",
     "WorkerRow",
 ]

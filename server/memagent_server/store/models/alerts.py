@@ -36,7 +36,10 @@ class Forecast(Base):
     growth_bytes_per_step: Mapped[float | None]
     growing_since_step: Mapped[int | None]
 
-    __table_args__ = (Index("ix_forecasts_stream", "stream_id", "id"), Index("ix_forecasts_run", "run_id", "id"))
+    __table_args__ = (
+        Index("ix_forecasts_stream", "stream_id", "id"),
+        Index("ix_forecasts_run", "run_id", "id"),
+    )
 
 
 class Incident(Base):
@@ -64,7 +67,10 @@ class Incident(Base):
     note: Mapped[str | None] = mapped_column(Text)
     """The newest words that somebody left with an acknowledgement, a snooze or a false alarm."""
 
-    __table_args__ = (Index("ix_incidents_run", "run_id", "id"), Index("ix_incidents_state", "state", "id"))
+    __table_args__ = (
+        Index("ix_incidents_run", "run_id", "id"),
+        Index("ix_incidents_state", "state", "id"),
+    )
 
 
 class Alert(Base):
@@ -173,4 +179,7 @@ class Feedback(Base):
     rule: Mapped[str] = mapped_column(String(40))
     cause: Mapped[str | None] = mapped_column(String(40))
 
-    __table_args__ = (Index("ix_feedback_incident", "incident_id"), Index("ix_feedback_project", "project", "id"))
+    __table_args__ = (
+        Index("ix_feedback_incident", "incident_id"),
+        Index("ix_feedback_project", "project", "id"),
+    )

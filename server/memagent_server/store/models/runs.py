@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, false, text
+from sqlalchemy import (
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.store.models.base import Base, Id
@@ -53,14 +63,27 @@ class Run(Base):
         Index("ix_runs_archived_created", "is_archived", "created_at", "id"),
         Index("ix_runs_archived_project", "is_archived", "project", "created_at", "id"),
         Index("ix_runs_archived_status", "is_archived", "status", "created_at", "id"),
-        Index("ix_runs_archived_project_status", "is_archived", "project", "status", "created_at", "id"),
+        Index(
+            "ix_runs_archived_project_status",
+            "is_archived",
+            "project",
+            "status",
+            "created_at",
+            "id",
+        ),
         Index("ix_runs_status_created", "status", "created_at", "id"),
         Index("ix_runs_archived_name", "is_archived", "name", "id"),
         Index("ix_runs_archived_peak", "is_archived", "peak_ratio", "id"),
         Index(
-            "ix_runs_keeps", "keeps", "finished_at", sqlite_where=text(_KEEPS_MORE), postgresql_where=text(_KEEPS_MORE)
+            "ix_runs_keeps",
+            "keeps",
+            "finished_at",
+            sqlite_where=text(_KEEPS_MORE),
+            postgresql_where=text(_KEEPS_MORE),
         ),
-        Index("ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)),
+        Index(
+            "ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)
+        ),
     )
 
 
@@ -171,4 +194,8 @@ class Snapshot(Base):
     has_viewer: Mapped[bool] = mapped_column(default=False, server_default=false())
     viewer: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
 
-    __table_args__ = (UniqueConstraint("run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"),)
+    __table_args__ = (
+        UniqueConstraint(
+            "run_id", "rank", "attempt", "seq", name="uq_snapshots_run_rank_attempt_seq"
+        ),
+    )

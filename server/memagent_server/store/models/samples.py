@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, UniqueConstraint, false, text
+from sqlalchemy import (
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.store.models.base import Base, Id
@@ -49,7 +58,9 @@ class Stream(Base):
     """Whether its launch is over and every sample is compacted and rolled up: there is nothing left to do."""
 
     __table_args__ = (
-        UniqueConstraint("run_id", "rank", "attempt", "device", name="uq_streams_run_rank_attempt_device"),
+        UniqueConstraint(
+            "run_id", "rank", "attempt", "device", name="uq_streams_run_rank_attempt_device"
+        ),
         Index(
             "ix_streams_uncompacted",
             "id",

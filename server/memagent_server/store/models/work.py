@@ -13,25 +13,29 @@ SHARDS = 64
 """As many workers can share the work, at most."""
 
 
-class WatchMark(Base):
+class EvaluationMark(Base):
     """How far the alerts of a stream have been decided, and the states they were in then: written with every change of an alert."""
 
     __tablename__ = "watches"
-    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
+    stream_id: Mapped[int] = mapped_column(
+        ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True
+    )
     seq: Mapped[int]
     """The last sample that was decided on, counted like `Chunk.seq`."""
     states: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """{rule: state, severity, in_a_row, since}"""
 
 
-class Recollection(Base):
+class ForecasterState(Base):
     """What a stream's watch knows of its past, so that another worker need not read all of it again: see `alerts.watch.remembered`.
 
     A state that another version of the forecaster wrote is worth nothing, and is not believed.
     """
 
     __tablename__ = "recollections"
-    stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True)
+    stream_id: Mapped[int] = mapped_column(
+        ForeignKey("streams.id", ondelete="CASCADE"), primary_key=True
+    )
     seq: Mapped[int]
     """The last sample that it has seen, counted like `Chunk.seq`."""
     state: Mapped[bytes] = mapped_column(LargeBinary)

@@ -17,7 +17,7 @@ import threading
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from memagent_server.store.sqlite.write_lock import Turns
+from memagent_server.store.sqlite.write_lock import WriteLock
 
 LOG_BYTES = 32 * 2**20
 BACKSTOP_PAGES = 4 * LOG_BYTES // 4096
@@ -27,10 +27,10 @@ _MOST_PASSES = 5
 _log = logging.getLogger(__name__)
 
 
-class Checkpoints:
+class WalCheckpointer:
     """Of the database file at `path`, which writers to it call after each transaction."""
 
-    def __init__(self, engine: Engine, path: str, turns: Turns) -> None:
+    def __init__(self, engine: Engine, path: str, turns: WriteLock) -> None:
         self._engine, self._log_path, self._turns = engine, path + "-wal", turns
         self._begin_at = LOG_BYTES
         self._thread: threading.Thread | None = None
@@ -39,7 +39,11 @@ class Checkpoints:
     def after_write(self) -> None:
         """Begin in the background if it is time."""
         size = _size(self._log_path)
-        if size < self._begin_at or self._is_closed or (self._thread is not None and self._thread.is_alive()):
+        if (
+            size < self._begin_at
+            or self._is_closed
+            or (self._thread is not None and self._thread.is_alive())
+        ):
             return
         self._begin_at = size + LOG_BYTES
         self._thread = threading.Thread(target=self._run, name="memagent-checkpoint", daemon=True)
@@ -70,7 +74,9 @@ class Checkpoints:
             patience_ms = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
             connection.exec_driver_sql("PRAGMA busy_timeout = 0")
             try:
-                is_busy, frames, copied = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
+                is_busy, frames, copied = connection.exec_driver_sql(
+                    f"PRAGMA wal_checkpoint({how})"
+                ).one()
             finally:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience_ms}")
         return None if is_busy else int(frames) - int(copied)

@@ -23,7 +23,7 @@ DOOR, ROOM = "-door", "-room"
 _PAUSE_S = 0.0003
 
 
-class Turns:
+class WriteLock:
     """Of the writers to the database file at `path`."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
@@ -67,7 +67,9 @@ class Turns:
 def _locked(fd: int, until: float) -> bool:
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one that waits in the kernel could not give up
+            fcntl.flock(
+                fd, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # one that waits in the kernel could not give up
             return True
         except BlockingIOError:
             if time.monotonic() >= until:

@@ -10,7 +10,7 @@ from flask import Blueprint, Response, redirect, request
 from msgspec import Meta
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.rule_config import Wanted, read_policy, wanted
+from memagent_server.alerts.rule_config import RuleConfig, read_policy, wanted
 from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
@@ -60,7 +60,12 @@ class RuleWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def _wish_schema(rule: Rule) -> dict[str, Any]:
     """What may be wished of a rule, for the document."""
     thresholds = {
-        item.name: {"type": "number", "minimum": item.least, "maximum": item.most, "description": item.about}
+        item.name: {
+            "type": "number",
+            "minimum": item.least,
+            "maximum": item.most,
+            "description": item.about,
+        }
         for item in rule.thresholds
     }
     wish = {
@@ -97,8 +102,12 @@ def get_alerts() -> Response:
     """Alerts, the newest first."""
     asked = query.read(AlertsQuery)
     with current().database.read() as session:
-        found = list_alerts(session, state=asked.state, run_id=asked.run, limit=asked.limit, cursor=asked.cursor)
-    return page_answer({**found, "alerts": [only(alert, asked.fields) for alert in found["alerts"]]})
+        found = list_alerts(
+            session, state=asked.state, run_id=asked.run, limit=asked.limit, cursor=asked.cursor
+        )
+    return page_answer(
+        {**found, "alerts": [only(alert, asked.fields) for alert in found["alerts"]]}
+    )
 
 
 @blueprint.get("/alerts")
@@ -158,7 +167,9 @@ def _say(alert_id: int, what: str, said: Said) -> dict[str, Any]:
         if incident is None:
             raise Problem(404, f"no alert {alert_id} is known; its run may have been deleted")
         if what == "snooze" and incident.closed_at is not None:
-            raise Problem(409, f"alert {alert_id} is over ({incident.state}): there is nothing to snooze")
+            raise Problem(
+                409, f"alert {alert_id} is over ({incident.state}): there is nothing to snooze"
+            )
         _SAYINGS[what](session, incident, said, context.clock())
         session.flush()
         return describe_alert(session, alert_id) or {}
@@ -204,12 +215,18 @@ def show_settings() -> Response:
 def save_settings() -> Response:
     project = request.form.get("project") or EVERY_PROJECT
     if len(project) > 200 or "\0" in project:
-        raise Problem(422, "project: more than 200 characters, or a NUL among them", field="project")
+        raise Problem(
+            422, "project: more than 200 characters, or a NUL among them", field="project"
+        )
     is_reset = request.form.get("what") == "reset"
-    wishes = RuleWishes(rules={name: None if is_reset else _from_form(rule) for name, rule in RULES.items()})
+    wishes = RuleWishes(
+        rules={name: None if is_reset else _from_form(rule) for name, rule in RULES.items()}
+    )
     with current().database.write() as session:
         _keep(session, project, wishes)
-    return _go("/settings" if project == EVERY_PROJECT else f"/settings?project={quote(project, safe='')}")
+    return _go(
+        "/settings" if project == EVERY_PROJECT else f"/settings?project={quote(project, safe='')}"
+    )
 
 
 def shown_number(item: Threshold, value: float) -> str:
@@ -236,9 +253,13 @@ def _from_form(rule: Rule) -> RuleWish:
             try:
                 thresholds[item.name] = float(text) / _shown_as(item)[1]
             except ValueError as error:
-                raise Problem(422, f"{rule.name}.{item.name}: {text!r} is no number", field=item.name) from error
+                raise Problem(
+                    422, f"{rule.name}.{item.name}: {text!r} is no number", field=item.name
+                ) from error
     is_on = request.form.get(f"{rule.name}.is_on") == "on"
-    return RuleWish(is_on=is_on, tells=request.form.get(f"{rule.name}.tells"), thresholds=thresholds)
+    return RuleWish(
+        is_on=is_on, tells=request.form.get(f"{rule.name}.tells"), thresholds=thresholds
+    )
 
 
 def _keep(session: Session, project: str, wishes: RuleWishes) -> None:
@@ -247,7 +268,9 @@ def _keep(session: Session, project: str, wishes: RuleWishes) -> None:
     for name, wish in wishes.rules.items():
         if name not in RULES:
             raise Problem(
-                422, f"rules.{name}: there is no such rule; there are {', '.join(RULES)}", field=f"rules.{name}"
+                422,
+                f"rules.{name}: there is no such rule; there are {', '.join(RULES)}",
+                field=f"rules.{name}",
             )
         if wish is not None:
             _check(RULES[name], wish)
@@ -279,11 +302,15 @@ def _check(rule: Rule, wish: RuleWish) -> None:
         field = f"rules.{rule.name}.thresholds.{name}"
         if name not in known:
             raise Problem(
-                422, f"{field}: there is no such threshold; there are {', '.join(known) or 'none'}", field=field
+                422,
+                f"{field}: there is no such threshold; there are {', '.join(known) or 'none'}",
+                field=field,
             )
         if not known[name].least <= value <= known[name].most:
             raise Problem(
-                422, f"{field}: {value:g} is not from {known[name].least:g} to {known[name].most:g}", field=field
+                422,
+                f"{field}: {value:g} is not from {known[name].least:g} to {known[name].most:g}",
+                field=field,
             )
 
 
@@ -294,7 +321,7 @@ def _rules(session: Session, project: str) -> dict[str, Any]:
     }
 
 
-def _described(how: Wanted) -> dict[str, Any]:
+def _described(how: RuleConfig) -> dict[str, Any]:
     thresholds = {
         item.name: {
             "value": how.thresholds[item.name], "default": item.default, "least": item.least, "most": item.most, "unit": item.unit,

@@ -27,7 +27,9 @@ def show_comparison() -> Response:
         rows = [get_run(session, run_id) for run_id in ids]
         unknown = [run_id for run_id, row in zip(ids, rows, strict=True) if row is None]
         if unknown:
-            raise Problem(404, f"no run {', '.join(map(repr, unknown))} is known; it may have been deleted")
+            raise Problem(
+                404, f"no run {', '.join(map(repr, unknown))} is known; it may have been deleted"
+            )
         found = compare_runs(session, [row for row in rows if row is not None])
         shared = shared_facts(session)
     runs = found["runs"]
@@ -52,11 +54,15 @@ def show_comparison() -> Response:
 @permit("read")
 def choose() -> Response:
     """What the list's form sends: the token of its page must not stand in an address."""
-    return _go_to(query.run_ids("runs", request.form.getlist("runs"), fewest=FEWEST_RUNS, most=MOST_RUNS))
+    return _go_to(
+        query.run_ids("runs", request.form.getlist("runs"), fewest=FEWEST_RUNS, most=MOST_RUNS)
+    )
 
 
 def _go_to(ids: list[str]) -> Response:
     """The address as people share it: all runs in one parameter, and what else was asked for."""
     by, curve = query.text("by"), query.text("curve")
-    response = redirect(url_for("comparing.show_comparison", runs=",".join(ids), by=by, curve=curve), 303)
+    response = redirect(
+        url_for("comparing.show_comparison", runs=",".join(ids), by=by, curve=curve), 303
+    )
     return Response(response.get_data(), response.status_code, response.headers)

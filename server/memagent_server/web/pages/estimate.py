@@ -22,7 +22,7 @@ from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.cuda_contexts import list_contexts
-from memagent_server.web.api_estimate import EstimateRequest, answer
+from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.labels import Facts, name_of
 from memagent_server.web.pages.runs import answer_page, shared_facts
 
@@ -60,7 +60,7 @@ class Form:
     """What was typed, field by field; what it asks for, None where a field makes no sense; and what is wrong with which field."""
 
     values: dict[str, str]
-    asked: EstimateRequest | None
+    asked: EstimateBody | None
     wrong: dict[str, str] = field(default_factory=dict)
 
 
@@ -134,16 +134,26 @@ def read_form(given: Mapping[str, str]) -> Form:
         except ValueError as error:
             wrong[name] = str(error)
     if values["model"] == SHAPE:
-        asked.update({name: value == "1" for name, value in values.items() if name in ("gated", "tied_embeddings")})
+        asked.update(
+            {
+                name: value == "1"
+                for name, value in values.items()
+                if name in ("gated", "tied_embeddings")
+            }
+        )
         needed = ("layers", "hidden", "heads", "vocab", "sequence")
-        wrong.update({name: "needed for a shape given by hand" for name in needed if not values[name]})
-    return Form(values, None if wrong else msgspec.convert(asked, EstimateRequest), wrong)
+        wrong.update(
+            {name: "needed for a shape given by hand" for name in needed if not values[name]}
+        )
+    return Form(values, None if wrong else msgspec.convert(asked, EstimateBody), wrong)
 
 
 def stack(found: Facts) -> Stack:
     """The components against the limit. They are each at its largest, so they may add up to more than what is needed at once."""
     needed = found["peak_device_bytes"] or found["peak_allocated_bytes"]
-    low, high = found["intervals"].get("device") or found["intervals"].get("allocated") or (None, None)
+    low, high = (
+        found["intervals"].get("device") or found["intervals"].get("allocated") or (None, None)
+    )
     sizes = {name: size for name, size in found["components"].items() if size}
     whole = 1.03 * max(sum(sizes.values()), needed, high or 0, found["limit_bytes"] or 0)
     parts, x = [], 0.0
@@ -164,7 +174,9 @@ def levels(found: Facts) -> list[tuple[str, str, str]]:
     for level, name, key in _LEVELS:
         if found[key] is not None:
             low_high = found["intervals"].get(level)
-            between = f"{format_bytes(low_high[0])} to {format_bytes(low_high[1])}" if low_high else "–"
+            between = (
+                f"{format_bytes(low_high[0])} to {format_bytes(low_high[1])}" if low_high else "–"
+            )
             rows.append((name, format_bytes(found[key]), between))
     return rows
 

@@ -23,13 +23,19 @@ def show_login() -> Response:
 def log_in() -> Response:
     context = current()
     with context.database.read() as session:
-        access = auth.check_token(session, context.settings, request.form.get("token", "").strip(), context.clock())
+        access = auth.check_token(
+            session, context.settings, request.form.get("token", "").strip(), context.clock()
+        )
     if access is None:
         return _form(
-            wrong="No such token, or it was revoked or has expired. Check that it was pasted whole.", status=401
+            wrong="No such token, or it was revoked or has expired. Check that it was pasted whole.",
+            status=401,
         )
     if not access.allows("read"):
-        return _form(wrong=f"This token may only {access.scope}. Pages need one with the scope read.", status=403)
+        return _form(
+            wrong=f"This token may only {access.scope}. Pages need one with the scope read.",
+            status=403,
+        )
     response = _go(safe_target(request.form.get("next")))
     auth.log_in(response, context.settings, access)
     return response
@@ -44,7 +50,12 @@ def log_out() -> Response:
 
 def safe_target(path: str | None) -> str:
     """Where to go after the login: a path of our own, never another site."""
-    if not path or not path.startswith("/") or path.startswith(("//", "/\\")) or not path.isprintable():
+    if (
+        not path
+        or not path.startswith("/")
+        or path.startswith(("//", "/\\"))
+        or not path.isprintable()
+    ):
         return "/"
     return path
 

@@ -34,9 +34,16 @@ def get_notifications() -> Response:
     asked = query.read(NotificationsQuery)
     with current().database.read() as session:
         found = list_notifications(
-            session, state=asked.state, channel=asked.channel, run_id=asked.run, limit=asked.limit, cursor=asked.cursor
+            session,
+            state=asked.state,
+            channel=asked.channel,
+            run_id=asked.run,
+            limit=asked.limit,
+            cursor=asked.cursor,
         )
-    return page_answer({**found, "notifications": [only(item, asked.fields) for item in found["notifications"]]})
+    return page_answer(
+        {**found, "notifications": [only(item, asked.fields) for item in found["notifications"]]}
+    )
 
 
 @blueprint.post(f"{_V1}/notifications/<int:notification_id>/retry")
@@ -55,7 +62,9 @@ def get_channels() -> Response:
 
 
 @blueprint.post(f"{_V1}/channels/<name>/test")
-@operation("notifications", "admin", {200: shapes.Tried, 502: shapes.Tried}, of_server=True)
+@operation(
+    "notifications", "admin", {200: shapes.TestDelivery, 502: shapes.TestDelivery}, of_server=True
+)
 def post_test(name: str) -> Response:
     """Send a message that is marked as a test; 502 where the channel did not take it."""
     ok, answer = _try(name)
@@ -92,7 +101,11 @@ def _described() -> list[dict[str, Any]]:
     found = channels(settings)
     least = settings.notify_severities
     return [
-        {"channel": name, "is_set_up": name in found, "least_severity": least.get(name, SEVERITIES[0])}
+        {
+            "channel": name,
+            "is_set_up": name in found,
+            "least_severity": least.get(name, SEVERITIES[0]),
+        }
         for name in CHANNELS
     ]
 
@@ -106,11 +119,20 @@ def _shown() -> list[dict[str, Any]]:
 def _retry(notification_id: int) -> None:
     context = current()
     with context.database.write() as session:
-        found = send_again(session, notification_id, context.clock()) if notification_id < _FAR else None
+        found = (
+            send_again(session, notification_id, context.clock())
+            if notification_id < _FAR
+            else None
+        )
         if found is None:
-            raise Problem(404, f"no notification {notification_id} is known; its run may have been deleted")
+            raise Problem(
+                404, f"no notification {notification_id} is known; its run may have been deleted"
+            )
         if not found:
-            raise Problem(409, f"notification {notification_id} is neither dead nor skipped: there is nothing to retry")
+            raise Problem(
+                409,
+                f"notification {notification_id} is neither dead nor skipped: there is nothing to retry",
+            )
 
 
 def _try(name: str) -> tuple[bool, str]:

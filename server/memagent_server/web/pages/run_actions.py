@@ -42,7 +42,9 @@ def _act(session: Session, what: str, run_ids: list[str]) -> None:
 def _chosen() -> list[str]:
     found = list(dict.fromkeys(request.form.getlist("runs")))
     if not 1 <= len(found) <= MOST_CHOSEN:
-        raise Problem(422, f"runs: choose 1 to {MOST_CHOSEN} runs; {len(found)} are chosen", field="runs")
+        raise Problem(
+            422, f"runs: choose 1 to {MOST_CHOSEN} runs; {len(found)} are chosen", field="runs"
+        )
     if any("\0" in run_id for run_id in found):
         raise Problem(422, "runs: an id holds no NUL", field="runs")
     return found
@@ -53,6 +55,8 @@ def _tags() -> list[str]:
     found = [part.strip() for part in request.form.get("tag", "").split(",") if part.strip()]
     if not found or any("\0" in tag or len(tag) > LONGEST_TAG for tag in found):
         raise Problem(
-            422, f"tag: give a tag of 1 to {LONGEST_TAG} characters, or several separated by commas", field="tag"
+            422,
+            f"tag: give a tag of 1 to {LONGEST_TAG} characters, or several separated by commas",
+            field="tag",
         )
     return found

@@ -49,7 +49,9 @@ SORT_NAMES: dict[Sort, str] = {
     "name": "By name",
     "-name": "By name, backwards",
 }
-EXPORT_FORMATS = tuple(form for form in FORMATS if form != "parquet" or find_spec("pyarrow") is not None)
+EXPORT_FORMATS = tuple(
+    form for form in FORMATS if form != "parquet" or find_spec("pyarrow") is not None
+)
 """What this server can write: pyarrow is an extra of its own."""
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
@@ -127,7 +129,11 @@ def show_run(run_id: str) -> Response:
     rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
     with current().database.read() as session:
         run = _described(session, run_id)
-        streams = [stream for stream in run["streams"] if stream["is_current"] and stream["kind"] != "scalars"]
+        streams = [
+            stream
+            for stream in run["streams"]
+            if stream["is_current"] and stream["kind"] != "scalars"
+        ]
         stream = view_models.choose_stream(streams, rank, device)
         newest = forecasts_of(session, run_id)["forecasts"]
         first_warning = _first_warning(session, run_id)
@@ -138,7 +144,14 @@ def show_run(run_id: str) -> Response:
         stored = session.get_one(Run, run_id)
         died_of, roots = autopsy(session, stored, row), roots_of(stored.environment)
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
-        drawn = next((read_snapshot(session, run_id, item["id"]) for item in snapshots if item["has_stacks"]), None)
+        drawn = next(
+            (
+                read_snapshot(session, run_id, item["id"])
+                for item in snapshots
+                if item["has_stacks"]
+            ),
+            None,
+        )
         shared = shared_facts(session)
     ranks = rank_balance.compared_ranks(streams)
     gravest = max(newest, key=_gravity, default=None)
@@ -149,7 +162,9 @@ def show_run(run_id: str) -> Response:
         "run.html",
         **shared,
         run=run,
-        headline=labels.headline(run, gravest, first_warning["step"] if first_warning else None, shared["now"]),
+        headline=labels.headline(
+            run, gravest, first_warning["step"] if first_warning else None, shared["now"]
+        ),
         cause=cause,
         advice=advice_for_cause(cause, prediction.advice if prediction else ()) if cause else None,
         autopsy=died_of,
@@ -161,25 +176,36 @@ def show_run(run_id: str) -> Response:
         streams=streams,
         stream=stream,
         prediction=prediction,
-        chart=view_models.chart_facts(run, stream, newest, drawn_warning, predicted) if stream else None,
+        chart=view_models.chart_facts(run, stream, newest, drawn_warning, predicted)
+        if stream
+        else None,
         compared_groups=view_models.compared_groups(compared) if compared else [],
         compared=compared,
         ranks=ranks,
         imbalance=rank_balance.imbalance(ranks),
         rank_rows=rank_balance.rank_rows(ranks),
         export_formats=EXPORT_FORMATS,
-        has_scalars=any(item["is_current"] and item["kind"] == "scalars" for item in run["streams"]),
+        has_scalars=any(
+            item["is_current"] and item["kind"] == "scalars" for item in run["streams"]
+        ),
         refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
     )
 
 
 def _shown_stacks(stacks: list[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:
-    return [{**stack, "frames": [shown_frame(frame, roots) for frame in stack["frames"]]} for stack in stacks]
+    return [
+        {**stack, "frames": [shown_frame(frame, roots) for frame in stack["frames"]]}
+        for stack in stacks
+    ]
 
 
 def shared_facts(session: Session) -> dict[str, Any]:
     """What the frame around every page shows."""
-    are_open = select(func.count()).select_from(Incident).where(Incident.state == "firing", Incident.severity != "note")
+    are_open = (
+        select(func.count())
+        .select_from(Incident)
+        .where(Incident.state == "firing", Incident.severity != "note")
+    )
     access = auth.who()
     return {
         "open_alerts": session.scalar(are_open) or 0,
@@ -203,15 +229,22 @@ def _described(session: Session, run_id: str) -> dict[str, Any]:
 def _row_of(session: Session, run_id: str, stream: Facts | None) -> Stream | None:
     """The stream that `stream` describes."""
     wanted = (stream["rank"], stream["device"]) if stream else None
-    return next((row for row in current_streams(session, [run_id]) if (row.rank, row.device) == wanted), None)
+    return next(
+        (row for row in current_streams(session, [run_id]) if (row.rank, row.device) == wanted),
+        None,
+    )
 
 
-def _first_warning(session: Session, run_id: str, stream: Facts | None = None) -> dict[str, Any] | None:
+def _first_warning(
+    session: Session, run_id: str, stream: Facts | None = None
+) -> dict[str, Any] | None:
     """The earliest forecast of the newest launch, or of one of its streams, that was grave enough to tell people."""
     query = (
         select(Forecast, Stream)
         .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(labels.PAGING_LEVELS))
+        .where(
+            Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(labels.PAGING_LEVELS)
+        )
         .order_by(Forecast.step, Forecast.id)
         .limit(1)
     )

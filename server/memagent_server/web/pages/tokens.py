@@ -41,11 +41,17 @@ def _make() -> Response:
     name, scope = request.form.get("name", "").strip(), request.form.get("scope", "")
     projects, days = _projects(), request.form.get("days", "")
     if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
-        raise Problem(422, f"name: say in 1 to {LONGEST_NAME} characters what or whom the token is for", field="name")
+        raise Problem(
+            422,
+            f"name: say in 1 to {LONGEST_NAME} characters what or whom the token is for",
+            field="name",
+        )
     if scope not in SCOPES:
         raise Problem(422, f"scope: {scope!r} is none of {', '.join(SCOPES)}", field="scope")
     if days not in LIVES:
-        raise Problem(422, f"days: {days!r} is none of {', '.join(filter(None, LIVES))}", field="days")
+        raise Problem(
+            422, f"days: {days!r} is none of {', '.join(filter(None, LIVES))}", field="days"
+        )
     context = current()
     now = context.clock()
     with context.database.write() as session:
@@ -80,7 +86,9 @@ def _revoke(given: str) -> Response:
 
 def _projects() -> list[str]:
     found = [part.strip() for part in request.form.get("projects", "").split(",") if part.strip()]
-    if len(found) > MOST_PROJECTS or any("\0" in name or len(name) > LONGEST_NAME for name in found):
+    if len(found) > MOST_PROJECTS or any(
+        "\0" in name or len(name) > LONGEST_NAME for name in found
+    ):
         raise Problem(
             422, f"projects: at most {MOST_PROJECTS}, of 1 to {LONGEST_NAME} characters, separated by commas", field="projects"
         )  # fmt: skip

@@ -80,7 +80,9 @@ class Oracle:
         splittable = self.max_split is None or rounded < self.max_split
         if rest >= 512 and (small or self.expandable or (splittable and rest > MIB)):
             where = segment.cells.index(cell)
-            segment.cells.insert(where + 1, Cell(cell.start + rounded, rest, FREE, since=self.searches[small]))
+            segment.cells.insert(
+                where + 1, Cell(cell.start + rounded, rest, FREE, since=self.searches[small])
+            )
             cell.size = rounded
         cell.state, cell.requested = USED, size
         self._record("alloc", cell.start, size, stream)
@@ -117,10 +119,14 @@ class Oracle:
     # What can be compared
 
     def reserved(self) -> int:
-        return sum(cell.size for segment in self.segments for cell in segment.cells if cell.state != VOID)
+        return sum(
+            cell.size for segment in self.segments for cell in segment.cells if cell.state != VOID
+        )
 
     def allocated(self) -> int:
-        return sum(cell.size for segment in self.segments for cell in segment.cells if cell.state == USED)
+        return sum(
+            cell.size for segment in self.segments for cell in segment.cells if cell.state == USED
+        )
 
     def inactive_split(self) -> tuple[int, int]:
         sizes = [
@@ -141,7 +147,12 @@ class Oracle:
         )
 
     def waiting(self) -> set[int]:
-        return {cell.start for segment in self.segments for cell in segment.cells if cell.state == WAITING}
+        return {
+            cell.start
+            for segment in self.segments
+            for cell in segment.cells
+            if cell.state == WAITING
+        }
 
     def snapshot(self, dropped: int = 0) -> dict[str, Any]:
         """As torch gives it; `dropped` entries fell out of the trace's ring."""
@@ -178,7 +189,11 @@ class Oracle:
             "expandable_segments": self.expandable,
             "roundup_power2_divisions": {str(2**power): 0 for power in range(16)},
         }
-        return {"segments": segments, "device_traces": [self.trace[dropped:]], "allocator_settings": settings}
+        return {
+            "segments": segments,
+            "device_traces": [self.trace[dropped:]],
+            "allocator_settings": settings,
+        }
 
     # How it works
 
@@ -214,19 +229,27 @@ class Oracle:
         if self.threshold and self.total is not None:
             self._collect()
         got = self._new(size, small, stream)
-        if got is None and self.max_split is not None and self._release_oversize(size, small, stream):
+        if (
+            got is None
+            and self.max_split is not None
+            and self._release_oversize(size, small, stream)
+        ):
             got = self._new(size, small, stream)
         if got is None:
             self.empty_cache()
             self.retries += 1
             got = self._new(size, small, stream)
         if got is None:
-            self.trace.append({"action": "oom", "device_free": 0, "size": size, "stream": stream, "frames": []})
+            self.trace.append(
+                {"action": "oom", "device_free": 0, "size": size, "stream": stream, "frames": []}
+            )
             raise OutOfMemoryError(requested)
         return got
 
     def _new(self, size: int, small: bool, stream: int) -> tuple[Segment, Cell] | None:
-        wanted = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        wanted = (
+            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        )
         if self.total is not None and self.reserved() + wanted > self.total:
             return None
         if self.expandable:
@@ -239,7 +262,11 @@ class Oracle:
 
     def _grow(self, size: int, small: bool, stream: int) -> tuple[Segment, Cell] | None:
         page = 2 * MIB if small else 20 * MIB
-        mine = [segment for segment in self.segments if (segment.small, segment.stream) == (small, stream)]
+        mine = [
+            segment
+            for segment in self.segments
+            if (segment.small, segment.stream) == (small, stream)
+        ]
         for segment in sorted(mine, key=lambda one: one.start):
             start = self._room(segment, size)
             if start is not None:
@@ -278,7 +305,9 @@ class Oracle:
                 return None
             self._record("segment_map", void.start, pages, segment.stream)
             where = segment.cells.index(void)
-            segment.cells.insert(where, Cell(void.start, pages, FREE, since=self.searches[segment.small]))
+            segment.cells.insert(
+                where, Cell(void.start, pages, FREE, since=self.searches[segment.small])
+            )
             void.start, void.size = void.start + pages, void.size - pages
             if not void.size:
                 segment.cells.remove(void)
@@ -288,10 +317,16 @@ class Oracle:
         free = [cell for cell in segment.cells if cell.state == FREE]
         for cell in free:
             begin = -(-(cell.start - segment.start) // segment.page) * segment.page + segment.start
-            end = (cell.start + cell.size - segment.start) // segment.page * segment.page + segment.start
+            end = (
+                cell.start + cell.size - segment.start
+            ) // segment.page * segment.page + segment.start
             if begin >= end:
                 continue
-            pieces = [(cell.start, begin, FREE), (begin, end, VOID), (end, cell.start + cell.size, FREE)]
+            pieces = [
+                (cell.start, begin, FREE),
+                (begin, end, VOID),
+                (end, cell.start + cell.size, FREE),
+            ]
             where = segment.cells.index(cell)
             segment.cells[where : where + 1] = [
                 Cell(left, right - left, state, since=self.searches[segment.small])
@@ -300,7 +335,9 @@ class Oracle:
             ]
             self._record("segment_unmap", begin, end - begin, segment.stream)
         segment.tidy()
-        if free and [cell.state for cell in segment.cells] == [VOID]:  # one that never was mapped stays
+        if free and [cell.state for cell in segment.cells] == [
+            VOID
+        ]:  # one that never was mapped stays
             self.segments.remove(segment)
 
     def _drop(self, segment: Segment) -> None:
@@ -309,13 +346,19 @@ class Oracle:
 
     def _idle(self) -> list[Segment]:
         return [
-            one for one in self.segments if not one.small and not one.page and [c.state for c in one.cells] == [FREE]
+            one
+            for one in self.segments
+            if not one.small and not one.page and [c.state for c in one.cells] == [FREE]
         ]
 
     def _release_oversize(self, size: int, small: bool, stream: int) -> bool:
         target = max(size, self.max_split)
         idle = sorted(
-            (one for one in self._idle() if one.stream == stream and not small and one.cells[0].size >= self.max_split),
+            (
+                one
+                for one in self._idle()
+                if one.stream == stream and not small and one.cells[0].size >= self.max_split
+            ),
             key=lambda one: (one.cells[0].size, one.start),
         )
         enough = [one for one in idle if one.cells[0].size >= target]
@@ -347,11 +390,22 @@ class Oracle:
 
     def _place(self, size: int) -> int:
         self.placed += -(-size // (2 * MIB)) * 2 * MIB
-        return 2**56 - self.placed if self.descending else self.placed - -(-size // (2 * MIB)) * 2 * MIB
+        return (
+            2**56 - self.placed
+            if self.descending
+            else self.placed - -(-size // (2 * MIB)) * 2 * MIB
+        )
 
     def _record(self, action: str, address: int, size: int, stream: int) -> None:
         self.trace.append(
-            {"action": action, "addr": address, "size": size, "stream": stream, "frames": [], "time_us": 0}
+            {
+                "action": action,
+                "addr": address,
+                "size": size,
+                "stream": stream,
+                "frames": [],
+                "time_us": 0,
+            }
         )
 
 

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memagent.estimator.allocator import AllocatorConfig, CachingAllocator, SimulatedOutOfMemory, score_history
+from memagent.estimator.allocator import (
+    AllocatorConfig,
+    CachingAllocator,
+    SimulatedOutOfMemory,
+    score_history,
+)
 from memagent.estimator.allocator.config import UNLIMITED
 
 MIB = 2**20
@@ -29,7 +34,11 @@ KNOWN = [
 KNOWN += [size * MIB for size in (20, 30, 38, 40, 41, 44, 50, 58, 60)]
 SIZES = st.one_of(st.integers(1, 3 * MIB), st.integers(MIB, 60 * MIB), st.sampled_from(KNOWN))
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["alloc"] * 5 + ["free"] * 4 + ["wait", "done", "empty"]), SIZES, st.integers(0, 1)),
+    st.tuples(
+        st.sampled_from(["alloc"] * 5 + ["free"] * 4 + ["wait", "done", "empty"]),
+        SIZES,
+        st.integers(0, 1),
+    ),
     min_size=1,
     max_size=60,
 )
@@ -44,7 +53,9 @@ KINDS = [
 ]
 # What lay before the record cannot always be told: slack that a split limit left, unmapped pages below the lowest mapped.
 UNSURE = {"least max split", "expandable, small device"}
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def long_program(seed: int) -> list[tuple[str, int, int]]:
@@ -53,7 +64,11 @@ def long_program(seed: int) -> list[tuple[str, int, int]]:
     sizes = random.sample(KNOWN, 8)
     actions = ["alloc"] * 50 + ["free"] * 44 + ["wait"] * 3 + ["done"] * 3 + ["empty"]
     return [
-        (random.choice(actions), random.choice(sizes) if random.random() < 0.8 else random.randint(1, 60 * MIB), stream)
+        (
+            random.choice(actions),
+            random.choice(sizes) if random.random() < 0.8 else random.randint(1, 60 * MIB),
+            stream,
+        )
         for stream in random.choices((0, 1), (4, 1), k=300)
     ]
 
@@ -82,7 +97,9 @@ def run(steps, truth, out_of_memory, simulated=None):
             else:
                 block = simulated.malloc(size, stream) if simulated is not None else 0
                 live.append((address, block))
-                waiting = [one for one in waiting if one[0] in truth.waiting()]  # a retry completes them
+                waiting = [
+                    one for one in waiting if one[0] in truth.waiting()
+                ]  # a retry completes them
                 assert simulated is None or simulated.address(block) == address
         elif kind == "free" and live:
             address, block = live.pop(number % len(live))
@@ -112,9 +129,14 @@ def same_states(kind, steps, oracle, out_of_memory):
     simulated = CachingAllocator(config_of(kind), kind.get("total"))
     stats = simulated.stats
     for _ in run(steps, truth, out_of_memory, simulated):
-        assert [(block.address, block.size, block.busy) for block in simulated.all_blocks()] == truth.blocks()
+        assert [
+            (block.address, block.size, block.busy) for block in simulated.all_blocks()
+        ] == truth.blocks()
         assert (simulated.reserved, simulated.allocated) == (truth.reserved(), truth.allocated())
-        assert (stats.inactive_split.all.current, stats.inactive_split_bytes.all.current) == truth.inactive_split()
+        assert (
+            stats.inactive_split.all.current,
+            stats.inactive_split_bytes.all.current,
+        ) == truth.inactive_split()
         assert stats.segment.all.current == sum(not segment.page for segment in truth.segments)
         assert stats.num_alloc_retries == truth.retries
 
@@ -143,7 +165,8 @@ def recorded(kind, steps, oracle, out_of_memory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_repeats_the_oracles_history_exactly(kind, seed, oracle, out_of_memory):
     score = score_history(
-        recorded(kind, long_program(seed), oracle, out_of_memory).snapshot(), total_bytes=kind.get("total")
+        recorded(kind, long_program(seed), oracle, out_of_memory).snapshot(),
+        total_bytes=kind.get("total"),
     )
     assert score.exact, score
     assert score.address_mismatches == score.unknown_frees == score.opening_bytes == 0
@@ -154,9 +177,12 @@ def test_it_repeats_the_oracles_history_exactly(kind, seed, oracle, out_of_memor
 @pytest.mark.parametrize("dropped", [1, 30, 150, 400])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.id not in UNSURE])
-def test_it_rebuilds_what_was_held_before_the_record_began(kind, seed, dropped, oracle, out_of_memory):
+def test_it_rebuilds_what_was_held_before_the_record_began(
+    kind, seed, dropped, oracle, out_of_memory
+):
     score = score_history(
-        recorded(kind, long_program(seed), oracle, out_of_memory).snapshot(dropped), total_bytes=kind.get("total")
+        recorded(kind, long_program(seed), oracle, out_of_memory).snapshot(dropped),
+        total_bytes=kind.get("total"),
     )
     assert score.exact, score
     assert score.address_mismatches == score.unknown_frees == 0

@@ -15,7 +15,9 @@ def divisions(config: AllocatorConfig, *sizes_mib: int) -> list[int]:
     return [config.divisions_for(size * MIB) for size in sizes_mib]
 
 
-@pytest.mark.parametrize("text", [None, "", "  ", "backend:native", "pinned_use_background_threads:True"])
+@pytest.mark.parametrize(
+    "text", [None, "", "  ", "backend:native", "pinned_use_background_threads:True"]
+)
 def test_it_has_torchs_defaults(text):
     config = AllocatorConfig.parse(text)
     assert config == AllocatorConfig()
@@ -127,7 +129,9 @@ def test_it_agrees_with_the_installed_torch_on_what_is_valid(text):
         return True
 
     try:
-        assert accepted(AllocatorConfig.parse, SettingError) == accepted(settings, (RuntimeError, ValueError))
+        assert accepted(AllocatorConfig.parse, SettingError) == accepted(
+            settings, (RuntimeError, ValueError)
+        )
     finally:
         settings("large_segment_size_mb:20,expandable_segments:False")
 
@@ -139,7 +143,10 @@ def test_the_other_allocator_of_cuda_is_not_simulated():
 
 def test_it_reads_the_environment_with_the_new_name_first():
     assert AllocatorConfig.from_environment({}) == AllocatorConfig()
-    both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}
+    both = {
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:32",
+    }
     assert AllocatorConfig.from_environment(both).max_split_bytes == 32 * MIB
     del both["PYTORCH_ALLOC_CONF"]
     assert AllocatorConfig.from_environment(both).max_split_bytes == 64 * MIB
@@ -161,5 +168,8 @@ def test_it_reads_the_settings_recorded_in_a_snapshot():
     assert divisions(config, 4, 8, 16) == [0, 4, 0]
     assert AllocatorConfig.from_snapshot({}) == AllocatorConfig()
     assert (
-        AllocatorConfig.from_snapshot({"allocator_settings": {"max_split_size": 64 * MIB}}).max_split_bytes == 64 * MIB
+        AllocatorConfig.from_snapshot(
+            {"allocator_settings": {"max_split_size": 64 * MIB}}
+        ).max_split_bytes
+        == 64 * MIB
     )

@@ -12,11 +12,21 @@ BASE = 0x7F00_0000_0000
 
 
 def entry(action: str, address: int, size: int, stream: int = 0) -> dict:
-    return {"action": action, "addr": BASE + address, "size": size, "stream": stream, "frames": [], "time_us": 1}
+    return {
+        "action": action,
+        "addr": BASE + address,
+        "size": size,
+        "stream": stream,
+        "frames": [],
+        "time_us": 1,
+    }
 
 
 def freed(address: int, size: int, stream: int = 0) -> list[dict]:
-    return [entry("free_requested", address, size, stream), entry("free_completed", address, size, stream)]
+    return [
+        entry("free_requested", address, size, stream),
+        entry("free_completed", address, size, stream),
+    ]
 
 
 def snapshot(*trace: dict, segments: list | None = None, **settings) -> dict:
@@ -30,7 +40,12 @@ def segment(address: int, *blocks: tuple[int, str], kind: str = "large", **more)
     listed = []
     for size, state in blocks:
         listed.append(
-            {"address": start, "size": size, "requested_size": size if state != "inactive" else 0, "state": state}
+            {
+                "address": start,
+                "size": size,
+                "requested_size": size if state != "inactive" else 0,
+                "state": state,
+            }
         )
         start += size
     allocated = sum(size for size, state in blocks if state == "active_allocated")
@@ -50,7 +65,11 @@ PROGRAM = [
 ]
 ENDING = [
     segment(
-        0, (3 * MIB, "active_allocated"), (2 * MIB, "inactive"), (4 * MIB, "active_allocated"), (11 * MIB, "inactive")
+        0,
+        (3 * MIB, "active_allocated"),
+        (2 * MIB, "inactive"),
+        (4 * MIB, "active_allocated"),
+        (11 * MIB, "inactive"),
     )
 ]
 
@@ -85,7 +104,11 @@ def test_a_history_that_obeys_the_rules_is_repeated_exactly():
 
 
 def test_a_history_that_does_not_is_told_where_it_parts():
-    trace = [*PROGRAM[:3], entry("segment_alloc", 64 * MIB, 20 * MIB), entry("alloc", 64 * MIB, 3 * MIB)]
+    trace = [
+        *PROGRAM[:3],
+        entry("segment_alloc", 64 * MIB, 20 * MIB),
+        entry("alloc", 64 * MIB, 3 * MIB),
+    ]
     score = score_history(snapshot(*trace))
     assert not score.exact
     first = score.first_difference

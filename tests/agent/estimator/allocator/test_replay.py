@@ -71,7 +71,13 @@ def programs(draw) -> list[Event]:
         else:
             size = draw(st.one_of(st.integers(0, 5000), st.integers(1, 40 * MIB)))
             one = Event(
-                "alloc", index, size, index, draw(st.sampled_from(["forward", "backward"])), 0, draw(st.integers(0, 1))
+                "alloc",
+                index,
+                size,
+                index,
+                draw(st.sampled_from(["forward", "backward"])),
+                0,
+                draw(st.integers(0, 1)),
             )
             live.append(one)
             events.append(one)
@@ -194,22 +200,33 @@ def test_memory_is_conserved_and_blocks_never_overlap(events, config):
         assert all(left.address + left.size <= right.address for left, right in pairwise(blocks))
         assert sum(block.size for block in blocks) == allocator.reserved
         assert sum(block.size for block in blocks if block.allocated) == allocator.allocated
-        assert allocator.reserved >= allocator.allocated >= allocator.stats.requested_bytes.all.current
+        assert (
+            allocator.reserved >= allocator.allocated >= allocator.stats.requested_bytes.all.current
+        )
         for name, value in allocator.stats.as_dict().items():
             assert value >= 0, name
             if name.endswith(".current"):
-                assert value <= allocator.stats.as_dict()[name.removesuffix("current") + "peak"], name
+                assert value <= allocator.stats.as_dict()[name.removesuffix("current") + "peak"], (
+                    name
+                )
     for number in numbers.values():
         allocator.free(number)
     assert allocator.allocated == allocator.stats.requested_bytes.all.current == 0
     allocator.empty_cache()
-    assert allocator.reserved == allocator.stats.segment.all.current == len(allocator.all_blocks()) == 0
+    assert (
+        allocator.reserved
+        == allocator.stats.segment.all.current
+        == len(allocator.all_blocks())
+        == 0
+    )
     assert allocator.stats.inactive_split_bytes.all.current == 0
 
 
 @settings(deadline=None, max_examples=60)
 @given(events=programs(), total=st.integers(20, 400))
-def test_a_device_that_holds_the_peak_reserved_is_enough_and_less_never_reserves_more(events, total):
+def test_a_device_that_holds_the_peak_reserved_is_enough_and_less_never_reserves_more(
+    events, total
+):
     free = replay(events)
     assert replay(events, total_bytes=free.peak_reserved or MIB).ok
     assert replay(events, total_bytes=total * MIB).peak_reserved <= total * MIB

@@ -12,8 +12,12 @@ MIB = 2**20
 DEFAULT = AllocatorConfig()
 
 
-def allocator(text: str = "", total_mib: int | None = None, version: str | None = None) -> CachingAllocator:
-    return CachingAllocator(AllocatorConfig.parse(text, version), None if total_mib is None else total_mib * MIB)
+def allocator(
+    text: str = "", total_mib: int | None = None, version: str | None = None
+) -> CachingAllocator:
+    return CachingAllocator(
+        AllocatorConfig.parse(text, version), None if total_mib is None else total_mib * MIB
+    )
 
 
 def free_blocks(simulated: CachingAllocator) -> list[tuple[int, int]]:
@@ -25,7 +29,15 @@ def free_blocks(simulated: CachingAllocator) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("size", "block"),
-    [(1, 512), (511, 512), (512, 512), (513, 1024), (37_632, 37_888), (MIB, MIB), (MIB + 1, MIB + 512)],
+    [
+        (1, 512),
+        (511, 512),
+        (512, 512),
+        (513, 1024),
+        (37_632, 37_888),
+        (MIB, MIB),
+        (MIB + 1, MIB + 512),
+    ],
 )
 def test_it_rounds_up_to_512_bytes(size, block):
     assert round_size(size, DEFAULT) == block
@@ -68,22 +80,31 @@ def test_divisions_of_the_list_form_go_by_the_size_of_the_request():
 
 
 @pytest.mark.parametrize(
-    ("size_mib", "segment_mib"), [(0.5, 2), (1, 2), (1.5, 20), (9.999, 20), (10, 10), (10.5, 12), (21, 22), (300, 300)]
+    ("size_mib", "segment_mib"),
+    [(0.5, 2), (1, 2), (1.5, 20), (9.999, 20), (10, 10), (10.5, 12), (21, 22), (300, 300)],
 )
 def test_it_asks_the_device_for_2_mib_20_mib_or_multiples_of_2_mib(size_mib, segment_mib):
     size = int(size_mib * MIB)
     simulated = allocator()
     simulated.malloc(size)
-    assert simulated.reserved == segment_mib * MIB == segment_size(round_size(size, DEFAULT), DEFAULT)
+    assert (
+        simulated.reserved == segment_mib * MIB == segment_size(round_size(size, DEFAULT), DEFAULT)
+    )
     assert simulated.stats.segment.all.current == 1
 
 
 def test_a_request_of_exactly_1_mib_is_small_and_a_byte_more_is_large():
     simulated = allocator()
     simulated.malloc(MIB)
-    assert (simulated.stats.segment.small_pool.current, simulated.stats.segment.large_pool.current) == (1, 0)
+    assert (
+        simulated.stats.segment.small_pool.current,
+        simulated.stats.segment.large_pool.current,
+    ) == (1, 0)
     simulated.malloc(MIB + 1)
-    assert (simulated.stats.segment.small_pool.current, simulated.stats.segment.large_pool.current) == (1, 1)
+    assert (
+        simulated.stats.segment.small_pool.current,
+        simulated.stats.segment.large_pool.current,
+    ) == (1, 1)
 
 
 def test_the_large_segment_can_be_configured():
@@ -126,7 +147,11 @@ def test_of_equal_blocks_it_takes_the_lowest_address():
     blocks = [simulated.malloc(30 * MIB) for _ in range(3)]
     for block in reversed(blocks):
         simulated.free(block)
-    assert [simulated.address(simulated.malloc(30 * MIB)) for _ in range(3)] == [0, 30 * MIB, 60 * MIB]
+    assert [simulated.address(simulated.malloc(30 * MIB)) for _ in range(3)] == [
+        0,
+        30 * MIB,
+        60 * MIB,
+    ]
 
 
 def test_it_prefers_a_hole_that_fits_to_a_fresh_segment():
@@ -228,7 +253,11 @@ def test_inactive_split_counts_the_free_parts_of_split_segments():
 def test_peaks_stay_and_can_be_reset():
     simulated = allocator()
     simulated.free(simulated.malloc(100 * MIB))
-    assert (simulated.allocated, simulated.peak_allocated, simulated.peak_reserved) == (0, 100 * MIB, 100 * MIB)
+    assert (simulated.allocated, simulated.peak_allocated, simulated.peak_reserved) == (
+        0,
+        100 * MIB,
+        100 * MIB,
+    )
     simulated.reset_peak()
     assert (simulated.peak_allocated, simulated.peak_reserved) == (0, 100 * MIB)
 
@@ -295,7 +324,11 @@ def test_split_segments_cannot_be_given_back_and_the_request_fails():
     simulated.free(first)
     with pytest.raises(SimulatedOutOfMemory) as caught:
         simulated.malloc(50 * MIB)
-    assert (caught.value.allocated, caught.value.reserved, caught.value.free) == (4 * MIB, 20 * MIB, 40 * MIB)
+    assert (caught.value.allocated, caught.value.reserved, caught.value.free) == (
+        4 * MIB,
+        20 * MIB,
+        40 * MIB,
+    )
     assert (caught.value.size, caught.value.segment) == (50 * MIB, 50 * MIB)
     assert (simulated.stats.num_ooms, simulated.stats.num_alloc_retries) == (1, 1)
     simulated.free(second)  # what failed left no trace: life goes on
@@ -346,7 +379,11 @@ def test_blocks_of_the_maximal_split_size_are_not_split():
     simulated.free(simulated.malloc(58 * MIB))
     block = simulated.malloc(40 * MIB)  # 18 MiB more than asked, which is less than 20
     assert simulated.block_size(block) == 58 * MIB
-    assert simulated.stats.oversize_allocations.current == simulated.stats.oversize_segments.current == 1
+    assert (
+        simulated.stats.oversize_allocations.current
+        == simulated.stats.oversize_segments.current
+        == 1
+    )
 
 
 def test_an_oversize_block_may_be_less_than_20_mib_too_large():
@@ -445,7 +482,9 @@ def test_an_expandable_segment_gives_back_whole_pages_from_its_middle():
     simulated.empty_cache()
     assert simulated.reserved == 40 * MIB
     assert free_blocks(simulated) == [(10 * MIB, 10 * MIB)]
-    simulated.malloc(50 * MIB)  # grows again at the lowest address: 10 MiB are there, two pages are mapped
+    simulated.malloc(
+        50 * MIB
+    )  # grows again at the lowest address: 10 MiB are there, two pages are mapped
     assert simulated.reserved == 80 * MIB
     for block in (first, last):
         simulated.free(block)
@@ -495,5 +534,12 @@ def test_it_repeats_the_addresses_published_for_the_first_tensors_of_a_resnet():
     # (37,632 bytes requested) at 0 and buffers of 256 and 8 bytes at these offsets.
     simulated = allocator()
     blocks = [simulated.malloc(size) for size in (37_632, 256, 256, 256, 256, 8)]
-    assert [simulated.address(block) for block in blocks] == [0, 37_888, 38_400, 38_912, 39_424, 39_936]
+    assert [simulated.address(block) for block in blocks] == [
+        0,
+        37_888,
+        38_400,
+        38_912,
+        39_424,
+        39_936,
+    ]
     assert simulated.reserved == 2_097_152

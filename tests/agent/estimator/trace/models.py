@@ -33,7 +33,12 @@ class ResidualBlock(nn.Module):
 
 def resnet() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), ResidualBlock(), ResidualBlock(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+        nn.Conv2d(3, 8, 3),
+        ResidualBlock(),
+        ResidualBlock(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 10),
     )
 
 
@@ -41,15 +46,27 @@ class Attention(nn.Module):
     def __init__(self, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm, self.qkv, self.out = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
         self.after = nn.Sequential(
-            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 4 * WIDTH),
+            nn.GELU(),
+            nn.Linear(4 * WIDTH, WIDTH),
+            nn.Dropout(0.1),
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
-        parts = self.qkv(self.norm(hidden)).view(batch, length, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=self.causal)
+        parts = (
+            self.qkv(self.norm(hidden)).view(batch, length, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4)
+        )
+        seen = functional.scaled_dot_product_attention(
+            parts[0], parts[1], parts[2], is_causal=self.causal
+        )
         hidden = hidden + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
         return hidden + self.after(hidden)
 
@@ -58,7 +75,12 @@ class Transformer(nn.Module):
     """GPT-like (causal, tied embeddings) or BERT-like; `recompute` is None, "reentrant" or "saved"."""
 
     def __init__(
-        self, *, causal: bool = True, tied: bool = True, recompute: str | None = None, layers: int = 2
+        self,
+        *,
+        causal: bool = True,
+        tied: bool = True,
+        recompute: str | None = None,
+        layers: int = 2,
     ) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
@@ -69,7 +91,9 @@ class Transformer(nn.Module):
             self.head.weight = self.words.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        hidden = self.drop(self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
+        hidden = self.drop(
+            self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        )
         for layer in self.layers:
             hidden = self._run(layer, hidden)
         return self.head(self.norm(hidden))
@@ -85,7 +109,10 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(3, WIDTH, 8, 8)
         self.first = nn.Parameter(torch.zeros(1, 1, WIDTH))
-        self.layers, self.head = nn.Sequential(Attention(False), Attention(False)), nn.Linear(WIDTH, 10)
+        self.layers, self.head = (
+            nn.Sequential(Attention(False), Attention(False)),
+            nn.Linear(WIDTH, 10),
+        )
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         hidden = self.patches(image).flatten(2).transpose(1, 2)
@@ -135,7 +162,9 @@ class InPlace(nn.Module):
         self.steps += 1
         hidden = self.inner(hidden).mul_(2).relu_()
         left, right = hidden.chunk(2, dim=-1)
-        total = torch.zeros_like(left).index_add_(0, torch.arange(left.shape[0], device=left.device), right)
+        total = torch.zeros_like(left).index_add_(
+            0, torch.arange(left.shape[0], device=left.device), right
+        )
         return left * total
 
 
@@ -153,7 +182,11 @@ def cases() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
     words = {"targets": ids(), "loss": word_loss}
     return {
         "mlp": (mlp, rows, {}),
-        "mlp sgd": (mlp, rows, {"optimizer": "sgd", "targets": torch.ones(32).long(), "loss": nn.CrossEntropyLoss()}),
+        "mlp sgd": (
+            mlp,
+            rows,
+            {"optimizer": "sgd", "targets": torch.ones(32).long(), "loss": nn.CrossEntropyLoss()},
+        ),
         "mlp accumulated": (mlp, rows, {"accumulate": 3, "keep_output": False}),
         "mlp zeroed": (mlp, rows, {"set_to_none": False}),
         "mlp bf16": (half_mlp, rows, {"autocast": "bf16", "clip_norm": 1.0}),
@@ -165,7 +198,11 @@ def cases() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
         "gpt bf16": (Transformer, ids(), {**words, "autocast": "bf16"}),
         "gpt accumulated": (Transformer, ids(), {**words, "accumulate": 2, "autocast": "bf16"}),
         "gpt recomputed": (lambda: Transformer(recompute="saved", layers=4), ids(), words),
-        "gpt recomputed reentrant": (lambda: Transformer(recompute="reentrant", layers=4), ids(), words),
+        "gpt recomputed reentrant": (
+            lambda: Transformer(recompute="reentrant", layers=4),
+            ids(),
+            words,
+        ),
         "lora": (lora, ids(), words),
         "in place": (InPlace, rows, {}),
         "adafactor": (Transformer, ids(), {**words, "optimizer": "adafactor"}),

@@ -15,7 +15,12 @@ from memagent.estimator.trace.steps import StepPlan, mark_model, run_steps
 
 
 def real_trace(
-    factory: Callable[[], torch.nn.Module], inputs: Any, *, targets: Any = None, optimizer: Any = "adamw", **plan: Any
+    factory: Callable[[], torch.nn.Module],
+    inputs: Any,
+    *,
+    targets: Any = None,
+    optimizer: Any = "adamw",
+    **plan: Any,
 ) -> Trace:
     """Run the step for real on the CPU, with fresh copies of the inputs each time."""
     model = factory()
@@ -26,7 +31,9 @@ def real_trace(
     try:
         with recorder:
             mark_model(recorder, model)
-            run_steps(recorder, model, lambda: (_copied(inputs), _copied(targets)), made, StepPlan(**plan))
+            run_steps(
+                recorder, model, lambda: (_copied(inputs), _copied(targets)), made, StepPlan(**plan)
+            )
     finally:
         gc.enable()
     return Trace(tuple(recorder.events()), plan.get("steps", 2), 0, 0, "cpu")

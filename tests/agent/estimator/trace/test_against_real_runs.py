@@ -30,7 +30,11 @@ def test_it_sees_the_same_storages_born_as_a_real_run(name):
     factory, inputs, arguments = CASES[name]
 
     def born(trace):
-        return [(event.size_bytes, event.phase, event.step) for event in trace.events if event.kind == "alloc"]
+        return [
+            (event.size_bytes, event.phase, event.step)
+            for event in trace.events
+            if event.kind == "alloc"
+        ]
 
     real = born(real_trace(factory, inputs, **arguments))
     assert born(record_trace(factory(), inputs, device="cpu", **arguments)) == real
@@ -51,7 +55,8 @@ def test_it_finds_the_peaks_of_an_lstm_to_the_byte(enabled):
 def test_it_gives_the_same_for_a_factory_as_for_a_real_model():
     factory, inputs, arguments = CASES["gpt tied"]
     assert (
-        record_trace(factory, inputs, **arguments).summary() == record_trace(factory(), inputs, **arguments).summary()
+        record_trace(factory, inputs, **arguments).summary()
+        == record_trace(factory(), inputs, **arguments).summary()
     )
 
 

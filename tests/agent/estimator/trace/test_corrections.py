@@ -33,7 +33,9 @@ LOSSES = {
     "huber": lambda x: functional.huber_loss(x, torch.ones_like(x)),
     "soft margin": lambda x: functional.soft_margin_loss(x, torch.ones_like(x)),
     "bce": lambda x: functional.binary_cross_entropy(x.sigmoid(), torch.ones_like(x)),
-    "bce, weighted": lambda x: functional.binary_cross_entropy(x.sigmoid(), torch.ones_like(x), torch.ones_like(x)),
+    "bce, weighted": lambda x: functional.binary_cross_entropy(
+        x.sigmoid(), torch.ones_like(x), torch.ones_like(x)
+    ),
     "bce of logits": lambda x: functional.binary_cross_entropy_with_logits(x, torch.ones_like(x)),
     "kl": lambda x: functional.kl_div(x.log_softmax(-1), torch.ones_like(x), reduction="batchmean"),
 }
@@ -41,7 +43,9 @@ LOSSES = {
 
 def births(trace):
     """Sizes of all storages, by phase."""
-    return sorted((event.phase, event.size_bytes) for event in trace.events if event.kind == "alloc")
+    return sorted(
+        (event.phase, event.size_bytes) for event in trace.events if event.kind == "alloc"
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -55,23 +59,43 @@ def test_a_scalar_loss_keeps_the_storage_that_its_kernel_gave_it(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(32, 4, 64, 64), (32, 4, 64, 256), (7, 3, 50, 70), (1, 1, 16, 16), (5, 2, 300, 100)])
+@pytest.mark.parametrize(
+    "shape", [(32, 4, 64, 64), (32, 4, 64, 256), (7, 3, 50, 70), (1, 1, 16, 16), (5, 2, 300, 100)]
+)
 def test_the_workspace_of_an_lstm_is_what_onednn_takes(shape, dtype):
     length, batch, inputs, hidden = shape
     if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("this processor has no bfloat16 kernels in oneDNN")
     weights = [torch.randn(4 * hidden, size, dtype=dtype) for size in (inputs, hidden)]
-    biases, state = [torch.randn(4 * hidden, dtype=dtype)] * 2, torch.zeros(1, batch, hidden, dtype=dtype)
+    biases, state = (
+        [torch.randn(4 * hidden, dtype=dtype)] * 2,
+        torch.zeros(1, batch, hidden, dtype=dtype),
+    )
     values = torch.randn(length, batch, inputs, dtype=dtype)
     workspace = torch.ops.aten.mkldnn_rnn_layer(
-        values, *weights, *biases, state, state.clone(), False, [], 2, hidden, 1, True, False, False, True
+        values,
+        *weights,
+        *biases,
+        state,
+        state.clone(),
+        False,
+        [],
+        2,
+        hidden,
+        1,
+        True,
+        False,
+        False,
+        True,
     )[3]
     expected = onednn_lstm_workspace_bytes(length, batch, inputs, hidden, dtype.itemsize)
     assert workspace.untyped_storage().nbytes() == expected
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("choice", [{"bidirectional": True}, {"num_layers": 3, "dropout": 0.1}, {"proj_size": 16}])
+@pytest.mark.parametrize(
+    "choice", [{"bidirectional": True}, {"num_layers": 3, "dropout": 0.1}, {"proj_size": 16}]
+)
 def test_recurrent_layers_of_every_kind_are_as_in_a_real_run(choice):
     class Net(nn.Module):
         def __init__(self):

@@ -24,7 +24,9 @@ class Mixture(nn.Module):
         self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(EXPERTS))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(TOKENS, device=rows.device)[:, None] + torch.arange(EXPERTS, device=rows.device)
+        places = torch.arange(TOKENS, device=rows.device)[:, None] + torch.arange(
+            EXPERTS, device=rows.device
+        )
         balanced = functional.softmax(self.router(rows), -1) * 0.001 + (places % EXPERTS)
         shares, chosen = balanced.topk(BEST, dim=-1)
         total = torch.zeros_like(rows)
@@ -92,7 +94,8 @@ def test_the_states_of_ctc_are_those_of_the_longest_target():
     inputs = (ROWS, torch.ones(4, 6).long(), torch.full((4,), 16), torch.full((4,), 6))
     real = real_trace(lambda: Spoken(64, 64), inputs).summary()
     assert (
-        record_trace(lambda: Spoken(64, 64), inputs, device="cpu").summary().phase_peak_bytes == real.phase_peak_bytes
+        record_trace(lambda: Spoken(64, 64), inputs, device="cpu").summary().phase_peak_bytes
+        == real.phase_peak_bytes
     )
 
 

@@ -35,19 +35,29 @@ def test_it_keeps_ddp_s_buckets_beside_the_gradients():
 
 def test_it_counts_no_buckets_where_gradients_are_views_of_them():
     plain = record_trace(net, ROWS).summary()
-    spread = record_trace(nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS).summary()
+    spread = record_trace(
+        nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS
+    ).summary()
     assert spread.peak_bytes == plain.peak_bytes
 
 
 def test_buckets_stay_between_steps_where_gradients_are_views_of_them():
-    spread = record_trace(nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS)
+    spread = record_trace(
+        nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS
+    )
     assert spread.retained_bytes() - record_trace(net, ROWS).retained_bytes() == WEIGHTS
 
 
 def test_buckets_hold_whole_parameters_and_close_at_their_size():
-    wide = nn.parallel.DistributedDataParallel(nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8))))
+    wide = nn.parallel.DistributedDataParallel(
+        nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
+    )
     trace = record_trace(wide, torch.ones(1, 1024))
-    held = [e.size_bytes >> 20 for e in trace.events if e.kind == "alloc" and e.module == "DistributedDataParallel"]
+    held = [
+        e.size_bytes >> 20
+        for e in trace.events
+        if e.kind == "alloc" and e.module == "DistributedDataParallel"
+    ]
     assert held == [4, 28]  # MiB: the first closes at 1, the next at 25
 
 
@@ -63,7 +73,9 @@ def test_it_traces_one_rank_of_fsdp2(device):
 
     trace = record_trace(sharded, ROWS, device=device)
 
-    held = [event for event in trace.events if event.kind == "alloc" and event.component == "parameters"]
+    held = [
+        event for event in trace.events if event.kind == "alloc" and event.component == "parameters"
+    ]
     assert sum(event.size_bytes for event in held) == WEIGHTS // RANKS
     state = trace.retained_bytes() - WEIGHTS // RANKS
     assert state >= 2 * WEIGHTS // RANKS

@@ -57,7 +57,9 @@ def backward_growth(way: str, *, profiled: bool) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         loss.backward()
     events = profiler.profiler.kineto_results.events()
-    reported = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    reported = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
     return max(itertools.accumulate(size for _, size in reported))
 
 

@@ -48,7 +48,9 @@ def test_it_traces_in_a_process_that_has_run_backward_and_has_threads():
 
 
 def test_it_leaves_no_process_behind():
-    before = {child.pid for child in psutil.Process().children()}  # other tests may have left theirs
+    before = {
+        child.pid for child in psutil.Process().children()
+    }  # other tests may have left theirs
     record_trace(mlp, ROWS)
     assert {child.pid for child in psutil.Process().children()} <= before
 
@@ -172,7 +174,10 @@ def test_it_sends_a_live_model_by_shape_to_a_fresh_interpreter():
     model[4].weight = model[3].weight  # tied
     optimizer = torch.optim.AdamW(model.parameters())
     job = Job(model, ROWS, optimizer=optimizer, device_rules=CUDA)
-    assert trace_in_interpreter(job, timeout_s=60).summary() == record_trace(model, ROWS, optimizer=optimizer).summary()
+    assert (
+        trace_in_interpreter(job, timeout_s=60).summary()
+        == record_trace(model, ROWS, optimizer=optimizer).summary()
+    )
 
 
 def test_it_says_that_a_live_model_can_not_be_sent():
@@ -186,7 +191,11 @@ def test_it_does_with_cpu_tensors_where_fake_cuda_can_not_be_had():
     stand_in = trace_in_fork(Job(mlp, ROWS, device_rules=CUDA_ON_CPU), timeout_s=60)
     cuda = record_trace(mlp, ROWS)
     assert stand_in.notes != cuda.notes
-    assert stand_in.summary().phase_peak_bytes["backward"] - cuda.summary().phase_peak_bytes["backward"] == 4 * 4
+    assert (
+        stand_in.summary().phase_peak_bytes["backward"]
+        - cuda.summary().phase_peak_bytes["backward"]
+        == 4 * 4
+    )
     assert trace_in_fork(Job(mlp, ROWS, device_rules=CPU), timeout_s=60).device_rules == "cpu"
 
 

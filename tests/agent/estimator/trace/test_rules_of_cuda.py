@@ -19,7 +19,10 @@ def born(trace, op, *, phase=None, step=1):
     return [
         event.size_bytes
         for event in trace.events
-        if event.kind == "alloc" and event.op == op and event.step == step and phase in (None, event.phase)
+        if event.kind == "alloc"
+        and event.op == op
+        and event.step == step
+        and phase in (None, event.phase)
     ]
 
 
@@ -42,7 +45,9 @@ def test_it_takes_the_foreach_optimizer_as_cuda_does():
     assert temporaries(on_cpu) <= 3 * one  # a parameter at a time
 
 
-@pytest.mark.parametrize(("choice", "copies"), [({"foreach": True}, 8), ({"fused": True}, 0), ({"foreach": False}, 3)])
+@pytest.mark.parametrize(
+    ("choice", "copies"), [({"foreach": True}, 8), ({"fused": True}, 0), ({"foreach": False}, 3)]
+)
 def test_it_follows_the_optimizer_that_was_asked_for(choice, copies):
     model = wide()
     optimizer = torch.optim.AdamW(model.parameters(), **choice)
@@ -57,7 +62,11 @@ def test_it_follows_the_optimizer_that_was_asked_for(choice, copies):
 
 def test_it_keeps_step_counters_on_the_host():
     trace = record_trace(mlp(), ROWS)
-    state = [event for event in trace.events if event.kind == "alloc" and event.component == "optimizer_state"]
+    state = [
+        event
+        for event in trace.events
+        if event.kind == "alloc" and event.component == "optimizer_state"
+    ]
     assert {event.shape for event in state} == {(128, 64), (128,), (10, 128), (10,)}
 
 
@@ -92,7 +101,10 @@ def test_it_counts_the_scratch_of_flash_attention_s_backward():
 
 def test_it_takes_efficient_attention_in_fp32():
     trace = record_trace(Scores(), torch.ones(2, 4, 512, 64))
-    assert born(trace, "aten::_scaled_dot_product_efficient_attention", phase="forward")[0] == 2 * 4 * 512 * 64 * 4
+    assert (
+        born(trace, "aten::_scaled_dot_product_efficient_attention", phase="forward")[0]
+        == 2 * 4 * 512 * 64 * 4
+    )
     assert max(event.size_bytes for event in trace.events) < 2 * 4 * 512 * 512 * 4
 
 
@@ -105,7 +117,11 @@ def test_it_falls_back_to_scores_where_a_kernel_is_switched_off():
 @pytest.mark.parametrize("recompute", ["saved", "reentrant"])
 def test_it_takes_flash_attention_when_recomputing_too(recompute):
     trace = record_trace(
-        lambda: Transformer(recompute=recompute), ids(), targets=ids(), loss=word_loss, autocast="bf16"
+        lambda: Transformer(recompute=recompute),
+        ids(),
+        targets=ids(),
+        loss=word_loss,
+        autocast="bf16",
     )
     assert born(trace, "aten::_scaled_dot_product_flash_attention", phase="backward")
     assert not [event for event in trace.events if event.op == "aten::_softmax"]
@@ -146,7 +162,8 @@ def test_it_scales_gradients_with_a_scaler():
 
 def test_it_says_that_recurrent_layers_are_approximate():
     traced = {
-        device: record_trace(Lstm, ids(), targets=ids(), loss=word_loss, device=device) for device in ("cuda", "cpu")
+        device: record_trace(Lstm, ids(), targets=ids(), loss=word_loss, device=device)
+        for device in ("cuda", "cpu")
     }
     assert "cuDNN" in traced["cuda"].notes[0]
     assert traced["cpu"].notes == ()
@@ -161,10 +178,17 @@ def test_it_counts_tied_weights_once():
 def test_it_lets_an_output_die_before_backward_where_the_loop_drops_it():
     def peak(keep):
         return record_trace(
-            Transformer, ids(64), targets=ids(64), loss=lambda o, t: word_loss(o.float() * 1, t), keep_output=keep
+            Transformer,
+            ids(64),
+            targets=ids(64),
+            loss=lambda o, t: word_loss(o.float() * 1, t),
+            keep_output=keep,
         ).summary()
 
-    assert peak(True).phase_peak_bytes["backward"] - peak(False).phase_peak_bytes["backward"] == 64 * 32 * 96 * 4
+    assert (
+        peak(True).phase_peak_bytes["backward"] - peak(False).phase_peak_bytes["backward"]
+        == 64 * 32 * 96 * 4
+    )
 
 
 def test_it_says_where_and_for_what_memory_is_allocated():
@@ -173,14 +197,24 @@ def test_it_says_where_and_for_what_memory_is_allocated():
     assert {"parameters", "gradients", "optimizer_state", "activations", "data"} >= {
         event.component for event in trace.events
     } - {"workspace"}
-    inside = [tensor for tensor in top if tensor.module == "layers.1.after.1" and tensor.component == "activations"]
+    inside = [
+        tensor
+        for tensor in top
+        if tensor.module == "layers.1.after.1" and tensor.component == "activations"
+    ]
     assert [tensor.shape for tensor in inside] == [(64 * 32, 256)]
-    attention = [event for event in trace.events if event.op == "aten::_scaled_dot_product_efficient_attention"]
+    attention = [
+        event
+        for event in trace.events
+        if event.op == "aten::_scaled_dot_product_efficient_attention"
+    ]
     assert attention[0].source.startswith("models.py:")
     assert attention[0].module == "layers.0"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when its compiler is imported
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch's own, when its compiler is imported
 @pytest.mark.parametrize("how", ["wrapped", "in place", "inner"])
 def test_a_compiled_model_is_traced_as_it_is_written(how):
     def build():
@@ -193,4 +227,6 @@ def test_a_compiled_model_is_traced_as_it_is_written(how):
     compiled, plain = record_trace(build, ROWS), record_trace(mlp, ROWS)
     assert COMPILED in compiled.notes and COMPILED not in plain.notes
     assert compiled.summary().phase_peak_bytes == plain.summary().phase_peak_bytes
-    assert record_trace(build(), ROWS).summary().phase_peak_bytes == plain.summary().phase_peak_bytes
+    assert (
+        record_trace(build(), ROWS).summary().phase_peak_bytes == plain.summary().phase_peak_bytes
+    )

@@ -29,13 +29,26 @@ from tests.agent.estimator.trace.real import real_trace
 
 IDS = torch.arange(128).remainder(100).view(4, 32)
 WORDS = {"input_ids": IDS, "labels": IDS}
-SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+SMALL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
 MASKED = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
 
 
 def gpt2():
     return GPT2LMHeadModel(
-        GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=100, n_positions=64, bos_token_id=1, eos_token_id=2)
+        GPT2Config(
+            n_layer=2,
+            n_embd=64,
+            n_head=4,
+            vocab_size=100,
+            n_positions=64,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
     )
 
 
@@ -53,17 +66,34 @@ def vit():
 
 def t5():
     return T5ForConditionalGeneration(
-        T5Config(d_model=64, d_ff=128, num_layers=2, num_heads=4, d_kv=16, vocab_size=100, decoder_start_token_id=0)
+        T5Config(
+            d_model=64,
+            d_ff=128,
+            num_layers=2,
+            num_heads=4,
+            d_kv=16,
+            vocab_size=100,
+            decoder_start_token_id=0,
+        )
     )
 
 
 def mamba():
-    return MambaForCausalLM(MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=100, state_size=8))
+    return MambaForCausalLM(
+        MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=100, state_size=8)
+    )
 
 
 def swin():
     return SwinForImageClassification(
-        SwinConfig(image_size=32, patch_size=2, embed_dim=24, depths=[2, 2], num_heads=[2, 4], window_size=4)
+        SwinConfig(
+            image_size=32,
+            patch_size=2,
+            embed_dim=24,
+            depths=[2, 2],
+            num_heads=[2, 4],
+            window_size=4,
+        )
     )
 
 
@@ -95,7 +125,9 @@ def test_it_follows_low_rank_adapters():
     peft = pytest.importorskip("peft")
 
     def adapted():
-        return peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
+        return peft.get_peft_model(
+            gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+        )
 
     real = real_trace(adapted, WORDS).summary()
     traced = record_trace(adapted(), WORDS, device="cpu").summary()

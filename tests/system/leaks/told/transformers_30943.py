@@ -21,7 +21,9 @@ class EvalLoopContainer:
         if self.tensors is None:
             self.tensors = tensors
         else:
-            self.tensors = torch.cat((self.tensors, tensors))  # LEAK variable EvalLoopContainer.tensors
+            self.tensors = torch.cat(
+                (self.tensors, tensors)
+            )  # LEAK variable EvalLoopContainer.tensors
 
 
 all_preds = EvalLoopContainer()

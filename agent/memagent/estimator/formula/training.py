@@ -168,7 +168,7 @@ class TransformerShape:
             )
         return ModelShape(
             self.layers, self.hidden, self.heads, self.vocab, family="gpt2", activation="gelu", positions=self.sequence, dropout=0.1,
-            **common,  # type: ignore[arg-type]
+            **common,
         )  # fmt: skip
 
     def parameter_count(self) -> int:

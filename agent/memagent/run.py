@@ -26,10 +26,11 @@ from memagent.errors import SettingError
 from memagent.estimator.background import BackgroundEstimator
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast
+from memagent.forecast.types import LEAK_CAUSES
 from memagent.hooks.exit import describe_error, status_of, watch_exit
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.step import Remove
-from memagent.leaks.monitor import HELD_BY_SOMEBODY, LeakMonitor
+from memagent.leaks.monitor import LeakMonitor
 from memagent.lifecycle.exit_status import ExitTracker
 from memagent.lifecycle.identity import Identity
 from memagent.lifecycle.notebook import card
@@ -388,7 +389,7 @@ class Run:
                 )
 
     def _suspect(self, forecast: Forecast) -> None:
-        if forecast.cause in HELD_BY_SOMEBODY:
+        if forecast.cause in LEAK_CAUSES:
             why = f"forecast at step {forecast.step:,}: {forecast.cause}"
             self._inquiry.suspect(why, host=forecast.cause == "host_memory", is_forecast=True)
 

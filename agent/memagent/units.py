@@ -11,6 +11,7 @@ import re
 from memagent.errors import SettingError
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+DAY_S = 86_400.0
 
 _FACTORS = {
     "": 1, "b": 1,
@@ -20,7 +21,7 @@ _FACTORS = {
     "t": TIB, "tib": TIB, "tb": 10**12,
 }  # fmt: skip
 _AGE = re.compile(r"([0-9]{1,6})([hdw])")
-_AGE_UNIT_S = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_AGE_UNIT_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from memagent.environment import SERVER_SETTINGS, read_settings
@@ -20,8 +21,9 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 CHANNEL_NAMES = (
     "slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams", "grafana",
 )  # fmt: skip
-SEVERITIES = ("note", "warning", "critical")
-"""From harmless to worst."""
+Severity = Literal["note", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""In ascending order. Any other level (`ok`, a forecast's `notice`) is calm."""
 SHORTEST_TOKEN = 16
 """Characters: a token of the hexadecimal digits alone then has 64 bits, too many to try them all."""
 LOG_FORMATS = ("logfmt", "json")
@@ -62,7 +64,7 @@ class Settings:
     alertmanager_url: str | None = field(default=None, repr=False)
     discord_webhook_url: str | None = field(default=None, repr=False)
     teams_webhook_url: str | None = field(default=None, repr=False)
-    notify_severities: Mapping[str, str] = field(default_factory=dict)
+    notify_severities: Mapping[str, Severity] = field(default_factory=dict)
     """{channel: least severity}; a channel that is not named hears everything."""
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
@@ -308,9 +310,10 @@ def _addresses(name: str, given: Mapping[str, str]) -> tuple[str, ...]:
     return found
 
 
-def _severities(name: str, given: Mapping[str, str]) -> dict[str, str]:
+def _severities(name: str, given: Mapping[str, str]) -> dict[str, Severity]:
     """`pagerduty=critical,email=warning`. Raises SettingError."""
-    found = {}
+    found: dict[str, Severity] = {}
+    by_name: dict[str, Severity] = {severity: severity for severity in SEVERITIES}
     for part in filter(None, (part.strip() for part in given.get(name, "").split(","))):
         channel, _, severity = (piece.strip() for piece in part.partition("="))
         if channel not in CHANNEL_NAMES or severity not in SEVERITIES:
@@ -318,7 +321,7 @@ def _severities(name: str, given: Mapping[str, str]) -> dict[str, str]:
                 f"{name} holds {part!r}: write CHANNEL=SEVERITY, a channel of {', '.join(CHANNEL_NAMES)}"
                 f" and a severity of {', '.join(SEVERITIES)}"
             )
-        found[channel] = severity
+        found[channel] = by_name[severity]
     return found
 
 

@@ -9,11 +9,10 @@ from dataclasses import asdict
 
 from memagent.cli.progress import Progress
 from memagent.errors import SettingError
-from memagent.units import format_bytes, parse_age
+from memagent.units import DAY_S, format_bytes, parse_age
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
-from memagent_server.store.maintenance import DAY_S
 from memagent_server.store.retention import Limits, Old, find_old, let_go
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingError
+from memagent.forecast.types import PAGING_LEVELS
 from memagent.local_forecast.forecast_monitor import risk_of, warning_text
 from memagent.replay import ReplayedForecast, Trace, read_trace, replay
 from memagent.units import format_bytes, parse_bytes
-
-_LOUD = ("warning", "critical")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +68,7 @@ def changes(said: Sequence[ReplayedForecast]) -> list[ReplayedForecast]:
 
 
 def _first_warning(said: Sequence[ReplayedForecast]) -> int | None:
-    return next((one.forecast.step for one in said if one.forecast.level in _LOUD), None)
+    return next((one.forecast.step for one in said if one.forecast.level in PAGING_LEVELS), None)
 
 
 def _facts(
@@ -99,7 +98,7 @@ def _head(trace: Trace, said: Sequence[ReplayedForecast]) -> str:
 
 def _line(trace: Trace, one: ReplayedForecast) -> str:
     forecast = one.forecast
-    if forecast.level in _LOUD:
+    if forecast.level in PAGING_LEVELS:
         return warning_text(risk_of(trace.rank, one.device, forecast), one.device.name)
     chance = f", {forecast.oom_probability:.0%} to run out" if forecast.level != "ok" else ""
     return f"step {forecast.step:,}: {one.device.name}: {forecast.level}{chance}"

@@ -7,9 +7,8 @@ from typing import Any
 
 from memagent.demo.fake_slack import Message
 from memagent.demo.processes import Ended, Server
+from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
-
-PAGING_LEVELS = ("warning", "critical")
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,13 @@ from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, P
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, reading
 from memagent.forecast.trend import Trend
-from memagent.forecast.types import Cause, Forecast, Level
+from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Level
 
 CRITICAL_S = 120.0
 CRITICAL_STEPS = 20
 """Critical where the steps have no times."""
 SETTLING_STEPS = 5
 """First steps of a run (lazy allocation, autotuning) that are no part of any trend."""
-PAGES = ("warning", "critical")
 LARGEST_COMES = 0.88
 """How often the largest input that may come does come, or a lesser one that is too large."""
 NEARLY_SURE = 0.9
@@ -258,7 +257,7 @@ class Forecaster:
         if nearest is None:
             return self._by_tail(step)
         level = self._level(step, nearest)
-        if level in PAGES and nearest.cause == "leak":
+        if level in PAGING_LEVELS and nearest.cause == "leak":
             level = self._unless_garbage(step, nearest, level)
         planned_left = max(0, self.total_steps - step) if self.total_steps else inf
         probability = nearest.chance_within(planned_left)
@@ -301,7 +300,7 @@ class Forecaster:
 
     def _level(self, step: int, nearest: Projection) -> Level:
         """How bad that is."""
-        paged = self._forecast.level in PAGES
+        paged = self._forecast.level in PAGING_LEVELS
         planned_left = max(0, self.total_steps - step) if self.total_steps else inf
         if nearest.steps_left > planned_left * (1.1 if paged else 1.0):
             return "ok"

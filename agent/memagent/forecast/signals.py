@@ -20,7 +20,7 @@ from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.running_statistics import Excess
 from memagent.forecast.tail import Tail
 from memagent.forecast.trend import Trend, find_trend
-from memagent.forecast.types import Cause
+from memagent.forecast.types import LEAK_CAUSES, Cause
 
 TRIFLE = 0.003
 """Growth below this share of the limit is not looked at."""
@@ -140,7 +140,7 @@ class Signals:
         trail = self._trails[cause]
         if cause == "leak" and self._kept.largest:
             self._kept.add(step)
-        if trail.add(step, value, self._trifle[cause]) and cause in ("leak", "host_memory"):
+        if trail.add(step, value, self._trifle[cause]) and cause in LEAK_CAUSES:
             self._new_buckets += 1
         if trail.fell_at == step:
             self.trends.pop(

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 Level = Literal["ok", "notice", "warning", "critical"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """From harmless to worst."""
+PAGING_LEVELS: tuple[Level, ...] = ("warning", "critical")
+"""Levels that notify people."""
 Cause = Literal[
     "leak",
     "fragmentation",
@@ -21,6 +23,8 @@ Cause = Literal[
 ]
 CAUSES: tuple[str, ...] = get_args(Cause)
 """Every word that `Forecast.cause` may be, now or in a later version."""
+LEAK_CAUSES: tuple[Cause, ...] = ("leak", "host_memory")
+"""Causes that a leak diagnosis can trace to a line."""
 
 
 @dataclass(frozen=True)

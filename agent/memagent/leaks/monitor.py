@@ -30,7 +30,6 @@ from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
 
-HELD_BY_SOMEBODY = ("leak", "host_memory")
 """Causes of growth for which there is a line to blame."""
 _MOST_TOLD = 3
 _RETRY_AFTER_STEPS = 20

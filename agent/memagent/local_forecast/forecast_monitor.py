@@ -17,11 +17,11 @@ from memagent.diagnostics.error_guard import tell
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
+from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value
-from memagent.wire.messages import Device, Level, Risk
+from memagent.wire.messages import Device, Risk
 
-LEVELS: tuple[Level, ...] = ("ok", "notice", "warning", "critical")
 REPEAT_S = 60.0
 
 
@@ -111,7 +111,7 @@ class ForecastMonitor:
 
     def _consider(self, lookout: DeviceForecast, forecast: Forecast, now: float) -> None:
         level, is_recent = forecast.level, now - lookout.told_at < REPEAT_S
-        if level not in ("warning", "critical"):
+        if level not in PAGING_LEVELS:
             if level == "ok" and not lookout.is_calm:
                 lookout.is_calm = True
                 tell(f"{lookout.device.name}: no longer expected to run out of memory")

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from memagent.forecast.types import Level
+
 Identifier = Annotated[
     str,
     Meta(
@@ -36,7 +38,8 @@ Bytes = Annotated[int, Meta(ge=0, lt=2**62, description="bytes")]
 VIEWER_BYTES = 4 * 2**20
 """Of torch's own page of a snapshot, packed."""
 
-Level = Literal["ok", "notice", "warning", "critical"]
+KILLING_LIMITS = ("cgroup", "physical memory")
+"""Host limits at which the kernel kills the process."""
 FinalStatus = Literal["completed", "failed", "oom"]
 DeviceKind = Literal["cuda", "mps", "xpu", "host"]
 

@@ -16,7 +16,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from memagent_server.alerts.rules import RULES, how_it_ended
-from memagent_server.alerts.state import SEVERITIES, gravest, worst_state
+from memagent_server.alerts.state import gravest, worst_state
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import add_transition, change_alert, notify, open_alert
 from memagent_server.store.incidents import alerts_of, change_incident, enter_incident
 from memagent_server.store.models import Alert, Incident, Transition

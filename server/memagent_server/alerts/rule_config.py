@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.alerts.rules import RULES, TELLS, Rule
-from memagent_server.alerts.state import Severity
+from memagent_server.settings import Severity
 from memagent_server.store.models import RuleSetting
 from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_settings
 
@@ -26,7 +27,7 @@ class RuleConfig:
 
     def severity(self, level: str) -> Severity | None:
         """What a finding of `level` is to people; None for a calm one."""
-        if level not in ("warning", "critical"):
+        if level not in PAGING_LEVELS:
             return None
         if self.tells == "never" or (self.tells == "critical" and level != "critical"):
             return "note"

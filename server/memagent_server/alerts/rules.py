@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
+from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
+from memagent.wire.messages import KILLING_LIMITS
 from memagent_server.alerts.rule_input import CALM, Finding, RuleInput
 from memagent_server.alerts.state import FORECAST, Patience
 
@@ -25,8 +27,6 @@ TELLS = ("warning", "critical", "never")
 SLACK = 0.97
 """An alert that stands is let go below this share of its threshold."""
 PER_TURN = Patience(confirm=3, calm=3, hold_s=60.0)
-PAGES = ("warning", "critical")
-KILLING_LIMITS = ("cgroup", "physical memory")
 """At other limits (RLIMIT_AS, RLIMIT_DATA) an allocation fails, and the process says so itself."""
 SETTLED_STEPS = 10
 """A launch's first steps (lazy allocation, autotuning) say little about the rest."""
@@ -84,7 +84,7 @@ def when(facts: Mapping[str, Any]) -> str:
 
 def _decide_oom_forecast(facts: RuleInput, limits: Thresholds, _is_open: bool) -> Finding:
     forecast = facts.forecast
-    if forecast is None or forecast.level not in PAGES:
+    if forecast is None or forecast.level not in PAGING_LEVELS:
         return CALM
     is_next = forecast.eta_step is not None and forecast.eta_step - forecast.step <= 1
     if forecast.eta_s is None or is_next:
@@ -105,12 +105,12 @@ def _decide_leak(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding
     forecast = facts.forecast
     if (
         forecast is None
-        or forecast.level in PAGES
+        or forecast.level in PAGING_LEVELS
         or not forecast.growth_bytes_per_step
         or not forecast.limit_bytes
     ):
         return CALM
-    if forecast.growing_since_step is None or forecast.cause not in (None, "leak", "host_memory"):
+    if forecast.growing_since_step is None or forecast.cause not in (None, *LEAK_CAUSES):
         return CALM
     grown = forecast.growth_bytes_per_step * (forecast.step - forecast.growing_since_step)
     if not _over(grown / forecast.limit_bytes, limits["grown_ratio"], is_open):
@@ -219,7 +219,7 @@ def _is_lopsided(data: Data) -> str:
 def _decide_host_memory(facts: RuleInput, limits: Thresholds, is_open: bool) -> Finding:
     if facts.kind != "host" or not facts.used_bytes or not facts.limit_bytes:
         return CALM
-    if not is_open and facts.forecast is not None and facts.forecast.level in PAGES:
+    if not is_open and facts.forecast is not None and facts.forecast.level in PAGING_LEVELS:
         return CALM  # people know already that it will run out
     ratio = facts.used_bytes / facts.limit_bytes
     data = {

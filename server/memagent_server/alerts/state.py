@@ -19,12 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from memagent_server.settings import SEVERITIES, Severity
+
 State = Literal["ok", "pending", "firing", "averted", "finished", "oom", "lost_contact"]
-Severity = Literal["note", "warning", "critical"]
 
 FINAL: tuple[State, ...] = ("averted", "finished", "oom", "lost_contact")
-SEVERITIES: tuple[Severity, ...] = ("note", "warning", "critical")
-"""From what is only listed to what gets people out of bed. Any other level (`ok`, a forecast's `notice`) is calm."""
 
 _ENDS: dict[str, State] = {"oom": "oom", "lost_contact": "lost_contact"}
 _FROM_WORST: tuple[State, ...] = (

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 from memagent.forecast import Forecast, Forecaster, Hints, feed, later, watched
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
+from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, Finding, RuleInput
-from memagent_server.alerts.rules import PAGES
 from memagent_server.alerts.state import AlertState, observe
 from memagent_server.store.chunks import Stats
 from memagent_server.store.evaluation_state import Mark
@@ -232,7 +232,7 @@ def _feed(
         feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))
     ):
         watch.newest = forecast
-        if row > decided and (stands or forecast.level in PAGES):
+        if row > decided and (stands or forecast.level in PAGING_LEVELS):
             at = times[row] if times else None
             facts = RuleInput(step=forecast.step, kind=stream.kind, forecast=forecast)
             changes += _decide(watch, policy, facts, now if at is None else float(at))

@@ -7,6 +7,7 @@ import time
 from flask import Blueprint, Response, request
 from sqlalchemy import Connection
 
+from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.wire.codec import REPLAYED_HEADER
 from memagent.wire.messages import (
     Batch,
@@ -36,8 +37,6 @@ from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import take_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
-_PAGING = ("warning", "critical")
-_HELD_BY_SOMEBODY = ("leak", "host_memory")
 """Causes for which there is a line to blame."""
 
 blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
@@ -143,7 +142,7 @@ def _commands(
 ) -> list[Command]:
     """What the rank is asked to do: to look who holds the memory, once it is forecast to grow until it runs out. Asked with each answer
     until a snapshot has come; an agent that looks already, or cannot, ignores it."""
-    if risk is None or risk.level not in _PAGING or risk.cause not in _HELD_BY_SOMEBODY:
+    if risk is None or risk.level not in PAGING_LEVELS or risk.cause not in LEAK_CAUSES:
         return []
     if has_snapshot(connection, run_id, batch.rank, batch.attempt):
         return []

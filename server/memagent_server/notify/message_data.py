@@ -10,9 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent.diagnostics.display_paths import roots_of, shown_path
+from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.compare import autopsy
 from memagent_server.notify.channel import AlertMessage, Curve, Saving, Suspect
-from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     Alert,
@@ -181,7 +181,7 @@ def _nearest_forecast(session: Session, notification: Notification) -> Forecast 
         .group_by(Forecast.stream_id)
     )
     found = session.scalars(
-        select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(SEVERITIES[1:]))
+        select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(PAGING_LEVELS))
     )
     return min(
         found,

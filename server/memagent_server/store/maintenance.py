@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 
+from memagent.units import DAY_S
 from memagent_server.store.compaction import compact_some
 from memagent_server.store.engine import Database
 from memagent_server.store.retention import Limits, find_old, let_go
 
 log = logging.getLogger(__name__)
 
-DAY_S = 86_400.0
 LOOK_EVERY_S = 2.0
 """After a look that found nothing."""
 

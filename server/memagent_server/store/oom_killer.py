@@ -6,11 +6,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.units import format_bytes
+from memagent.wire.messages import KILLING_LIMITS
 from memagent_server.store.models import Rank, Stream
 
 _KILLING_SHARE = 0.9
 """Of the host's memory in use at the last sample, up to a second before the end, from which the kernel is the likely killer."""
-_KILLING_LIMITS = ("cgroup", "physical memory")
 """Limits at which the kernel kills; at others (RLIMIT_AS, RLIMIT_DATA) an allocation fails and the process says so itself."""
 
 
@@ -31,7 +31,7 @@ def probable_cause(session: Session, rank: Rank) -> str | None:
         host.latest.get("limit_bytes") or host.limit_bytes,
     )
     if (
-        host.limit_source not in _KILLING_LIMITS
+        host.limit_source not in KILLING_LIMITS
         or not used
         or not limit
         or used < _KILLING_SHARE * limit

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session, load_only
 
+from memagent.forecast.types import LEVELS
 from memagent_server.store.events import list_events
 from memagent_server.store.models import Dropped, Forecast, Prediction, Run, Stream
 from memagent_server.store.streams import current_streams, used_bytes
 from memagent_server.store.timestamps import iso
 
 EVENTS_SHOWN = 200
-_LEVELS = ("ok", "notice", "warning", "critical")
 _STREAM_FIELDS = (
     "rank", "attempt", "device", "kind", "name", "limit_bytes", "limit_source", "first_step", "last_step", "samples", "peak_bytes",
 )  # fmt: skip
@@ -172,7 +172,7 @@ def _worst(forecasts: Sequence[Forecast]) -> dict[str, Any] | None:
     if not forecasts:
         return None
     worst = max(
-        forecasts, key=lambda forecast: (_LEVELS.index(forecast.level), forecast.oom_probability)
+        forecasts, key=lambda forecast: (LEVELS.index(forecast.level), forecast.oom_probability)
     )
     return {
         name: getattr(worst, name) for name in ("level", "oom_probability", "cause", "eta_step")

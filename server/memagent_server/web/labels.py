@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
-
-PAGING_LEVELS = ("warning", "critical")
-LEVELS = ("ok", "notice", *PAGING_LEVELS)
 
 Facts = Mapping[str, Any]
 

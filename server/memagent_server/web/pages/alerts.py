@@ -10,6 +10,7 @@ from flask import Blueprint, Response, redirect, request
 from msgspec import Meta
 from sqlalchemy.orm import Session
 
+from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import RuleConfig, read_policy, wanted
 from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
 from memagent_server.http import auth
@@ -37,7 +38,6 @@ STATES = ("open", *ALERT_STATES)
 ON_A_PAGE = 50
 SNOOZE_S = 3600.0
 DAYS = 90
-DAY_S = 86_400.0
 MIB = 2**20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
+from memagent.units import DAY_S
 from memagent_server.http.context import current
 from memagent_server.store.retention import Limits, find_old
 from memagent_server.store.usage import usage
@@ -12,7 +13,6 @@ from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("retention", __name__)
 
-DAY_S = 86_400.0
 MOST_SHOWN = 100
 
 

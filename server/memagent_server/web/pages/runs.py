@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from memagent.diagnostics.display_paths import roots_of, shown, shown_frame
 from memagent.estimator.advice.by_cause import advice_for_cause
+from memagent.forecast.types import LEVELS, PAGING_LEVELS
 from memagent_server.compare import autopsy, components
 from memagent_server.http import auth
 from memagent_server.http.context import current
@@ -242,9 +243,7 @@ def _first_warning(
     query = (
         select(Forecast, Stream)
         .join(Stream, Stream.id == Forecast.stream_id)
-        .where(
-            Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(labels.PAGING_LEVELS)
-        )
+        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(PAGING_LEVELS))
         .order_by(Forecast.step, Forecast.id)
         .limit(1)
     )
@@ -263,7 +262,7 @@ def answer_page(template: str, **facts: Any) -> Response:
 
 
 def _gravity(forecast: Facts) -> tuple[int, float]:
-    return labels.LEVELS.index(forecast["level"]), forecast["oom_probability"]
+    return LEVELS.index(forecast["level"]), forecast["oom_probability"]
 
 
 def _cause(run: Facts, gravest: Facts | None, first_warning: Facts | None) -> str | None:

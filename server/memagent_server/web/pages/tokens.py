@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
+from memagent.units import DAY_S
 from memagent_server.http import auth
 from memagent_server.http.context import current
 from memagent_server.http.permissions import permit
@@ -16,7 +17,6 @@ from memagent_server.web.pages.runs import answer_page, shared_facts
 
 blueprint = Blueprint("tokens", __name__)
 
-DAY_S = 86_400.0
 LIVES = {"": "never", "30": "in 30 days", "90": "in 90 days", "365": "in a year"}
 """How long a token is good, in days, as the form offers it."""
 LONGEST_NAME = 200

@@ -21,9 +21,10 @@ from memagent.leaks.classification import can_grow, is_module, is_module_class, 
 from memagent.leaks.object_names import Name, file_of
 from memagent.leaks.reference_cycles import closing, is_telling
 from memagent.leaks.referrers import Place, ReferrerSearch
-from memagent.leaks.suspect import Kind, Suspect
+from memagent.leaks.suspect import Kind, build_suspect, scale_confidence
 from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
+from memagent.wire.messages import Suspect
 
 LONGEST_S = 0.6
 """Of the thread's own time."""
@@ -75,7 +76,9 @@ def diagnose(
             tensors.clear()
             found += case.unreachable(growths)
         return _ranked(
-            [suspect.weaker(_CUT_SHORT) for suspect in found] if deadline.was_hit else found
+            [scale_confidence(suspect, _CUT_SHORT) for suspect in found]
+            if deadline.was_hit
+            else found
         )
     finally:
         climber.close()
@@ -351,10 +354,12 @@ def _suspect(
 ) -> Suspect:
     if line is None:
         first = name.code.co_firstlineno if name.code else 0
-        return Suspect(
+        return build_suspect(
             name.file, first, name.function, holder, kind, size, round(confidence * 0.7, 2)
         )
-    return Suspect(line.file, line.line, line.function, holder, kind, size, round(confidence, 2))
+    return build_suspect(
+        line.file, line.line, line.function, holder, kind, size, round(confidence, 2)
+    )
 
 
 def _sample(survivors: Sequence[Any]) -> list[Any]:

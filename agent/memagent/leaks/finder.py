@@ -19,8 +19,9 @@ from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
 from memagent.leaks.diagnosis import LONGEST_S
-from memagent.leaks.suspect import Diagnosis, Suspect
+from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budget import TimeBudget
+from memagent.wire.messages import Suspect
 
 WINDOW = 20
 LONGEST_PAUSE_S = 0.9

@@ -157,7 +157,7 @@ class LeakMonitor:
                 time_s=time.time(),
                 method=diagnosis.method if diagnosis else "census",
                 why=why,
-                suspects=[_message(suspect) for suspect in self.suspects[:_PLACES]],
+                suspects=list(self.suspects[:_PLACES]),
                 stacks=[_stack(held) for held in diagnosis.grown] if diagnosis else [],
                 tensors=list(tensors),
                 notes=list(notes),
@@ -225,20 +225,9 @@ def sentence(
     """For a terminal: the line, what grows there, and what to do. `growth_bytes_per_step`: of all memory in use."""
     rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
     place = f"{shown_path(suspect.file, roots)}:{suspect.line}"
-    return f"suspect: {place} in {suspect.function}: {suspect.holder}{rate}. {suspect.fix}"
-
-
-def _message(suspect: Suspect) -> messages.Suspect:
-    return messages.Suspect(
-        kind=suspect.kind,
-        holder=suspect.holder,
-        file=suspect.file,
-        line=suspect.line,
-        function=suspect.function[:200] or None,
-        bytes_per_step=suspect.bytes_per_step,
-        confidence=suspect.confidence,
-        fix=suspect.fix,
-    )
+    if suspect.function:
+        place += f" in {suspect.function}"
+    return f"suspect: {place}: {suspect.holder}{rate}. {suspect.fix}"
 
 
 def _stack(held: StackAllocation) -> messages.Stack:

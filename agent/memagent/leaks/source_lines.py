@@ -59,7 +59,7 @@ class Scope:
 
 
 def growing(scopes: Sequence[Scope], names: Sequence[str]) -> list[Line]:
-    """RunningLeastSquares that make it grow, surest first. Names nearest to what grows go before those further off, earlier scopes before later ones,
+    """Lines that make it grow, surest first. Names nearest to what grows go before those further off, earlier scopes before later ones,
     but what surely grows before all."""
     found = [
         (line.strength, line.in_loop, -name_rank, -scope_rank, -position, line)

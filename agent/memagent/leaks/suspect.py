@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from msgspec.structs import replace
 
 from memagent.leaks.stack_allocations import StackAllocation
+from memagent.wire.messages import DiagnosisMethod, Suspect
 
-Method = Literal["census", "history", "host"]
-"""Tensors counted; the CUDA allocator's stacks; stacks of Python's own allocations."""
 Kind = Literal[
     "list", "dict", "deque", "set", "object", "variable", "graph", "hidden_state", "gradient", "buffer", "hook", "closure", "exception",
     "autograd_function", "cache", "view", "optimizer", "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
@@ -46,33 +47,31 @@ def fix_for(kind: Kind) -> str:
     return _FIXES[kind]
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A line of the script, and what it makes grow.
+def build_suspect(
+    file: str,
+    line: int,
+    function: str | None,
+    holder: str,
+    kind: Kind,
+    bytes_per_step: int | None,
+    confidence: float,
+) -> Suspect:
+    """Return a suspect with the fix for its kind."""
+    return Suspect(
+        file=file,
+        line=line,
+        function=function[:200] if function else None,
+        holder=holder,
+        kind=kind,
+        bytes_per_step=bytes_per_step,
+        confidence=confidence,
+        fix=fix_for(kind),
+    )
 
-    holder: a readable expression with what it is, as in "Trainer.history: list of 412". line: where the holder grows; the first line of
-    the function, or 0, where that is unknown. bytes_per_step: an estimate, None if unknown. confidence: 0 to 1.
-    """
 
-    file: str
-    line: int
-    function: str
-    holder: str
-    kind: Kind
-    bytes_per_step: int | None
-    confidence: float
-    fix: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.fix:
-            object.__setattr__(self, "fix", fix_for(self.kind))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in reports and on the wire."""
-        return asdict(self)
-
-    def weaker(self, factor: float) -> Suspect:
-        return replace(self, confidence=round(self.confidence * factor, 2))
+def scale_confidence(suspect: Suspect, factor: float) -> Suspect:
+    """Return the suspect with its confidence multiplied by `factor`."""
+    return replace(suspect, confidence=round(suspect.confidence * factor, 2))
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Diagnosis:
     step: int
     suspects: tuple[Suspect, ...]
     pause_s: float
-    method: Method = "census"
+    method: DiagnosisMethod = "census"
     grown: tuple[StackAllocation, ...] = ()
     """The stacks whose allocations piled up, most bytes first, where `method` has recorded stacks."""
     growth_bytes_per_step: int | None = None

@@ -41,6 +41,8 @@ VIEWER_BYTES = 4 * 2**20
 KILLING_LIMITS = ("cgroup", "physical memory")
 """Host limits at which the kernel kills the process."""
 FinalStatus = Literal["completed", "failed", "oom"]
+DiagnosisMethod = Literal["census", "history", "host"]
+"""Counting tensors; call stacks of the CUDA allocator; call stacks of Python's own allocations."""
 DeviceKind = Literal["cuda", "mps", "xpu", "host"]
 
 
@@ -169,7 +171,12 @@ class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults
 
 
 class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A line of the script that is blamed for growth, and what it makes grow. `confidence` is 0 to 1."""
+    """A line of the script that makes memory grow, and what grows there.
+
+    holder: a readable expression and its type, such as "Trainer.history: list of 412". line: where
+    the holder grows; the function's first line, or 0, if that's unknown. bytes_per_step: an
+    estimate, None if unknown. confidence: 0 to 1. fix: what to change at that line.
+    """
 
     kind: Identifier
     holder: Text
@@ -179,6 +186,15 @@ class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     bytes_per_step: float | None = None
     confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
     fix: Text = ""
+
+    @property
+    def location(self) -> str:
+        """Return `train.py:42`."""
+        return f"{self.file}:{self.line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values, for reports and events."""
+        return msgspec.structs.asdict(self)
 
 
 class Stack(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -201,7 +217,7 @@ class SnapshotMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     device: Label = "host"
     step: Count = 0
     time_s: Time = 0.0
-    method: Literal["census", "history", "host"]
+    method: DiagnosisMethod
     why: Text = ""
     suspects: Annotated[list[Suspect], Meta(max_length=50)] = []
     stacks: Annotated[list[Stack], Meta(max_length=20_000)] = []

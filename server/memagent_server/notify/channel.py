@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from memagent.wire.messages import Suspect
+
 LONGEST_RETRY_AFTER_S = 3600.0
 """A far end that asks for more is broken, and a warning that is a day late helps nobody."""
 SHORTEST_SECRET = 8
@@ -22,20 +24,6 @@ class Saving:
     change: str
     saving_bytes: int
     cost: str
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """The line that is blamed for growth."""
-
-    file: str
-    line: int
-    holder: str | None
-    bytes_per_step: float | None
-
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)

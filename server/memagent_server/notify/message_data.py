@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from memagent.diagnostics.display_paths import roots_of, shown_path
 from memagent.forecast.types import PAGING_LEVELS
+from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
-from memagent_server.notify.channel import AlertMessage, Curve, Saving, Suspect
+from memagent_server.notify.channel import AlertMessage, Curve, Saving
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     Alert,
@@ -221,7 +222,8 @@ def _suspect(session: Session, run: Run) -> Suspect | None:
         return None
     file = shown_path(first["file"], roots_of(run.environment))
     holder = f"{first['holder']} at step {first['step']:,}"
-    return Suspect(file, first["line"], holder, first["bytes_per_step"])
+    fields = {name: value for name, value in first.items() if name in Suspect.__struct_fields__}
+    return Suspect(**{**fields, "file": file, "holder": holder})
 
 
 def _curve(session: Session, stream: Stream) -> Curve:

@@ -166,7 +166,7 @@ def _suspect(story: AlertMessage) -> str:
     assert story.suspect is not None
     size, holder = story.suspect.bytes_per_step, story.suspect.holder
     grows = f" keeps {format_bytes(size)} more each step" if size else ""
-    return f"Suspect: {story.suspect.place}{grows}" + (f", held by {holder}" if holder else "")
+    return f"Suspect: {story.suspect.location}{grows}" + (f", held by {holder}" if holder else "")
 
 
 def _checkpoint(story: AlertMessage) -> list[str]:

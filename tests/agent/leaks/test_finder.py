@@ -12,9 +12,9 @@ import weakref
 import pytest
 import torch
 
-from memagent.leaks import Budget, Finder, Suspect, find, fix_for, source_lines
+from memagent.leaks import Budget, Finder, find, fix_for, source_lines
 from memagent.leaks.detectors.base import Detector
-from memagent.leaks.suspect import KINDS
+from memagent.leaks.suspect import KINDS, build_suspect
 from memagent.leaks.time_budget import TimeBudget
 
 
@@ -278,7 +278,7 @@ def test_the_collector_is_left_as_it_was():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_fix(kind):
     assert fix_for(kind).endswith(".")
-    assert Suspect("train.py", 1, "f", "x: list", kind, 1, 1.0).fix == fix_for(kind)
+    assert build_suspect("train.py", 1, "f", "x: list", kind, 1, 1.0).fix == fix_for(kind)
 
 
 @pytest.mark.parametrize("has_backward", [True, False])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server.notify.channel import Saving, Suspect
+from memagent.wire.messages import Suspect
+from memagent_server.notify.channel import Saving
 from memagent_server.notify.message_text import headline, plain_text
 from memagent_server.notify.slack_message import blocks, text
 
@@ -12,7 +13,9 @@ from memagent_server.notify.slack_message import blocks, text
 def test_it_tells_the_whole_story(a_story):
     told = plain_text(
         a_story(
-            suspect=Suspect("train.py", 42, "list `kept`", 2.0**24),
+            suspect=Suspect(
+                kind="list", holder="list `kept`", file="train.py", line=42, bytes_per_step=2.0**24
+            ),
             saving=Saving("gradient checkpointing", 3 * 2**30, "30 % slower"),
             checkpoint_step=900,
         )
@@ -108,7 +111,7 @@ def test_it_keeps_slacks_limits_and_control_characters(a_story, faults_of):
         project="<script>" * 600,
         error="&" * 5000,
         saving=Saving("<" * 4000, 1, ">"),
-        suspect=Suspect("a/" * 3000, 1, None, None),
+        suspect=Suspect(kind="list", holder="", file="a/" * 3000, line=1),
     )
     for state in ("firing", "oom"):
         found = blocks(a_story(**{**vars(story), "to_state": state}))

@@ -17,8 +17,9 @@ from typing import Any
 
 from memagent.leaks.detectors.base import Detector
 from memagent.leaks.stack_allocations import Frame, Stack, StackAllocation
-from memagent.leaks.suspect import Method, Suspect
+from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budget import TimeBudget
+from memagent.wire.messages import DiagnosisMethod, Suspect
 
 MOST_ENTRIES = 100_000
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
@@ -54,7 +55,7 @@ def difference(
 def suspects(
     first: Mapping[str, Any], last: Mapping[str, Any], steps: int, device: int | None = None
 ) -> list[Suspect]:
-    """RunningLeastSquares of the script whose allocations piled up over `steps` steps: one more block every other step, or one of growing size."""
+    """Lines of the script whose allocations piled up over `steps` steps: one more block every other step, or one of growing size."""
     by_place: dict[tuple[str, int], tuple[Frame, int, int]] = {}
     for held in difference(first, last, device):
         if (frame := held.place) is not None:
@@ -62,7 +63,7 @@ def suspects(
             by_place[frame[:2]] = (frame, size + held.size_bytes, blocks + held.blocks)
     steps = max(1, steps)
     found = [
-        Suspect(
+        build_suspect(
             file,
             line,
             function,
@@ -124,7 +125,7 @@ def _live_blocks(snapshot: Mapping[str, Any], device: int | None) -> Iterator[tu
 class AllocatorHistoryDetector(Detector):
     """Records, and compares a snapshot from the middle with one from the end. A script that records by itself is left alone."""
 
-    method: Method = "history"
+    method: DiagnosisMethod = "history"
 
     def __init__(self) -> None:
         self._is_ours = False

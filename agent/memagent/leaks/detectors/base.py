@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memagent.leaks.stack_allocations import StackAllocation
-from memagent.leaks.suspect import Method, Suspect
 from memagent.leaks.time_budget import TimeBudget
+from memagent.wire.messages import DiagnosisMethod, Suspect
 
 
 class Detector:
     """Looks at the beginning, in the middle, one step before the end, and at the end; does nothing where a method is not its own."""
 
-    method: Method = "census"
+    method: DiagnosisMethod = "census"
     grown: Sequence[StackAllocation] = ()
     """After the end: what each stack holds more than in the middle, most bytes first; only where stacks are recorded."""
     growth_bytes_per_step: int | None = None

@@ -13,9 +13,10 @@ from collections import Counter
 
 from memagent.leaks.detectors.base import Detector
 from memagent.leaks.stack_allocations import StackAllocation
-from memagent.leaks.suspect import Method, Suspect
+from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import is_own, is_script
+from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
 LEAST_BYTES_PER_STEP = 1024
@@ -29,7 +30,7 @@ Traced = dict[tuple[Place, ...], tuple[int, int]]
 class HostMemoryDetector(Detector):
     """The window. A script that traces by itself is left alone."""
 
-    method: Method = "host"
+    method: DiagnosisMethod = "host"
 
     def __init__(self) -> None:
         self._is_ours = False
@@ -92,7 +93,7 @@ def growing_lines(first: Counter[Place], last: Counter[Place], steps: int) -> li
     last.subtract(first)
     found = [(size // max(1, steps), place) for place, size in last.most_common(_MOST)]
     return [
-        Suspect(
+        build_suspect(
             file,
             line,
             "",

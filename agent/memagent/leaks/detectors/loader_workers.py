@@ -18,10 +18,11 @@ from memagent.leaks import source_lines
 from memagent.leaks.census import living
 from memagent.leaks.detectors.base import Detector
 from memagent.leaks.object_names import file_of
-from memagent.leaks.suspect import Suspect
+from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import shares_of
+from memagent.wire.messages import Suspect
 
 LEAST_BYTES_PER_STEP = 16 * 2**10
 _LONG = 1_000
@@ -134,7 +135,7 @@ def _keeping(part: Any, size: int) -> list[Suspect]:
         for line in source_lines.growing(scopes, [dot + attribute])
     ]
     return [
-        Suspect(
+        build_suspect(
             line.file,
             line.line,
             line.function,
@@ -168,7 +169,7 @@ def _copied(part: Any, size: int) -> list[Suspect]:
     holder = (
         f"{kind.__name__}.{key}: {type(space[key]).__name__} of {length}, copied into each worker"
     )
-    return [Suspect(file, number, function, holder, "copy_on_write", size, 0.6)]
+    return [build_suspect(file, number, function, holder, "copy_on_write", size, 0.6)]
 
 
 def _can_grow(value: Any) -> bool:

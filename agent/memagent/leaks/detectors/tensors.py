@@ -8,8 +8,8 @@ from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
 from memagent.leaks.detectors.base import Detector
 from memagent.leaks.diagnosis import diagnose
-from memagent.leaks.suspect import Suspect
 from memagent.leaks.time_budget import TimeBudget
+from memagent.wire.messages import Suspect
 
 
 class TensorDetector(Detector):

@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-long test-fast lint audit format bench secrets clean
 
 help:
-	@echo "make demo       train for real, leak for real, and be warned before it dies"
+	@echo "make demo       run a real training with a real leak, and see the warning before it crashes"
 	@echo "make test       set up everything the tests need and run them all"
 	@echo "make test-long  the tests of the benchmarks, which take minutes each"
 	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
@@ -42,9 +42,9 @@ test-fast: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy -p memagent -p memagent_server
+	$(BIN)/mypy -p memagent -p memagent_server -p memagent_demo
 	$(BIN)/lint-imports
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive agent server
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive agent server demo
 
 audit: setup
 	$(BIN)/python scripts/audit.py

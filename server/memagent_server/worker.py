@@ -19,8 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from memagent_server.alerts.evaluator import Evaluator
-from memagent_server.alerts.sharding import BEAT_S, LeasedShards
-from memagent_server.alerts.share import AllShards, LostShards, Share
+from memagent_server.alerts.sharding import BEAT_S, AllShards, LeasedShards, LostShards, Share
 from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, NotSetUp
 from memagent_server.notify.dispatcher import Dispatcher

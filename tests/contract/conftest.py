@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memagent_server.alerts.incident_updates import Ledger
+from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.http import auth
 from memagent_server.store.models import Feedback, Notification, Stream
 from memagent_server.store.runs import lock_run
@@ -209,7 +209,7 @@ def _alert(context, run_id):
     """An alert that fires, seen by somebody, with a notification that was given up."""
     with context.database.write() as session:
         lock_run(session, run_id)
-        ledger = Ledger(session, ("webhook",), context.clock())
+        ledger = IncidentTransaction(session, ("webhook",), context.clock())
         stream = session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
         alert = ledger.open(
             run_id, stream.id, "oom_forecast", severity="warning", step=3, data=FACTS, cause="leak"

@@ -53,9 +53,9 @@ NEEDS_MORE = {
     "python dashboards/build.py": "writes into the checkout; tests/contract/test_dashboards.py",
     "memagent serve *": "stays; tests/server/test_serve.py",
     "memagent run --live": "needs a terminal; tests/agent/test_live.py",
-    "memagent run -m torch.distributed.run *": "tests/agent/test_cli_run.py",
-    "torchrun *": "tests/agent/test_cli_run.py",
-    "memagent estimate script.py:make": "tests/agent/test_cli_estimate.py",
+    "memagent run -m torch.distributed.run *": "tests/agent/cli/test_run.py",
+    "torchrun *": "tests/agent/cli/test_run.py",
+    "memagent estimate script.py:make": "tests/agent/cli/test_estimate.py",
     "memagent notify test slack_webhook": "needs a channel; tests/server/notify/test_cli.py",
     "memagent dashboards push": "needs a Grafana; tests/server/test_grafana.py",
     "memagent run --report": "names an option",
@@ -85,10 +85,7 @@ PROGRAMS = (
     "journalctl ",
 )
 LONG_PAGES = ("integrations.md",)
-LONG_COMMANDS = (
-    "memagent completion *",
-    "memagent run *",
-)  # what test_cli_completion.py and test_cli_run.py know best
+LONG_COMMANDS = ("memagent completion *", "memagent run *")  # what tests/agent/cli covers in full
 READY_WITHIN_S = 60.0
 
 

@@ -117,7 +117,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(
 )
 @pytest.mark.long  # the demo shows most of it in each run of the suite
 def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
-    from memagent.demo.fake_slack import SlackReceiver
+    from memagent_demo.fake_slack import SlackReceiver
 
     with SlackReceiver() as slack:
         server = start_server(

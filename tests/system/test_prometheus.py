@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from memagent.demo.fake_slack import SlackReceiver
 from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
+from memagent_demo.fake_slack import SlackReceiver
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 GIB = 2**30

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.demo import processes, summary
-from memagent.demo.fake_slack import SlackReceiver
 from memagent.errors import MemagentError, SettingError
 from memagent.units import format_bytes, parse_bytes
+from memagent_demo import processes, summary
+from memagent_demo.fake_slack import SlackReceiver
 
 SETTLE_S = 20.0
 """How long the server may take to see the end of a run and send its last message."""

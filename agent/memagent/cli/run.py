@@ -1,6 +1,10 @@
 """Attach to a training script without touching it: its memory is recorded, forecast and reported as if it had called
 memagent.attach. Works under torchrun, as in torchrun ... -m memagent run train.py, and around it, as in
-memagent run -m torch.distributed.run ... train.py or memagent run -m accelerate.commands.launch ... train.py."""
+memagent run -m torch.distributed.run ... train.py or memagent run -m accelerate.commands.launch ... train.py.
+
+Launchers run the script in processes of their own: `memagent run -m LAUNCHER ... train.py` becomes
+`python -m LAUNCHER ... -m memagent run train.py`, so that each of them attaches.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ import json
 import os
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from memagent.cli.launchers import through_launcher
 from memagent.diagnostics.error_guard import ErrorGuard, tell
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
@@ -188,3 +193,32 @@ def _conclude(newest: Run | None, status: int, report: Path | None, budget: int 
         tell(f"the peak was {format_bytes(peak)}, over the budget of {format_bytes(budget)}")
         return OVER_BUDGET
     return status
+
+
+_PARSERS = {
+    "torch.distributed.run": "get_args_parser",
+    "torch.distributed.launch": "get_args_parser",
+    "accelerate.commands.launch": "launch_command_parser",
+}
+"""The function of each launcher that makes its argument parser; all call the script `training_script` and take the rest as its own."""
+
+
+def through_launcher(module: str, arguments: list[str], own_options: list[str]) -> list[str] | None:
+    """Arguments for the launcher `module` that make it start `memagent run` with `own_options`; None where it is no launcher, or
+    launches something other than Python."""
+    if module not in _PARSERS:
+        return None
+    source = "torch.distributed.run" if module.startswith("torch.") else module
+    parser = getattr(import_module(source), _PARSERS[module])()
+    sys.modules.pop(source)  # it is about to run as __main__
+    parsed: Any = parser.parse_args(arguments)
+    if parsed.no_python:
+        return None
+    split = len(arguments) - len(parsed.training_script_args) - 1
+    options = [
+        option
+        for option in arguments[:split]
+        if not (parsed.module and option in ("-m", "--module"))
+    ]
+    target = ["-m", parsed.training_script] if parsed.module else [parsed.training_script]
+    return [*options, "-m", "memagent", "run", *own_options, *target, *parsed.training_script_args]

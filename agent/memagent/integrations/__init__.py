@@ -1,4 +1,31 @@
-"""One thin file for each framework: its callbacks become phases, its logs scalars, its arguments the run's config.
+"""One thin module per framework: callbacks become phases, logs become scalars, arguments the config.
 
-Nothing here imports a framework before the user does: `memagent.integrations.transformers` is imported by who has transformers.
+Nothing here imports a framework: import `memagent.integrations.transformers` where you use transformers.
 """
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from memagent.wire.fields import COLUMN_NAME
+
+RESERVED_NAMES = ("step", "time_s")
+
+
+def select_scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loggable scalars: numbers and one-element tensors under names that a run accepts.
+
+    Frameworks also log texts and tables.
+    """
+    return {
+        name: value
+        for name, value in values.items()
+        if COLUMN_NAME.fullmatch(name) and name not in RESERVED_NAMES and _is_number(value)
+    }
+
+
+def _is_number(value: Any) -> bool:
+    count = getattr(value, "numel", None)
+    return isinstance(value, numbers.Real) or (callable(count) and count() == 1)

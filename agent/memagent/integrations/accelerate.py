@@ -22,8 +22,8 @@ from accelerate.tracking import GeneralTracker
 
 from memagent.attach import make_options
 from memagent.hooks.step import unwrap
+from memagent.integrations import select_scalars
 from memagent.integrations.autoattach import AutoAttach
-from memagent.integrations.metrics_filter import numbers_in
 from memagent.null_run import NullRun
 from memagent.settings import Settings
 
@@ -97,7 +97,7 @@ class MemagentTracker(GeneralTracker):
 
     def log(self, values: dict[str, Any], step: int | None = None, **_options: Any) -> None:
         if self.tracker is not None and PartialState().is_main_process:
-            self.tracker.log(numbers_in(values), step=step)
+            self.tracker.log(select_scalars(values), step=step)
 
     def finish(self) -> None:
         if self._auto is not None:

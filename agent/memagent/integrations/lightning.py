@@ -20,7 +20,7 @@ import torch
 
 from memagent.attach import attach
 from memagent.errors import MemagentError
-from memagent.integrations.metrics_filter import numbers_in
+from memagent.integrations import select_scalars
 
 try:
     from lightning.pytorch import Callback
@@ -151,7 +151,7 @@ class MemagentCallback(Callback):
         if self.run is None or not trainer.is_global_zero:
             return
         step, news = self.run.step, {}
-        for name, value in numbers_in(trainer.logged_metrics).items():
+        for name, value in select_scalars(trainer.logged_metrics).items():
             last_value, last_step = self._logged.get(name, (None, None))
             if value is not last_value and step != last_step:
                 news[name] = value

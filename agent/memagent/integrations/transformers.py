@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 
 from memagent.attach import attach
-from memagent.integrations.metrics_filter import numbers_in
+from memagent.integrations import select_scalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ class MemagentCallback(TrainerCallback):
         **_objects: Any,
     ) -> None:
         if self.run is not None and logs and state.is_world_process_zero:
-            self.run.log(numbers_in(logs))
+            self.run.log(select_scalars(logs))
 
     def _first_evaluation(self) -> Callable[[], Any] | None:
         """What the Trainer does with the first batch of an evaluation; None where it has no data for one. Trainers don't tell their

@@ -16,7 +16,7 @@ from msgspec import structs
 from memagent.delivery.run_file import SUFFIX, read_frames
 from memagent.errors import SettingError, WireError
 from memagent.forecast import Hints
-from memagent.replay.trace import Piece, Trace
+from memagent.replay.replay import Piece, Trace
 from memagent.wire.codec import decode
 from memagent.wire.columns import Value, unpack
 from memagent.wire.fields import SCALARS_STREAM, kind_of

@@ -30,7 +30,7 @@ from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
 from memagent_server.alerts.run_end import RunEndings, end_alerts
 from memagent_server.alerts.run_rules import RunEvaluation, alive_ranks, decide, looks_at
-from memagent_server.alerts.share import AllShards, LostShards, Share
+from memagent_server.alerts.sharding import AllShards, LostShards, Share
 from memagent_server.alerts.stream_state import StreamEvaluation, begin_watch, read_new, resume
 from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.db_errors import trouble_of

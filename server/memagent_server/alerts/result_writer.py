@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from memagent.forecast import Forecast
 from memagent_server.alerts.incident_updates import IncidentTransaction
-from memagent_server.alerts.share import LostShards, Share
+from memagent_server.alerts.sharding import LostShards, Share
 from memagent_server.alerts.state import gravest
 from memagent_server.alerts.stream_state import Change, StreamEvaluation, remembered, standing
 from memagent_server.store.alerts import find_open

@@ -5,6 +5,8 @@
    from this very system is dead at once.
 3. A worker that could not beat for DEAD_AFTER_S must take itself for dead: it holds nothing until it has beaten again.
 4. One that was buried begins anew under another name.
+
+What one worker may decide on and send, where several work side by side.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import socket
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.share import LostShards
 from memagent_server.store import leases
 from memagent_server.store.engine import Database
 from memagent_server.store.leases import Peer, shard_of
@@ -150,3 +152,29 @@ def _place() -> str | None:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
+
+
+class LostShards(Exception):  # noqa: N818 - no error: another worker has taken over
+    """What was about to be written is another worker's by now."""
+
+
+class Share(Protocol):
+    """Keys are run ids, and names of channels."""
+
+    def holds(self, key: str) -> bool:
+        """Whether it is this worker's now."""
+        ...
+
+    def confirm(self, session: Session, keys: Collection[str]) -> None:
+        """Make sure that nobody else gets these until the transaction ends. Raises LostShards where somebody has."""
+        ...
+
+
+class AllShards:
+    """The share of a worker that is alone."""
+
+    def holds(self, key: str) -> bool:
+        return True
+
+    def confirm(self, session: Session, keys: Collection[str]) -> None:
+        """Nobody else is there."""

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.components import measure
-from memagent.demo.train import GPT
 from memagent.estimator.formula.activations import saved_bytes
 from memagent.estimator.formula.from_model import predict
+from memagent_demo.train import GPT
 
 
 def really_saved(model: nn.Module, forward) -> int:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from memagent.demo.processes import TRAIN, limited
+from memagent_demo.processes import TRAIN, limited
 
 STEPS, LIMIT_BYTES = 2400, 1100 * 2**20
 PATIENCE_S = 240.0

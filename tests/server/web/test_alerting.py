@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memagent_server.alerts.incident_updates import Ledger
+from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rules import RULES
 from memagent_server.http import auth
 from memagent_server.store.models import Stream, Token
@@ -34,7 +34,7 @@ def alert_id(app, client):
     context = app.extensions["memagent"]
     with context.database.write() as session:
         lock_run(session, "r")
-        ledger = Ledger(session, ("webhook",), context.clock())
+        ledger = IncidentTransaction(session, ("webhook",), context.clock())
         stream = session.query(Stream).filter_by(run_id="r").one()
         alert = ledger.open(
             "r", stream.id, "oom_forecast", severity="warning", step=890, data=FACTS, cause="leak"
@@ -85,7 +85,7 @@ def test_what_is_over_cannot_be_snoozed(app, client, alert_id):
     with context.database.write() as session:
         from memagent_server.store.models import Alert
 
-        ledger = Ledger(session, (), context.clock())
+        ledger = IncidentTransaction(session, (), context.clock())
         ledger.end(
             session.get(Alert, alert_id), "finished", step=950, reason="the run ended as completed"
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.demo.fake_slack import Message
-from memagent.demo.processes import Ended, Server
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
+from memagent_demo.fake_slack import Message
+from memagent_demo.processes import Ended, Server
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from memagent_server.alerts import sharding
-from memagent_server.alerts.sharding import BEAT_S, DEAD_AFTER_S, LeasedShards
-from memagent_server.alerts.share import LostShards
+from memagent_server.alerts.sharding import BEAT_S, DEAD_AFTER_S, LeasedShards, LostShards
 from memagent_server.store.leases import shard_of
 from memagent_server.store.models import SHARDS
 

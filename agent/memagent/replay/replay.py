@@ -1,13 +1,35 @@
-"""Pieces of a trace into forecasters, as they came: the same `feed` and hints as in the training process and on the server."""
+"""Replay of a recorded run: the same feed and hints as in the training process and on the server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from memagent.forecast import Forecast, Forecaster, feed, watched
-from memagent.replay.trace import Trace
+from memagent.forecast import Forecast, Forecaster, Hints, feed, watched
+from memagent.wire.columns import Value
 from memagent.wire.messages import Device
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive samples of one device, and what was known ahead when they came."""
+
+    device: str
+    columns: Mapping[str, Sequence[Value]]
+    hints: Hints
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`pieces` in the order in which they came; the model trains on the first of `devices`. `status`: how the run
+    ended, if it said so."""
+
+    run_id: str
+    rank: int
+    devices: Sequence[Device]
+    pieces: Sequence[Piece] = field(repr=False)
+    status: str | None = None
+    oom_step: int | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from memagent.delivery.collector import Collector
 from memagent.delivery.envelope import parcel
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import SettingError
 from memagent.estimator.background import BackgroundEstimator
 from memagent.estimator.estimate import Estimate
@@ -32,7 +33,6 @@ from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.step import Remove
 from memagent.leaks.monitor import LeakMonitor
 from memagent.lifecycle.exit_status import ExitTracker
-from memagent.lifecycle.identity import Identity
 from memagent.lifecycle.notebook import card
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.run_report import build_report
@@ -43,6 +43,7 @@ from memagent.oom.recorder import OomRecorder
 from memagent.preflight import Preflight, checked
 from memagent.probe.discover import discover
 from memagent.record import plain_config
+from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
@@ -143,7 +144,7 @@ class Run:
             self.fail_with, self._on_exit, on_warning=self._on_warning
         )
         self._watch.begin(models, optimizers)
-        with self.guard.at("hints"):
+        with self.guard.section("hints"):
             self._foresight.begin(optimizers, self._config)
         self._sampler.sample_start()
 
@@ -176,7 +177,7 @@ class Run:
         """Record scalars at `step`, by default the run's current one. Takes numbers and one-element tensors; never synchronises."""
         if self.status != "running":
             return
-        with self.guard.at("run.log"):
+        with self.guard.section("run.log"):
             self._scalars.log(self.step if step is None else step, values)
 
     @contextmanager
@@ -185,7 +186,7 @@ class Run:
 
         A name that cannot be a column's is told once and counts as no phase."""
         if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
-            with self.guard.at("phase"):
+            with self.guard.section("phase"):
                 raise SettingError(
                     f"{name!r} is no name for a phase: it must match {COLUMN_NAME.pattern}"
                 )
@@ -205,7 +206,7 @@ class Run:
         """The loop goes over to `phase` until somebody enters another; returns the one that ended. For integrations: `phase()` is for
         scripts. `inputs` is what the model gets there, as it would be handed to forward."""
         if self.status == "running":
-            with self.guard.at("phase"):
+            with self.guard.section("phase"):
                 before = self._watch.enter(phase, inputs)
                 if before != phase:
                     self._note_end_of(before)
@@ -214,20 +215,20 @@ class Run:
 
     def unwatch_forward(self) -> None:
         """Take the hooks on the models' forward out: an integration tells the phases, by `enter`."""
-        with self.guard.at("unwatch forward"):
+        with self.guard.section("unwatch forward"):
             self._watch.unwatch_forward()
 
     def extend(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Watch these as well, from now on."""
         if self.status == "running":
-            with self.guard.at("extend"):
+            with self.guard.section("extend"):
                 self._watch.extend(models, optimizers)
 
     def expect(self, *, epoch_steps: int | None = None, max_input_size: int | None = None) -> None:
         """Tell the forecaster what is known ahead: optimizer steps of an epoch that begins with the run's step 0, and the largest
         `input_size` (elements handed to forward within a step) that will come. Only what is true: it is believed."""
         if self.status == "running":
-            with self.guard.at("expect"):
+            with self.guard.section("expect"):
                 self._foresight.expect(epoch_steps=epoch_steps, max_input_size=max_input_size)
 
     def preflight(self, *, eval_batch: Any = None, checkpoint: Any = True) -> Preflight | None:
@@ -238,14 +239,14 @@ class Run:
         which is told."""
         if self.status != "running":
             return None
-        with self.guard.at("preflight"):
+        with self.guard.section("preflight"):
             return self._foresight.try_out(checked(eval_batch, checkpoint), *self._watch.watched())
         return None
 
     def snapshot(self, why: str = "") -> None:
         """Record who holds the memory now: the largest live tensors at once, and in the coming steps who makes it grow."""
         if self.status == "running":
-            with self.guard.at("snapshot"):
+            with self.guard.section("snapshot"):
                 self._inquiry.send(
                     why or "the script asked", tensors=self._last_words.largest_tensors()
                 )
@@ -256,7 +257,7 @@ class Run:
 
         Another status than completed, failed or oom is told, and recorded as the error of a run that failed."""
         if status not in get_args(FinalStatus):
-            with self.guard.at("finish"):
+            with self.guard.section("finish"):
                 raise SettingError(
                     f"{status!r} is no final status: use {', '.join(get_args(FinalStatus))}"
                 )
@@ -264,7 +265,7 @@ class Run:
         if self.status != "running" or not self._finishing.acquire(blocking=False):
             return  # a signal's handler may come here while its own thread is at it: nobody waits, and nobody lets go
         self.status = status
-        with self.guard.at("finish"):
+        with self.guard.section("finish"):
             self._close(
                 Finish(
                     status=status,
@@ -279,7 +280,7 @@ class Run:
     def retire(self) -> None:
         """Stop without ending the run: another `Run` of this process goes on with its id."""
         self.status = "retired"
-        with self.guard.at("retire"):
+        with self.guard.section("retire"):
             self._close(None)
 
     def report(self) -> dict[str, Any]:
@@ -323,7 +324,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        with self.guard.at("html"):
+        with self.guard.section("html"):
             name, total_steps = self.settings.name, self.options.total_steps
             return card(
                 self.report(), place=self._place(), name=name, url=self.url, total_steps=total_steps
@@ -334,7 +335,7 @@ class Run:
 
     def _hold(self, phase: str | None) -> str | None:
         if self.status == "running":
-            with self.guard.at("phase"):
+            with self.guard.section("phase"):
                 return self._sampler.hold(phase)
         return None
 
@@ -348,7 +349,7 @@ class Run:
 
     def _on_warning(self, error: BaseException, thread: int) -> None:
         if self.status == "running":
-            with self.guard.at("exit"):
+            with self.guard.section("exit"):
                 self._endings.expect(error, is_of_trainer=thread == self._trainer)
 
     def _first_inputs(
@@ -411,7 +412,7 @@ class Run:
         self._sender.put(parcel(self.id, message))
         if prediction.surely_too_large and not self._told_too_large:
             self._told_too_large = True
-            tell(prediction.verdict())
+            notify_user(prediction.verdict())
 
     # -- making and ending -------------------------------------------------------------------------------------------------------
 
@@ -421,12 +422,12 @@ class Run:
     def announce(self) -> None:
         """One line that says where the run can be seen; then the preflight, where one was asked for."""
         if self.identity.note:
-            tell(self.identity.note)
+            notify_user(self.identity.note)
         if self.identity.rank == 0:
             where = self.url or f"{self._place()} (no server: set MEMAGENT_SERVER)"
-            tell(f"run {self.id} is recorded to {where}")
+            notify_user(f"run {self.id} is recorded to {where}")
         if self.options.preflight is not None:
-            with self.guard.at("preflight"):
+            with self.guard.section("preflight"):
                 self._foresight.try_out(self.options.preflight, *self._watch.watched())
 
     def _close(self, finish: Finish | None) -> None:
@@ -436,7 +437,7 @@ class Run:
         self._last_words.close()
         self._inquiry.close()
         self._scalars.flush(wait=True)
-        with self.guard.at("probe refresh"):
+        with self.guard.section("probe refresh"):
             self._refresh()
         self._collector.close()
         self._mirror.close()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import memagent
-from memagent.diagnostics.display_paths import shown_path
+from memagent.diagnostics.console import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.wire.messages import BatchReply, Command
@@ -84,7 +84,7 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     [snapshot] = recording().snapshots
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
     assert "ms" in snapshot.notes[0]
-    file = shown_path(__file__, run._inquiry.roots)
+    file = display_path(__file__, run._inquiry.roots)
     assert (
         f"suspect: {file}:{LINE} in Trainer.train: Trainer.history: list of"
         in capfd.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 from memagent.errors import SettingError
 from memagent.forecast.types import PAGING_LEVELS
-from memagent.local_forecast.forecast_monitor import risk_of, warning_text
+from memagent.local_forecast.monitor import risk_of, warning_text
 from memagent.replay import ReplayedForecast, Trace, read_trace, replay
 from memagent.units import format_bytes, parse_bytes
 

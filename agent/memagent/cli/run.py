@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from memagent.diagnostics.error_guard import ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
 from memagent.integrations.autoattach import AutoAttach
@@ -147,7 +148,7 @@ def _run_target(
 def _end(auto: AutoAttach | None, error: BaseException | None, status: int) -> int:
     if auto is None:
         return status
-    with ErrorGuard(raise_errors=False).at("attaching"):
+    with ErrorGuard(raise_errors=False).section("attaching"):
         auto.begin()  # a script that died before its first step has a story too
     newest = newest_run()
     if newest is not None and newest.status == "running":
@@ -177,7 +178,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def _conclude(newest: Run | None, status: int, report: Path | None, budget: int | None) -> int:
     if newest is None:
-        tell("the script made no optimizer, so there was nothing to record")
+        notify_user("the script made no optimizer, so there was nothing to record")
         return status
     facts = newest.report()
     if report is not None:
@@ -190,7 +191,7 @@ def _conclude(newest: Run | None, status: int, report: Path | None, budget: int 
         path.write_text(json.dumps(facts, indent=2) + "\n")
     peak = max(device["peak_allocated_bytes"] for device in facts["peaks"].values())
     if budget is not None and peak > budget and status == 0:
-        tell(f"the peak was {format_bytes(peak)}, over the budget of {format_bytes(budget)}")
+        notify_user(f"the peak was {format_bytes(peak)}, over the budget of {format_bytes(budget)}")
         return OVER_BUDGET
     return status
 

@@ -83,7 +83,7 @@ class Collector:
                 map(len, self._buffers)
             )
             return
-        with self._guard.at("collector"):
+        with self._guard.section("collector"):
             fresh = self._drain()
             self._send()
             self._show(fresh)
@@ -93,13 +93,13 @@ class Collector:
         while not self._stop.wait(max(0.0, due_at - time.monotonic())):
             now = time.monotonic()
             due_at = max(due_at, now) + TICK_S
-            with self._guard.at("collector"):
+            with self._guard.section("collector"):
                 self._tick(now)
 
     def _refresh_on(self) -> None:
         """On a thread of its own: a driver that takes seconds to answer must not keep rows from the disk."""
         while not self._stop.wait(REFRESH_S):
-            with self._guard.at("probe refresh"):
+            with self._guard.section("probe refresh"):
                 self._refresh()
 
     def _tick(self, now: float) -> None:
@@ -135,7 +135,7 @@ class Collector:
 
     def _show(self, fresh: list[tuple[str, Columns]]) -> None:
         for stream, columns in fresh:
-            with self._guard.at("local forecast"):
+            with self._guard.section("local forecast"):
                 self._observe(stream, columns)
 
     def _draft(self, fresh: list[tuple[str, Columns]]) -> None:
@@ -179,7 +179,7 @@ class Collector:
     def _pack(
         self, buffer: SampleBuffer, rows: list[tuple[Row, dict[str, Value] | None]]
     ) -> Chunk | None:
-        with self._guard.at("packing samples"):
+        with self._guard.section("packing samples"):
             return pack_chunk(buffer.stream, to_columns(buffer.columns, rows))
         self._drops["internal_error"] += len(rows)
         return None

@@ -22,7 +22,8 @@ from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.spool import Spool
 from memagent.delivery.transport import UnknownRunError
-from memagent.diagnostics.error_guard import MOST_TOLD, ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import MAX_REPORTED_MISTAKES, ErrorGuard
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.messages import BatchReply
 
@@ -112,7 +113,7 @@ class Sender:
             self._changed.release()
         if trouble is not None and not self._has_told_of_disk:
             self._has_told_of_disk = True
-            tell(trouble)
+            notify_user(trouble)
         return True
 
     def _account(self) -> None:
@@ -120,9 +121,9 @@ class Sender:
         reason = self._last_problem or self._spool.trouble or "no time left"
         if (lost := self._spool.samples_in_memory) > 0:
             self._drops["not_delivered_at_exit"] += lost
-            tell(f"gave up delivering {lost} samples at exit: {reason}")
+            notify_user(f"gave up delivering {lost} samples at exit: {reason}")
         if self._spool.waits_on_disk:
-            tell(
+            notify_user(
                 f"{self._spool.samples_on_disk} samples wait in {self._file.path} ({reason}): `memagent sync` uploads them"
             )
 
@@ -130,11 +131,11 @@ class Sender:
 
     def _run(self, transport: Transport) -> None:
         is_started = False
-        with self._guard.at("sender"):
+        with self._guard.section("sender"):
             is_started = self._deliver(transport, self._file.start)
         while is_started and (item := self._next()) is not None:
             is_settled: bool | None = None
-            with self._guard.at("sender"):
+            with self._guard.section("sender"):
                 is_settled = self._deliver(transport, item)
             if is_settled is False:
                 break
@@ -144,7 +145,7 @@ class Sender:
                 self._spool.pop()
                 if self._spool:
                     self._changed.wait_for(lambda: self._deadline is not None, CATCH_UP_PAUSE_S)
-        with self._guard.at("sender"):
+        with self._guard.section("sender"):
             transport.close()
         with self._changed:
             self._changed.wait_for(lambda: self._deadline is not None or not self._is_refused)
@@ -165,7 +166,9 @@ class Sender:
                 reply = self._attempt(transport, item)
             except StartRefusedError as error:
                 self._is_refused, self._last_problem = True, str(error)
-                tell(f"{error}; nothing more is sent, and the run is recorded to {self._file.path}")
+                notify_user(
+                    f"{error}; nothing more is sent, and the run is recorded to {self._file.path}"
+                )
                 return False
             except RejectedError as error:
                 self._drops["rejected"] += item.samples
@@ -178,7 +181,7 @@ class Sender:
                     return False
                 continue
             if self._failures:
-                tell("delivery works again")
+                notify_user("delivery works again")
             self._failures, self._last_problem = 0, None
             if reply is not None:
                 self._on_reply(reply)
@@ -203,16 +206,16 @@ class Sender:
 
     def _tell_refusal(self, message: str) -> None:
         """Each once, and not many: there is a batch a second."""
-        if message not in self._told and len(self._told) < MOST_TOLD:
+        if message not in self._told and len(self._told) < MAX_REPORTED_MISTAKES:
             self._told.add(message)
-            tell(message)
+            notify_user(message)
 
     def _back_off(self, error: DeliveryError) -> None:
         """Wait before the next try, until `close` asks for the last one."""
         self._last_problem = str(error)
         self._failures += 1
         if self._failures == 1 and self._deadline is None:
-            tell(f"{error}; samples wait and training goes on")
+            notify_user(f"{error}; samples wait and training goes on")
         if error.retry_after_s is None:
             delay = min(FIRST_DELAY_S * 2 ** min(self._failures - 1, 10), LONGEST_DELAY_S)
             delay *= random.uniform(0.5, 1.0)  # noqa: S311  # nosec B311

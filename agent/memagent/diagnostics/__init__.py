@@ -1,1 +1,1 @@
-"""Errors of memagent itself, messages to the user and display paths."""
+"""Errors of the agent itself, and messages to the person at the terminal."""

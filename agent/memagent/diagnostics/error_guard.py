@@ -1,83 +1,73 @@
-"""The one place where errors inside the agent end: logged once a place, counted, and never the training loop's problem.
+"""Containment of errors inside the agent: logged once a section, counted, never raised.
 
-In memagent's own tests (MEMAGENT_RAISE=1) they are raised instead, so that none of them can hide.
+memagent's own tests set MEMAGENT_RAISE=1: then errors are raised, so that none of them can hide.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from types import TracebackType
 
+from memagent.diagnostics.console import notify_user
 from memagent.errors import SettingError
 
 logger = logging.getLogger("memagent")
 
-MOST_TOLD = 5
-"""Mistakes of the script that are told: one that is made at every step must not fill the terminal."""
+MAX_REPORTED_MISTAKES = 5
+"""Mistakes of a script that are reported: one in each step must not fill the terminal."""
 
 
 class ErrorGuard:
-    """`with guard.at("place"):` swallows what goes wrong inside; `guard.caught(place, error)` is the same for hot paths.
+    """`with guard.section("name"):` swallows errors; hot paths call `guard.caught(name, error)`.
 
-    `errors` counts by place. What the script got wrong (SettingError) is told in a line; what we did is logged with its traceback.
-    KeyboardInterrupt and SystemExit always pass.
+    `errors` counts by section. A mistake of the script (SettingError) is reported in one line, an
+    error of the agent is logged with its traceback. KeyboardInterrupt and SystemExit always pass.
     """
 
     def __init__(self, *, raise_errors: bool = False) -> None:
         self.raise_errors = raise_errors
         self.errors: Counter[str] = Counter()
         self._logged: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def at(self, place: str) -> _Guarded:
-        return _Guarded(self, place)
+    def section(self, name: str) -> _Section:
+        return _Section(self, name)
 
-    def caught(self, place: str, error: Exception) -> None:
-        """Take note of `error`; the first one of a place is logged."""
-        self.errors[place] += 1
+    def caught(self, section: str, error: Exception) -> None:
+        """Count `error`; report or log the first of its kind."""
+        self.errors[section] += 1
         if self.raise_errors:
             raise error
         if isinstance(error, SettingError):
-            if len(self._told) < MOST_TOLD and str(error) not in self._told:
-                self._told.add(str(error))
-                tell(str(error))
-        elif place not in self._logged:
-            self._logged.add(place)
+            message = str(error)
+            if len(self._reported) < MAX_REPORTED_MISTAKES and message not in self._reported:
+                self._reported.add(message)
+                notify_user(message)
+        elif section not in self._logged:
+            self._logged.add(section)
             logger.warning(
-                "memagent failed in %s and goes on without it: %r", place, error, exc_info=error
+                "memagent failed in %s and continues without it: %r", section, error, exc_info=error
             )
 
 
-class _Guarded:
-    __slots__ = ("_guard", "_place")
+class _Section:
+    __slots__ = ("_guard", "_name")
 
-    def __init__(self, guard: ErrorGuard, place: str) -> None:
-        self._guard, self._place = guard, place
+    def __init__(self, guard: ErrorGuard, name: str) -> None:
+        self._guard = guard
+        self._name = name
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        _kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        self._guard.caught(self._place, error)
+        self._guard.caught(self._name, error)
         return True
-
-
-def tell(message: str) -> None:
-    """One line for the person at the terminal, on stderr. A closed or broken stderr, or one that the script has replaced by something
-    that can only write, is no reason to fail."""
-    stream = sys.stderr  # None where the process was started without: print would take stdout then
-    try:
-        if stream is not None:
-            stream.write(f"memagent: {message}\n")
-            stream.flush()
-    except Exception:  # noqa: BLE001
-        logger.info(message)

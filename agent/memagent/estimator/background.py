@@ -113,7 +113,7 @@ class BackgroundEstimator:
     def _run(
         self, models: list[Any], optimizers: list[Any], shapes: Any, refusal: str | None
     ) -> None:
-        with self._guard.at("prediction"):
+        with self._guard.section("prediction"):
             device = self._probe.device
             formula = predict(
                 models,

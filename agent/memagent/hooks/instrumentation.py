@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import EMPTY, by_device, distinct, state_mark
-from memagent.diagnostics.error_guard import ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import input_size, watch_compiled, watch_forward
 from memagent.hooks.step import Remove, StepHooks
@@ -123,7 +124,7 @@ class ModelInstrumentation:
 
     def remove(self) -> None:
         """Take every hook out again, after counting what compiled graphs have left to count."""
-        with self._guard.at("last steps"):
+        with self._guard.section("last steps"):
             self._steps.catch_up()
         self._steps.remove()
         self.unwatch_forward()
@@ -163,7 +164,7 @@ class ModelInstrumentation:
         """Hand on the inputs of the first training forward, or that there were none to be seen."""
         if not self._saw_inputs:
             self._saw_inputs = True
-            with self._guard.at("prediction"):
+            with self._guard.section("prediction"):
                 self._first_inputs(self._models, self._optimizers, arguments, keywords)
 
     def _after_forward(self, training: bool) -> None:
@@ -226,7 +227,7 @@ class ModelInstrumentation:
         if devices - self._unread:
             self._unread |= devices
             names = ", ".join(sorted(devices))
-            tell(
+            notify_user(
                 f"tensors lie on {names}, which is not read: call memagent.attach() after the model has moved there"
             )
 

@@ -65,7 +65,7 @@ class AutoAttach:
         @functools.wraps(original)
         def init(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
             original(optimizer, *arguments, **keywords)
-            with self._guard.at("adopting an optimizer"):
+            with self._guard.section("adopting an optimizer"):
                 self._adopt(optimizer)
 
         self._init = init

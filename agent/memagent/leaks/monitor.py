@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memagent.diagnostics.display_paths import roots_of, shown_path
-from memagent.diagnostics.error_guard import ErrorGuard, tell
+from memagent.diagnostics.console import display_path, display_roots, notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.leaks import Diagnosis, Finder, Suspect, viewer
 from memagent.leaks.slow_growth import SlowGrowthDetector
 from memagent.leaks.stack_allocations import StackAllocation, frame_text
-from memagent.lifecycle.identity import Identity
 from memagent.oom.report import rate_text
 from memagent.record.git import find_repository
+from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire import messages
@@ -64,7 +64,9 @@ class LeakMonitor:
         self._may_retry = True
         self.last_peaks: deque[tuple[int, int | None]] = deque(maxlen=_LAST_PEAKS)
         """(step, peak_allocated_bytes) of the last samples of the device trained on, the newest last."""
-        self.roots = roots_of({"directory": os.getcwd(), "git_root": str(find_repository() or "")})
+        self.roots = display_roots(
+            {"directory": os.getcwd(), "git_root": str(find_repository() or "")}
+        )
         """What files are shown relative to."""
         self._why_not = "no growth was suspected"
         self._creep = SlowGrowthDetector(self._device.kind)
@@ -122,7 +124,7 @@ class LeakMonitor:
         """On the training thread, at each step boundary."""
         if self._finder.is_busy:
             why_not, self._why_not = self._why_not, "looking for it failed"
-            with self._guard.at("looking who holds the memory"):
+            with self._guard.section("looking who holds the memory"):
                 diagnosis = self._finder.after_step(self._sampler.step)
                 self._why_not = why_not
                 if diagnosis is not None:
@@ -177,7 +179,9 @@ class LeakMonitor:
                 0,
             )  # no tensor grows: look at what Python itself allocates
         for index, suspect in enumerate(diagnosis.suspects[:_MOST_TOLD]):
-            tell(sentence(suspect, None if index else diagnosis.growth_bytes_per_step, self.roots))
+            notify_user(
+                sentence(suspect, None if index else diagnosis.growth_bytes_per_step, self.roots)
+            )
         began = time.perf_counter()
         self.send(
             self._why, notes=[_looked(diagnosis), *self._save(diagnosis.step)], diagnosis=diagnosis
@@ -190,7 +194,7 @@ class LeakMonitor:
         history = self._finder.history
         if diagnosis is None or history is None or not history.last:
             return b""
-        with self._guard.at("making the viewer's page"):
+        with self._guard.section("making the viewer's page"):
             return viewer.packed_page(history.last, messages.VIEWER_BYTES)
         return b""
 
@@ -200,10 +204,10 @@ class LeakMonitor:
         if not self._saves or history is None or not history.last:
             return []
         self._saves = False
-        with self._guard.at("saving the allocator's record"):
+        with self._guard.section("saving the allocator's record"):
             paths = viewer.save(history.last, self._stem.with_name(f"{self._stem.name}-{step}"))
             saved = f"the allocator's record, for torch's viewer: {' and '.join(map(str, paths))}"
-            tell(saved)
+            notify_user(saved)
             return [saved]
         return []
 
@@ -224,7 +228,7 @@ def sentence(
 ) -> str:
     """For a terminal: the line, what grows there, and what to do. `growth_bytes_per_step`: of all memory in use."""
     rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
-    place = f"{shown_path(suspect.file, roots)}:{suspect.line}"
+    place = f"{display_path(suspect.file, roots)}:{suspect.line}"
     if suspect.function:
         place += f" in {suspect.function}"
     return f"suspect: {place}: {suspect.holder}{rate}. {suspect.fix}"

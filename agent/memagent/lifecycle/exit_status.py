@@ -48,9 +48,9 @@ class ExitTracker:
 
     def note_death(self, error: BaseException) -> None:
         """The run is out of memory and ends: say what can be said."""
-        with self._guard.at("the last look"):  # there may be no memory left for it
+        with self._guard.section("the last look"):  # there may be no memory left for it
             self._inquiry.at_the_end()
-        with self._guard.at("last words"):
+        with self._guard.section("last words"):
             self._last_words.last_peaks = list(self._inquiry.last_peaks)
             words = self._said_of(error)
             self._tell(words)

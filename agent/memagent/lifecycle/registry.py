@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from memagent.diagnostics.error_guard import tell
+from memagent.diagnostics.console import notify_user
 from memagent.errors import SettingError
-from memagent.lifecycle.identity import Identity, identify
 from memagent.lifecycle.options import AttachOptions
 from memagent.live.publisher import feed_live
 from memagent.mirror import Tracker, open_trackers, requested
+from memagent.record.identity import Identity, identify
 from memagent.run import Run
 from memagent.settings import Settings
 
@@ -56,7 +56,7 @@ def _find_trackers(settings: Settings, options: AttachOptions, identity: Identit
     except SettingError as error:
         if not options.automatic:
             raise
-        tell(f"{error}; the run is recorded without a mirror")
+        notify_user(f"{error}; the run is recorded without a mirror")
         return []
 
 

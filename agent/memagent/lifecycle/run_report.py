@@ -8,8 +8,8 @@ from typing import Any
 from memagent.delivery.buffer import DroppedSamples
 from memagent.estimator.estimate import Estimate
 from memagent.leaks import Suspect
-from memagent.lifecycle.identity import Identity
 from memagent.oom.report import search_sentence
+from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import Risk

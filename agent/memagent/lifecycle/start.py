@@ -9,9 +9,9 @@ from typing import Any
 
 from memagent.delivery.run_file import SUFFIX
 from memagent.delivery.transport import HttpTransport
-from memagent.lifecycle.identity import Identity
 from memagent.lifecycle.options import AttachOptions
 from memagent.record import describe_process, host_name, user_name
+from memagent.record.identity import Identity
 from memagent.settings import Settings
 from memagent.wire.messages import Device, RunStart
 

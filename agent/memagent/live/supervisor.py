@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from memagent.diagnostics.error_guard import tell
+from memagent.diagnostics.console import notify_user
 from memagent.errors import MemagentError
 from memagent.live.render import HEIGHT, lines, plain
 from memagent.live.state import RunState
@@ -94,7 +94,7 @@ class PlainView:
             and now_s - self._told_at_s >= PLAIN_EVERY_S
         ):
             self._told_at_s, self._told_step = now_s, shown.step
-            tell(plain(shown))
+            notify_user(plain(shown))
 
     def close(self) -> None:
         return None

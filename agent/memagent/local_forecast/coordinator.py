@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memagent.diagnostics.error_guard import ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import missing_state_bytes
 from memagent.forecast import Forecast, Hints
-from memagent.local_forecast.forecast_monitor import ForecastMonitor
 from memagent.local_forecast.gc_request import GarbageCollectionRequest
+from memagent.local_forecast.monitor import ForecastMonitor
 from memagent.preflight import Preflight, Request, try_out
 from memagent.probe import Probe
 from memagent.sampling.sampler import Sampler
@@ -88,7 +89,7 @@ class LocalForecast:
 
     def after_step(self) -> None:
         if self._sweep.is_asked:
-            with self._guard.at("collecting garbage"):
+            with self._guard.section("collecting garbage"):
                 self._sweep.collect()
         if self._risks:
             self._hand_over_risks()
@@ -120,7 +121,7 @@ class LocalForecast:
         if (
             self._is_first or found.fits is False
         ):  # ranks are mostly alike: one line is enough where all is well
-            tell(found.verdict())
+            notify_user(found.verdict())
         data = found.to_data()
         self._learn(data)
         self._add_event(
@@ -132,7 +133,7 @@ class LocalForecast:
         while self._risks:
             risk = self._risks.pop(0)
             if self._on_risk is not None:
-                with self._guard.at("on_risk"):
+                with self._guard.section("on_risk"):
                     self._on_risk(risk)
 
     # -- on any thread ------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.diagnostics.error_guard import tell
-from memagent.local_forecast.forecast_monitor import warning_text
+from memagent.diagnostics.console import notify_user
+from memagent.local_forecast.monitor import warning_text
 from memagent.mirror.aggregate import Point, Window
 from memagent.mirror.trackers import Tracker
 from memagent.wire.columns import Value
@@ -133,7 +133,7 @@ class Mirror:
         except Exception as error:  # noqa: BLE001 - somebody else's code, at somebody else's server: the run goes on
             if tracker.name not in self._told:
                 self._told.add(tracker.name)
-                tell(
+                notify_user(
                     f"the mirror in {tracker.name} lacks something (told once): {type(error).__name__}: {error}"
                 )
 

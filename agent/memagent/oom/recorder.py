@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import structs
 
-from memagent.diagnostics.error_guard import ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import chain_of, describe_error
 from memagent.hooks.instrumentation import ModelInstrumentation
@@ -72,7 +73,7 @@ class OomRecorder:
         note that says where the run can be seen."""
         self._ballast.close()
         for track in self._sampler.tracks:
-            with self._guard.at("probe refresh"):
+            with self._guard.section("probe refresh"):
                 track.probe.refresh()  # the limit may be younger than a second
         words = _words(
             error, self._failure or failure_in(error), self._sampler, self._phase_of(error)
@@ -100,7 +101,7 @@ class OomRecorder:
             advice=[structs.asdict(item) for item in prediction.advice] if prediction else (),
             roots=roots,
         )
-        tell("\n".join(found.lines()))
+        notify_user("\n".join(found.lines()))
 
     def largest_tensors(self, error: BaseException | None = None) -> list[dict[str, Any]]:
         """The largest live tensors and what a person calls them, JSON-ready; also in the functions that the `error` has ended."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.diagnostics.display_paths import shown
+from memagent.diagnostics.console import with_display_path
 from memagent.units import format_bytes
 
 Facts = Mapping[str, Any]
@@ -107,7 +107,7 @@ def oom_report(
 
     words: the data of its `oom` event. device: whose memory ran out, by default the first. reading: the newest sample of that device.
     suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. roots:
-    files are shown relative to these (`memagent.diagnostics.display_paths`). Anything may be missing.
+    files are with_display_path relative to these (`memagent.diagnostics.console`). Anything may be missing.
     """
     suspects = suspects or [
         item
@@ -138,9 +138,10 @@ def oom_report(
             )
         ),
         tensors=tuple(
-            shown(tensor, roots) for tensor in (words.get("largest_tensors") or ())[:_MOST_TENSORS]
+            with_display_path(tensor, roots)
+            for tensor in (words.get("largest_tensors") or ())[:_MOST_TENSORS]
         ),
-        suspects=tuple(shown(suspect, roots) for suspect in suspects),
+        suspects=tuple(with_display_path(suspect, roots) for suspect in suspects),
         changes=_changes(phase, asked, free, now, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
         growth_bytes_per_step=search.get("growth_bytes_per_step"),

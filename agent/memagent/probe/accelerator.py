@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from memagent.diagnostics.error_guard import tell
+from memagent.diagnostics.console import notify_user
 from memagent.probe import Raw
 from memagent.probe.host_limits import physical_memory_bytes
 from memagent.wire.columns import Value
@@ -103,7 +103,7 @@ class XpuProbe:
             free, total = self._memory_info(self._index)
         except RuntimeError as error:  # the driver of an integrated GPU does not tell
             self._memory_info = None
-            tell(
+            notify_user(
                 f"no reading of what others use on {self.device.name}: {str(error).partition(chr(10))[0]}"
             )
         else:

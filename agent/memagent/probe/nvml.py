@@ -12,7 +12,7 @@ import os
 import threading
 from typing import Any, Protocol
 
-from memagent.diagnostics.error_guard import tell
+from memagent.diagnostics.console import notify_user
 from memagent.probe.nvml_device import MissingError, NvmlDevice, NvmlReading, find_handle
 from memagent.wire.messages import Event
 
@@ -84,7 +84,7 @@ class DeviceNvml:
         except library.NVMLError as error:
             self._is_over = True
             _library.close()
-            tell(f"no NVML readings of {self._uuid}: {error}")
+            notify_user(f"no NVML readings of {self._uuid}: {error}")
 
 
 def open_nvml(uuid: str) -> Nvml:
@@ -111,7 +111,7 @@ class _Library:
                     self._pynvml = begin()
                 except MissingError as reason:
                     self._is_missing = True
-                    tell(f"no NVML readings: {reason}")
+                    notify_user(f"no NVML readings: {reason}")
             if self._is_missing:
                 return None
             self._users += 1

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memagent.diagnostics.error_guard import tell
+from memagent.diagnostics.console import notify_user
 from memagent.wire.messages import Event
 
 _EVENTS_A_READING = 32
@@ -126,7 +126,7 @@ class NvmlDevice:
             listed = "; ".join(
                 f"{', '.join(names)} ({reason})" for reason, names in reasons.items()
             )
-            tell(f"NVML does not tell everything of {self._uuid}, missing: {listed}")
+            notify_user(f"NVML does not tell everything of {self._uuid}, missing: {listed}")
 
     def _memory(self, reading: NvmlReading) -> NvmlReading:
         library = self._library

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from memagent.diagnostics.display_paths import roots_of
+from memagent.diagnostics.console import display_roots
 from memagent.oom.report import OomReport, oom_report
 from memagent_server.store.models import Event, Rank, Run, Stream
 from memagent_server.store.predictions import prediction_for
@@ -29,7 +29,7 @@ def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | No
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
         suspects=suspects_of(session, run.id),
         advice=prediction.advice if prediction else (),
-        roots=roots_of(run.environment),
+        roots=display_roots(run.environment),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from memagent.diagnostics.display_paths import roots_of, shown_path
+from memagent.diagnostics.console import display_path, display_roots
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
@@ -220,7 +220,7 @@ def _suspect(session: Session, run: Run) -> Suspect | None:
     first = next(iter(suspects_of(session, run.id)), None)
     if first is None or not first["file"]:
         return None
-    file = shown_path(first["file"], roots_of(run.environment))
+    file = display_path(first["file"], display_roots(run.environment))
     holder = f"{first['holder']} at step {first['step']:,}"
     fields = {name: value for name, value in first.items() if name in Suspect.__struct_fields__}
     return Suspect(**{**fields, "file": file, "holder": holder})

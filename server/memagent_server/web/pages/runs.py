@@ -17,7 +17,7 @@ from flask import Blueprint, Response, render_template, request
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from memagent.diagnostics.display_paths import roots_of, shown, shown_frame
+from memagent.diagnostics.console import display_frame, display_roots, with_display_path
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.forecast.types import LEVELS, PAGING_LEVELS
 from memagent_server.compare import autopsy, components
@@ -143,7 +143,7 @@ def show_run(run_id: str) -> Response:
         row = _row_of(session, run_id, stream)
         prediction = prediction_for(session, run_id, row)
         stored = session.get_one(Run, run_id)
-        died_of, roots = autopsy(session, stored, row), roots_of(stored.environment)
+        died_of, roots = autopsy(session, stored, row), display_roots(stored.environment)
         snapshots, suspects = list_snapshots(session, run_id), suspects_of(session, run_id)
         drawn = next(
             (
@@ -170,7 +170,7 @@ def show_run(run_id: str) -> Response:
         advice=advice_for_cause(cause, prediction.advice if prediction else ()) if cause else None,
         autopsy=died_of,
         snapshots=snapshots,
-        suspects=[shown(suspect, roots) for suspect in suspects],
+        suspects=[with_display_path(suspect, roots) for suspect in suspects],
         flame=blocks,
         flame_height=height,
         flame_of=drawn,
@@ -195,7 +195,7 @@ def show_run(run_id: str) -> Response:
 
 def _shown_stacks(stacks: list[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {**stack, "frames": [shown_frame(frame, roots) for frame in stack["frames"]]}
+        {**stack, "frames": [display_frame(frame, roots) for frame in stack["frames"]]}
         for stack in stacks
     ]
 

@@ -11,8 +11,8 @@ import torch
 import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Hints
-from memagent.local_forecast import forecast_monitor
-from memagent.local_forecast.forecast_monitor import REPEAT_S, ForecastMonitor, warning_text
+from memagent.local_forecast import monitor
+from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, warning_text
 from memagent.probe.host import HostProbe
 from memagent.wire.messages import AdviceItem, Device, Risk
 
@@ -44,7 +44,7 @@ def told(monkeypatch):
 
     def tell(*levels: str, step_s: float = 1.0) -> tuple[list[str], list[Risk]]:
         lines, risks = [], []
-        monkeypatch.setattr(forecast_monitor, "tell", lines.append)
+        monkeypatch.setattr(monitor, "notify_user", lines.append)
         made = ForecastMonitor(0, [GPU], Hints(), risks.append)
         for second, level in enumerate(levels):
             made._consider(made._lookouts["gpu"], replace(FORECAST, level=level), second * step_s)
@@ -81,7 +81,7 @@ def test_a_notice_is_told_to_nobody(told):
 
 
 def test_the_words_say_when_how_full_why_and_what_it_was_predicted_to_be():
-    text = warning_text(forecast_monitor.risk_of(0, GPU, FORECAST), "A100", PREDICTION)
+    text = warning_text(monitor.risk_of(0, GPU, FORECAST), "A100", PREDICTION)
     first, cause, change, predicted, saving = text.splitlines()
     assert first == (
         "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): 30.00 GiB of 40.00 GiB used, 24.0 MiB more a step."
@@ -98,7 +98,7 @@ def test_without_a_prediction_the_words_do_without():
 
 def test_a_prediction_is_of_the_device_trained_on(monkeypatch):
     lines: list[str] = []
-    monkeypatch.setattr(forecast_monitor, "tell", lines.append)
+    monkeypatch.setattr(monitor, "notify_user", lines.append)
     made = ForecastMonitor(
         0, [GPU, HOST], Hints(), lambda risk: None, prediction=lambda: PREDICTION
     )

@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from memagent.lifecycle.identity import Identity, identify
-from memagent.lifecycle.identity import launcher as real_launcher
+from memagent.record.identity import Identity, identify
+from memagent.record.identity import launcher as real_launcher
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
@@ -169,7 +169,7 @@ def test_torchruns_workers_really_arrive_at_one_id(tmp_path):
     script = tmp_path / "show.py"
     script.write_text(
         textwrap.dedent("""
-        from memagent.lifecycle.identity import identify
+        from memagent.record.identity import identify
         identity = identify()
         line = f"ID {identity.run_id} {identity.rank} {identity.world_size}\\n"
         print(line, end="", flush=True)  # in one piece: two write to one pipe, and unbuffered a word at a time

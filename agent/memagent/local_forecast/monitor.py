@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from memagent.diagnostics.error_guard import tell
+from memagent.diagnostics.console import notify_user
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
@@ -114,7 +114,7 @@ class ForecastMonitor:
         if level not in PAGING_LEVELS:
             if level == "ok" and not lookout.is_calm:
                 lookout.is_calm = True
-                tell(f"{lookout.device.name}: no longer expected to run out of memory")
+                notify_user(f"{lookout.device.name}: no longer expected to run out of memory")
             if level == "ok" and not is_recent:
                 lookout.told_level = "ok"
             return
@@ -124,7 +124,7 @@ class ForecastMonitor:
         risk = risk_of(self._rank, lookout.device, forecast)
         lookout.told_at, lookout.is_calm = now, False
         prediction = self._prediction() if lookout.device.id == self._trained else None
-        tell(warning_text(risk, lookout.device.name, prediction))
+        notify_user(warning_text(risk, lookout.device.name, prediction))
         if is_worse:
             lookout.told_level = level
             if self.worst is None or LEVELS.index(level) >= LEVELS.index(self.worst.level):

@@ -4,7 +4,8 @@ import io
 import logging
 import sys
 
-from memagent.diagnostics.error_guard import MOST_TOLD, ErrorGuard, tell
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import MAX_REPORTED_MISTAKES, ErrorGuard
 from memagent.errors import SettingError
 
 
@@ -20,13 +21,13 @@ class OnlyWrites:
 
 def test_a_stderr_that_can_only_write_is_enough(monkeypatch):
     monkeypatch.setattr(sys, "stderr", OnlyWrites())
-    tell("hello")
+    notify_user("hello")
     assert sys.stderr.text == "memagent: hello\n"
 
 
 def test_without_stderr_nothing_is_told_elsewhere(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
-    tell("hello")
+    notify_user("hello")
     assert capsys.readouterr().out == ""
 
 
@@ -34,7 +35,7 @@ def test_a_closed_stderr_does_no_harm(monkeypatch):
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
-    tell("hello")
+    notify_user("hello")
 
 
 def test_a_mistake_of_the_script_is_one_line_and_told_once(capsys, caplog):
@@ -50,7 +51,7 @@ def test_mistakes_that_never_end_are_told_a_few_times(capsys):
     guard = ErrorGuard()
     for number in range(100):
         guard.caught("run.log", SettingError(f"mistake {number}"))
-    assert len(capsys.readouterr().err.splitlines()) == MOST_TOLD
+    assert len(capsys.readouterr().err.splitlines()) == MAX_REPORTED_MISTAKES
 
 
 def test_an_error_of_ours_is_logged_once_a_place_after_any_mistake_of_the_script(capsys, caplog):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from benchmarks.forecast.traces import Alarm, Trace
-from memagent.forecast import Forecaster, feed
+from memagent.forecast import Forecaster, feed_columns
 
 Detector = Callable[[Trace], Alarm | None]
 WINDOW_S, HORIZON_S = 900.0, 3600.0
@@ -18,7 +18,7 @@ def memagent(trace: Trace) -> Alarm | None:
     if trace.garbage is not None:
         allocated, garbage = trace.columns["allocated_bytes"], trace.garbage
         options["gc_probe"] = lambda: allocated[row] - garbage[row]
-    forecasts = feed(Forecaster(trace.limit_bytes, **options), trace.columns)
+    forecasts = feed_columns(Forecaster(trace.limit_bytes, **options), trace.columns)
     for row in range(len(trace.columns["step"])):  # noqa: B007 the probe reads it
         told = next(forecasts)
         if told.level in ("warning", "critical"):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from benchmarks.figures import Figure
 from benchmarks.server.ranks import LIMIT_BYTES, RANKS_A_RUN, STEP_S, batch, columns, run_of, start
 from benchmarks.server.stage import fresh_database
-from memagent.forecast import Forecaster, feed
+from memagent.forecast import Forecaster, feed_columns
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import start_run
@@ -81,7 +81,7 @@ def _bare(ranks: Iterable[int], steps: int, began_at: float) -> float:
     """Processor seconds of the forecaster alone for the last flush, after the same past."""
     forecasters = [(rank, Forecaster(LIMIT_BYTES)) for rank in ranks]
     for rank, forecaster in forecasters:
-        for _ in feed(forecaster, columns(rank, 0, steps - FLUSH_ROWS, began_at)):
+        for _ in feed_columns(forecaster, columns(rank, 0, steps - FLUSH_ROWS, began_at)):
             pass
     new = [
         (forecaster, columns(rank, steps - FLUSH_ROWS, FLUSH_ROWS, began_at))
@@ -89,6 +89,6 @@ def _bare(ranks: Iterable[int], steps: int, began_at: float) -> float:
     ]
     began = time.process_time()
     for forecaster, sampled in new:
-        for _ in feed(forecaster, sampled):
+        for _ in feed_columns(forecaster, sampled):
             pass
     return time.process_time() - began

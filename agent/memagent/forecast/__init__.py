@@ -5,8 +5,8 @@ No clock, no I/O, no numpy, memory that does not grow with the run. The server a
 
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe, later
-from memagent.forecast.hints import Hints, watched
-from memagent.forecast.replay_columns import feed
+from memagent.forecast.hints import Hints, select_columns
+from memagent.forecast.replay_columns import feed_columns
 from memagent.forecast.types import CAUSES, Cause, Forecast, Level
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "GcProbe",
     "Hints",
     "Level",
-    "feed",
+    "feed_columns",
     "later",
-    "watched",
+    "select_columns",
 ]

@@ -35,7 +35,7 @@ class Hints:
     eval_bytes: Mapping[str, int] = field(default_factory=dict)
     predicted_peak_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    def told(self, data: Mapping[str, Any]) -> Hints:
+    def merged_with(self, data: Mapping[str, Any]) -> Hints:
         """These and those of an event's `data`. What is malformed or unknown there is passed over: it may be of a newer agent."""
         known: dict[str, Any] = {
             name: int(data[name]) for name in _NUMBERS if _is_size(data.get(name))
@@ -57,11 +57,11 @@ class Hints:
         device: str,
         limit_bytes: int,
         *,
-        beside: bool = False,
+        is_secondary_host: bool = False,
         gc_probe: GcProbe | None = None,
     ) -> Forecaster:
-        """For samples of `device`; `beside`: it is the host of a rank that trains on GPUs. Raises ValueError as Forecaster does."""
-        if beside:
+        """For samples of `device`; `is_secondary_host`: it is the host of a rank that trains on GPUs. Raises ValueError as Forecaster does."""
+        if is_secondary_host:
             return Forecaster(
                 limit_bytes,
                 host_limit_bytes=limit_bytes,
@@ -69,12 +69,14 @@ class Hints:
                 epoch_steps=self.epoch_steps,
             )
         made = Forecaster(limit_bytes, total_steps=self.total_steps, gc_probe=gc_probe)
-        self.teach(made, device)
+        self.apply_to(made, device)
         return made
 
-    def teach(self, forecaster: Forecaster, device: str, *, beside: bool = False) -> None:
+    def apply_to(
+        self, forecaster: Forecaster, device: str, *, is_secondary_host: bool = False
+    ) -> None:
         """Tell a forecaster that is at work already."""
-        if beside:
+        if is_secondary_host:
             forecaster.learn(epoch_steps=self.epoch_steps)
             return
         forecaster.learn(
@@ -84,9 +86,11 @@ class Hints:
         )
 
 
-def watched(columns: Mapping[str, Sequence[Any]], *, beside: bool) -> Mapping[str, Sequence[Any]]:
-    """The columns that a forecaster made with `beside` is fed."""
-    if not beside or "allocated_bytes" not in columns:
+def select_columns(
+    columns: Mapping[str, Sequence[Any]], *, is_secondary_host: bool
+) -> Mapping[str, Sequence[Any]]:
+    """The columns that a forecaster made with `is_secondary_host` is fed."""
+    if not is_secondary_host or "allocated_bytes" not in columns:
         return columns
     kept = {name: columns[name] for name in ("step", "time_s", "phase") if name in columns}
     return {

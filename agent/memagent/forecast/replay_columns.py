@@ -43,10 +43,12 @@ class _Watched:
 
 
 _ROW = frozenset(("step", "phase", "optimizer_steps", *READINGS))
-WATCHED = _Watched()
+FORECAST_COLUMNS = _Watched()
 
 
-def feed(forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> Iterator[Forecast]:
+def feed_columns(
+    forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]
+) -> Iterator[Forecast]:
     """The forecast after each row of consecutive samples; `columns` are named as on the wire, `step` among them."""
     readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}
     phases = columns.get("phase") or _phases(columns)

@@ -180,5 +180,5 @@ class Signals:
             if leak is not None:
                 self.trends["leak"] = leak
             return
-        beside = self.trends.get("input")
-        self.trends["input"] = grown if beside is None or beside.slope < grown.slope else beside
+        peaks = self.trends.get("input")
+        self.trends["input"] = grown if peaks is None or peaks.slope < grown.slope else peaks

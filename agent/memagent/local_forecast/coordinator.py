@@ -150,7 +150,7 @@ class LocalForecast:
 
     def _learn(self, data: Mapping[str, Any]) -> bool:
         """Whether that was news."""
-        told = self._hints.told(data)
+        told = self._hints.merged_with(data)
         if told == self._hints:
             return False
         self._hints = told

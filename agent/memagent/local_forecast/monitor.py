@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from memagent.diagnostics.console import notify_user
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
-from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed, watched
+from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_columns, select_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.units import format_bytes, format_duration
 from memagent.wire.columns import Value
@@ -27,11 +27,11 @@ REPEAT_S = 60.0
 
 @dataclass
 class DeviceForecast:
-    """One device's forecaster and what was last said about it. `beside`: see `memagent.forecast.Hints.forecaster`."""
+    """One device's forecaster and what was last said about it. `is_secondary_host`: see `memagent.forecast.Hints.forecaster`."""
 
     device: Device
     forecaster: Forecaster
-    beside: bool
+    is_secondary_host: bool
     newest: Forecast | None = None
     told_level: Level = "ok"
     told_at: float = field(default=float("-inf"))
@@ -62,25 +62,32 @@ class ForecastMonitor:
         self._lookouts: dict[str, DeviceForecast] = {}
         for device in devices:
             if device.limit_bytes:
-                beside = device.kind == "host" and device.id != self._trained
+                is_secondary_host = device.kind == "host" and device.id != self._trained
                 made = hints.forecaster(
-                    device.id, device.limit_bytes, beside=beside, gc_probe=gc_probe
+                    device.id,
+                    device.limit_bytes,
+                    is_secondary_host=is_secondary_host,
+                    gc_probe=gc_probe,
                 )
-                self._lookouts[device.id] = DeviceForecast(device, made, beside)
+                self._lookouts[device.id] = DeviceForecast(device, made, is_secondary_host)
         self.worst: Risk | None = None
 
     def learn(self, hints: Hints) -> None:
         """What is known by now; on any thread."""
         self._hints = hints
         for lookout in self._lookouts.values():
-            hints.teach(lookout.forecaster, lookout.device.id, beside=lookout.beside)
+            hints.apply_to(
+                lookout.forecaster, lookout.device.id, is_secondary_host=lookout.is_secondary_host
+            )
 
     def observe(self, stream: str, columns: dict[str, list[Value]]) -> None:
         """Feed consecutive samples of one stream."""
         lookout = self._lookouts.get(stream)
         if lookout is None:
             return
-        for forecast in feed(lookout.forecaster, watched(columns, beside=lookout.beside)):
+        for forecast in feed_columns(
+            lookout.forecaster, select_columns(columns, is_secondary_host=lookout.is_secondary_host)
+        ):
             lookout.newest = forecast
         if lookout.newest is not None:
             if lookout.newest.level != "ok":

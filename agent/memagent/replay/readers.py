@@ -84,13 +84,15 @@ def _read_run_file(path: Path) -> Trace:
     for kind, body in frames[1:]:
         if kind == "prediction":
             said = decode(body, PredictionMessage)
-            hints = hints.told({"predicted_peak_bytes": {said.device: said.peak_allocated_bytes}})
+            hints = hints.merged_with(
+                {"predicted_peak_bytes": {said.device: said.peak_allocated_bytes}}
+            )
         elif kind == "finish":
             status = decode(body, Finish).status
         elif kind == "batch":
             batch = decode(body, Batch)
             for event in batch.events:
-                hints = hints.told(event.data) if event.kind in _HINTS else hints
+                hints = hints.merged_with(event.data) if event.kind in _HINTS else hints
                 oom_step = event.step if event.kind == "oom" else oom_step
             pieces += _pieces(batch, hints)
     return Trace(start.run_id, start.rank, start.devices, pieces, status, oom_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memagent.forecast import Forecast, Forecaster, Hints, feed, watched
+from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, select_columns
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device
 
@@ -48,11 +48,14 @@ def replay(trace: Trace) -> Iterator[ReplayedForecast]:
         device = devices.get(piece.device)
         if device is None or not device.limit_bytes:
             continue
-        beside = device.kind == "host" and device.id != trace.devices[0].id
+        is_secondary_host = device.kind == "host" and device.id != trace.devices[0].id
         if device.id not in forecasters:
             forecasters[device.id] = piece.hints.forecaster(
-                device.id, device.limit_bytes, beside=beside
+                device.id, device.limit_bytes, is_secondary_host=is_secondary_host
             )
-        piece.hints.teach(forecasters[device.id], device.id, beside=beside)
-        for forecast in feed(forecasters[device.id], watched(piece.columns, beside=beside)):
+        piece.hints.apply_to(forecasters[device.id], device.id, is_secondary_host=is_secondary_host)
+        for forecast in feed_columns(
+            forecasters[device.id],
+            select_columns(piece.columns, is_secondary_host=is_secondary_host),
+        ):
             yield ReplayedForecast(device, forecast)

@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session
 
 from memagent.errors import WireError
 from memagent.forecast import Hints
-from memagent.forecast.replay_columns import WATCHED
-from memagent_server.alerts.hint_reader import RunHints, beside, listen
+from memagent.forecast.replay_columns import FORECAST_COLUMNS
+from memagent_server.alerts.hint_reader import RunHints, listen, secondary_hosts
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
@@ -81,7 +81,7 @@ class Evaluator:
         self._ends = RunEndings()
         self._watches: dict[int, StreamEvaluation] = {}
         self._told: dict[str, RunHints] = {}
-        self._beside: set[int] = set()
+        self._secondary_hosts: set[int] = set()
         self._blind: dict[int, StreamHead] = {}
         """Streams whose limit is not known, as they were then."""
         self._runs: dict[str, RunEvaluation] = {}
@@ -102,7 +102,7 @@ class Evaluator:
                 if self._share.holds(run_id)
             }
             streams = [stream for stream in heads_of_running(session) if stream.run_id in runs]
-        self._beside = beside(streams)
+        self._secondary_hosts = secondary_hosts(streams)
         busy = False
         for together in self._with_news(streams):
             busy = self._follow(together, runs, now) or busy
@@ -228,14 +228,14 @@ class Evaluator:
                 continue
             if stream.id in recollections:
                 resumed = self._guarded(
-                    stream, resume, stream, int(limit), marks[stream.id], *recollections[stream.id], beside=stream.id in self._beside
+                    stream, resume, stream, int(limit), marks[stream.id], *recollections[stream.id], is_secondary_host=stream.id in self._secondary_hosts
                 )  # fmt: skip
                 if resumed is not None:
                     self._watches[stream.id] = resumed
                     continue
             hints = self._hints(stream, runs)
             begun = self._guarded(
-                stream, begin_watch, session, stream, int(limit), hints, marks.get(stream.id), beside=stream.id in self._beside
+                stream, begin_watch, session, stream, int(limit), hints, marks.get(stream.id), is_secondary_host=stream.id in self._secondary_hosts
             )  # fmt: skip
             if begun is None:
                 failed.add(stream.id)
@@ -435,7 +435,7 @@ def _unpacked(stream: StreamHead, chunks: Iterable[PendingChunks]) -> Iterator[S
     """What a forecaster reads of them. A chunk that is damaged is passed over: those that come after it can still warn."""
     for chunk in chunks:
         try:
-            columns = unseal(chunk.packed, only=WATCHED)
+            columns = unseal(chunk.packed, only=FORECAST_COLUMNS)
             if chunk.known:
                 columns = {name: values[chunk.known :] for name, values in columns.items()}
             yield StoredChunk(chunk.seq, chunk.received_at, columns)

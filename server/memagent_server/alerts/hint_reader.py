@@ -31,7 +31,7 @@ class RunHints:
 
     def hear(self, rank: int, attempt: int, data: Mapping[str, Any]) -> None:
         """A rank's script, or a preflight, has said something."""
-        self._hints[rank, attempt] = self._hints.get((rank, attempt), Hints()).told(data)
+        self._hints[rank, attempt] = self._hints.get((rank, attempt), Hints()).merged_with(data)
 
     def predict(self, rank: int, device: str, method: str, peak_allocated_bytes: int) -> None:
         """An estimator has; a traced answer counts before a formula's, whenever it comes."""
@@ -46,7 +46,7 @@ class RunHints:
         peaks = self._peaks.get((stream.rank, stream.device))
         if peaks is None:
             return hints
-        return hints.told(
+        return hints.merged_with(
             {"predicted_peak_bytes": {stream.device: peaks.get("traced", peaks.get("other"))}}
         )
 
@@ -78,7 +78,7 @@ def listen(session: Session, told: Mapping[str, RunHints]) -> None:
         told[run_id].predict(rank, device, method, peak)
 
 
-def beside(streams: Iterable[StreamHead]) -> set[int]:
+def secondary_hosts(streams: Iterable[StreamHead]) -> set[int]:
     """Ids of streams that are the host of a rank that trains on GPUs."""
     hosts: dict[int, tuple[str, int, int]] = {}
     trains = set()

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
-from memagent.forecast import Forecast, Forecaster, Hints, feed, later, watched
+from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, later, select_columns
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
 from memagent.forecast.types import PAGING_LEVELS
@@ -86,7 +86,7 @@ class StreamEvaluation:
 
     run_id: str
     forecaster: Forecaster
-    beside: bool = False
+    is_secondary_host: bool = False
     """It is the host of a rank that trains on GPUs."""
     run_born_at: float = 0.0
     predicted_peak_bytes: int | None = None
@@ -154,7 +154,13 @@ def remembered(watch: StreamEvaluation) -> bytes:
 
 
 def resume(
-    stream: StreamHead, limit_bytes: int, mark: Mark, seq: int, state: bytes, *, beside: bool
+    stream: StreamHead,
+    limit_bytes: int,
+    mark: Mark,
+    seq: int,
+    state: bytes,
+    *,
+    is_secondary_host: bool,
 ) -> StreamEvaluation | None:
     """A watch that goes on where another worker's stopped; None where its past must be read again."""
     pace, packed = msgspec.msgpack.decode(state)
@@ -162,7 +168,11 @@ def resume(
     if forecaster is None or forecaster.limit_bytes != limit_bytes:
         return None
     watch = StreamEvaluation(
-        stream.run_id, forecaster, beside, run_born_at=stream.run_born_at, pace=Pace(**pace)
+        stream.run_id,
+        forecaster,
+        is_secondary_host,
+        run_born_at=stream.run_born_at,
+        pace=Pace(**pace),
     )
     watch.read_seq = watch.remembered_seq = seq
     watch.newest = forecaster.newest
@@ -177,16 +187,22 @@ def begin_watch(
     hints: Hints,
     mark: Mark | None,
     *,
-    beside: bool,
+    is_secondary_host: bool,
 ) -> StreamEvaluation:
     """A watch that has seen what is decided already."""
-    forecaster = hints.forecaster(stream.device, limit_bytes, beside=beside, gc_probe=later)
-    watch = StreamEvaluation(stream.run_id, forecaster, beside, run_born_at=stream.run_born_at)
+    forecaster = hints.forecaster(
+        stream.device, limit_bytes, is_secondary_host=is_secondary_host, gc_probe=later
+    )
+    watch = StreamEvaluation(
+        stream.run_id, forecaster, is_secondary_host, run_born_at=stream.run_born_at
+    )
     if mark is not None:
         watch.adopt(mark.seq, mark.states)
     first = newest_from(stream)
     for stats in read_summaries(session, stream, first, _READ):
-        for forecast in feed(watch.forecaster, watched(_row(stats), beside=beside)):
+        for forecast in feed_columns(
+            watch.forecaster, select_columns(_row(stats), is_secondary_host=is_secondary_host)
+        ):
             watch.newest = forecast
     watch.read_seq = first - 1
     return watch
@@ -203,7 +219,7 @@ def read_new(
 ) -> list[Change]:
     """Feed the watch what is new, and return how its alerts changed, in order. `latest`: the newest reading of every column."""
     changes: list[Change] = []
-    hints.teach(watch.forecaster, stream.device, beside=watch.beside)
+    hints.apply_to(watch.forecaster, stream.device, is_secondary_host=watch.is_secondary_host)
     watch.predicted_peak_bytes = hints.predicted_peak_bytes.get(stream.device)
     per_sample = {name: wanted for name, wanted in policy.items() if wanted.rule.looks == "sample"}
     for chunk in chunks:
@@ -229,7 +245,10 @@ def _feed(
     times = chunk.columns.get("time_s")
     stands, decided = watch.stands(policy), watch.mark - chunk.first_seq
     for row, forecast in enumerate(
-        feed(watch.forecaster, watched(chunk.columns, beside=watch.beside))
+        feed_columns(
+            watch.forecaster,
+            select_columns(chunk.columns, is_secondary_host=watch.is_secondary_host),
+        )
     ):
         watch.newest = forecast
         if row > decided and (stands or forecast.level in PAGING_LEVELS):

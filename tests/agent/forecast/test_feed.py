@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import Forecaster, feed
+from memagent.forecast import Forecaster, feed_columns
 
 GIB = 2**30
 
@@ -23,19 +23,23 @@ class Heard(Forecaster):
 
 def phases(**columns) -> list[str]:
     heard = Heard()
-    list(feed(heard, {"step": list(range(1, 1 + len(next(iter(columns.values()))))), **columns}))
+    list(
+        feed_columns(
+            heard, {"step": list(range(1, 1 + len(next(iter(columns.values()))))), **columns}
+        )
+    )
     return [reading["phase"] for reading in heard.readings]
 
 
 def test_it_gives_a_forecast_a_row_and_takes_the_hosts_memory_by_its_wire_name():
     columns = {"step": [1, 2, 3], "allocated_bytes": [GIB, GIB, None], "host_rss_bytes": [GIB] * 3}
-    found = list(feed(Forecaster(40 * GIB, host_limit_bytes=64 * GIB), columns))
+    found = list(feed_columns(Forecaster(40 * GIB, host_limit_bytes=64 * GIB), columns))
     assert [forecast.step for forecast in found] == [1, 2, 3]
     assert {forecast.used_bytes for forecast in found} == {GIB}
 
 
 def test_the_row_of_step_zero_is_before_the_first_optimizer_step():
-    (forecast,) = feed(
+    (forecast,) = feed_columns(
         Forecaster(40 * GIB, optimizer_state_bytes=20 * GIB),
         {"step": [0], "allocated_bytes": [30 * GIB]},
     )
@@ -90,12 +94,17 @@ def test_periodic_evaluations_far_above_a_training_step_are_no_growth(every):
         "phase_eval_peak_bytes": [39 * GIB if found else None for found in evals],
         "peak_allocated_bytes": [39 * GIB if found else 26 * GIB for found in evals],
     }
-    assert {forecast.level for forecast in feed(Forecaster(40 * GIB), columns)} <= {"ok", "notice"}
+    assert {forecast.level for forecast in feed_columns(Forecaster(40 * GIB), columns)} <= {
+        "ok",
+        "notice",
+    }
 
 
 def test_a_column_of_optimizer_steps_beats_the_rows_numbers():
     heard = Heard()
     list(
-        feed(heard, {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3})
+        feed_columns(
+            heard, {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3}
+        )
     )
     assert [reading["optimizer_steps"] for reading in heard.readings] == [0, 0, 1]

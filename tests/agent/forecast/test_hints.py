@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import Forecaster, Hints, feed, watched
+from memagent.forecast import Forecaster, Hints, feed_columns, select_columns
 
 GIB = 2**30
 LIMIT = 40 * GIB
@@ -20,13 +20,15 @@ def rows(count: int, floor: int = 30 * GIB, first: int = 0, **columns) -> dict[s
 
 
 def last(forecaster: Forecaster, columns):
-    *_, forecast = feed(forecaster, columns)
+    *_, forecast = feed_columns(forecaster, columns)
     return forecast
 
 
 def test_a_later_event_adds_to_the_ones_before():
-    hints = Hints(total_steps=9).told({"epoch_steps": 5, "optimizer_state_bytes": {"a": 1, "b": 2}})
-    hints = hints.told(
+    hints = Hints(total_steps=9).merged_with(
+        {"epoch_steps": 5, "optimizer_state_bytes": {"a": 1, "b": 2}}
+    )
+    hints = hints.merged_with(
         {"optimizer_state_bytes": {"a": 0}, "eval_bytes": {"a": 7}, "verdict": "fits"}
     )
     assert (hints.total_steps, hints.epoch_steps) == (9, 5)
@@ -40,7 +42,7 @@ def test_what_they_say_travels_as_an_event_and_back():
         "max_input_size": 4096,
         "optimizer_state_bytes": {"gpu": 3},
     }
-    assert Hints().told(hints.to_data()) == hints
+    assert Hints().merged_with(hints.to_data()) == hints
 
 
 @pytest.mark.parametrize(
@@ -53,14 +55,14 @@ def test_what_is_malformed_is_passed_over(value):
         "optimizer_state_bytes": {"gpu": "b"},
         "unknown": 1,
     }
-    assert Hints().told(data) == Hints()
+    assert Hints().merged_with(data) == Hints()
 
 
 def test_state_that_is_not_there_yet_is_known_at_the_row_before_the_first_step():
     hints = Hints(optimizer_state_bytes={"gpu": 20 * GIB})
-    (forecast,) = feed(hints.forecaster("gpu", LIMIT), rows(1))
+    (forecast,) = feed_columns(hints.forecaster("gpu", LIMIT), rows(1))
     assert (forecast.level, forecast.cause) == ("critical", "optimizer_state")
-    (forecast,) = feed(hints.forecaster("another", LIMIT), rows(1))
+    (forecast,) = feed_columns(hints.forecaster("another", LIMIT), rows(1))
     assert forecast.level == "ok"
     assert (
         last(hints.forecaster("gpu", LIMIT), rows(3, first=1)).level == "ok"
@@ -85,16 +87,16 @@ def test_an_evaluation_that_came_and_went_takes_less_than_was_thought():
     assert last(forecaster, rows(5)).cause == "eval"
     survived = rows(1, first=5, phase_eval_peak_bytes=39 * GIB, phase_forward_peak_bytes=31 * GIB)
     last(forecaster, survived | {"peak_allocated_bytes": [39 * GIB]})
-    hints.told({"epoch_steps": 100}).teach(forecaster, "gpu")
+    hints.merged_with({"epoch_steps": 100}).apply_to(forecaster, "gpu")
     assert last(forecaster, rows(20, first=6)).level == "ok"
 
 
 def test_a_forecaster_at_work_can_be_told_more():
     forecaster = Hints().forecaster("gpu", LIMIT)
     last(forecaster, rows(5))
-    Hints(eval_bytes={"gpu": 20 * GIB}).teach(forecaster, "gpu")
+    Hints(eval_bytes={"gpu": 20 * GIB}).apply_to(forecaster, "gpu")
     assert last(forecaster, rows(1, first=5)).cause == "eval"
-    Hints(eval_bytes={"gpu": 1}).teach(forecaster, "gpu")
+    Hints(eval_bytes={"gpu": 1}).apply_to(forecaster, "gpu")
     assert last(forecaster, rows(20, first=6)).level == "ok"
 
 
@@ -107,11 +109,16 @@ def test_a_host_beside_gpus_is_watched_for_its_memory_alone():
         "host_rss_bytes": [GIB] * 400,
     }
     hints = Hints(eval_bytes={"host": GIB})
-    beside = last(hints.forecaster("host", LIMIT, beside=True), watched(columns, beside=True))
-    trained_on = last(hints.forecaster("host", LIMIT), watched(columns, beside=False))
-    assert (beside.cause, trained_on.cause) == ("host_memory", "leak")
-    assert (
-        beside.level in ("warning", "critical")
-        and beside.used_bytes == columns["allocated_bytes"][-1]
+    secondary = last(
+        hints.forecaster("host", LIMIT, is_secondary_host=True),
+        select_columns(columns, is_secondary_host=True),
     )
-    assert beside.limit_bytes == LIMIT
+    trained_on = last(
+        hints.forecaster("host", LIMIT), select_columns(columns, is_secondary_host=False)
+    )
+    assert (secondary.cause, trained_on.cause) == ("host_memory", "leak")
+    assert (
+        secondary.level in ("warning", "critical")
+        and secondary.used_bytes == columns["allocated_bytes"][-1]
+    )
+    assert secondary.limit_bytes == LIMIT

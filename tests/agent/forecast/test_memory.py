@@ -7,7 +7,7 @@ import pytest
 from benchmarks.forecast import made, recorded
 from memagent.forecast import Forecaster, later
 from memagent.forecast import state as state_module
-from memagent.forecast.replay_columns import feed
+from memagent.forecast.replay_columns import feed_columns
 
 
 def forecasts(trace, *, stops: bool) -> list:
@@ -17,7 +17,7 @@ def forecasts(trace, *, stops: bool) -> list:
     parts = 7 if stops else 1
     for part in range(parts):
         first, last = rows * part // parts, rows * (part + 1) // parts
-        told += feed(
+        told += feed_columns(
             forecaster, {name: values[first:last] for name, values in trace.columns.items()}
         )
         if stops:
@@ -36,7 +36,7 @@ def test_it_goes_on_as_if_it_had_never_stopped(which):
 def test_a_state_is_small():
     trace = max(recorded.traces(), key=lambda trace: len(trace.columns["step"]))
     forecaster = Forecaster(trace.limit_bytes)
-    list(feed(forecaster, trace.columns))
+    list(feed_columns(forecaster, trace.columns))
     assert len(state_module.dump_state(forecaster)) < 10_000
 
 

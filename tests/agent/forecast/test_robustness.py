@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.forecast import Forecast, Forecaster, feed, later
+from memagent.forecast import Forecast, Forecaster, feed_columns, later
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.types import LEVELS
 
@@ -68,7 +68,7 @@ def test_no_row_makes_it_raise_or_answer_nonsense(
     found: list[dict[str, Any]], given_options: dict[str, Any], limit: int
 ):
     columns = {name: [row[name] for row in found] for name in [*READINGS, "step"]}
-    for forecast in feed(Forecaster(limit, **given_options), columns):
+    for forecast in feed_columns(Forecaster(limit, **given_options), columns):
         sound(forecast)
 
 

@@ -112,7 +112,7 @@ def watch_of(bench):
     with bench.database.read() as session:
         (stream,) = heads_of_running(session)
         mark = get_marks(session, [stream.id]).get(stream.id)
-        return begin_watch(session, stream, LIMIT, Hints(), mark, beside=False)
+        return begin_watch(session, stream, LIMIT, Hints(), mark, is_secondary_host=False)
 
 
 def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(

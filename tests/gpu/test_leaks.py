@@ -9,7 +9,8 @@ import zlib
 import pytest
 import torch
 
-from memagent.leaks import Finder, viewer
+from memagent.leaks import Finder
+from memagent.leaks.detectors import allocator_history
 from memagent.leaks.detectors.allocator_history import flame, is_recording
 from memagent.wire.messages import VIEWER_BYTES
 
@@ -48,7 +49,9 @@ def test_it_names_the_list_and_the_line_that_allocates(gpu_training):
 
 def test_the_record_becomes_a_page_for_the_wire(gpu_training):
     finder = diagnose(gpu_training[2], history=True)
-    page = zlib.decompress(viewer.packed_page(finder.history.last, VIEWER_BYTES)).decode()
+    page = zlib.decompress(
+        allocator_history.compressed_page(finder.history.last, VIEWER_BYTES)
+    ).decode()
     [inside] = re.findall(r'"base64": "([^"]+)"', page)
     assert len(base64.b64decode(inside)) > 1000 and "Active Memory Timeline" in page
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from math import inf
 
 from memagent.forecast.bucketed_series import BucketedSeries
-from memagent.forecast.regression import RunningLeastSquares
+from memagent.forecast.running_statistics import RunningLeastSquares
 
 SAME = 1.2
 """Standard deviation that the largest input may leave, as a multiple of what the steps leave."""

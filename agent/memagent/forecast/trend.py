@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p, sqrt
 
-from memagent.forecast.regression import RunningLeastSquares
-from memagent.forecast.step_growth import StepGrowth
+from memagent.forecast.running_statistics import RunningLeastSquares, StepGrowth
 
 SHORTEST = 16
 """Buckets that a window must hold."""

@@ -17,12 +17,19 @@ from typing import Any
 
 from memagent.leaks import autograd_graphs, census, source_lines
 from memagent.leaks.census import Census, Growth, Longer
-from memagent.leaks.classification import can_grow, is_module, is_module_class, kind_of, what_is
+from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.object_names import Name, file_of
-from memagent.leaks.reference_cycles import closing, is_telling
-from memagent.leaks.referrers import Place, ReferrerSearch
-from memagent.leaks.suspect import Kind, build_suspect, scale_confidence
-from memagent.leaks.time_budget import TimeBudget
+from memagent.leaks.referrers import Place, ReferrerSearch, closing, is_telling
+from memagent.leaks.suspect import (
+    Kind,
+    build_suspect,
+    can_grow,
+    is_module,
+    is_module_class,
+    kind_of,
+    scale_confidence,
+    what_is,
+)
 from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
 from memagent.wire.messages import Suspect
 

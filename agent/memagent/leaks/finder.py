@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
-from memagent.leaks.detectors.base import Detector
+from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
 from memagent.leaks.diagnosis import LONGEST_S
 from memagent.leaks.suspect import Diagnosis
-from memagent.leaks.time_budget import TimeBudget
 from memagent.wire.messages import Suspect
 
 WINDOW = 20

@@ -7,6 +7,12 @@
 3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
 4. The CUDA allocator's own record goes with it as a page for torch's viewer. Where the script asked, it is saved beside the run's file
    as well.
+
+Whether memory creeps up, however slowly and however far the limit: reason enough to look once who holds it.
+
+1. Of each block of steps the least reading counts: what comes and goes within steps is not in it.
+2. Growth is suspected when several blocks in a row lie above the one before, each by a least amount, and by like amounts: chance's rises
+   are of all sizes.
 """
 
 from __future__ import annotations
@@ -14,15 +20,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from memagent.diagnostics.console import display_path, display_roots, notify_user
 from memagent.diagnostics.error_guard import ErrorGuard
-from memagent.leaks import Diagnosis, Finder, Suspect, viewer
-from memagent.leaks.slow_growth import SlowGrowthDetector
-from memagent.leaks.stack_allocations import StackAllocation, frame_text
+from memagent.leaks import Diagnosis, Finder, Suspect
+from memagent.leaks.detectors import allocator_history
+from memagent.leaks.detectors.base import StackAllocation, frame_text
 from memagent.oom.report import rate_text
 from memagent.record.git import find_repository
 from memagent.record.identity import Identity
@@ -195,7 +201,7 @@ class LeakMonitor:
         if diagnosis is None or history is None or not history.last:
             return b""
         with self._guard.section("making the viewer's page"):
-            return viewer.packed_page(history.last, messages.VIEWER_BYTES)
+            return allocator_history.compressed_page(history.last, messages.VIEWER_BYTES)
         return b""
 
     def _save(self, step: int) -> list[str]:
@@ -205,7 +211,9 @@ class LeakMonitor:
             return []
         self._saves = False
         with self._guard.section("saving the allocator's record"):
-            paths = viewer.save(history.last, self._stem.with_name(f"{self._stem.name}-{step}"))
+            paths = allocator_history.save_snapshot(
+                history.last, self._stem.with_name(f"{self._stem.name}-{step}")
+            )
             saved = f"the allocator's record, for torch's viewer: {' and '.join(map(str, paths))}"
             notify_user(saved)
             return [saved]
@@ -238,3 +246,42 @@ def _stack(held: StackAllocation) -> messages.Stack:
     """The innermost frames, where there are too many."""
     frames = [frame_text(frame) for frame in held.stack[-_DEEPEST:]]
     return messages.Stack(frames=frames, size_bytes=held.size_bytes, blocks=max(0, held.blocks))
+
+
+BLOCK, IN_A_ROW = 16, 5
+ALIKE = 4.0
+LEAST_BYTES_PER_STEP = {"cuda": 32}
+LEAST_ELSEWHERE_BYTES_PER_STEP = 16 * 2**10
+"""A host's readings rise by themselves while allocators and caches warm up; an allocator's are exact."""
+
+
+class SlowGrowthDetector:
+    """One device's readings, step by step, in constant memory."""
+
+    def __init__(self, kind: str) -> None:
+        self._least = BLOCK * LEAST_BYTES_PER_STEP.get(kind, LEAST_ELSEWHERE_BYTES_PER_STEP)
+        self._floor: int | None = None
+        self._block_floor: int | None = None
+        self._steps = 0
+        self._rises: list[int] = []
+
+    def observe(self, readings: Iterable[int | None]) -> bool:
+        """Bytes in use at the ends of consecutive steps, None where unknown. True when growth is suspected, and then not again before it
+        has gone on for as long."""
+        seen = [self._add(reading) for reading in readings if reading is not None]
+        return True in seen
+
+    def _add(self, reading: int) -> bool:
+        self._block_floor = (
+            reading if self._block_floor is None else min(self._block_floor, reading)
+        )
+        self._steps += 1
+        if self._steps < BLOCK:
+            return False
+        rise = self._block_floor - self._floor if self._floor is not None else 0
+        self._rises = [*self._rises[1 - IN_A_ROW :], rise] if rise >= self._least else []
+        self._floor, self._block_floor, self._steps = self._block_floor, None, 0
+        if len(self._rises) < IN_A_ROW or max(self._rises) > ALIKE * min(self._rises):
+            return False
+        self._rises = []
+        return True

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from memagent.forecast.regression import RunningLeastSquares
+from memagent.forecast.running_statistics import RunningLeastSquares
 from memagent.forecast.trend import find_trend, growth_in, steps_until
 
 TRIFLE = 1.0

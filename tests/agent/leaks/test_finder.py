@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from memagent.leaks import Budget, Finder, find, fix_for, source_lines
-from memagent.leaks.detectors.base import Detector
+from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.suspect import KINDS, build_suspect
-from memagent.leaks.time_budget import TimeBudget
 
 
 @pytest.fixture(autouse=True)

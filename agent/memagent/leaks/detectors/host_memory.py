@@ -11,10 +11,8 @@ import linecache
 import tracemalloc
 from collections import Counter
 
-from memagent.leaks.detectors.base import Detector
-from memagent.leaks.stack_allocations import StackAllocation
+from memagent.leaks.detectors.base import Detector, StackAllocation, TimeBudget
 from memagent.leaks.suspect import build_suspect
-from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import is_own, is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from memagent.leaks import source_lines
 from memagent.leaks.census import living
-from memagent.leaks.detectors.base import Detector
+from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.object_names import file_of
 from memagent.leaks.suspect import build_suspect
-from memagent.leaks.time_budget import TimeBudget
 from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import shares_of
 from memagent.wire.messages import Suspect

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
-from memagent.leaks.detectors.base import Detector
+from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.diagnosis import diagnose
-from memagent.leaks.time_budget import TimeBudget
 from memagent.wire.messages import Suspect
 
 

@@ -1,10 +1,10 @@
-"""Growth by few jumps: one test for each rule of `memagent.forecast.step_growth`."""
+"""Growth by few jumps: one test for each rule of `memagent.forecast.running_statistics`."""
 
 from __future__ import annotations
 
 import random
 
-from memagent.forecast.step_growth import StepGrowth
+from memagent.forecast.running_statistics import StepGrowth
 
 NONE = StepGrowth()
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from memagent.leaks import find, viewer
+from memagent.leaks import find
+from memagent.leaks.detectors import allocator_history
 from memagent.leaks.detectors.allocator_history import (
     difference,
     flame,
@@ -165,7 +166,7 @@ TRACED = {
     [(TRACED, "Active Memory Timeline"), (snapshot(block(1000, KEEP)), "Allocator State History")],
 )
 def test_it_is_saved_for_torchs_own_viewer(tmp_path, recorded, view):
-    data, page = viewer.save(recorded, tmp_path / "runs" / "v1.2-rank0-7")
+    data, page = allocator_history.save_snapshot(recorded, tmp_path / "runs" / "v1.2-rank0-7")
     assert (data.name, page.name) == ("v1.2-rank0-7.pickle", "v1.2-rank0-7.html")
     assert pickle.loads(data.read_bytes()) == recorded
     html = page.read_text()
@@ -178,7 +179,9 @@ def inside(html: str) -> Any:
 
 
 def test_the_page_for_the_wire_holds_the_whole_record_where_it_is_small():
-    assert inside(zlib.decompress(viewer.packed_page(TRACED, 2**20)).decode()) == TRACED
+    assert (
+        inside(zlib.decompress(allocator_history.compressed_page(TRACED, 2**20)).decode()) == TRACED
+    )
 
 
 def test_the_page_for_the_wire_holds_the_newest_events_where_there_are_too_many():
@@ -187,18 +190,18 @@ def test_the_page_for_the_wire_holds_the_newest_events_where_there_are_too_many(
         {"action": "alloc", "addr": chance.getrandbits(40), "size": number}
         for number in range(9_000)
     ]
-    packed = viewer.packed_page({**TRACED, "device_traces": [events, []]}, 80_000)
+    packed = allocator_history.compressed_page({**TRACED, "device_traces": [events, []]}, 80_000)
     assert 0 < len(packed) <= 80_000
     assert inside(zlib.decompress(packed).decode())["device_traces"] == [events[-4_000:], []]
 
 
 def test_there_is_no_page_for_the_wire_where_nothing_fits_or_torch_makes_none(monkeypatch):
-    assert viewer.packed_page(TRACED, 100) == b""
+    assert allocator_history.compressed_page(TRACED, 100) == b""
     monkeypatch.delattr(torch.cuda._memory_viz, "trace_plot")
-    assert viewer.packed_page(TRACED, 2**20) == b""
+    assert allocator_history.compressed_page(TRACED, 2**20) == b""
 
 
 def test_the_pickle_is_kept_where_torch_makes_no_page(tmp_path, monkeypatch):
     monkeypatch.delattr(torch.cuda._memory_viz, "trace_plot")
-    (data,) = viewer.save(TRACED, tmp_path / "r")
+    (data,) = allocator_history.save_snapshot(TRACED, tmp_path / "r")
     assert pickle.loads(data.read_bytes()) == TRACED

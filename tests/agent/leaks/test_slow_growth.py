@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memagent.leaks.slow_growth import BLOCK, IN_A_ROW, SlowGrowthDetector
+from memagent.leaks.monitor import BLOCK, IN_A_ROW, SlowGrowthDetector
 
 MIB = 2**20
 

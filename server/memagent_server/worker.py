@@ -154,7 +154,9 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
     share = LeasedShards(database, time.time, time.monotonic)
     worker = Worker(database, settings, share=share)
     threads = [
-        _thread("lease", share.beat, stop, lambda _did, _took_s: BEAT_S, after_failure_s=BEAT_S)
+        _thread(
+            "lease", share.heartbeat, stop, lambda _did, _took_s: BEAT_S, after_failure_s=BEAT_S
+        )
     ]
     for dispatcher in worker.dispatchers:
         send = partial(worker.send_one, dispatcher)
@@ -170,7 +172,7 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
     for thread in threads:
         thread.join(15.0)
     with suppress(SQLAlchemyError):  # then the others find out by themselves
-        share.leave()
+        share.release()
     database.close()
 
 

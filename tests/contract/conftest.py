@@ -209,13 +209,13 @@ def _alert(context, run_id):
     """An alert that fires, seen by somebody, with a notification that was given up."""
     with context.database.write() as session:
         lock_run(session, run_id)
-        ledger = IncidentTransaction(session, ("webhook",), context.clock())
+        incidents = IncidentTransaction(session, ("webhook",), context.clock())
         stream = session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
-        alert = ledger.open(
+        alert = incidents.open(
             run_id, stream.id, "oom_forecast", severity="warning", step=3, data=FACTS, cause="leak"
         )
-        ledger.raise_(alert, severity="warning", step=3, data=FACTS)
-        ledger.settle()
+        incidents.escalate(alert, severity="warning", step=3, data=FACTS)
+        incidents.flush()
         told = session.query(Notification).filter_by(alert_id=alert.id).one()
         told.state, told.last_error = "dead", "nobody listens"
         session.add(

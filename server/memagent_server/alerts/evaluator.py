@@ -1,23 +1,27 @@
-"""Feeds new samples of running runs to their forecasters, and turns what rules make of them into forecasts and alerts in the store.
+"""Evaluates new samples of running runs, and writes the resulting forecasts and alerts to the store.
 
-1. Each current device stream of a running run has a `StreamEvaluation`: a forecaster, alert states, and how far it has read.
-2. A turn asks for the heads of all streams, and reads what is new of those that have moved, many streams a query.
-3. What is decided is written together (`decisions`): a worker that was restarted, or a second one on the same database, adds nothing
-   to what is decided already.
-4. Rules about whole runs (one rank against the others, a run that stands still) are asked every few seconds, new samples or not.
-5. When the run has ended, its streams are read to the end; what follows for its alerts is in `endings`.
-6. A run that cannot be evaluated is tried again after ever more turns, and stops no other.
-7. Every few hundred samples what a forecaster knows is kept, so that a worker that takes over need not read all of the past.
+1. Each current device stream of a running run has a `StreamEvaluation`: a forecaster, alert states,
+   and the position up to which it has read.
+2. A turn reads the heads of all streams, then the new samples of those that moved, many streams per
+   query.
+3. Results are written together (`result_writer`): a restarted worker, or a second one on the same
+   database, decides nothing twice.
+4. Rules about whole runs (one rank against the others, a stalled run) are evaluated every few
+   seconds, with or without new samples.
+5. When a run has ended, its streams are read to the end, and its alerts are closed (`run_end`).
+6. A run that can't be evaluated is retried at growing intervals, and stops no other run.
+7. Every few hundred samples the state of a forecaster is saved, so that another worker can take over
+   without reading the whole past.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from heapq import nlargest
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -25,20 +29,28 @@ from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
 from memagent_server.alerts.hint_reader import RunHints, listen, secondary_hosts
-from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
 from memagent_server.alerts.run_end import RunEndings, end_alerts
-from memagent_server.alerts.run_rules import RunEvaluation, alive_ranks, decide, looks_at
+from memagent_server.alerts.run_rules import (
+    RunEvaluation,
+    alive_ranks,
+    evaluate_run_rules,
+    run_rule_inputs,
+)
 from memagent_server.alerts.sharding import AllShards, LostShards, Share
-from memagent_server.alerts.stream_state import StreamEvaluation, begin_watch, read_new, resume
+from memagent_server.alerts.stream_state import (
+    StreamEvaluation,
+    evaluate_chunks,
+    restore_evaluation,
+    start_evaluation,
+)
 from memagent_server.store.alerts import open_alerts_by_run, open_but_over
 from memagent_server.store.db_errors import trouble_of
 from memagent_server.store.engine import Database
 from memagent_server.store.evaluation_state import forget_ended, get_marks, get_recollections
 from memagent_server.store.history import StoredChunk
 from memagent_server.store.incidents import woken
-from memagent_server.store.models import Incident
 from memagent_server.store.packing import unseal
 from memagent_server.store.pending_samples import (
     PendingChunks,
@@ -52,47 +64,47 @@ from memagent_server.store.pending_samples import (
 )
 from memagent_server.store.runs import get_run, lock_run, lock_runs
 
-Made = TypeVar("Made")
 log = logging.getLogger(__name__)
 
-LOOK_AT_RUNS_S = 5.0
-STREAMS_AT_ONCE = 256
-"""Streams that are read together; all of a run's are, so that its ranks make one message."""
-REMEMBER_EVERY, REMEMBERED_AT_ONCE = 500, 64
-"""Samples of a stream after which its forecaster's state is kept anew, and streams whose states are kept in one turn."""
-TIDY_EVERY_S, TIDYING = 3_600.0, "recollections"
-"""How often one worker lets go of what nobody will take up, and the key that says which one."""
-MOST_TURNS_PASSED = 256
-"""Turns after which a run that could not be evaluated is tried again, at most."""
+RUN_RULES_EVERY_S = 5.0
+STREAMS_PER_READ = 256
+"""Streams that are read together; all of a run's are, so that its ranks share one notification."""
+SAVE_EVERY_SAMPLES = 500
+"""Samples of a stream after which its forecaster's state is saved again."""
+MAX_SAVES_PER_TURN = 64
+PRUNE_EVERY_S = 3_600.0
+PRUNE_KEY = "recollections"
+"""Key whose holder prunes saved states of forecasters that aren't needed any more."""
+MAX_TURNS_SKIPPED = 256
+"""Longest interval, in turns, at which a run that can't be evaluated is retried."""
 
 
 class Evaluator:
-    """One worker's evaluation; `channels` are the names of the channels that get notifications, `share` what it may decide on."""
+    """Evaluation by one worker; `channels` get the notifications, `share` limits the runs."""
 
     def __init__(
         self, database: Database, channels: Collection[str], share: Share | None = None
     ) -> None:
-        self._database, self._channels, self._share = (
-            database,
-            tuple(channels),
-            share or AllShards(),
-        )
-        self._scribe = ResultWriter(database, channels, self._share)
-        self._ends = RunEndings()
-        self._watches: dict[int, StreamEvaluation] = {}
-        self._told: dict[str, RunHints] = {}
+        self._database = database
+        self._channels = tuple(channels)
+        self._share = share or AllShards()
+        self._writer = ResultWriter(database, channels, self._share)
+        self._endings = RunEndings()
+        self._evaluations: dict[int, StreamEvaluation] = {}
+        self._run_evaluations: dict[str, RunEvaluation] = {}
+        self._hints: dict[str, RunHints] = {}
         self._secondary_hosts: set[int] = set()
-        self._blind: dict[int, StreamHead] = {}
-        """Streams whose limit is not known, as they were then."""
-        self._runs: dict[str, RunEvaluation] = {}
+        self._without_limit: dict[int, StreamHead] = {}
+        """Streams whose limit is unknown, as they were when last read."""
         self._policies = Policies([])
         self._failures: dict[str, tuple[int, int]] = {}
-        """Of runs that could not be evaluated: how often, and the turn to try again at."""
+        """(number of failures, turn of the next attempt) of runs that couldn't be evaluated."""
         self._turn = 0
-        self._looked_at = self._tidied_at = float("-inf")
+        self._run_rules_at = float("-inf")
+        self._pruned_at = float("-inf")
 
     def turn(self, now: float) -> bool:
-        """Evaluate everything that is new; returns whether there was anything."""
+        """Evaluate everything new; return whether there was anything."""
         self._turn += 1
         with self._database.read() as session:
             self._policies = read_policies(session)
@@ -103,313 +115,276 @@ class Evaluator:
             }
             streams = [stream for stream in heads_of_running(session) if stream.run_id in runs]
         self._secondary_hosts = secondary_hosts(streams)
-        busy = False
-        for together in self._with_news(streams):
-            busy = self._follow(together, runs, now) or busy
-        if not 0.0 <= now - self._looked_at < LOOK_AT_RUNS_S:
-            self._looked_at = now
-            self._look_at_runs(runs, streams, now)
+        is_busy = False
+        for batch in self._moved_streams(streams):
+            is_busy = self._evaluate_streams(batch, runs, now) or is_busy
+        if not 0.0 <= now - self._run_rules_at < RUN_RULES_EVERY_S:
+            self._run_rules_at = now
+            self._evaluate_run_rules(runs, streams, now)
         followed = {stream.id for stream in streams}
-        for run_id in self._to_close(followed, now):
-            busy = self._try(run_id, self._close, run_id, followed, now) or busy
-        self._forget(runs)
-        self.remember(REMEMBERED_AT_ONCE)
-        if not 0.0 <= now - self._tidied_at < TIDY_EVERY_S and self._share.holds(TIDYING):
-            self._tidied_at = now
+        for run_id in self._runs_to_close(followed, now):
+            with _isolated(f"run {run_id}"):
+                self._close_run(run_id, followed, now)
+                is_busy = True
+        self._forget_other_runs(runs)
+        self.save_evaluations(MAX_SAVES_PER_TURN)
+        if not 0.0 <= now - self._pruned_at < PRUNE_EVERY_S and self._share.holds(PRUNE_KEY):
+            self._pruned_at = now
             with self._database.write() as session:
                 forget_ended(session)
-        return busy
+        return is_busy
 
-    def _try(self, run_id: str, work: Callable[..., object], *arguments: object) -> bool:
-        """One run that fails must not stop the others, but a database that fails stops them all; returns whether it did not fail."""
-        try:
-            work(*arguments)
-        except LostShards:
-            return False
-        except Exception as error:
-            if trouble_of(error) is not None:
-                raise
-            log.exception("run %s could not be evaluated", run_id)
-            return False
-        return True
+    # -- streams of running runs -------------------------------------------------------------------
 
-    # -- following running streams -------------------------------------------------------------------------------------
+    def _moved_streams(self, streams: Iterable[StreamHead]) -> Iterator[list[StreamHead]]:
+        """Yield batches of streams with new samples; all streams of a run are in one batch.
 
-    def _with_news(self, streams: Iterable[StreamHead]) -> Iterator[list[StreamHead]]:
-        """Streams that have moved since they were read, whole runs together."""
-        moved = sorted(
-            (stream for stream in streams if self._has_moved(stream)),
-            key=lambda stream: stream.run_id,
-        )
-        together: list[StreamHead] = []
-        for run_id, of_run in groupby(moved, key=lambda stream: stream.run_id):
-            times, again_at = self._failures.get(run_id, (0, 0))
-            if times and self._turn >= again_at:
-                yield list(of_run)
-            elif not times:
-                together += of_run
-                if len(together) >= STREAMS_AT_ONCE:
-                    yield together
-                    together = []
-        if together:
-            yield together
+        A run that failed before is a batch by itself, when its next attempt is due.
+        """
+        moved = [stream for stream in streams if self._has_moved(stream)]
+        moved.sort(key=lambda stream: stream.run_id)
+        batch: list[StreamHead] = []
+        for run_id, run_streams in groupby(moved, key=lambda stream: stream.run_id):
+            failures, retry_at = self._failures.get(run_id, (0, 0))
+            if failures and self._turn >= retry_at:
+                yield list(run_streams)
+            elif not failures:
+                batch += run_streams
+                if len(batch) >= STREAMS_PER_READ:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
 
     def _has_moved(self, stream: StreamHead) -> bool:
-        watch = self._watches.get(stream.id)
-        if watch is None or not watch.is_of(stream):
-            return stream.chunks > 0 and self._blind.get(stream.id) != stream
-        return watch.chunks != stream.chunks
+        evaluation = self._evaluations.get(stream.id)
+        if evaluation is None or not evaluation.belongs_to(stream):
+            return stream.chunks > 0 and self._without_limit.get(stream.id) != stream
+        return evaluation.chunks != stream.chunks
 
-    def _follow(self, streams: Sequence[StreamHead], runs: dict[str, Running], now: float) -> bool:
-        """Read what is new of these streams, and write what follows from it; returns whether anything did."""
+    def _evaluate_streams(
+        self, streams: Sequence[StreamHead], runs: Mapping[str, Running], now: float
+    ) -> bool:
+        """Read new samples and write the results; return whether there were any."""
         try:
-            decided, failed = self._read(streams, runs, now)
-            failed |= self._scribe.write(decided, now)
+            results, failed = self._read_results(streams, runs, now)
+            outcomes = self._writer.write(results, now)
         except Exception:
-            self._drop(
-                stream.id for stream in streams
-            )  # they are ahead of the store: begin anew from there
+            # The evaluations may be ahead of the store now: start over from there.
+            self._drop(stream.id for stream in streams)
             raise
+        for result in results:
+            outcome = outcomes.get(result.stream.id)
+            if outcome is not None and not outcome.apply_to(result.evaluation):
+                failed.add(result.stream.id)
         self._drop(failed)
         self._note_failures(streams, failed)
-        return any(one.stream.id not in failed for one in decided)
+        return any(result.stream.id not in failed for result in results)
 
-    def _read(
-        self, streams: Sequence[StreamHead], runs: dict[str, Running], now: float
+    def _read_results(
+        self, streams: Sequence[StreamHead], runs: Mapping[str, Running], now: float
     ) -> tuple[list[StreamResult], set[int]]:
-        """What follows from what is new, and the streams of which nothing can be told."""
+        """Return the results of new samples, and the streams that couldn't be evaluated."""
         by_id = {stream.id: stream for stream in streams}
+        run_hints = {
+            stream.run_id: self._hints.setdefault(stream.run_id, RunHints()) for stream in streams
+        }
+        results = []
         with self._database.read() as session:
-            told = {
-                stream.run_id: self._told.setdefault(stream.run_id, RunHints())
-                for stream in streams
-            }
-            listen(session, told)
+            listen(session, run_hints)
             latest = latest_of(session, list(by_id))
-            failed = self._begin(session, streams, runs, latest)
-            after = {
-                stream_id: self._watches[stream_id].read_seq
+            failed = self._start_evaluations(session, streams, runs, latest)
+            read_seqs = {
+                stream_id: self._evaluations[stream_id].read_seq
                 for stream_id in by_id
-                if stream_id in self._watches
+                if stream_id in self._evaluations
             }
-            decided = []
-            for stream_id, chunks in _by_stream(read_unread(session, after), after):
+            for stream_id, chunks in _by_stream(read_unread(session, read_seqs), read_seqs):
                 stream = by_id[stream_id]
-                one = self._guarded(
-                    stream, self._decide, stream, chunks, latest.get(stream_id, {}), runs, now
-                )
-                if one is None:
-                    failed.add(stream_id)
-                else:
-                    decided.append(one)
-        return decided, failed
+                failed.add(stream_id)
+                with _isolated(_describe(stream)):
+                    changes = evaluate_chunks(
+                        stream,
+                        self._evaluations[stream_id],
+                        _unpack(stream, chunks),
+                        latest.get(stream_id, {}),
+                        self._hints_for(stream, runs),
+                        self._policies.of(runs[stream.run_id].project),
+                        now,
+                    )
+                    results.append(StreamResult(stream, self._evaluations[stream_id], changes))
+                    failed.discard(stream_id)
+        return results, failed
 
-    def _begin(
+    def _start_evaluations(
         self,
         session: Session,
         streams: Sequence[StreamHead],
-        runs: dict[str, Running],
-        latest: dict[int, dict[str, Any]],
+        runs: Mapping[str, Running],
+        latest: Mapping[int, Mapping[str, Any]],
     ) -> set[int]:
-        """Begin a watch for each stream that has none, where its limit is known; returns those that failed."""
-        fresh = [
+        """Start the evaluation of new streams with a known limit; return those that failed."""
+        new_streams = [
             stream
             for stream in streams
-            if stream.id not in self._watches or not self._watches[stream.id].is_of(stream)
+            if stream.id not in self._evaluations
+            or not self._evaluations[stream.id].belongs_to(stream)
         ]
-        self._drop(stream.id for stream in fresh)
-        marks = get_marks(session, [stream.id for stream in fresh]) if fresh else {}
-        recollections = get_recollections(session, marks) if marks else {}
-        failed = set()
-        for stream in fresh:
+        self._drop(stream.id for stream in new_streams)
+        marks = get_marks(session, [stream.id for stream in new_streams]) if new_streams else {}
+        saved = get_recollections(session, marks) if marks else {}
+        failed: set[int] = set()
+        for stream in new_streams:
             limit = stream.limit_bytes or latest.get(stream.id, {}).get("limit_bytes")
             if not limit:
-                self._blind[stream.id] = stream
+                self._without_limit[stream.id] = stream
                 continue
-            if stream.id in recollections:
-                resumed = self._guarded(
-                    stream, resume, stream, int(limit), marks[stream.id], *recollections[stream.id], is_secondary_host=stream.id in self._secondary_hosts
-                )  # fmt: skip
-                if resumed is not None:
-                    self._watches[stream.id] = resumed
-                    continue
-            hints = self._hints(stream, runs)
-            begun = self._guarded(
-                stream, begin_watch, session, stream, int(limit), hints, marks.get(stream.id), is_secondary_host=stream.id in self._secondary_hosts
-            )  # fmt: skip
-            if begun is None:
+            is_secondary = stream.id in self._secondary_hosts
+            evaluation = None
+            if stream.id in saved:
+                seq, state = saved[stream.id]
+                with _isolated(_describe(stream)):
+                    evaluation = restore_evaluation(
+                        stream,
+                        int(limit),
+                        marks[stream.id],
+                        seq,
+                        state,
+                        is_secondary_host=is_secondary,
+                    )
+            if evaluation is None:
+                with _isolated(_describe(stream)):
+                    evaluation = start_evaluation(
+                        session,
+                        stream,
+                        int(limit),
+                        self._hints_for(stream, runs),
+                        marks.get(stream.id),
+                        is_secondary_host=is_secondary,
+                    )
+            if evaluation is None:
                 failed.add(stream.id)
             else:
-                self._watches[stream.id] = begun
+                self._evaluations[stream.id] = evaluation
         return failed
 
-    def _decide(
-        self,
-        stream: StreamHead,
-        chunks: Iterable[PendingChunks],
-        latest: dict[str, Any],
-        runs: dict[str, Running],
-        now: float,
-    ) -> StreamResult:
-        watch, hints, policy = (
-            self._watches[stream.id],
-            self._hints(stream, runs),
-            self._policies.of(runs[stream.run_id].project),
-        )
-        return StreamResult(
-            stream,
-            watch,
-            read_new(stream, watch, _unpacked(stream, chunks), latest, hints, policy, now),
-        )
-
-    def _hints(self, stream: StreamHead, runs: dict[str, Running]) -> Hints:
-        return self._told[stream.run_id].hints(stream, runs[stream.run_id].total_steps)
-
-    def _guarded(
-        self, stream: StreamHead, work: Callable[..., Made], *arguments: Any, **named: Any
-    ) -> Made | None:
-        """A stream that fails must not stop the others; a database that fails stops them all."""
-        try:
-            return work(*arguments, **named)
-        except Exception as error:
-            if trouble_of(error) is not None:
-                raise
-            log.exception(
-                "run %s, rank %s, %s could not be evaluated",
-                stream.run_id,
-                stream.rank,
-                stream.device,
-            )
-            return None
+    def _hints_for(self, stream: StreamHead, runs: Mapping[str, Running]) -> Hints:
+        return self._hints[stream.run_id].hints(stream, runs[stream.run_id].total_steps)
 
     def _note_failures(self, streams: Iterable[StreamHead], failed: Collection[int]) -> None:
         for run_id in {stream.run_id for stream in streams if stream.id not in failed}:
             self._failures.pop(run_id, None)
         for run_id in {stream.run_id for stream in streams if stream.id in failed}:
-            times = self._failures.get(run_id, (0, 0))[0] + 1
-            self._failures[run_id] = (times, self._turn + min(2 ** (times - 1), MOST_TURNS_PASSED))
+            failures = self._failures.get(run_id, (0, 0))[0] + 1
+            wait = min(2 ** (failures - 1), MAX_TURNS_SKIPPED)
+            self._failures[run_id] = (failures, self._turn + wait)
 
     def _drop(self, stream_ids: Iterable[int]) -> None:
         for stream_id in stream_ids:
-            self._watches.pop(stream_id, None)
-            self._blind.pop(stream_id, None)
+            self._evaluations.pop(stream_id, None)
+            self._without_limit.pop(stream_id, None)
 
-    def _forget(self, runs: Collection[str]) -> None:
-        """Let go of what is kept of runs that run no more, or are another worker's by now."""
-        for kept in (self._told, self._failures, self._runs):
-            for run_id in [run_id for run_id in kept if run_id not in runs]:
-                del kept[run_id]
-        for stream_id in [
-            stream_id for stream_id, stream in self._blind.items() if stream.run_id not in runs
-        ]:
-            del self._blind[stream_id]
+    def _forget_other_runs(self, runs: Collection[str]) -> None:
+        """Drop the state of runs that have ended or belong to another worker."""
+        for states in (self._hints, self._failures, self._run_evaluations):
+            for run_id in [run_id for run_id in states if run_id not in runs]:
+                del states[run_id]
+        for stream in list(self._without_limit.values()):
+            if stream.run_id not in runs:
+                del self._without_limit[stream.id]
 
-    # -- what another worker would need ----------------------------------------------------------------------------------
+    # -- saved state for other workers -------------------------------------------------------------
 
-    def remember(self, most: int) -> int:
-        """Keep what the watches know that have read most since it was last kept; returns of how many."""
-        grown = [
-            (watch.read_seq - watch.remembered_seq, stream_id)
-            for stream_id, watch in self._watches.items()
-            if watch.read_seq - watch.remembered_seq >= REMEMBER_EVERY
-            and self._share.holds(watch.run_id)
+    def save_evaluations(self, limit: int) -> int:
+        """Save the evaluations that have read most since their last save; return their number."""
+        unsaved = [
+            (evaluation.read_seq - evaluation.saved_seq, stream_id)
+            for stream_id, evaluation in self._evaluations.items()
+            if evaluation.read_seq - evaluation.saved_seq >= SAVE_EVERY_SAMPLES
+            and self._share.holds(evaluation.run_id)
         ]
-        chosen = {stream_id: self._watches[stream_id] for _, stream_id in nlargest(most, grown)}
+        chosen = {
+            stream_id: self._evaluations[stream_id] for _, stream_id in nlargest(limit, unsaved)
+        }
         if chosen:
-            with suppress(LostShards):  # the next turn knows what is left
-                self._scribe.remember(chosen)
-        for watch in chosen.values():
-            watch.remembered_seq = watch.read_seq
+            with suppress(LostShards):  # the next turn drops the runs that were lost
+                self._writer.save_evaluations(chosen)
+        for evaluation in chosen.values():
+            evaluation.saved_seq = evaluation.read_seq
         return len(chosen)
 
-    # -- rules about whole runs --------------------------------------------------------------------------------------
+    # -- rules about whole runs --------------------------------------------------------------------
 
-    def _look_at_runs(
-        self, runs: dict[str, Running], streams: Iterable[StreamHead], now: float
+    def _evaluate_run_rules(
+        self, runs: Mapping[str, Running], streams: Iterable[StreamHead], now: float
     ) -> None:
-        of_run: dict[str, list[tuple[StreamHead, StreamEvaluation | None]]] = {}
+        by_run: dict[str, list[tuple[StreamHead, StreamEvaluation | None]]] = {}
         for stream in streams:
-            of_run.setdefault(stream.run_id, []).append((stream, self._watches.get(stream.id)))
+            by_run.setdefault(stream.run_id, []).append((stream, self._evaluations.get(stream.id)))
         with self._database.read() as session:
             alive = alive_ranks(session, now)
-            awake = [
+            snoozes_over = [
                 incident.id
                 for incident in woken(session, now)
                 if self._share.holds(incident.run_id)
             ]
-        looks = {}
-        for run_id, mine in of_run.items():
+        checks = {}
+        unknown = []
+        for run_id, pairs in by_run.items():
             policy = self._policies.of(runs[run_id].project)
-            looks[run_id] = list(looks_at(mine, alive.get(run_id, ()), policy, now))
-        unknown = [
-            run_id
-            for run_id, of in looks.items()
-            if not self._runs.setdefault(run_id, RunEvaluation()).knows(of)
-        ]
+            checks[run_id] = list(run_rule_inputs(pairs, alive.get(run_id, ()), policy, now))
+            evaluation = self._run_evaluations.setdefault(run_id, RunEvaluation())
+            if not evaluation.has_states_for(checks[run_id]):
+                unknown.append(run_id)
         with self._database.read() as session:
             stored = open_alerts_by_run(session, unknown)
-        for run_id, of in looks.items():
-            changes = decide(self._runs[run_id], of, stored.get(run_id, ()), now)
+        for run_id, run_checks in checks.items():
+            changes = evaluate_run_rules(
+                self._run_evaluations[run_id], run_checks, stored.get(run_id, ()), now
+            )
             if changes:
-                self._try(run_id, self._scribe.enter, run_id, changes, now)
-        for incident_id in awake:
-            self._remind(incident_id, now)
+                with _isolated(f"run {run_id}"):
+                    self._writer.write_changes(run_id, changes, now)
+        for incident_id in snoozes_over:
+            with _isolated(f"incident {incident_id}"):
+                self._writer.remind(incident_id, now)
 
-    def _remind(self, incident_id: int, now: float) -> None:
-        with self._database.write() as session:
-            found = session.get(Incident, incident_id)
-            if found is None:
-                return
-            self._share.confirm(session, (found.run_id,))
-            lock_run(session, found.run_id)
-            session.refresh(found)
-            if (
-                found.state == "firing"
-                and found.snoozed_until is not None
-                and found.snoozed_until <= now
-            ):
-                ledger = IncidentTransaction(session, self._channels, now)
-                ledger.remind(found)
-                ledger.settle()
+    # -- runs that have ended ----------------------------------------------------------------------
 
-    # -- closing what belongs to ended runs ----------------------------------------------------------------------------
+    def _runs_to_close(self, followed: Collection[int], now: float) -> list[str]:
+        """Return runs with an ended launch that still has an evaluation or an open alert.
 
-    def _to_close(self, followed: Collection[int], now: float) -> list[str]:
-        """Runs with a launch that has ended and still has a watch, an open alert, or an end that nobody has heard of."""
-        gone = dict.fromkeys(
-            watch.run_id for stream_id, watch in self._watches.items() if stream_id not in followed
-        )
+        Runs whose end was never notified are among them.
+        """
+        unfollowed = {
+            stream_id: evaluation
+            for stream_id, evaluation in self._evaluations.items()
+            if stream_id not in followed
+        }
+        run_ids = dict.fromkeys(evaluation.run_id for evaluation in unfollowed.values())
         with self._database.read() as session:
-            unheard = self._ends.unheard(session, self._policies, now)
-            found = dict.fromkeys([*gone, *open_but_over(session), *unheard])
-        for run_id in gone:
-            if not self._share.holds(run_id):
-                self._drop(
-                    [
-                        stream_id
-                        for stream_id, watch in self._watches.items()
-                        if watch.run_id == run_id
-                    ]
-                )
-        return [run_id for run_id in found if self._share.holds(run_id)]
+            unheard = self._endings.unheard(session, self._policies, now)
+            candidates = dict.fromkeys([*run_ids, *open_but_over(session), *unheard])
+        lost = [run_id for run_id in run_ids if not self._share.holds(run_id)]
+        self._drop(self._evaluations_of(lost))
+        return [run_id for run_id in candidates if self._share.holds(run_id)]
 
-    def _close(self, run_id: str, followed: Collection[int], now: float) -> None:
-        """Read to the end what is not followed any more, and end the alerts of what is over."""
+    def _close_run(self, run_id: str, followed: Collection[int], now: float) -> None:
+        """Read streams that ended to their end, and close their alerts."""
         with self._database.read() as session:
             run = get_run(session, run_id)
             streams = heads_of_run(session, run_id) if run is not None else []
-        is_over = (
-            run is None or run.status != "running"
-        )  # it may have ended since this turn began to follow it
-        mine = [
-            key
-            for key, watch in self._watches.items()
-            if watch.run_id == run_id and (is_over or key not in followed)
+        # The run may have ended since this turn began to follow it.
+        has_ended = run is None or run.status != "running"
+        ended = [
+            stream_id
+            for stream_id in self._evaluations_of((run_id,))
+            if has_ended or stream_id not in followed
         ]
-        unread = [stream for stream in streams if stream.id in mine and self._has_moved(stream)]
+        unread = [stream for stream in streams if stream.id in ended and self._has_moved(stream)]
         if run is not None and unread:
-            self._follow(unread, {run_id: Running(run.project, run.total_steps)}, now)
-        self._drop(mine)
+            self._evaluate_streams(unread, {run_id: Running(run.project, run.total_steps)}, now)
+        self._drop(ended)
         if run is None:
             return
         with self._database.write() as session:
@@ -418,21 +393,48 @@ class Evaluator:
                 run = lock_run(session, run_id)
                 end_alerts(session, run, self._policies.of(run.project), self._channels, now)
 
+    def _evaluations_of(self, run_ids: Collection[str]) -> list[int]:
+        return [
+            stream_id
+            for stream_id, evaluation in self._evaluations.items()
+            if evaluation.run_id in run_ids
+        ]
+
+
+@contextmanager
+def _isolated(subject: str) -> Iterator[None]:
+    """Log an error instead of raising it, so that one run doesn't stop the others.
+
+    Errors of the database are raised: they stop every run.
+    """
+    try:
+        yield
+    except LostShards:
+        pass
+    except Exception as error:
+        if trouble_of(error) is not None:
+            raise
+        log.exception("%s could not be evaluated", subject)
+
+
+def _describe(stream: StreamHead) -> str:
+    return f"run {stream.run_id}, rank {stream.rank}, {stream.device}"
+
 
 def _by_stream(
     unread: Iterable[PendingChunks], stream_ids: Iterable[int]
 ) -> Iterator[tuple[int, Iterable[PendingChunks]]]:
-    """Each stream with its chunks, those that have none last."""
-    left = dict.fromkeys(stream_ids)
+    """Yield each stream with its chunks; streams without any come last."""
+    remaining = dict.fromkeys(stream_ids)
     for stream_id, chunks in groupby(unread, key=lambda chunk: chunk.stream_id):
-        del left[stream_id]
+        del remaining[stream_id]
         yield stream_id, chunks
-    for stream_id in left:
+    for stream_id in remaining:
         yield stream_id, ()
 
 
-def _unpacked(stream: StreamHead, chunks: Iterable[PendingChunks]) -> Iterator[StoredChunk]:
-    """What a forecaster reads of them. A chunk that is damaged is passed over: those that come after it can still warn."""
+def _unpack(stream: StreamHead, chunks: Iterable[PendingChunks]) -> Iterator[StoredChunk]:
+    """Yield the columns a forecaster reads; skip damaged chunks, later ones can still warn."""
     for chunk in chunks:
         try:
             columns = unseal(chunk.packed, only=FORECAST_COLUMNS)
@@ -440,6 +442,4 @@ def _unpacked(stream: StreamHead, chunks: Iterable[PendingChunks]) -> Iterator[S
                 columns = {name: values[chunk.known :] for name, values in columns.items()}
             yield StoredChunk(chunk.seq, chunk.received_at, columns)
         except WireError as error:
-            log.error(
-                "chunk %s of run %s, rank %s, %s cannot be read: %s", chunk.seq, stream.run_id, stream.rank, stream.device, error
-            )  # fmt: skip
+            log.error("chunk %s of %s cannot be read: %s", chunk.seq, _describe(stream), error)

@@ -1,10 +1,11 @@
-"""What one transaction does to the alerts of a run, and the one message that each incident makes of it.
+"""Alert changes of one transaction, and the one notification per incident that they cause.
 
-1. Alerts open and move as they come, each move a transition. A move that another worker has made already is none.
-2. When the ledger is settled, each incident that was touched takes the worst state and gravest severity of its alerts.
-3. People are told of an incident that began to fire or got graver, and of its end, if they had been told of it or it is a death.
-   What fired and ended within one transaction was read too late to be told.
-4. While an incident is snoozed, or was called a false alarm, only its end is told; of a false alarm only a death.
+1. Alerts open and move one by one, each move is a transition. A move that another worker has made
+   already is ignored.
+2. `flush` gives each incident that changed the worst state and severity of its alerts.
+3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start was
+   notified or its end is a death. What fired and ended within one transaction notifies no one.
+4. A snoozed incident notifies only about its end; a false alarm only about a death.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from memagent_server.alerts.rules import RULES, how_it_ended
-from memagent_server.alerts.state import gravest, worst_state
+from memagent_server.alerts.rules import RULES
+from memagent_server.alerts.state import worst_severity, worst_state
+from memagent_server.alerts.stream_state import AlertChange
+from memagent_server.alerts.summaries import closing_summary
 from memagent_server.settings import SEVERITIES
-from memagent_server.store.alerts import add_transition, change_alert, notify, open_alert
+from memagent_server.store.alerts import add_transition, change_alert, find_open, notify, open_alert
 from memagent_server.store.incidents import alerts_of, change_incident, enter_incident
 from memagent_server.store.models import Alert, Incident, Transition
 
 DEATHS = ("oom", "lost_contact")
+_CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "not confirmed"}
 
 
 @dataclass
-class _Page:
-    """What has happened to one incident in this transaction."""
+class _IncidentChanges:
+    """Changes of one incident in this transaction; `before` is its (state, severity) at the start."""
 
     incident: Incident
     before: tuple[str, str]
@@ -35,11 +39,37 @@ class _Page:
 
 
 class IncidentTransaction:
-    """Make the changes of a run whose row is locked, then `settle` once."""
+    """Apply the changes of runs whose rows are locked, then call `flush` once."""
 
     def __init__(self, session: Session, channels: Collection[str], now: float) -> None:
-        self._session, self._channels, self._now = session, tuple(channels), now
-        self._pages: dict[int, _Page] = {}
+        self._session = session
+        self._channels = tuple(channels)
+        self._now = now
+        self._changes: dict[int, _IncidentChanges] = {}
+
+    def apply(self, run_id: str, stream_id: int | None, change: AlertChange) -> None:
+        """Apply one change to the alert that it's about, unless the store is past it already."""
+        alert = find_open(self._session, run_id, change.rule, stream_id)
+        state, result = change.state, change.result
+        if not state.is_open:
+            open_state = "firing" if state.state == "averted" else "pending"
+            if alert is not None and alert.state == open_state:
+                reason = change.reason or _CLOSING_REASONS[state.state]
+                self.end(alert, state.state, step=change.step, reason=reason)
+            return
+        if alert is None:
+            alert = self.open(
+                run_id,
+                stream_id,
+                change.rule,
+                severity=state.severity,
+                step=change.step,
+                data=result.data,
+                cause=result.cause,
+            )
+        is_worse = worst_severity(state.severity, alert.severity) != alert.severity
+        if state.state == "firing" and (alert.state != "firing" or is_worse):
+            self.escalate(alert, severity=state.severity, step=change.step, data=result.data)
 
     def open(
         self,
@@ -53,20 +83,30 @@ class IncidentTransaction:
         cause: str | None,
         reason: str | None = None,
     ) -> Alert:
-        """A new pending alert."""
+        """Open a pending alert."""
         incident = enter_incident(
             self._session, run_id=run_id, rule=rule, cause=cause, severity=severity, now=self._now
         )
-        facts, page = dict(data), self._page(incident)
-        summary = RULES[rule].summarize(facts)
+        changes = self._changes_of(incident)
+        summary = RULES[rule].summarize(dict(data))
         alert = open_alert(
-            self._session, run_id=run_id, stream_id=stream_id, incident_id=incident.id, rule=rule, severity=severity, state="pending",
-            step=step, summary=summary, data=facts, now=self._now,
-        )  # fmt: skip
-        page.moves.append((alert, self._transition(alert, "ok", "pending", reason or summary)))
+            self._session,
+            run_id=run_id,
+            stream_id=stream_id,
+            incident_id=incident.id,
+            rule=rule,
+            severity=severity,
+            state="pending",
+            step=step,
+            summary=summary,
+            data=dict(data),
+            now=self._now,
+        )
+        transition = self._add_transition(alert, "ok", "pending", reason or summary)
+        changes.moves.append((alert, transition))
         return alert
 
-    def raise_(
+    def escalate(
         self,
         alert: Alert,
         *,
@@ -75,96 +115,89 @@ class IncidentTransaction:
         data: Mapping[str, Any],
         reason: str | None = None,
     ) -> None:
-        """The alert fires, or fires graver."""
-        facts, before = dict(data), alert.state
-        summary = RULES[alert.rule].summarize(facts)
-        changes: dict[str, Any] = {
-            "severity": gravest(severity, alert.severity),
+        """Make an alert fire, or fire with a higher severity."""
+        summary = RULES[alert.rule].summarize(dict(data))
+        columns: dict[str, Any] = {
+            "severity": worst_severity(severity, alert.severity),
             "step": step,
             "summary": summary,
+            "data": dict(data),
         }
-        changes["data"] = facts
-        if before == "pending":
-            changes["first_step"] = step  # the first that people can have heard of
-        self._move(alert, before, "firing", reason or summary, changes)
+        if alert.state == "pending":
+            columns["first_step"] = step  # no notification has mentioned an earlier one
+        self._move(alert, "firing", reason or summary, columns)
 
     def end(self, alert: Alert, state: str, *, step: int, reason: str) -> None:
-        """The alert is over: averted, finished, oom, lost_contact, or `ok` where it was never confirmed."""
-        before, step = alert.state, max(alert.step, step)
-        changes: dict[str, Any] = {"step": step}
+        """Close an alert with a final state, or with `ok` if it was never confirmed."""
+        step = max(alert.step, step)
+        columns: dict[str, Any] = {"step": step}
         if alert.rule not in DEATHS:
-            changes["summary"] = how_it_ended(
+            columns["summary"] = closing_summary(
                 alert.rule, alert.summary, state, alert.first_step, step
             )
-        self._move(alert, before, state, reason, changes)
+        self._move(alert, state, reason, columns)
 
     def remind(self, incident: Incident) -> None:
-        """Tell again of an incident that still fires after its snooze."""
-        page = self._page(incident)
+        """Notify again about an incident that still fires after its snooze."""
+        changes = self._changes_of(incident)
         incident.snoozed_until = None
-        alert = next(
-            alert for alert in alerts_of(self._session, incident) if alert.state == "firing"
-        )
-        transition = self._transition(
-            alert, "firing", "firing", "the snooze is over, and it still stands"
-        )
-        page.before = ("ok", page.before[1])
-        page.moves.append((alert, transition))
+        alerts = alerts_of(self._session, incident)
+        alert = next(alert for alert in alerts if alert.state == "firing")
+        reason = "the snooze is over, and the alert is still firing"
+        transition = self._add_transition(alert, "firing", "firing", reason)
+        changes.before = ("ok", changes.before[1])  # as if it started to fire now
+        changes.moves.append((alert, transition))
 
-    def settle(self) -> None:
-        """Bring the incidents up to date and put the messages into the outbox."""
-        for page in self._pages.values():
-            alerts = alerts_of(self._session, page.incident)
+    def flush(self) -> None:
+        """Update the incidents and add the notifications to the outbox."""
+        for changes in self._changes.values():
+            incident = changes.incident
+            alerts = alerts_of(self._session, incident)
             state = worst_state(*(alert.state for alert in alerts))
-            severity = gravest(*(alert.severity for alert in alerts))
-            if (state, severity) != (page.incident.state, page.incident.severity):
-                change_incident(page.incident, state=state, severity=severity, now=self._now)
-            if page.moves and is_news(page.before, (state, severity), page.incident, self._now):
-                alert, transition = _bearer(page, state)
+            severity = worst_severity(*(alert.severity for alert in alerts))
+            if (state, severity) != (incident.state, incident.severity):
+                change_incident(incident, state=state, severity=severity, now=self._now)
+            after = (state, severity)
+            if changes.moves and needs_notification(changes.before, after, incident, self._now):
+                # The notification is about the newest move that led to the incident's state.
+                leading = [move for move in changes.moves if move[1].to_state == state]
+                alert, transition = (leading or changes.moves)[-1]
                 notify(self._session, alert, transition, self._channels, self._now)
-        self._pages.clear()
+        self._changes.clear()
 
-    def _page(self, incident: Incident) -> _Page:
-        return self._pages.setdefault(
-            incident.id, _Page(incident, (incident.state, incident.severity))
-        )
+    def _changes_of(self, incident: Incident) -> _IncidentChanges:
+        initial = _IncidentChanges(incident, (incident.state, incident.severity))
+        return self._changes.setdefault(incident.id, initial)
 
-    def _move(
-        self, alert: Alert, before: str, after: str, reason: str, changes: dict[str, Any]
-    ) -> None:
+    def _move(self, alert: Alert, state: str, reason: str, columns: dict[str, Any]) -> None:
+        before, changes = alert.state, None
         if alert.incident_id is not None:
-            page = self._page(self._session.get_one(Incident, alert.incident_id))
-        if change_alert(self._session, alert, now=self._now, state=after, **changes):
-            transition = self._transition(alert, before, after, reason)
-            if alert.incident_id is not None:
-                page.moves.append((alert, transition))
+            changes = self._changes_of(self._session.get_one(Incident, alert.incident_id))
+        if change_alert(self._session, alert, now=self._now, state=state, **columns):
+            transition = self._add_transition(alert, before, state, reason)
+            if changes is not None:
+                changes.moves.append((alert, transition))
 
-    def _transition(self, alert: Alert, before: str, after: str, reason: str) -> Transition:
+    def _add_transition(self, alert: Alert, before: str, after: str, reason: str) -> Transition:
         return add_transition(
             self._session, alert, from_state=before, to_state=after, reason=reason, now=self._now
         )
 
 
-def is_news(
+def needs_notification(
     before: tuple[str, str], after: tuple[str, str], incident: Incident, now: float
 ) -> bool:
-    """Whether people are told that an incident went from one (state, severity) to another."""
-    (was, was_severity), (state, severity) = before, after
+    """Return True if a change from one (state, severity) to another notifies people (3, 4)."""
+    (old_state, old_severity), (state, severity) = before, after
     if severity == "note" or state in ("ok", "pending"):
         return False
     if state in DEATHS:
-        return state != was
+        return state != old_state
     if incident.false_alarm_at is not None:
         return False
     if state != "firing":
-        return was == "firing" and was_severity != "note"
-    is_quiet = incident.snoozed_until is not None and now < incident.snoozed_until
-    return not is_quiet and (
-        was != "firing" or SEVERITIES.index(severity) > SEVERITIES.index(was_severity)
-    )
-
-
-def _bearer(page: _Page, state: str) -> tuple[Alert, Transition]:
-    """The move that the message is about: the newest that led to where the incident is, else the newest."""
-    leading = [move for move in page.moves if move[1].to_state == state]
-    return (leading or page.moves)[-1]
+        return old_state == "firing" and old_severity != "note"
+    if incident.snoozed_until is not None and now < incident.snoozed_until:
+        return False
+    is_worse = SEVERITIES.index(severity) > SEVERITIES.index(old_severity)
+    return old_state != "firing" or is_worse

@@ -1,4 +1,4 @@
-"""What rules decide on: plain values about one device of one rank, or about all ranks of a run. No store, no clock."""
+"""Input and result of a rule: plain values about a device of a rank, or about a whole run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from memagent.forecast import Forecast
 
 @dataclass(frozen=True)
 class RuleInput:
-    """Sizes in bytes, times in seconds; None is not known. `peak_by_rank` and `status` are the run's, the rest a device's."""
+    """Sizes in bytes, times in seconds; None means unknown.
+
+    `peak_by_rank` and `status` describe the run, all other fields one device.
+    """
 
     step: int = 0
     kind: str = "cuda"
@@ -19,7 +22,7 @@ class RuleInput:
     peak_bytes: int | None = None
     """Of the newest sample."""
     launch_peak_bytes: int | None = None
-    """Most ever allocated in this launch."""
+    """Highest of this launch."""
     reserved_bytes: int | None = None
     inactive_split_bytes: int | None = None
     limit_bytes: int | None = None
@@ -27,9 +30,9 @@ class RuleInput:
     predicted_peak_bytes: int | None = None
     forecast: Forecast | None = None
     silent_s: float | None = None
-    """Since the newest sample, while its process is still heard of."""
+    """Seconds since the newest sample, while the process still sends heartbeats."""
     step_s: float | None = None
-    """What a step takes."""
+    """Duration of a step."""
     peak_by_rank: Mapping[int, int] = field(default_factory=dict)
     status: str = "running"
     error: str | None = None
@@ -37,12 +40,16 @@ class RuleInput:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a rule makes of facts: `level` is ok, warning or critical; `data` is kept with the alert, and its summary is made of it."""
+class RuleResult:
+    """Decision of a rule.
+
+    `level` is ok, warning or critical. `data` is stored with the alert, and its summary is built
+    from it.
+    """
 
     level: str = "ok"
     cause: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
 
 
-CALM = Finding()
+CALM = RuleResult()

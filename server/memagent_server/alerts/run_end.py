@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
-from memagent_server.alerts.state import AlertState, end
+from memagent_server.alerts.state import AlertState, state_after_run
 from memagent_server.store.alerts import ended_unheard, open_alerts
 from memagent_server.store.models import Alert, Rank, Run, Stream
 from memagent_server.store.streams import current_streams
@@ -45,11 +45,11 @@ def end_alerts(
         else:
             continue
         stood = AlertState("firing" if alert.state == "firing" else "pending")
-        ledger.end(alert, end(stood, status, now).state, step=step, reason=reason)
-    ledger.settle()
+        ledger.end(alert, state_after_run(stood, status, now).state, step=step, reason=reason)
+    ledger.flush()
     if ended_unheard(session, run.id) and policy[run.status].is_on:
         _tell_of_end(session, ledger, run, policy)
-        ledger.settle()
+        ledger.flush()
 
 
 class RunEndings:

@@ -1,4 +1,4 @@
-"""Rules about a whole run: one rank against the others, and ranks that stand still. Asked with or without new samples."""
+"""Rules about a whole run: one rank against the others, and ranks that have stalled."""
 
 from __future__ import annotations
 
@@ -11,16 +11,36 @@ from sqlalchemy.orm import Session
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import AlertState
-from memagent_server.alerts.stream_state import SWITCHED_OFF, Change, StreamEvaluation, look
+from memagent_server.alerts.stream_state import (
+    AlertChange,
+    StreamEvaluation,
+    alert_change,
+    evaluate_rule,
+    is_change,
+)
+from memagent_server.settings import SEVERITIES, Severity
 from memagent_server.store.models import Alert, Rank, Run
 from memagent_server.store.pending_samples import StreamHead
 
-HEARD_S = 45.0
-"""A process that was heard of within this is alive: agents send something at least every 15 s."""
+ALIVE_FOR_S = 45.0
+"""A process is alive this long after its last message: agents send one at least every 15 s."""
 
-Streams = Collection[tuple[StreamHead, StreamEvaluation | None]]
-Look = tuple[RuleConfig, int, bool, RuleInput]
-"""A rule, the stream that an alert is about, whether streams have alerts of their own, and what is known."""
+StreamPair = tuple[StreamHead, StreamEvaluation | None]
+
+
+@dataclass(frozen=True)
+class RuleCheck:
+    """A rule to evaluate, the stream that its alert is about, and its input."""
+
+    config: RuleConfig
+    stream_id: int
+    is_per_stream: bool
+    """True if each stream has an alert, False if the run has one."""
+    rule_input: RuleInput
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.config.rule.name, self.stream_id if self.is_per_stream else 0
 
 
 @dataclass
@@ -29,13 +49,13 @@ class RunEvaluation:
 
     states: dict[tuple[str, int], AlertState] = field(default_factory=dict)
 
-    def knows(self, looks: Iterable[Look]) -> bool:
-        """Whether the states of all these are known; else they are what the store has open."""
-        return all(_key(*one[:3]) in self.states for one in looks)
+    def has_states_for(self, checks: Iterable[RuleCheck]) -> bool:
+        """Return False if a state is unknown: it depends on the store's open alerts."""
+        return all(check.key in self.states for check in checks)
 
 
 def alive_ranks(session: Session, now: float) -> dict[str, set[int]]:
-    """Of all running runs, the ranks whose processes were heard of lately."""
+    """Return the ranks of each running run whose processes sent a message recently."""
     query = (
         select(Rank.run_id, Rank.rank)
         .join(Run, Run.id == Rank.run_id)
@@ -43,99 +63,90 @@ def alive_ranks(session: Session, now: float) -> dict[str, set[int]]:
     )
     alive: dict[str, set[int]] = {}
     for run_id, rank in session.execute(
-        query.where(Rank.is_current, Rank.status == "running", Rank.last_seen_at >= now - HEARD_S)
+        query.where(
+            Rank.is_current, Rank.status == "running", Rank.last_seen_at >= now - ALIVE_FOR_S
+        )
     ):
         alive.setdefault(run_id, set()).add(rank)
     return alive
 
 
-def looks_at(
-    streams: Streams, alive: Collection[int], policy: Policy, now: float
-) -> Iterator[Look]:
-    """Every rule about a whole run, with the facts that it is asked on."""
-    firsts = _first_of_ranks(streams)
-    lopsided = peaks_of(firsts)
-    if len(lopsided.peak_by_rank) > 1:
-        fullest = max(firsts, key=lambda pair: pair[0].peak_bytes or 0)[0]
-        yield policy["rank_imbalance"], fullest.id, False, lopsided
-    for stream, watch in firsts:
-        if watch is not None and watch.pace.received_at is not None and stream.rank in alive:
-            facts = RuleInput(
-                step=stream.last_step or 0,
-                silent_s=now - watch.pace.received_at,
-                step_s=watch.pace.step_s,
-            )
-            yield policy["stalled"], stream.id, True, facts
+def run_rule_inputs(
+    streams: Collection[StreamPair], alive: Collection[int], policy: Policy, now: float
+) -> Iterator[RuleCheck]:
+    """Yield each rule about a whole run with its input."""
+    fullest_streams = _fullest_of_ranks(streams)
+    peaks = peaks_by_rank(fullest_streams)
+    if len(peaks.peak_by_rank) > 1:
+        fullest = max(fullest_streams, key=lambda pair: pair[0].peak_bytes or 0)[0]
+        yield RuleCheck(policy["rank_imbalance"], fullest.id, False, peaks)
+    for stream, evaluation in fullest_streams:
+        if evaluation is None or evaluation.arrival.received_at is None or stream.rank not in alive:
+            continue
+        rule_input = RuleInput(
+            step=stream.last_step or 0,
+            silent_s=now - evaluation.arrival.received_at,
+            step_s=evaluation.arrival.step_s,
+        )
+        yield RuleCheck(policy["stalled"], stream.id, True, rule_input)
 
 
-def decide(
-    watch: RunEvaluation, looks: Iterable[Look], open_alerts: Collection[Alert], now: float
-) -> list[tuple[int, Change]]:
-    """(stream, change) for every alert about the run that changed. `open_alerts`: what the store has open of it."""
+def evaluate_run_rules(
+    evaluation: RunEvaluation,
+    checks: Iterable[RuleCheck],
+    open_alerts: Collection[Alert],
+    now: float,
+) -> list[tuple[int, AlertChange]]:
+    """Return (stream, change) for every alert that changed; `open_alerts` are the store's."""
     changes = []
-    for wanted, stream_id, is_per_stream, facts in looks:
-        key = _key(wanted, stream_id, is_per_stream)
-        before = watch.states.get(key)
-        if before is None:
-            before = _stored(open_alerts, wanted.rule.name, stream_id if is_per_stream else None)
-        after, finding = look(wanted, before, facts, now)
-        watch.states[key] = after
-        if (after.state, after.severity) != (before.state, before.severity) and (
-            before.is_open or after.is_open
-        ):
-            reason = "" if wanted.is_on else SWITCHED_OFF
-            changes.append(
-                (stream_id, Change(wanted.rule.name, after, finding, facts.step, reason))
-            )
+    for check in checks:
+        before = evaluation.states.get(check.key) or _stored_state(open_alerts, check)
+        after, result = evaluate_rule(check.config, before, check.rule_input, now)
+        evaluation.states[check.key] = after
+        if is_change(before, after):
+            step = check.rule_input.step
+            changes.append((check.stream_id, alert_change(check.config, after, result, step)))
     return changes
 
 
-def peaks_of(firsts: Streams) -> RuleInput:
-    """The ranks' peaks on their first devices, for ranks that have one to compare."""
+def peaks_by_rank(streams: Collection[StreamPair]) -> RuleInput:
+    """Return the input of rank_imbalance, from ranks whose stream is a device with a peak."""
     peaks = {
         stream.rank: stream.peak_bytes
-        for stream, _ in firsts
+        for stream, _ in streams
         if stream.kind != "host" and stream.peak_bytes
     }
-    limits = [stream.limit_bytes for stream, _ in firsts if stream.limit_bytes]
-    step = min((stream.last_step or 0 for stream, _ in firsts), default=0)
+    limits = [stream.limit_bytes for stream, _ in streams if stream.limit_bytes]
+    step = min((stream.last_step or 0 for stream, _ in streams), default=0)
     return RuleInput(step=step, peak_by_rank=peaks, limit_bytes=max(limits, default=None))
 
 
-def _first_of_ranks(streams: Streams) -> list[tuple[StreamHead, StreamEvaluation | None]]:
-    """Of each rank the device that is used most; the host's where there is no other."""
-    found: dict[int, tuple[StreamHead, StreamEvaluation | None]] = {}
+def _fullest_of_ranks(streams: Collection[StreamPair]) -> list[StreamPair]:
+    """Return each rank's stream with the highest peak; a host only if there is no other."""
+    fullest: dict[int, StreamPair] = {}
     for pair in streams:
-        known = found.get(pair[0].rank)
-        if known is None or _order(pair[0]) > _order(known[0]):
-            found[pair[0].rank] = pair
-    return list(found.values())
+        known = fullest.get(pair[0].rank)
+        if known is None or _fullness(pair[0]) > _fullness(known[0]):
+            fullest[pair[0].rank] = pair
+    return list(fullest.values())
 
 
-def _order(stream: StreamHead) -> tuple[bool, int]:
+def _fullness(stream: StreamHead) -> tuple[bool, int]:
     return stream.kind != "host", stream.peak_bytes or 0
 
 
-def _key(wanted: RuleConfig, stream_id: int, is_per_stream: bool) -> tuple[str, int]:
-    return wanted.rule.name, stream_id if is_per_stream else 0
-
-
-def _stored(open_alerts: Collection[Alert], rule: str, stream_id: int | None) -> AlertState:
-    wanted = [
-        one
-        for one in open_alerts
-        if one.rule == rule and (stream_id is None or one.stream_id == stream_id)
+def _stored_state(open_alerts: Collection[Alert], check: RuleCheck) -> AlertState:
+    """Return the state of the newest open alert of a rule (and of the stream, if it has its own)."""
+    rule = check.config.rule.name
+    candidates = [
+        alert
+        for alert in open_alerts
+        if alert.rule == rule and (not check.is_per_stream or alert.stream_id == check.stream_id)
     ]
-    alert = max(wanted, key=lambda one: one.id, default=None)
+    alert = max(candidates, key=lambda alert: alert.id, default=None)
     if alert is None:
         return AlertState()
+    severity: Severity = next((known for known in SEVERITIES if known == alert.severity), "note")
     return AlertState(
-        "firing" if alert.state == "firing" else "pending",
-        "critical"
-        if alert.severity == "critical"
-        else "warning"
-        if alert.severity == "warning"
-        else "note",
-        0,
-        alert.opened_at,
+        "firing" if alert.state == "firing" else "pending", severity, 0, alert.opened_at
     )

@@ -1,12 +1,11 @@
-"""A worker's share where several may work side by side: a fair part of the shards, kept for as long as it is alive.
+"""Sharding: a worker's fair part of the runs and channels, leased for as long as it is alive.
 
-1. `beat` is called every BEAT_S, on a thread of its own: evaluating may take long, and must not look like death.
-2. A peer is dead when DEAD_AFTER_S have passed, and several of one's own beats, without a change of its; one whose process is gone
-   from this very system is dead at once.
-3. A worker that could not beat for DEAD_AFTER_S must take itself for dead: it holds nothing until it has beaten again.
-4. One that was buried begins anew under another name.
-
-What one worker may decide on and send, where several work side by side.
+1. `heartbeat` runs every BEAT_S on its own thread: a long evaluation must not look like a death.
+2. A peer is dead after DEAD_AFTER_S and several of this worker's heartbeats without one of its own.
+   A peer on this machine whose process is gone is dead at once.
+3. A worker that misses heartbeats for DEAD_AFTER_S must assume its lease is lost: it holds nothing
+   until the next heartbeat.
+4. A worker that was declared dead registers again under a new id.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import psutil
 from sqlalchemy.exc import OperationalError
@@ -32,149 +31,162 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 1.5
 DEAD_AFTER_S = 6.0
-_MISSED = 4
+MIN_MISSED_BEATS = 4
+"""Own heartbeats without one of a peer before it may be dead: this worker may have been stopped."""
 
 
-class LeasedShards:
-    """See `share.Share`. `clock` is Unix time, for people; `steady` counts seconds and is never set."""
-
-    def __init__(
-        self, database: Database, clock: Callable[[], float], steady: Callable[[], float]
-    ) -> None:
-        self._database, self._clock, self._steady = database, clock, steady
-        self._id: str | None = None
-        self._held: frozenset[int] = frozenset()
-        self._beaten_at = float("-inf")
-        self._seen: dict[str, tuple[int, float, int]] = {}
-        """Of each peer: its beat, when that was first seen, and how many of one's own beats ago."""
-
-    def holds(self, key: str) -> bool:
-        return shard_of(key) in self._held and self._steady() - self._beaten_at < DEAD_AFTER_S
-
-    def confirm(self, session: Session, keys: Collection[str]) -> None:
-        shards = {shard_of(key) for key in keys}
-        if (
-            self._id is None
-            or not shards <= self._held
-            or not leases.hold(session, self._id, shards)
-        ):
-            raise LostShards
-
-    def beat(self) -> None:
-        """Say that this worker is alive, bury who is not, and come to a fair part. Raises what the database raises."""
-        began = self._steady()
-        self._say()
-        self._beaten_at = began
-        with self._database.read() as session:
-            peers = leases.peers(session)
-        alive = self._look(peers, self._steady())
-        try:
-            self._bury([peer for peer in peers if peer.id not in alive])
-            self._settle(-(-SHARDS // max(1, len(alive))))
-        except (
-            OperationalError
-        ) as error:  # rows that somebody else has locked: the next beat tries again
-            log.info("shards stay as they are: %s", type(error).__name__)
-
-    def leave(self) -> None:
-        """Let go of everything, so that others need not wait."""
-        worker_id, self._id, self._held = self._id, None, frozenset()
-        if worker_id is not None:
-            with self._database.write() as session:
-                leases.leave(session, worker_id)
-
-    def _say(self) -> None:
-        with self._database.write() as session:
-            if self._id is not None and leases.beat(session, self._id, self._clock()):
-                return
-            if self._id is not None:
-                log.warning("this worker was taken for dead; it begins anew")
-            self._held = frozenset()
-            self._id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-64:]
-            leases.join(
-                session,
-                self._id,
-                place=_place(),
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                now=self._clock(),
-            )
-
-    def _look(self, peers: Collection[Peer], now: float) -> set[str]:
-        """Who is alive. Remembers each peer's beat."""
-        seen: dict[str, tuple[int, float, int]] = {}
-        for peer in peers:
-            known = self._seen.get(peer.id)
-            is_news = known is None or known[0] != peer.beat
-            seen[peer.id] = (
-                (peer.beat, now, 0)
-                if known is None or is_news
-                else (known[0], known[1], known[2] + 1)
-            )
-        self._seen = seen
-        return {peer.id for peer in peers if peer.id == self._id or self._is_alive(peer, now)}
-
-    def _is_alive(self, peer: Peer, now: float) -> bool:
-        _, since, missed = self._seen[peer.id]
-        if peer.place is not None and peer.place == _place() and not psutil.pid_exists(peer.pid):
-            return False
-        return missed < _MISSED or now - since < DEAD_AFTER_S
-
-    def _bury(self, dead: Collection[Peer]) -> None:
-        for peer in dead:
-            with self._database.write() as session:
-                is_buried = leases.bury(session, peer)
-            if is_buried:
-                log.warning("worker %s is dead; what it worked on is taken over", peer.id)
-
-    def _settle(self, fair: int) -> None:
-        """Claim free shards up to the fair part, release what is above it."""
-        assert self._id is not None, "it has just beaten"
-        with self._database.read() as session:
-            held = leases.held_by(session, self._id)
-        if len(held) > fair:
-            released = sorted(held)[fair:]
-            self._held = frozenset(held.difference(released))
-            with self._database.write() as session:
-                leases.release(session, self._id, released)
-        elif len(held) < fair:
-            with self._database.write() as session:
-                held |= leases.claim(session, self._id, fair - len(held))
-            self._held = frozenset(held)
-        else:
-            self._held = frozenset(held)
-
-
-def _place() -> str | None:
-    """The system that this process's number is of: the same text means the same numbers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return None
-
-
-class LostShards(Exception):  # noqa: N818 - no error: another worker has taken over
-    """What was about to be written is another worker's by now."""
+class LostShards(Exception):  # noqa: N818 - an expected outcome, not an error
+    """Raised when another worker has taken over the shard."""
 
 
 class Share(Protocol):
-    """Keys are run ids, and names of channels."""
+    """A worker's part of the work. Keys are run ids and names of channels."""
 
     def holds(self, key: str) -> bool:
-        """Whether it is this worker's now."""
+        """Return True if the key is this worker's at the moment."""
         ...
 
     def confirm(self, session: Session, keys: Collection[str]) -> None:
-        """Make sure that nobody else gets these until the transaction ends. Raises LostShards where somebody has."""
+        """Lock the shards of `keys` until the transaction ends, or raise LostShards."""
         ...
 
 
 class AllShards:
-    """The share of a worker that is alone."""
+    """Share of the only worker."""
 
     def holds(self, key: str) -> bool:
         return True
 
     def confirm(self, session: Session, keys: Collection[str]) -> None:
-        """Nobody else is there."""
+        """No other worker can take over."""
+
+
+class _PeerBeat(NamedTuple):
+    """Newest heartbeat of a peer, when it appeared, and this worker's heartbeats since then."""
+
+    beat: int
+    since_s: float
+    missed: int
+
+
+class LeasedShards:
+    """Share of one of many workers. `clock` is Unix time for people, `steady` a monotonic clock."""
+
+    def __init__(
+        self, database: Database, clock: Callable[[], float], steady: Callable[[], float]
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._steady = steady
+        self._id: str | None = None
+        self._held: frozenset[int] = frozenset()
+        self._last_beat_s = float("-inf")
+        self._peer_beats: dict[str, _PeerBeat] = {}
+
+    def holds(self, key: str) -> bool:
+        is_alive = self._steady() - self._last_beat_s < DEAD_AFTER_S
+        return is_alive and shard_of(key) in self._held
+
+    def confirm(self, session: Session, keys: Collection[str]) -> None:
+        shards = {shard_of(key) for key in keys}
+        if self._id is None or not shards <= self._held:
+            raise LostShards
+        if not leases.hold(session, self._id, shards):
+            raise LostShards
+
+    def heartbeat(self) -> None:
+        """Report that this worker is alive, remove dead ones, and rebalance.
+
+        Raises what the database raises.
+        """
+        began_s = self._steady()
+        self._register()
+        self._last_beat_s = began_s
+        with self._database.read() as session:
+            peers = leases.peers(session)
+        alive = self._alive_peers(peers, self._steady())
+        try:
+            for peer in peers:
+                if peer.id not in alive:
+                    self._remove_dead_worker(peer)
+            self._rebalance(-(-SHARDS // max(1, len(alive))))
+        except OperationalError as error:  # rows locked by another worker: retry at the next beat
+            log.info("shards stay as they are: %s", type(error).__name__)
+
+    def release(self) -> None:
+        """Give up everything, so that other workers need not wait."""
+        worker_id = self._id
+        self._id = None
+        self._held = frozenset()
+        if worker_id is not None:
+            with self._database.write() as session:
+                leases.leave(session, worker_id)
+
+    def _register(self) -> None:
+        """Write a heartbeat, or a new row if this worker has none (any more)."""
+        with self._database.write() as session:
+            if self._id is not None and leases.beat(session, self._id, self._clock()):
+                return
+            if self._id is not None:
+                log.warning("this worker was declared dead; it registers again under a new id")
+            self._held = frozenset()
+            self._id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-64:]
+            leases.join(
+                session,
+                self._id,
+                place=_process_namespace(),
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                now=self._clock(),
+            )
+
+    def _alive_peers(self, peers: Collection[Peer], now_s: float) -> set[str]:
+        """Note each peer's heartbeat, and return the ids of those that are alive."""
+        beats: dict[str, _PeerBeat] = {}
+        for peer in peers:
+            last = self._peer_beats.get(peer.id)
+            if last is None or last.beat != peer.beat:
+                beats[peer.id] = _PeerBeat(peer.beat, now_s, 0)
+            else:
+                beats[peer.id] = last._replace(missed=last.missed + 1)
+        self._peer_beats = beats
+        return {peer.id for peer in peers if peer.id == self._id or self._is_alive(peer, now_s)}
+
+    def _is_alive(self, peer: Peer, now_s: float) -> bool:
+        last = self._peer_beats[peer.id]
+        is_local = peer.place is not None and peer.place == _process_namespace()
+        if is_local and not psutil.pid_exists(peer.pid):
+            return False
+        return last.missed < MIN_MISSED_BEATS or now_s - last.since_s < DEAD_AFTER_S
+
+    def _remove_dead_worker(self, peer: Peer) -> None:
+        with self._database.write() as session:
+            is_removed = leases.bury(session, peer)
+        if is_removed:
+            log.warning("worker %s is dead; other workers take over its shards", peer.id)
+
+    def _rebalance(self, fair_count: int) -> None:
+        """Claim free shards up to the fair count, and release those above it."""
+        assert self._id is not None, "the worker has just registered"
+        with self._database.read() as session:
+            held = leases.held_by(session, self._id)
+        if len(held) > fair_count:
+            surplus = sorted(held)[fair_count:]
+            # Stop using them before another worker can claim them.
+            self._held = frozenset(held.difference(surplus))
+            with self._database.write() as session:
+                leases.release(session, self._id, surplus)
+            return
+        if len(held) < fair_count:
+            with self._database.write() as session:
+                held |= leases.claim(session, self._id, fair_count - len(held))
+        self._held = frozenset(held)
+
+
+def _process_namespace() -> str | None:
+    """Return the boot id and PID namespace: equal texts mean that process ids are comparable."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None

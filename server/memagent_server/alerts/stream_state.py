@@ -1,9 +1,14 @@
-"""What is kept of one stream between two turns of the worker: its forecaster, its alert states, and how far it has read.
+"""Evaluation state of one stream between two turns of the worker.
 
-1. A watch begins where the last one stopped: with the states of the stream's mark, and a forecaster that has seen the past (`history`).
-2. Each new sample makes a forecast, and rules that look at samples decide on those that page, and on all while their alert stands.
-3. After all new samples, rules that look at turns decide once, on the newest readings.
-4. Where samples come in much faster than they were taken, and long after, the stream is catching up: nothing begins to fire (state, 9).
+It holds the stream's forecaster, its alert states, and the position up to which it has read.
+
+1. An evaluation resumes where the last one stopped: with the alert states of the stream's mark, and
+   a forecaster that was fed the past (`store.history`).
+2. Each new sample yields a forecast. Rules scheduled per sample decide on forecasts that page, and
+   on every forecast while their alert is open.
+3. After all new samples, rules scheduled per turn decide once, on the newest readings.
+4. If samples arrive late and much faster than they were taken, the stream is catching up: no alert
+   starts to fire (`state`, 9).
 """
 
 from __future__ import annotations
@@ -20,37 +25,39 @@ from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
 from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.alerts.rule_config import Policy, RuleConfig
-from memagent_server.alerts.rule_input import CALM, Finding, RuleInput
-from memagent_server.alerts.state import AlertState, observe
+from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
+from memagent_server.alerts.state import AlertState, next_state
 from memagent_server.store.chunks import Stats
 from memagent_server.store.evaluation_state import Mark
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
 from memagent_server.store.pending_samples import StreamHead
 from memagent_server.store.streams import used_of
 
-LATE_S = 60.0
-"""Samples that arrive sooner than this are fresh, whatever their pace."""
-FAST = 2.0
-"""Seconds of samples that arrive in a second, from which a stream is catching up."""
+MAX_DELAY_S = 60.0
+"""Samples that arrive within this delay are on time, at any rate of arrival."""
+CATCH_UP_RATIO = 2.0
+"""Seconds of samples per second of arrival above which a stream is catching up."""
+STEP_TIME_WEIGHT = 0.2
+"""Weight of the newest chunk in the moving average of the step time."""
 SWITCHED_OFF = "the rule was switched off"
-_READ = ("step", *READINGS)
+_SUMMARY_COLUMNS = ("step", *READINGS)
 _LOWEST = ("step", "time_s", "allocated_bytes", "host_rss_bytes", "inactive_split_bytes")
 
 
 @dataclass(frozen=True)
-class Change:
-    """A rule's alert went to `state` because of `finding` at `step`."""
+class AlertChange:
+    """Transition of a rule's alert to `state`, caused by `result` at `step`."""
 
     rule: str
     state: AlertState
-    finding: Finding
+    result: RuleResult
     step: int
     reason: str = ""
 
 
 @dataclass
-class Pace:
-    """How the samples of a stream come in, chunk by chunk."""
+class ArrivalRate:
+    """Arrival of a stream's samples, chunk by chunk: the step time, and whether they come late."""
 
     time_s: float | None = None
     received_at: float | None = None
@@ -58,102 +65,99 @@ class Pace:
     step_s: float | None = None
     is_late: bool = False
 
-    def take(self, chunk: StoredChunk) -> None:
+    def update(self, chunk: StoredChunk) -> None:
         steps, times = chunk.columns["step"], chunk.columns.get("time_s")
         if not times or times[-1] is None:
             return
         step, time_s = int(steps[-1] or 0), float(times[-1])
         if self.time_s is not None and self.received_at is not None:
-            taken, arrived = time_s - self.time_s, chunk.received_at - self.received_at
-            self.is_late = chunk.received_at - time_s > LATE_S and taken > FAST * arrived
-        before = (
-            (self.step, self.time_s) if self.step is not None else (int(steps[0] or 0), times[0])
-        )
-        self._learn(before, step, time_s)
-        self.step, self.time_s, self.received_at = step, time_s, chunk.received_at
+            taken_s, arrived_s = time_s - self.time_s, chunk.received_at - self.received_at
+            is_delayed = chunk.received_at - time_s > MAX_DELAY_S
+            self.is_late = is_delayed and taken_s > CATCH_UP_RATIO * arrived_s
+        if self.step is not None:
+            self._update_step_time(self.step, self.time_s, step, time_s)
+        else:
+            self._update_step_time(int(steps[0] or 0), times[0], step, time_s)
+        self.step = step
+        self.time_s = time_s
+        self.received_at = chunk.received_at
 
-    def _learn(self, before: tuple[int, float | None], step: int, time_s: float) -> None:
-        """What a step takes, by an average that forgets."""
-        if before[1] is None or step <= before[0] or time_s <= before[1]:
+    def _update_step_time(
+        self, first_step: int, first_s: float | None, step: int, time_s: float
+    ) -> None:
+        if first_s is None or step <= first_step or time_s <= first_s:
             return
-        fresh = (time_s - before[1]) / (step - before[0])
-        self.step_s = fresh if self.step_s is None else 0.8 * self.step_s + 0.2 * fresh
+        newest_s = (time_s - first_s) / (step - first_step)
+        if self.step_s is None:
+            self.step_s = newest_s
+        else:
+            self.step_s += STEP_TIME_WEIGHT * (newest_s - self.step_s)
 
 
 @dataclass
 class StreamEvaluation:
-    """`mark` is the sample up to which the store knows what was decided; `told` the forecast that was last written to it."""
+    """See the module; `mark` is the sample up to which the store has this evaluation's decisions."""
 
     run_id: str
     forecaster: Forecaster
     is_secondary_host: bool = False
-    """It is the host of a rank that trains on GPUs."""
+    """True for the host of a rank that trains on GPUs."""
     run_born_at: float = 0.0
     predicted_peak_bytes: int | None = None
     read_seq: int = -1
     chunks: int = 0
     mark: int = -1
-    decided: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """What stood open at the mark."""
+    open_at_mark: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """State and severity of the alerts that were open at the mark, by rule."""
     states: dict[str, AlertState] = field(default_factory=dict)
-    pace: Pace = field(default_factory=Pace)
+    arrival: ArrivalRate = field(default_factory=ArrivalRate)
     newest: Forecast | None = None
-    told: Forecast | None = None
-    remembered_seq: int = -1
-    """The last sample that the kept recollection has seen."""
+    reported: Forecast | None = None
+    """The forecast that was last written to the store."""
+    saved_seq: int = -1
+    """The last sample in the stored state of the forecaster."""
 
-    def is_of(self, stream: StreamHead) -> bool:
-        """SQLite gives the ids of deleted rows to new ones, and people the ids of deleted runs."""
+    def belongs_to(self, stream: StreamHead) -> bool:
+        """Return False for a new stream with a reused id: SQLite reuses the ids of deleted rows."""
         return (self.run_id, self.run_born_at) == (stream.run_id, stream.run_born_at)
 
     def state_of(self, rule: str) -> AlertState:
         return self.states.get(rule, AlertState())
 
-    def stands(self, rules: Iterable[str]) -> bool:
-        """Whether any of these has an alert that is open."""
-        return any(rule in self.states and self.states[rule].is_open for rule in rules)
+    def has_open_alert(self, rules: Iterable[str]) -> bool:
+        return any(self.state_of(rule).is_open for rule in rules)
 
-    def adopt(self, seq: int, states: Mapping[str, Any]) -> None:
-        """Take over what was decided elsewhere, or before a restart."""
-        self.states = {rule: AlertState(**facts) for rule, facts in states.items()}
+    def load_mark(self, seq: int, states: Mapping[str, Any]) -> None:
+        """Adopt the decisions of another worker, or those from before a restart."""
+        self.states = {rule: AlertState(**values) for rule, values in states.items()}
         self.set_mark(seq)
 
     def set_mark(self, seq: int) -> None:
-        """The store has what was decided up to the sample at place `seq`."""
-        self.mark, self.decided = seq, standing(self.kept())
+        """Note that the store has all decisions up to the sample `seq`."""
+        self.mark = seq
+        self.open_at_mark = open_alerts(self.stored_states())
 
-    def written(self) -> bool:
-        """The store has what is decided so far."""
-        self.told = self.newest
-        self.set_mark(self.read_seq)
-        return True
-
-    def overtaken(self, seq: int, states: Mapping[str, Any]) -> bool:
-        """Another worker has decided on what is read here."""
-        self.told = self.newest
-        self.adopt(seq, states)
-        return True
-
-    def kept(self) -> dict[str, Any]:
-        """The states worth keeping, as JSON has them."""
+    def stored_states(self) -> dict[str, Any]:
+        """Return the states that differ from the initial one, for JSON."""
         return {rule: asdict(state) for rule, state in self.states.items() if state != AlertState()}
 
 
-def standing(kept: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """{rule: state and severity} of the alerts that are open in the states of a mark."""
+def open_alerts(states: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return {rule: (state, severity)} of the open alerts among the states of a mark."""
     return {
-        rule: (facts["state"], facts["severity"])
-        for rule, facts in kept.items()
-        if facts["state"] in ("pending", "firing")
+        rule: (values["state"], values["severity"])
+        for rule, values in states.items()
+        if AlertState(**values).is_open
     }
 
 
-def remembered(watch: StreamEvaluation) -> bytes:
-    """All that a watch knows but for its mark: for `resume`."""
-    return msgspec.msgpack.encode((asdict(watch.pace), dump_state(watch.forecaster)))
+def dump_evaluation(evaluation: StreamEvaluation) -> bytes:
+    """Serialize an evaluation, except for its mark, for `restore_evaluation`."""
+    state = dump_state(evaluation.forecaster)
+    return msgspec.msgpack.encode((asdict(evaluation.arrival), state))
 
 
-def resume(
+def restore_evaluation(
     stream: StreamHead,
     limit_bytes: int,
     mark: Mark,
@@ -162,25 +166,26 @@ def resume(
     *,
     is_secondary_host: bool,
 ) -> StreamEvaluation | None:
-    """A watch that goes on where another worker's stopped; None where its past must be read again."""
-    pace, packed = msgspec.msgpack.decode(state)
-    forecaster = load_state(packed)
+    """Resume another worker's evaluation; None if the past must be read again."""
+    arrival, forecaster_state = msgspec.msgpack.decode(state)
+    forecaster = load_state(forecaster_state)
     if forecaster is None or forecaster.limit_bytes != limit_bytes:
         return None
-    watch = StreamEvaluation(
+    evaluation = StreamEvaluation(
         stream.run_id,
         forecaster,
         is_secondary_host,
         run_born_at=stream.run_born_at,
-        pace=Pace(**pace),
+        arrival=ArrivalRate(**arrival),
     )
-    watch.read_seq = watch.remembered_seq = seq
-    watch.newest = forecaster.newest
-    watch.adopt(mark.seq, mark.states)
-    return watch
+    evaluation.read_seq = seq
+    evaluation.saved_seq = seq
+    evaluation.newest = forecaster.newest
+    evaluation.load_mark(mark.seq, mark.states)
+    return evaluation
 
 
-def begin_watch(
+def start_evaluation(
     session: Session,
     stream: StreamHead,
     limit_bytes: int,
@@ -189,160 +194,184 @@ def begin_watch(
     *,
     is_secondary_host: bool,
 ) -> StreamEvaluation:
-    """A watch that has seen what is decided already."""
+    """Return an evaluation whose forecaster has been fed summaries of the past."""
     forecaster = hints.forecaster(
         stream.device, limit_bytes, is_secondary_host=is_secondary_host, gc_probe=later
     )
-    watch = StreamEvaluation(
+    evaluation = StreamEvaluation(
         stream.run_id, forecaster, is_secondary_host, run_born_at=stream.run_born_at
     )
     if mark is not None:
-        watch.adopt(mark.seq, mark.states)
+        evaluation.load_mark(mark.seq, mark.states)
     first = newest_from(stream)
-    for stats in read_summaries(session, stream, first, _READ):
-        for forecast in feed_columns(
-            watch.forecaster, select_columns(_row(stats), is_secondary_host=is_secondary_host)
-        ):
-            watch.newest = forecast
-    watch.read_seq = first - 1
-    return watch
+    for stats in read_summaries(session, stream, first, _SUMMARY_COLUMNS):
+        columns = select_columns(_summary_row(stats), is_secondary_host=is_secondary_host)
+        for forecast in feed_columns(forecaster, columns):
+            evaluation.newest = forecast
+    evaluation.read_seq = first - 1
+    return evaluation
 
 
-def read_new(
+def evaluate_chunks(
     stream: StreamHead,
-    watch: StreamEvaluation,
+    evaluation: StreamEvaluation,
     chunks: Iterable[StoredChunk],
     latest: Mapping[str, Any],
     hints: Hints,
     policy: Policy,
     now: float,
-) -> list[Change]:
-    """Feed the watch what is new, and return how its alerts changed, in order. `latest`: the newest reading of every column."""
-    changes: list[Change] = []
-    hints.apply_to(watch.forecaster, stream.device, is_secondary_host=watch.is_secondary_host)
-    watch.predicted_peak_bytes = hints.predicted_peak_bytes.get(stream.device)
-    per_sample = {name: wanted for name, wanted in policy.items() if wanted.rule.looks == "sample"}
+) -> list[AlertChange]:
+    """Evaluate new chunks and return the changes of alerts in order.
+
+    `latest` holds the newest reading of every column.
+    """
+    changes: list[AlertChange] = []
+    is_secondary_host = evaluation.is_secondary_host
+    hints.apply_to(evaluation.forecaster, stream.device, is_secondary_host=is_secondary_host)
+    evaluation.predicted_peak_bytes = hints.predicted_peak_bytes.get(stream.device)
+    per_sample = _scheduled(policy, "sample")
     for chunk in chunks:
-        changes += _feed(stream, watch, chunk, per_sample, now)
-    watch.chunks = stream.chunks
-    changes = _as_of_now(changes, watch, policy)
-    if watch.newest is not None and watch.read_seq > watch.mark:
-        at = watch.pace.time_s
-        per_turn = {name: wanted for name, wanted in policy.items() if wanted.rule.looks == "turn"}
-        changes += _decide(
-            watch, per_turn, _facts(stream, watch, latest), now if at is None else at
-        )
+        changes += _evaluate_chunk(stream, evaluation, chunk, per_sample, now)
+    evaluation.chunks = stream.chunks
+    changes = _with_newest_forecast(changes, evaluation, policy)
+    if evaluation.newest is not None and evaluation.read_seq > evaluation.mark:
+        sampled_at = evaluation.arrival.time_s
+        rule_input = _rule_input(stream, evaluation, latest)
+        at = now if sampled_at is None else sampled_at
+        changes += _apply_rules(evaluation, _scheduled(policy, "turn"), rule_input, at)
     return changes
 
 
-def _feed(
-    stream: StreamHead, watch: StreamEvaluation, chunk: StoredChunk, policy: Policy, now: float
-) -> list[Change]:
-    """One chunk, row by row. A forecast that pages nobody changes nothing where nothing stands: see `rules.Looks`."""
-    watch.pace.take(chunk)
-    watch.read_seq = chunk.seq
-    changes: list[Change] = []
+def _scheduled(policy: Policy, schedule: str) -> Policy:
+    return {name: config for name, config in policy.items() if config.rule.schedule == schedule}
+
+
+def _evaluate_chunk(
+    stream: StreamHead, evaluation: StreamEvaluation, chunk: StoredChunk, policy: Policy, now: float
+) -> list[AlertChange]:
+    """Evaluate one chunk row by row.
+
+    Rules are skipped for rows that can't change anything: the forecast doesn't page, and no alert
+    is open (see `rules.Schedule`).
+    """
+    evaluation.arrival.update(chunk)
+    evaluation.read_seq = chunk.seq
+    changes: list[AlertChange] = []
     times = chunk.columns.get("time_s")
-    stands, decided = watch.stands(policy), watch.mark - chunk.first_seq
-    for row, forecast in enumerate(
-        feed_columns(
-            watch.forecaster,
-            select_columns(chunk.columns, is_secondary_host=watch.is_secondary_host),
-        )
-    ):
-        watch.newest = forecast
-        if row > decided and (stands or forecast.level in PAGING_LEVELS):
-            at = times[row] if times else None
-            facts = RuleInput(step=forecast.step, kind=stream.kind, forecast=forecast)
-            changes += _decide(watch, policy, facts, now if at is None else float(at))
-            stands = watch.stands(policy)
+    has_open_alert = evaluation.has_open_alert(policy)
+    last_decided_row = evaluation.mark - chunk.first_seq
+    columns = select_columns(chunk.columns, is_secondary_host=evaluation.is_secondary_host)
+    for row, forecast in enumerate(feed_columns(evaluation.forecaster, columns)):
+        evaluation.newest = forecast
+        if row > last_decided_row and (has_open_alert or forecast.level in PAGING_LEVELS):
+            sampled_at = times[row] if times else None
+            rule_input = RuleInput(step=forecast.step, kind=stream.kind, forecast=forecast)
+            at = now if sampled_at is None else float(sampled_at)
+            changes += _apply_rules(evaluation, policy, rule_input, at)
+            has_open_alert = evaluation.has_open_alert(policy)
     return changes
 
 
-def _as_of_now(changes: list[Change], watch: StreamEvaluation, policy: Policy) -> list[Change]:
-    """What began to fire some samples ago is told with what is known now."""
-    newest = watch.newest
+def _with_newest_forecast(
+    changes: list[AlertChange], evaluation: StreamEvaluation, policy: Policy
+) -> list[AlertChange]:
+    """Report an alert that began to fire some samples ago with the newest forecast."""
+    newest = evaluation.newest
     if not changes or newest is None or changes[-1].state.state != "firing":
         return changes
-    last, wanted = changes[-1], policy[changes[-1].rule]
-    finding = wanted.rule.decide(
-        RuleInput(step=newest.step, forecast=newest), wanted.thresholds, True
-    )
-    return (
-        [*changes[:-1], replace(last, finding=finding, step=newest.step)]
-        if finding.level != "ok"
-        else changes
-    )
+    last, config = changes[-1], policy[changes[-1].rule]
+    rule_input = RuleInput(step=newest.step, forecast=newest)
+    result = config.rule.decide(rule_input, config.thresholds, True)
+    if result.level == "ok":
+        return changes
+    return [*changes[:-1], replace(last, result=result, step=newest.step)]
 
 
-def _decide(watch: StreamEvaluation, policy: Policy, facts: RuleInput, at: float) -> list[Change]:
-    """Ask the rules, and move their states."""
+def _apply_rules(
+    evaluation: StreamEvaluation, policy: Policy, rule_input: RuleInput, at: float
+) -> list[AlertChange]:
+    """Evaluate the rules, update their states, and return the changes."""
     changes = []
-    for name, wanted in policy.items():
-        before = watch.state_of(name)
-        if not (wanted.is_on or before.is_open):
+    for name, config in policy.items():
+        before = evaluation.state_of(name)
+        if not (config.is_on or before.is_open):
             continue
-        after, finding = look(wanted, before, facts, at, may_fire=not watch.pace.is_late)
-        watch.states[name] = after
-        if (after.state, after.severity) != (before.state, before.severity) and (
-            before.is_open or after.is_open
-        ):
-            changes.append(
-                Change(name, after, finding, facts.step, "" if wanted.is_on else SWITCHED_OFF)
-            )
+        after, result = evaluate_rule(
+            config, before, rule_input, at, may_fire=not evaluation.arrival.is_late
+        )
+        evaluation.states[name] = after
+        if is_change(before, after):
+            changes.append(alert_change(config, after, result, rule_input.step))
     return changes
 
 
-def look(
-    wanted: RuleConfig, before: AlertState, facts: RuleInput, at: float, *, may_fire: bool = True
-) -> tuple[AlertState, Finding]:
-    """One rule's decision on facts, and the state that it leads to. One that was switched off lets go at once."""
-    if not wanted.is_on:
-        return (
-            AlertState("averted", before.severity, 0, at)
-            if before.state == "firing"
-            else AlertState()
-        ), CALM
-    finding = wanted.rule.decide(facts, wanted.thresholds, before.state == "firing")
-    severity = wanted.severity(finding.level) or "ok"
-    return observe(before, severity, at, wanted.rule.patience, may_fire=may_fire), finding
+def is_change(before: AlertState, after: AlertState) -> bool:
+    """Return True for a change of state or severity of an alert that is, or was, open."""
+    is_different = (after.state, after.severity) != (before.state, before.severity)
+    return is_different and (before.is_open or after.is_open)
 
 
-def _facts(stream: StreamHead, watch: StreamEvaluation, latest: Mapping[str, Any]) -> RuleInput:
+def alert_change(
+    config: RuleConfig, state: AlertState, result: RuleResult, step: int
+) -> AlertChange:
+    reason = "" if config.is_on else SWITCHED_OFF
+    return AlertChange(config.rule.name, state, result, step, reason)
+
+
+def evaluate_rule(
+    config: RuleConfig,
+    before: AlertState,
+    rule_input: RuleInput,
+    at: float,
+    *,
+    may_fire: bool = True,
+) -> tuple[AlertState, RuleResult]:
+    """Return a rule's next state and its result. A rule that was switched off closes at once."""
+    if not config.is_on:
+        if before.state == "firing":
+            return AlertState("averted", before.severity, 0, at), CALM
+        return AlertState(), CALM
+    result = config.rule.decide(rule_input, config.thresholds, before.state == "firing")
+    severity = config.severity(result.level) or "ok"
+    after = next_state(before, severity, at, config.rule.hysteresis, may_fire=may_fire)
+    return after, result
+
+
+def _rule_input(
+    stream: StreamHead, evaluation: StreamEvaluation, latest: Mapping[str, Any]
+) -> RuleInput:
     used = used_of(latest)
     if stream.limit_source == "cgroup":
-        used = _whole(latest.get("cgroup_used_bytes")) or used
+        used = _positive_int(latest.get("cgroup_used_bytes")) or used
     return RuleInput(
         step=stream.last_step or 0,
         kind=stream.kind,
         used_bytes=used,
-        peak_bytes=_whole(latest.get("peak_allocated_bytes")),
+        peak_bytes=_positive_int(latest.get("peak_allocated_bytes")),
         launch_peak_bytes=stream.peak_bytes,
-        reserved_bytes=_whole(latest.get("reserved_bytes")),
-        inactive_split_bytes=_whole(latest.get("inactive_split_bytes")),
+        reserved_bytes=_positive_int(latest.get("reserved_bytes")),
+        inactive_split_bytes=_positive_int(latest.get("inactive_split_bytes")),
         limit_bytes=stream.limit_bytes,
         limit_source=stream.limit_source,
-        predicted_peak_bytes=watch.predicted_peak_bytes,
-        forecast=watch.newest,
+        predicted_peak_bytes=evaluation.predicted_peak_bytes,
+        forecast=evaluation.newest,
     )
 
 
-def _row(stats: Stats) -> dict[str, list[Any]]:
-    """One sample that stands for a chunk: floors at their lowest, peaks at their highest, all else as it was last.
+def _summary_row(stats: Stats) -> dict[str, list[Any]]:
+    """Return one row for a chunk: the lowest floors, the highest peaks, the last of all the rest.
 
-    It stands at the chunk's first step, for that is where a floor that grows is lowest: so a trend goes on without a bend.
-    It is no training step, so that the sizes of batches are learnt from single steps only.
+    The row carries the chunk's first step, because a growing floor is lowest there: the trend stays
+    straight. Its phase is no training phase, so that batch sizes come from real steps only.
     """
     row: dict[str, list[Any]] = {}
-    for name, (least, most, last) in stats.items():
-        row[name] = [least if name in _LOWEST else most if "peak" in name else last]
+    for name, (lowest, highest, last) in stats.items():
+        row[name] = [lowest if name in _LOWEST else highest if "peak" in name else last]
     return {**row, "phase": ["past"], "input_size": [None]}
 
 
-def _whole(value: Any) -> int | None:
-    """A positive whole number, else None: what users wrote into their config may be anything."""
-    return (
-        int(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**62
-        else None
-    )
+def _positive_int(value: Any) -> int | None:
+    """Return a positive number as an integer, else None: a user's configuration may hold anything."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if 0 < value < 2**62 else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rules import RULES, when
+from memagent_server.alerts.rules import RULES
+from memagent_server.alerts.summaries import format_eta
 from memagent_server.notify.channel import AlertMessage
 
 LATE_S = 120.0
@@ -41,7 +42,7 @@ def headline(story: AlertMessage) -> str:
     template = known.get(story.to_state, "{name}: {rule} is {state}")
     return template.format(
         name=story.run_name,
-        when=when(story.facts),
+        when=format_eta(story.facts),
         step=story.step,
         rule=story.rule.replace("_", " "),
         state=story.to_state,

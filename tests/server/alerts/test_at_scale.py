@@ -39,7 +39,7 @@ def test_a_turn_makes_as_many_statements_for_thirty_runs_as_for_three(bench, sta
             fed[f"r{number}"] = 0
         for cycle in range(
             3
-        ):  # the first begins watches and writes first forecasts, the second writes no more
+        ):  # the first begins evaluations and writes first forecasts, the second writes no more
             if cycle < 2 or has_news:
                 for run_id, seq in fed.items():
                     tell(bench, run_id, seq)
@@ -49,5 +49,7 @@ def test_a_turn_makes_as_many_statements_for_thirty_runs_as_for_three(bench, sta
             bench.worker.evaluate()
         counts.append(len(statements))
     assert counts[0] == counts[1] < 20
-    watches = bench.worker._evaluator._watches.values()
-    assert len(watches) == 30 and all(watch.forecaster._epoch_steps >= 101 for watch in watches)
+    evaluations = bench.worker._evaluator._evaluations.values()
+    assert len(evaluations) == 30 and all(
+        evaluation.forecaster._epoch_steps >= 101 for evaluation in evaluations
+    )

@@ -213,7 +213,7 @@ def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypa
     bench.start()
     bench.feed(0, 500, leak, seq=0)
     bench.worker.evaluate()
-    looks = bench.worker._evaluator._look_at_runs
+    looks = bench.worker._evaluator._evaluate_run_rules
 
     def die_meanwhile(*arguments):
         looks(*arguments)
@@ -221,7 +221,7 @@ def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypa
         bench.finish("oom", 1450)
 
     bench.now += 10  # so that it looks at whole runs, after it has followed them
-    monkeypatch.setattr(bench.worker._evaluator, "_look_at_runs", die_meanwhile)
+    monkeypatch.setattr(bench.worker._evaluator, "_evaluate_run_rules", die_meanwhile)
     bench.worker.evaluate()
     monkeypatch.undo()
     bench.worker.evaluate()

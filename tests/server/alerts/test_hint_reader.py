@@ -70,8 +70,8 @@ def test_the_prediction_reaches_a_forecaster_at_work(bench):
         )
     bench.feed(10, 20, flat, seq=1)
     bench.worker.evaluate()
-    (watch,) = bench.worker._evaluator._watches.values()
-    assert watch.forecaster._predicted_peak == 7
+    (evaluation,) = bench.worker._evaluator._evaluations.values()
+    assert evaluation.forecaster._predicted_peak == 7
 
 
 def test_a_host_beside_gpus_dies_of_host_memory(bench):

@@ -231,7 +231,8 @@ def test_a_snooze_holds_back_what_gets_worse_reminds_once_and_lets_the_end_throu
         job.feed(1440 + 20 * number, 1460 + 20 * number, leak)
     assert bench.told() == ["firing", "firing"]
     assert (
-        bench.alerts()[0]["transitions"][-1]["reason"] == "the snooze is over, and it still stands"
+        bench.alerts()[0]["transitions"][-1]["reason"]
+        == "the snooze is over, and the alert is still firing"
     )
     job.finish("oom", 1480)
     assert bench.told() == ["firing", "firing", "oom"]

@@ -9,7 +9,8 @@ import pytest
 from memagent.forecast import Forecast
 from memagent_server.alerts.rule_config import wanted
 from memagent_server.alerts.rule_input import RuleInput
-from memagent_server.alerts.rules import RULES, TELLS, how_it_ended
+from memagent_server.alerts.rules import RULES, TELLS
+from memagent_server.alerts.summaries import closing_summary
 
 GIB = 2**30
 WARNING = Forecast(
@@ -147,8 +148,8 @@ def test_what_nobody_is_told_of_is_a_note(tells, severities):
 
 @pytest.mark.parametrize("state", ["oom", "lost_contact", "finished", "averted", "ok"])
 @pytest.mark.parametrize("rule", ["oom_forecast", "high_water"])
-def test_what_is_over_says_how_it_ended(rule, state):
-    said = how_it_ended(rule, "will run out of memory in about 5 steps", state, 100, 130)
+def test_what_is_over_says_closing_summary(rule, state):
+    said = closing_summary(rule, "will run out of memory in about 5 steps", state, 100, 130)
     assert not said.startswith("will") and (
         " step 1" in said or said.startswith("was not confirmed")
     )

@@ -25,7 +25,7 @@ class Fleet:
 
     def join(self) -> LeasedShards:
         self.workers.append(LeasedShards(self.database, self.set_clock, lambda: self.steady))
-        self.workers[-1].beat()
+        self.workers[-1].heartbeat()
         return self.workers[-1]
 
     def set_clock(self) -> float:
@@ -38,7 +38,7 @@ class Fleet:
             self.steady += BEAT_S
             for worker in self.workers:
                 if worker is not without:
-                    worker.beat()
+                    worker.heartbeat()
 
     def held(self) -> list[int]:
         """How many shards each holds; none is held twice."""
@@ -52,7 +52,9 @@ class Fleet:
 @pytest.fixture
 def fleet(database, monkeypatch) -> Fleet:
     assert len(KEYS) == SHARDS
-    monkeypatch.setattr(sharding, "_place", lambda: None)  # as if each had a machine of its own
+    monkeypatch.setattr(
+        sharding, "_process_namespace", lambda: None
+    )  # as if each had a machine of its own
     return Fleet(database)
 
 
@@ -98,8 +100,8 @@ def test_an_observer_that_was_stopped_itself_buries_nobody(fleet):
     stopped, other = fleet.join(), fleet.join()
     fleet.beat(2 * BEAT_S)
     fleet.steady += 60.0  # both stood still, as on a machine that slept
-    stopped.beat()
-    other.beat()
+    stopped.heartbeat()
+    other.heartbeat()
     assert fleet.held() == [SHARDS // 2, SHARDS // 2]
 
 
@@ -107,14 +109,14 @@ def test_who_leaves_frees_its_part_at_once(fleet):
     leaving = fleet.join()
     fleet.join()
     fleet.beat(2 * BEAT_S)
-    leaving.leave()
+    leaving.release()
     fleet.workers.remove(leaving)
     fleet.beat(BEAT_S)
     assert fleet.held() == [SHARDS]
 
 
 def test_a_worker_whose_process_is_gone_from_this_system_is_dead_at_once(fleet, monkeypatch):
-    monkeypatch.setattr(sharding, "_place", lambda: "here")
+    monkeypatch.setattr(sharding, "_process_namespace", lambda: "here")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with monkeypatch.context() as patched:
@@ -128,7 +130,7 @@ def test_a_worker_whose_process_is_gone_from_this_system_is_dead_at_once(fleet, 
 def test_a_write_in_progress_is_not_taken_over(postgres_url, monkeypatch):
     from memagent_server.store.engine import Database
 
-    monkeypatch.setattr(sharding, "_place", lambda: None)
+    monkeypatch.setattr(sharding, "_process_namespace", lambda: None)
     monkeypatch.setattr(sharding.leases, "_PATIENCE", "50ms")
     database = Database(postgres_url)
     fleet = Fleet(database)

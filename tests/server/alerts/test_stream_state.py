@@ -15,7 +15,7 @@ from memagent.forecast import Hints, state
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
-from memagent_server.alerts.stream_state import Pace, begin_watch
+from memagent_server.alerts.stream_state import ArrivalRate, start_evaluation
 from memagent_server.store.compaction import finish
 from memagent_server.store.evaluation_state import get_marks
 from memagent_server.store.history import (
@@ -52,14 +52,14 @@ def chunk(first_s: float, last_s: float, received_at: float) -> StoredChunk:
     ids=["on time", "a clock that is off", "catching up", "a short break"],
 )
 def test_4_a_stream_catches_up_when_samples_come_fast_and_late(late_s, every_s, is_late):
-    pace = Pace()
+    arrival = ArrivalRate()
     for number in range(5):
         taken = 10.0 * number
-        pace.take(
+        arrival.update(
             chunk(taken, taken + 10, late_s + 50 + every_s * number + (0 if every_s < 1 else -40))
         )
-    assert pace.is_late is is_late
-    assert pace.step_s == pytest.approx(1.0)
+    assert arrival.is_late is is_late
+    assert arrival.step_s == pytest.approx(1.0)
 
 
 def test_samples_that_come_in_late_wait_until_the_stream_has_caught_up(bench):
@@ -108,11 +108,11 @@ def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
             add_batch(session, "r", Batch(seq=first, chunks=chunks), bench.now)
 
 
-def watch_of(bench):
+def evaluation_of(bench):
     with bench.database.read() as session:
         (stream,) = heads_of_running(session)
         mark = get_marks(session, [stream.id]).get(stream.id)
-        return begin_watch(session, stream, LIMIT, Hints(), mark, is_secondary_host=False)
+        return start_evaluation(session, stream, LIMIT, Hints(), mark, is_secondary_host=False)
 
 
 def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(
@@ -123,9 +123,9 @@ def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(
     )
     steps = 60_000
     fill(bench, steps, lambda step: 10 + 28 * step / steps)
-    watch = watch_of(bench)
-    assert watch.read_seq + 1 == steps - NEWEST_ROWS
-    assert 0 < watch.read_seq + 1 - watch.newest.step <= 500
+    evaluation = evaluation_of(bench)
+    assert evaluation.read_seq + 1 == steps - NEWEST_ROWS
+    assert 0 < evaluation.read_seq + 1 - evaluation.newest.step <= 500
     bench.worker.evaluate()
     (alert,) = bench.alerts()
     assert alert["state"] == "firing" and alert["data"]["cause"] == "leak"
@@ -138,9 +138,9 @@ def test_1_a_past_that_was_compacted_reads_the_same(sqlite_database, make_settin
     )
     steps = 60_000
     fill(bench, steps, lambda step: 10 + 28 * step / steps)
-    before = watch_of(bench)
+    before = evaluation_of(bench)
     finish(bench.database, "r")
-    after = watch_of(bench)
+    after = evaluation_of(bench)
     assert (after.read_seq, after.newest.level) == (before.read_seq, before.newest.level)
     assert 0 < after.read_seq + 1 - after.newest.step <= UNIT_ROWS
     bench.worker.evaluate()
@@ -157,10 +157,10 @@ def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
     for number in range(6, 12):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
         bench.worker.evaluate()
-    watch = bench.worker._evaluator._watches[1]
-    assert watch.read_seq == 1199 and watch.newest.step == 1199
+    evaluation = bench.worker._evaluator._evaluations[1]
+    assert evaluation.read_seq == 1199 and evaluation.newest.step == 1199
     assert bench.told() == ["firing"]
-    assert watch_of(bench).decided == watch.decided
+    assert evaluation_of(bench).open_at_mark == evaluation.open_at_mark
     with bench.database.read() as session:
         (stream,) = heads_of_running(session)
         places = [chunk.first_seq for chunk in read_chunks(session, stream, 99)]
@@ -170,7 +170,7 @@ def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
 def test_1_a_short_past_is_read_in_full(sqlite_database, make_settings, bench_on):
     bench = bench_on(sqlite_database, make_settings(sqlite_database.url))
     fill(bench, SHORT_ROWS, lambda step: 10)
-    assert watch_of(bench).read_seq == -1
+    assert evaluation_of(bench).read_seq == -1
     assert MOST_SUMMARIES < SHORT_ROWS
 
 
@@ -178,8 +178,8 @@ def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
-    watch = watch_of(bench)
-    assert watch.states["oom_forecast"].state == "firing" and watch.mark == 1199
+    evaluation = evaluation_of(bench)
+    assert evaluation.states["oom_forecast"].state == "firing" and evaluation.mark == 1199
 
 
 @pytest.mark.parametrize("same_code", [True, False])
@@ -195,15 +195,21 @@ def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(
     read = []
     monkeypatch.setattr(
         evaluator,
-        "begin_watch",
-        lambda *given, **named: read.append(1) or begin_watch(*given, **named),
+        "start_evaluation",
+        lambda *given, **named: read.append(1) or start_evaluation(*given, **named),
     )
     bench.feed(600, 700, leak, seq=1)
     bench.worker.evaluate()
     assert bool(read) is not same_code
     stayed.evaluate()
-    (fresh,), (old,) = (worker._evaluator._watches.values() for worker in (bench.worker, stayed))
-    assert fresh.newest == old.newest and fresh.read_seq == old.read_seq and fresh.pace == old.pace
+    (fresh,), (old,) = (
+        worker._evaluator._evaluations.values() for worker in (bench.worker, stayed)
+    )
+    assert (
+        fresh.newest == old.newest
+        and fresh.read_seq == old.read_seq
+        and fresh.arrival == old.arrival
+    )
     bench.feed(700, 1200, leak, seq=2)
     bench.worker.evaluate()
     assert bench.alerts()[0]["state"] == "firing" and bench.told() == ["firing"]
@@ -216,7 +222,7 @@ def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
     with bench.database.read() as session:
         assert session.scalar(select(func.count()).select_from(ForecasterState)) == 1
     bench.finish("completed", 600)
-    bench.now += evaluator.TIDY_EVERY_S
+    bench.now += evaluator.PRUNE_EVERY_S
     bench.worker.evaluate()
     with bench.database.read() as session:
         assert session.scalar(select(func.count()).select_from(ForecasterState)) == 0

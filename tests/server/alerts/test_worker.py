@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from memagent_server.alerts import evaluator, result_writer
+from memagent_server.alerts import evaluator
+from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.store.forecasts import forecasts_of, latest_risk
 from memagent_server.store.models import Chunk, Notification, Run
 from memagent_server.store.runs import delete_run
@@ -194,9 +195,9 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
         bench.start(run_id)
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
     broken, works = (
-        (evaluator, evaluator.read_new)
+        (evaluator, evaluator.evaluate_chunks)
         if where == "reading"
-        else (result_writer, result_writer.enter)
+        else (IncidentTransaction, IncidentTransaction.apply)
     )
 
     def break_one(*arguments):
@@ -214,7 +215,9 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
 
 def test_a_run_that_goes_on_failing_is_tried_ever_more_rarely(bench, monkeypatch):
     tried = []
-    monkeypatch.setattr(evaluator, "read_new", lambda *arguments: tried.append(arguments) or 1 / 0)
+    monkeypatch.setattr(
+        evaluator, "evaluate_chunks", lambda *arguments: tried.append(arguments) or 1 / 0
+    )
     bench.start()
     bench.feed(0, 10, flat, seq=0)
     for _ in range(32):

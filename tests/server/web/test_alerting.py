@@ -34,13 +34,13 @@ def alert_id(app, client):
     context = app.extensions["memagent"]
     with context.database.write() as session:
         lock_run(session, "r")
-        ledger = IncidentTransaction(session, ("webhook",), context.clock())
+        incidents = IncidentTransaction(session, ("webhook",), context.clock())
         stream = session.query(Stream).filter_by(run_id="r").one()
-        alert = ledger.open(
+        alert = incidents.open(
             "r", stream.id, "oom_forecast", severity="warning", step=890, data=FACTS, cause="leak"
         )
-        ledger.raise_(alert, severity="warning", step=900, data=FACTS)
-        ledger.settle()
+        incidents.escalate(alert, severity="warning", step=900, data=FACTS)
+        incidents.flush()
         return alert.id
 
 
@@ -85,17 +85,17 @@ def test_what_is_over_cannot_be_snoozed(app, client, alert_id):
     with context.database.write() as session:
         from memagent_server.store.models import Alert
 
-        ledger = IncidentTransaction(session, (), context.clock())
-        ledger.end(
+        incidents = IncidentTransaction(session, (), context.clock())
+        incidents.end(
             session.get(Alert, alert_id), "finished", step=950, reason="the run ended as completed"
         )
-        ledger.settle()
+        incidents.flush()
     assert said(client, alert_id, "snooze")[0] == 409
     assert said(client, alert_id, "false-alarm")[0] == 200
     alert = client.get("/api/v1/alerts?state=finished").get_json()["alerts"][0]
     assert (
         alert["summary"]
-        == "ended at step 950 before its memory ran out; first warned of at step 900"
+        == "ended at step 950 before it ran out of memory; first warning at step 900"
     )
 
 

@@ -1,0 +1,120 @@
+"""Summaries of alerts: one function per rule, named like it, from an alert's data to a sentence.
+
+Each sentence continues the run's name: `gpt will run out of memory in about 420 steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memagent.units import format_bytes, format_duration
+
+Data = Mapping[str, Any]
+
+
+def format_eta(data: Data) -> str:
+    """Return `in about 420 steps (25 min, between 18 min and 34 min)` for a forecast."""
+    if data.get("cause") == "eval":
+        return "when it next evaluates or saves a checkpoint"
+    if data.get("eta_step") is None:
+        return "when the largest inputs come"
+    steps_left = max(0.0, data["eta_step"] - data["step"])
+    count = max(1, round(steps_left))
+    text = f"in about {count:,} steps" if count > 1 else "in the next step"
+    seconds = data.get("eta_s")
+    if seconds is None or round(seconds) < 1:
+        return text
+    low, high = data.get("eta_low"), data.get("eta_high")
+    if not steps_left or low is None or high is None:
+        return f"{text} ({format_duration(seconds)})"
+    step_s = seconds / steps_left
+    early, late = (format_duration((bound - data["step"]) * step_s) for bound in (low, high))
+    between = f", between {early} and {late}" if early != late else ""
+    return f"{text} ({format_duration(seconds)}{between})"
+
+
+def _format_usage(data: Data) -> str:
+    return f"{format_bytes(data.get('used_bytes'))} of {format_bytes(data.get('limit_bytes'))}"
+
+
+def oom_forecast(data: Data) -> str:
+    return f"will run out of memory {format_eta(data)}: {_format_usage(data)} used"
+
+
+def leak(data: Data) -> str:
+    growth = format_bytes(data["growth_bytes_per_step"])
+    return (
+        f"grows by {growth} a step since step {data['growing_since_step']:,}, "
+        f"{format_bytes(data['grown_bytes'])} so far: {_format_usage(data)} used"
+    )
+
+
+def high_water(data: Data) -> str:
+    return f"peaks near its limit: {_format_usage(data)}"
+
+
+def fragmentation(data: Data) -> str:
+    split, reserved = format_bytes(data["split_bytes"]), format_bytes(data["reserved_bytes"])
+    return (
+        f"{split} of {reserved} reserved are free pieces of split blocks, "
+        "which the allocator can't give back"
+    )
+
+
+def prediction_mismatch(data: Data) -> str:
+    peak, predicted = data["used_bytes"], data["predicted_bytes"]
+    return (
+        f"peaked at {format_bytes(peak)}, {peak / predicted:.2g} times the predicted "
+        f"{format_bytes(predicted)}"
+    )
+
+
+def rank_imbalance(data: Data) -> str:
+    peak, others = format_bytes(data["used_bytes"]), format_bytes(data["others_bytes"])
+    return f"rank {data['rank']} peaks at {peak}, the other ranks at {others}"
+
+
+def host_memory(data: Data) -> str:
+    source = f" ({data['limit_source']})" if data.get("limit_source") else ""
+    return f"host memory is nearly full: {_format_usage(data)}{source} used"
+
+
+def stalled(data: Data) -> str:
+    return (
+        f"has taken no step for {format_duration(data['silent_s'])} since step {data['step']:,}, "
+        "though its process is alive; a step used to take "
+        f"{format_duration(data['step_s'])}"
+    )
+
+
+def oom(data: Data) -> str:
+    text = f"ran out of memory at step {data['step']:,}"
+    return text if data.get("was_warned") else f"{text}, without a warning before"
+
+
+def lost_contact(data: Data) -> str:
+    text = f"has been silent since step {data['step']:,}"
+    return f"{text}: {data['error']}" if data.get("error") else text
+
+
+def closing_summary(rule: str, summary: str, state: str, first_step: int, step: int) -> str:
+    """Return the summary of a closed alert: how it ended, and what it had warned of."""
+    if rule == "oom_forecast":
+        first = f"first warning at step {first_step:,}"
+        steps_ahead = max(0, step - first_step)
+        return {
+            "oom": f"ran out of memory at step {step:,}, {steps_ahead:,} steps after the {first}",
+            "lost_contact": f"fell silent after step {step:,}; {first}",
+            "finished": f"ended at step {step:,} before it ran out of memory; {first}",
+            "averted": f"is no longer expected to run out of memory at step {step:,}; {first}",
+            "ok": f"was expected at step {first_step:,} to run out of memory; not confirmed",
+        }[state]
+    outcome = {
+        "averted": f"is over since step {step:,}",
+        "ok": "was not confirmed",
+        "finished": f"was open until the run ended at step {step:,}",
+        "oom": f"was open when the run ran out of memory at step {step:,}",
+        "lost_contact": f"was open when the run fell silent at step {step:,}",
+    }[state]
+    return f"{outcome}; before: {summary}"

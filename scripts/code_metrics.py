@@ -27,6 +27,29 @@ from scripts.style_rules import Finding
 
 ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
+BOUNDS: dict[str, float] = {
+    "lines of agent, server and demo": 54_000,
+    "modules of agent, server and demo": 420,
+    "literary modules": 2,
+    "literary classes": 34,
+    "participles and MOST_/LEAST_ as names": 290,
+    "lines of run.py": 460,
+    "imports of run.py": 35,
+    "layers of the agent": 16,
+    "type names defined more than once": 57,
+    "dict[str, Any] in the server": 206,
+    "share of modules under 40 lines": 0.15,
+    "share of lines that are module heads": 0.14,
+    "share of lines with a comment": 0.006,
+    "docstrings that open with a clause": 0.29,
+    "odd constructions per 10,000 words": 180,
+    "words of prose in docs": 42_000,
+    "fmt: skip": 114,
+    "tuple assignments of attributes": 178,
+    "lines of tests a line of code": 0.8,
+    "lines over 100 columns": 2_600,
+}
+"""Figures that miss their target. Each may only get better: lower its bound when it does."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +83,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value beside its target. `holds` compares them; None: the figure has no target."""
+    """A measured value beside its target; None: the figure has no target."""
 
     name: str
     value: float
@@ -69,16 +92,24 @@ class Figure:
     text: str = "{:,.0f}"
 
     @property
+    def meets_target(self) -> bool:
+        return self._is_within(self.target)
+
+    @property
     def holds(self) -> bool:
-        if self.target is None:
+        """Compare with the bound of a figure that misses its target, else with the target."""
+        return self._is_within(BOUNDS.get(self.name, self.target))
+
+    def _is_within(self, limit: float | None) -> bool:
+        if limit is None:
             return True
-        return self.value >= self.target if self.is_minimum else self.value <= self.target
+        return self.value >= limit if self.is_minimum else self.value <= limit
 
     def row(self) -> str:
         target = "" if self.target is None else self.text.format(self.target)
         sign = "" if self.target is None else (">= " if self.is_minimum else "<= ")
-        mark = "" if self.holds else "  missed"
-        return f"{self.name:<52} {self.text.format(self.value):>10}   {sign + target:<12}{mark}"
+        mark = "" if self.meets_target else "missed"
+        return f"{self.name:<52} {self.text.format(self.value):>10}   {sign + target:<12} {mark}".rstrip()
 
 
 class CodeBase:
@@ -89,7 +120,8 @@ class CodeBase:
         self.agent = self._modules("agent")
         self.server = self._modules("server")
         self.tests = self._modules("tests")
-        self.product = [*self.agent, *self.server]
+        self.demo = self._modules("demo")
+        self.product = [*self.agent, *self.server, *self.demo]
 
     def _modules(self, folder: str) -> list[Module]:
         paths = sorted((self.root / folder).rglob("*.py"))
@@ -109,18 +141,24 @@ class CodeBase:
         """Apply a rule to the source of every module of the product."""
         return [item for module in self.product for item in rule(module.source, module.place)]
 
+    def prose(self) -> dict[str, str]:
+        """Return everything that people read, by place: code, messages, templates and docs."""
+        texts = {}
+        for module in self.product:
+            texts[module.place] = style_rules.prose_of_python(module.source)
+            for line, message in style_rules.messages(module.source):
+                texts[f"{module.place}:{line}"] = message
+        for path in sorted((self.root / "server").rglob("*.html")):
+            place = path.relative_to(self.root).as_posix()
+            texts[place] = style_rules.prose_of_template(path.read_text("utf-8"))
+        return {**texts, **self.docs()}
+
     def prose_findings(self, rule: Callable[[str, str], list[Finding]]) -> list[Finding]:
-        """Apply a rule to the prose of every module of the product and of every page."""
-        texts = {
-            module.place: style_rules.prose_of_python(module.source) for module in self.product
-        }
-        return [
-            item for place, prose in {**texts, **self.docs()}.items() for item in rule(prose, place)
-        ]
+        """Apply a rule to everything that people read."""
+        return [item for place, text in self.prose().items() for item in rule(text, place)]
 
     def prose_words(self) -> int:
-        texts = [style_rules.prose_of_python(module.source) for module in self.product]
-        return sum(style_rules.count_words(text) for text in [*texts, *self.docs().values()])
+        return sum(map(style_rules.count_words, self.prose().values()))
 
     def docs_words(self) -> int:
         """Count the words of docs/ as a reader meets them, tables included."""
@@ -233,8 +271,8 @@ def measure(base: CodeBase) -> list[Figure]:
     functions = sorted(base.function_lines())
     run = next(module for module in base.product if module.place == "agent/memagent/run.py")
     return [
-        Figure("lines of agent and server", lines, 42_000),
-        Figure("modules of agent and server", modules, 290),
+        Figure("lines of agent, server and demo", lines, 42_000),
+        Figure("modules of agent, server and demo", modules, 290),
         Figure("literary modules", len(base.literary_modules()), 0),
         Figure("literary classes", len(base.literary_classes()), 9),
         Figure("modules of one stem in a directory", len(base.shared_stems()), 0),

@@ -44,7 +44,7 @@ CONSTRUCTIONS = {
     "told, tell": r"\b(?:told|tells?|telling)\b",
     "nobody, somebody": r"\b(?:nobody|somebody|everybody|anybody|whoever)\b",
     "of ours, of its own": r"\b(?:of ours|of its own|of their own|of his own|of one's own)\b",
-    "is no X": r"\b(?:is|are|was|were) no (?!longer|more\b|less\b|later\b|earlier\b|larger\b|smaller\b|fewer\b|need\b|point\b|way\b)\w+",
+    "is no X": r"(?<!\bthere )\b(?:is|are|was|were) no (?!longer|more\b|less\b|later\b|earlier\b|larger\b|smaller\b|fewer\b|need\b|point\b|way\b)\w+",
     "beside": r"\bbeside\b",
     "stands": r"\b(?:stands|stood)\b",
     "anew": r"\b(?:anew|afresh)\b",
@@ -62,6 +62,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\d])")
 _CODE_SPAN = re.compile(r"`[^`\n]*`")
 _SUFFIXES = ("ing", "ers", "er", "ors", "or", "ions", "ion", "ed", "es", "s", "e")
 MAX_SENTENCE_WORDS = 30
+MIN_MESSAGE_WORDS = 4
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,53 @@ def prose_of_python(source: str) -> str:
     """Return docstrings and comments as running text."""
     parts = docstrings(source) + attribute_docs(source) + comments(source)
     return "\n\n".join(text for _, text in sorted(parts))
+
+
+def messages(source: str) -> list[tuple[int, str]]:
+    """Return (line, text) of the string literals of MIN_MESSAGE_WORDS words and more.
+
+    These are errors, log lines, help and labels. The variable parts of an f-string become "it".
+    """
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
+    texts = []
+    for node in ast.walk(tree):
+        if id(node) in documentation or id(node) in parts:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append((node.lineno, node.value))
+        elif isinstance(node, ast.JoinedStr):
+            values = [
+                str(part.value) if isinstance(part, ast.Constant) else "it" for part in node.values
+            ]
+            texts.append((node.lineno, "".join(values)))
+    return [
+        (line, text)
+        for line, text in texts
+        if count_words(text) >= MIN_MESSAGE_WORDS
+        and not re.match(r"\s*(SELECT|INSERT|CREATE)", text)
+    ]
+
+
+def prose_of_template(text: str) -> str:
+    """Return the text of an HTML template without tags, scripts and expressions."""
+    text = re.sub(r"<(script|style)\b.*?</\1>|\{#.*?#\}|<!--.*?-->", " ", text, flags=re.DOTALL)
+    text = re.sub(r"\{%.*?%\}", "\n\n", text, flags=re.DOTALL)
+    text = re.sub(r"\{\{.*?\}\}", "it", text, flags=re.DOTALL)
+    return re.sub(
+        r"</?(?:p|li|h\d|td|th|div|summary|title|label|button|dd|dt)\b[^>]*>|<[^>]*>", "\n\n", text
+    )
 
 
 def prose_of_markdown(text: str, *, with_tables: bool = False) -> str:

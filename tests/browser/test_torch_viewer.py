@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import memagent
-from memagent.leaks.detectors.allocator_history import HistoryWindow
+from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 
 FRAMES = [{"filename": "/home/ana/train.py", "line": 88, "name": "train_epoch"}]
 SNAPSHOT = {
@@ -38,7 +38,7 @@ def test_it_comes_from_the_training_to_a_file_of_the_browsers(
     ) as run:
         run.snapshot("to look closer")
         run._inquiry._finder.history = window = (
-            HistoryWindow()
+            AllocatorHistoryDetector()
         )  # a CPU has no allocator that records
         window.last = SNAPSHOT
         for _ in range(25):

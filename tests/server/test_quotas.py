@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from memagent.delivery.buffer import Drops
+from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import parcel
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
 from memagent.delivery.transport import HttpTransport
-from memagent.diagnostics.error_guard import Guard
+from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import SettingError
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app
@@ -110,13 +110,13 @@ def test_an_agent_waits_as_it_is_told_and_loses_nothing(
         )
     database.close()
     transport = HttpTransport(server.url, token)
-    drops, replies = Drops(), []
+    drops, replies = DroppedSamples(), []
     start = parcel("r", RunStart(run_id="r"))
     sender = Sender(
         RunFile(tmp_path / "r.memagent", start),
         transport,
         drops,
-        Guard(raise_errors=True),
+        ErrorGuard(raise_errors=True),
         replies.append,
     )
     for seq in range(11):

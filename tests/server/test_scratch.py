@@ -15,7 +15,7 @@ from memagent_server.http import temp_dirs
 
 OWNER = """
 import sys
-from memagent_server import scratch
+from memagent_server.http import temp_dirs
 with temp_dirs.folder("memagent-test-") as folder:
     print(folder, flush=True)
     sys.stdin.read()

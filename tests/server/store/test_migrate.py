@@ -372,4 +372,5 @@ def test_samples_are_partitioned_by_run_on_postgresql(postgres_url):
         plan = "EXPLAIN SELECT packed FROM chunks WHERE stream_id = 1 AND run_id = 'r' AND seq > 5"
         asked = "\n".join(row[0] for row in connection.execute(text(plan)))
     database.close()
-    assert asked.count("Index Scan") + asked.count("Bitmap Heap Scan") == 1  # one partition
+    scans = asked.count("Index Scan using") + asked.count("Bitmap Heap Scan")
+    assert scans == 1, asked  # one partition

@@ -13,9 +13,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from benchmarks.figures import Figure, from_samples
 from benchmarks.server.ranks import batch, run_of, start
 from benchmarks.server.stage import fresh_database
-from memagent_server.metrics.collector import Figures, collect
-from memagent_server.metrics.exposition import GZIP_LEVEL, Scraped
-from memagent_server.metrics.text import write
+from memagent_server.metrics.collector import SlowValues, collect
+from memagent_server.metrics.exposition import GZIP_LEVEL, Scrape, write
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -35,7 +34,7 @@ def measure(quick: bool) -> list[Figure]:
         for _ in range(rounds):
             whole.append(_timed(lambda: _scrape(database, now, openmetrics=False)))
             openmetrics.append(_timed(lambda: _scrape(database, now, openmetrics=True)))
-            read = Scraped(_read(database, now), beside=[], streams=ranks, at=now)
+            read = Scrape(_read(database, now), own_metrics=[], streams=ranks, at=now)
             ours = _timed(lambda read=read: write(read.families, openmetrics=False))
             theirs.append(_timed(lambda read=read: generate_latest(read)))
             ratios.append(theirs[-1] / ours)
@@ -60,7 +59,7 @@ def _fill(database: Database, ranks: int, now: float) -> None:
 
 
 def _read(database: Database, now: float) -> list[Metric]:
-    return collect(database, now, Figures(), RANKS + 1).families
+    return collect(database, now, SlowValues(), RANKS + 1).families
 
 
 def _scrape(database: Database, now: float, *, openmetrics: bool) -> bytes:

@@ -82,20 +82,20 @@ def test_a_row_tells_the_facts_of_a_run(server, tell, stories, open_page):
     assert 0.8 < fill / track < 0.9
 
 
-def test_chosen_runs_stay_chosen_while_the_list_changes_and_are_compared_tagged_and_archived(
+def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tagged_and_archived(
     server, tell, stories, open_page, until
 ):
     tell(stories.failed())
     page = open_page(server.url)
-    chosen = page.locator("#chosen")
-    assert not chosen.is_visible()
+    selected = page.locator("#selected")
+    assert not selected.is_visible()
     page.get_by_label("Choose vit-b16 lr sweep").check()
     assert page.locator("#compare").is_disabled()
     tell(stories.lost())
     until(lambda: len(names(page)) == 2)
     assert page.get_by_label("Choose vit-b16 lr sweep").is_checked()
     page.get_by_label("Choose all runs").check()
-    assert "2 runs chosen" in chosen.inner_text()
+    assert "2 runs selected" in selected.inner_text()
     page.get_by_role("textbox", name="Tag").fill("vision-2")
     page.keyboard.press("Enter")
     page.wait_for_selector(".cell-run .tag")

@@ -13,7 +13,7 @@ import yaml
 
 from memagent_server.grafana.push import PLACEHOLDER_URL
 from memagent_server.metrics.definitions import BY_NAME
-from memagent_server.web.markdown import anchor_of
+from memagent_server.web.docs import anchor_of
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "dashboards"

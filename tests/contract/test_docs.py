@@ -16,7 +16,7 @@ from memagent.wire.fields import FIELDS
 from memagent_server.alerts.rules import RULES
 from memagent_server.settings import CHANNEL_NAMES
 from memagent_server.store.models import RUN_STATUSES
-from memagent_server.web.markdown import anchor_of
+from memagent_server.web.docs import anchor_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGENT = DOCS.parent / "agent"

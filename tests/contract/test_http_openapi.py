@@ -186,11 +186,11 @@ def test_the_examples_of_bodies_are_taken(sqlite_client, fill):
         (f"/runs/{run}/snapshots", "SnapshotMessage"),
         (f"/runs/{run}/finish", "Finish"),
         ("/estimate", "EstimateBody"),
-        (f"/alerts/{of.alert_id}/ack", "Said"),
+        (f"/alerts/{of.alert_id}/ack", "AlertAction"),
     ):
         answer = sqlite_client.post(f"/api/v1{path}", json=EXAMPLES[name])
         assert answer.status_code in (200, 201), (name, answer.text)
-    assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleWishes"]).status_code == 200
+    assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleChanges"]).status_code == 200
 
 
 def test_who_may_is_in_the_document(document):

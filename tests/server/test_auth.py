@@ -192,7 +192,7 @@ def log_in(sqlite_database, settings):
         with sqlite_database.read() as session:
             access = auth.check_token(session, used, token, NOW)
         response = Response()
-        auth.log_in(response, used, access)
+        auth.set_session_cookie(response, used, access)
         cookie = response.headers["Set-Cookie"]
         client.set_cookie(auth.COOKIE, cookie.partition("=")[2].partition(";")[0])
         return cookie

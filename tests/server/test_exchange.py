@@ -92,7 +92,7 @@ def test_requests_and_batches_are_counted_by_route_and_not_by_run(sqlite_client)
 
 def test_the_counts_are_there_when_a_thread_makes_the_exposition(sqlite_client, monkeypatch):
     """Beyond so many streams no request waits for a scrape: the thread that makes it serves no request, and has no app of its own."""
-    monkeypatch.setattr(exposition, "LIVE_STREAMS", -1)
+    monkeypatch.setattr(exposition, "MAX_LIVE_STREAMS", -1)
     monkeypatch.setattr(exposition, "REFRESH_S", 0.0)
     sqlite_client.get("/metrics")
     sqlite_client.get("/api/v1/runs")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memagent_server.http import temp_dirs
+from memagent_server.observability import temp_dirs
 
 OWNER = """
 import sys

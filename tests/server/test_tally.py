@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from memagent_server.http.auth import issue_token
-from memagent_server.http.login_throttle import MOST
-from memagent_server.http.shared_counters import SETS, WAYS, SharedCounters, shared
+from memagent_server.http.login_throttle import MAX_FAILURES
+from memagent_server.http.shared_counters import SETS, WAYS, SharedCounters, open_counters
 from memagent_server.observability.self_metrics import FOLDER
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -67,7 +67,7 @@ def test_the_file_tells_no_key_and_another_secret_finds_nothing(tmp_path):
 
 def test_without_a_place_for_the_file_a_process_counts_for_itself(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(FOLDER, str(tmp_path / "gone"))
-    tally = shared("test", 1, "secret")
+    tally = open_counters("test", 1, "secret")
     add(tally, "key")
     assert read(tally, "key") == [1.0] and "counts for itself" in caplog.text
 
@@ -122,6 +122,6 @@ def test_a_token_has_its_quota_once_and_not_in_each_web_process(of_two_processes
 def test_who_guesses_at_one_web_process_is_not_heard_by_the_other(of_two_processes):
     token, one, other = of_two_processes
     assert ask(one, token=token) == 200
-    assert {ask(one, token=f"guess {number}") for number in range(MOST)} == {401}
+    assert {ask(one, token=f"guess {number}") for number in range(MAX_FAILURES)} == {401}
     assert ask(other, token="guess") == 429
     assert ask(other, token=token) == 200, "it was right, there as well"

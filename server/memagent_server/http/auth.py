@@ -1,14 +1,15 @@
-"""Who may do what: bearer tokens with a scope, a signed cookie for browsers, and an open door on loopback only.
+"""Authentication and authorization: bearer tokens with a scope, and a signed cookie for browsers.
 
-1. A token is random, shown once, and kept as HMAC-SHA256 under the server's secret key: a stolen database opens nothing.
-2. Scopes: `ingest` may post what agents post; `read` may look, and say of an alert that it was seen; `admin` may do everything.
-   MEMAGENT_ADMIN_TOKEN is one more admin. What a route demands stands beside it: see `permit`.
-   A token that is limited to projects sees and writes their runs only, and changes nothing that concerns the whole server.
-3. While no token was ever made and no admin token is set, everybody on this machine may do everything: the server then listens on loopback
-   only, and answers nobody else, nor through a proxy. A web page in somebody's browser can reach loopback too (DNS rebinding), so the Host
-   header must then be a loopback name.
-4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie that is checked against the database each time.
-   A request that changes something must come from our own origin; `forms` asks for more where it is a form.
+1. A token is random and shown once. The database stores its HMAC-SHA256 under the server's secret key: a stolen database opens
+   nothing.
+2. Scope `ingest` may post what agents post; `read` may read everything, and acknowledge alerts; `admin` may do everything.
+   MEMAGENT_ADMIN_TOKEN is one more admin token. A route declares the scope that it requires with `require_scope`.
+   A token that is limited to projects reads and writes only their runs, and cannot change the server as a whole.
+3. While no token has ever been created and no admin token is set, the server is unprotected: anyone on this machine may do everything.
+   It then listens on loopback only, and refuses remote clients and proxies. Because a web page can reach loopback through DNS
+   rebinding, the Host header must be a loopback name.
+4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked against the database each time.
+   A request that changes something must come from the server's own origin; `csrf` adds a token for forms.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from memagent_server.http.context import Context, current, limit_to
-from memagent_server.http.permissions import RequiredScope, permit_of
+from memagent_server.http.api_route import CHANGE, READ, RequiredScope, required_scope_of
+from memagent_server.http.context import Context, current, limit_to_projects
 from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.models import Token
@@ -40,44 +41,50 @@ from memagent_server.store.tokens import (
     mark_used,
 )
 
-COOKIE = SESSION = "memagent_session"
+COOKIE = "memagent_session"
 SESSION_S = 14 * 86400
-USED_EVERY_S = 60.0
-"""`last_used_at` is written at most this often, so that reading does not become writing."""
-
-_OPEN_PATHS = ("/healthz", "/readyz", "/openapi.json", "/login", "/logout")
-_OPEN_FOLDERS = ("/static/",)
+USE_RECORDED_EVERY_S = 60.0
+"""`last_used_at` is written at most this often, so that not every read becomes a write."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+_PUBLIC_PATHS = ("/healthz", "/readyz", "/openapi.json", "/login", "/logout")
+_PUBLIC_FOLDERS = ("/static/",)
+_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_ACCESS = "memagent_access"
+_NEW_COOKIE = "memagent_new_session"
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a token allows. `token_id` is None for the admin token of the settings and for the open door; no `projects` are all."""
+    """What a token allows. `token_id` is None for the admin token of the settings and on an unprotected server.
+
+    Empty `projects` mean all projects.
+    """
 
     scope: str
     token_id: int | None = None
     name: str = ""
     projects: tuple[str, ...] = ()
-    used_at: float | None = None
-    """When the token was used before, as far as that was noted."""
+    last_used_at: float | None = None
 
     def allows(self, scope: str) -> bool:
         return self.scope in (scope, "admin")
 
-    def sees(self, project: str) -> bool:
+    def can_see(self, project: str) -> bool:
         return not self.projects or project in self.projects
 
 
-OPEN_DOOR = Access("admin", name="everybody")
+UNPROTECTED_ACCESS = Access("admin", name="everybody")
+_CONFIGURED_ADMIN = Access("admin", name="MEMAGENT_ADMIN_TOKEN")
 
 
 def new_token() -> str:
-    """A token nobody can guess: 256 random bits."""
+    """Return a new token with 256 random bits."""
     return f"mag_{secrets.token_urlsafe(32)}"
 
 
 def token_hash(settings: Settings, token: str) -> str:
-    """What is stored of a token."""
+    """Return the form of a token that is stored."""
     return hmac.new(settings.secret_key.encode(), token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -91,54 +98,62 @@ def issue_token(
     projects: Sequence[str] = (),
     expires_at: float | None = None,
 ) -> tuple[str, Token]:
-    """A new token, which nobody can show again, and what is kept of it."""
+    """Create a token; return its secret, which cannot be shown again, and its row."""
     secret = new_token()
-    kept = create_token(
-        session, name=name, scope=scope, token_hash=token_hash(settings, secret), now=now, projects=projects, expires_at=expires_at
-    )  # fmt: skip
-    return secret, kept
+    token = create_token(
+        session,
+        name=name,
+        scope=scope,
+        token_hash=token_hash(settings, secret),
+        now=now,
+        projects=projects,
+        expires_at=expires_at,
+    )
+    return secret, token
 
 
 def check_token(
-    asked: Session | Connection, settings: Settings, token: str, now: float
+    db: Session | Connection, settings: Settings, token: str, now: float
 ) -> Access | None:
-    """What a token allows, or None where it is unknown, revoked or expired. Takes as long for a wrong token as for a right one."""
+    """Return what a token allows, None if it is unknown, revoked or expired.
+
+    A wrong token takes as long as a right one.
+    """
     hashed = token_hash(settings, token)
     if settings.admin_token is not None and hmac.compare_digest(
         hashed, token_hash(settings, settings.admin_token)
     ):
-        return Access("admin", name="MEMAGENT_ADMIN_TOKEN")
-    found = find_token(asked, hashed, now)
-    return (
-        access_of(found) if found is not None and hmac.compare_digest(found.hash, hashed) else None
-    )
+        return _CONFIGURED_ADMIN
+    row = find_token(db, hashed, now)
+    is_known = row is not None and hmac.compare_digest(row.hash, hashed)
+    return access_of(row) if row is not None and is_known else None
 
 
-def is_open(asked: Session | Connection, settings: Settings) -> bool:
-    """Whether everybody may do everything: no token was ever made and none is set."""
-    return settings.admin_token is None and not any_token(asked)
+def is_unprotected(db: Session | Connection, settings: Settings) -> bool:
+    """Check whether no token has ever been created and no admin token is set."""
+    return settings.admin_token is None and not any_token(db)
 
 
-def begin_session(settings: Settings, access: Access) -> str:
-    """The cookie's value for what `check_token` returned, before `log_in`: forms on the page of this answer are then good for it."""
-    value = _session_of(settings, access)
-    setattr(g, SESSION, value)
-    return value
+def start_session(settings: Settings, access: Access) -> str:
+    """Return a new session cookie. Forms that are rendered into this response are valid for it."""
+    cookie = _new_cookie(settings, access)
+    setattr(g, _NEW_COOKIE, cookie)
+    return cookie
 
 
-def session() -> str:
-    """The value of the browser's cookie, or of the one that it gets with this answer."""
-    found: str = g.get(SESSION) or request.cookies.get(current().settings.cookie_name(COOKIE), "")
-    return found
+def session_cookie() -> str:
+    """Return the browser's session cookie, or the one that it gets with this response."""
+    cookie: str = g.get(_NEW_COOKIE) or request.cookies.get(_cookie_name(), "")
+    return cookie
 
 
-def log_in(
-    response: Response, settings: Settings, access: Access, value: str | None = None
+def set_session_cookie(
+    response: Response, settings: Settings, access: Access, cookie: str | None = None
 ) -> None:
-    """Give a browser the cookie for what `check_token` returned, or the one that `begin_session` made."""
+    """Log a browser in, with the cookie of `start_session` if there is one."""
     response.set_cookie(
         settings.cookie_name(COOKIE),
-        value or _session_of(settings, access),
+        cookie or _new_cookie(settings, access),
         max_age=SESSION_S,
         httponly=True,
         samesite="Lax",
@@ -146,15 +161,15 @@ def log_in(
     )
 
 
-def log_out(response: Response, settings: Settings) -> None:
+def clear_session_cookie(response: Response, settings: Settings) -> None:
     response.delete_cookie(
         settings.cookie_name(COOKIE), httponly=True, samesite="Lax", secure=settings.is_https
     )
 
 
-def is_logged_in() -> bool:
-    """Whether the browser has a cookie of ours; not whether it is worth anything."""
-    return current().settings.cookie_name(COOKIE) in request.cookies
+def has_session_cookie() -> bool:
+    """Check whether the browser sent a session cookie, valid or not."""
+    return _cookie_name() in request.cookies
 
 
 def install(app: Flask) -> None:
@@ -163,74 +178,75 @@ def install(app: Flask) -> None:
 
 
 def check_request() -> Response | None:
-    """None to go on, a redirect to the login page for browsers. Raises Problem 401 or 403."""
-    if _is_open_path(request.path):
+    """Return None to continue, or a redirect to the login page. Raises Problem 401 or 403."""
+    if request.path in _PUBLIC_PATHS or request.path.startswith(_PUBLIC_FOLDERS):
         return None
     context = current()
     now = context.clock()
     with context.database.ask() as connection:
-        if is_open(connection, context.settings):
-            _refuse_foreign_host()
+        if is_unprotected(connection, context.settings):
+            _refuse_remote_client()
             refuse_foreign_origin()
-            g.memagent_access = OPEN_DOOR
+            setattr(g, _ACCESS, UNPROTECTED_ACCESS)
             return None
         access = _find_access(connection, context.settings, now)
     if access is None:
-        return _ask_for_token()
-    _check_permit(access, needed())
-    _note_use(context, access, now)
-    g.memagent_access = access
+        return _request_token()
+    _check_scope(access, required_scope())
+    _record_use(context, access, now)
+    setattr(g, _ACCESS, access)
     if access.projects:
-        limit_to(access.projects)
+        limit_to_projects(access.projects)
     return None
 
 
-def who() -> Access | None:
-    """Who makes this request; None on paths that are open to all."""
-    return getattr(g, "memagent_access", None)
+def current_access() -> Access | None:
+    """Return the access of this request, None on public paths."""
+    return getattr(g, _ACCESS, None)
 
 
 def check_project(project: str) -> None:
-    """Refuse a request that would write to a project that its token does not see. Raises Problem 403."""
-    access = who()
-    if access is not None and not access.sees(project):
+    """Raises Problem 403 if this request's token is limited to other projects."""
+    access = current_access()
+    if access is not None and not access.can_see(project):
         raise Problem(
-            403, f"this token is for {_listed(access)} only, not for {project!r}", field="project"
+            403,
+            f"This token is limited to {_list_projects(access)}; it cannot write to {project!r}.",
+            field="project",
         )
 
 
-def needed() -> RequiredScope:
-    """What this request demands of its token."""
+def required_scope() -> RequiredScope:
+    """Return what this request requires of its token."""
     changes = request.method not in SAFE_METHODS
     if request.endpoint is None:
-        return RequiredScope("admin" if changes else "read")
-    return permit_of(current_app.view_functions[request.endpoint], changes=changes)
+        return RequiredScope(CHANGE.scope if changes else READ.scope)
+    return required_scope_of(current_app.view_functions[request.endpoint], changes=changes)
 
 
-def _check_permit(access: Access, permit: RequiredScope) -> None:
-    if permit.scope is not None and not access.allows(permit.scope):
+def _check_scope(access: Access, required: RequiredScope) -> None:
+    if required.scope is not None and not access.allows(required.scope):
         raise Problem(
-            403, f"this token has the scope {access.scope}, and this needs {permit.scope}"
+            403, f"This token has scope '{access.scope}'; '{required.scope}' is required."
         )
-    if permit.of_server and access.projects:
+    if required.of_server and access.projects:
         raise Problem(
-            403, f"this token is for {_listed(access)} only, and this concerns the whole server: it needs one for all projects"
-        )  # fmt: skip
+            403,
+            f"This token is limited to {_list_projects(access)}. "
+            "This request concerns the whole server: use a token for all projects.",
+        )
 
 
-def _listed(access: Access) -> str:
+def _list_projects(access: Access) -> str:
     return f"the project{'s' if len(access.projects) > 1 else ''} {', '.join(access.projects)}"
 
 
 def _find_access(connection: Connection, settings: Settings, now: float) -> Access | None:
-    """What the request's token or cookie allows."""
+    """Return what the request's token or cookie allows."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if token:
-        return (
-            check_token(connection, settings, token.strip(), now)
-            if scheme.lower() == "bearer"
-            else None
-        )
+        is_bearer = scheme.lower() == "bearer"
+        return check_token(connection, settings, token.strip(), now) if is_bearer else None
     access = _check_cookie(connection, settings, now)
     if access is not None:
         refuse_foreign_origin()
@@ -238,7 +254,7 @@ def _find_access(connection: Connection, settings: Settings, now: float) -> Acce
 
 
 def _check_cookie(connection: Connection, settings: Settings, now: float) -> Access | None:
-    cookie = request.cookies.get(settings.cookie_name(COOKIE))
+    cookie = request.cookies.get(_cookie_name())
     if not cookie:
         return None
     try:
@@ -246,28 +262,28 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
     except BadData:
         return None
     if isinstance(key, str):
-        is_admin = settings.admin_token is not None and hmac.compare_digest(
-            key, _admin_key(settings)
-        )
-        return Access("admin", name="MEMAGENT_ADMIN_TOKEN") if is_admin else None
-    found = get_token(connection, key, now)
-    return access_of(found) if found is not None else None
+        is_admin = settings.admin_token is not None
+        is_admin = is_admin and hmac.compare_digest(key, _admin_key(settings))
+        return _CONFIGURED_ADMIN if is_admin else None
+    row = get_token(connection, key, now)
+    return access_of(row) if row is not None else None
 
 
 def access_of(token: KnownToken | Token) -> Access:
     return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
 
 
-def _session_of(settings: Settings, access: Access) -> str:
-    return str(
-        _serializer(settings).dumps(
-            access.token_id if access.token_id is not None else _admin_key(settings)
-        )
-    )
+def _cookie_name() -> str:
+    return current().settings.cookie_name(COOKIE)
+
+
+def _new_cookie(settings: Settings, access: Access) -> str:
+    key = access.token_id if access.token_id is not None else _admin_key(settings)
+    return str(_serializer(settings).dumps(key))
 
 
 def _admin_key(settings: Settings) -> str:
-    """Names the admin token without telling it: a new admin token ends the sessions of the old one."""
+    """Identify the admin token without revealing it: a new admin token ends the old one's sessions."""
     return token_hash(settings, f"session {settings.admin_token}")
 
 
@@ -275,42 +291,38 @@ def _serializer(settings: Settings) -> URLSafeTimedSerializer:
     return URLSafeTimedSerializer(settings.secret_key, salt="memagent-session")
 
 
-def _is_open_path(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith(_OPEN_FOLDERS)
-
-
-def _ask_for_token() -> Response:
+def _request_token() -> Response:
     is_page = request.method == "GET" and not request.path.startswith(("/api/", "/metrics"))
     if is_page and request.accept_mimetypes.accept_html:
-        return Response(
-            status=303,
-            headers={"Location": f"/login?next={quote(request.full_path.rstrip('?'), safe='')}"},
-        )
+        target = quote(request.full_path.rstrip("?"), safe="")
+        return Response(status=303, headers={"Location": f"/login?next={target}"})
     raise Problem(
         401,
-        "this needs a token: send the header Authorization: Bearer TOKEN (`memagent token create` makes one)",
+        "A token is required: send the header `Authorization: Bearer TOKEN`. "
+        "`memagent token create` creates one.",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
 
-def _refuse_foreign_host() -> None:
-    """Loopback by name and by address; what a proxy hands on may come from anywhere, and a proxy may name any Host."""
-    forwarded = any(
-        name in request.headers for name in ("Forwarded", "X-Forwarded-For", "X-Real-IP")
-    )
-    if forwarded or not is_loopback_name(request.remote_addr or ""):
+def _refuse_remote_client() -> None:
+    """Require a loopback address and a loopback name. A proxy's clients and its Host header may be anything."""
+    is_proxied = any(name in request.headers for name in _PROXY_HEADERS)
+    if is_proxied or not is_loopback_name(request.remote_addr or ""):
         raise Problem(
-            403, "without tokens this server answers to its own machine only, and not through a proxy: create a token first"
-        )  # fmt: skip
+            403,
+            "Without tokens, this server serves only its own machine, and not through a proxy. "
+            "Create a token first.",
+        )
     if not is_loopback_name(urlsplit(f"//{request.host}").hostname or ""):
         raise Problem(
             403,
-            f"without tokens this server answers to loopback names only, not to {request.host}: create a token first",
+            f"Without tokens, this server serves only loopback names, not {request.host}. "
+            "Create a token first.",
         )
 
 
 def is_loopback_name(host: str) -> bool:
-    """Whether a host name can only mean this machine."""
+    """Check that a host name or address can only mean this machine."""
     if host == "localhost":
         return True
     try:
@@ -322,21 +334,21 @@ def is_loopback_name(host: str) -> bool:
 
 
 def refuse_foreign_origin() -> None:
-    """Browsers name the page that a request comes from; scripts and agents send no Origin."""
+    """Raises Problem 403 for a change that another site's page sends. Scripts and agents send no Origin."""
     if request.method in SAFE_METHODS:
         return
     origin = request.headers.get("Origin")
-    own = (request.host, urlsplit(current().settings.public_url).netloc)
-    if origin is not None and urlsplit(origin).netloc not in own:
-        raise Problem(403, f"a page of {origin} may not change anything here")
+    own_hosts = (request.host, urlsplit(current().settings.public_url).netloc)
+    if origin is not None and urlsplit(origin).netloc not in own_hosts:
+        raise Problem(403, f"Pages of {origin} cannot change anything on this server.")
     if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
-        raise Problem(403, "a page of another site may not change anything here")
+        raise Problem(403, "Pages of other sites cannot change anything on this server.")
 
 
-def _note_use(context: Context, access: Access, now: float) -> None:
-    if access.token_id is None or (
-        access.used_at is not None and now - access.used_at < USED_EVERY_S
-    ):
+def _record_use(context: Context, access: Access, now: float) -> None:
+    if access.token_id is None:
+        return
+    if access.last_used_at is not None and now - access.last_used_at < USE_RECORDED_EVERY_S:
         return
     with context.database.write() as session:
         mark_used(session, access.token_id, now)

@@ -1,6 +1,6 @@
-"""What every request needs, hung on the Flask app by `create_app` and fetched with `current()`.
+"""The context of a request: settings, database and clock. `create_app` attaches it to the app, `current()` returns it.
 
-A token that is limited to projects gets a database that shows it no others, so that no route need think of it.
+For a token that is limited to projects, the database is filtered to them, so routes need no project filter.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Context:
 
 
 def current() -> Context:
-    """The context of the app that serves this request, as far as the request's token sees it."""
+    """Return the context of this request, filtered to the projects of its token."""
     context: Context = g.get(EXTENSION) or current_app.extensions[EXTENSION]
     return context
 
 
-def limit_to(projects: tuple[str, ...]) -> None:
-    """From now on this request sees the runs of these projects only."""
+def limit_to_projects(projects: tuple[str, ...]) -> None:
+    """Filter the rest of this request to the runs of some projects."""
     context = current()
     setattr(g, EXTENSION, replace(context, database=context.database.limited_to(projects)))

@@ -1,10 +1,10 @@
-"""A form is taken only from a page of ours: each one carries a token that no other site can know.
+"""Cross-site request forgery protection: every form carries a token that no other site can know.
 
-1. A browser that is shown a form gets a random cookie. The form's hidden field is the HMAC of that cookie and of the login's under the
-   server's secret key: whoever may set a cookie here (another host of the same domain) still cannot make the field for a login.
-2. Whatever is posted outside of /api/ must bring both, and no more than a form's size. What carries an Authorization header needs
-   neither: no site can make a browser send one. Who logs in without a cookie and without naming an Origin is a program.
-3. This comes on top of SameSite cookies and of the check of Origin and Sec-Fetch-Site, which also guard /api/: see `auth`.
+1. A browser that gets a form also gets a random cookie. The form's hidden field is the HMAC of that cookie and of the session cookie,
+   under the server's secret key. A host that can set a cookie here (a sibling domain) still cannot forge the field for a login.
+2. A post outside of /api/ must send both, and at most MAX_FORM_BYTES. A request with an Authorization header needs neither, because
+   no site can make a browser send one. Logging in without a cookie and without an Origin is a program's doing.
+3. This adds to SameSite cookies and to the checks of Origin and Sec-Fetch-Site, which also protect /api/: see `auth`.
 """
 
 from __future__ import annotations
@@ -21,66 +21,63 @@ from memagent_server.http.problems import Problem
 
 COOKIE = "memagent_form"
 FIELD = "form_token"
-MOST_BYTES = 256 * 1024
-_NONCE = "memagent_form_nonce"
-_WITHOUT = ("login.log_in", "login.log_out")
+MAX_FORM_BYTES = 256 * 1024
+_NEW_NONCE = "memagent_form_nonce"
+_LOGIN_ENDPOINTS = ("login.log_in", "login.log_out")
+_BROWSER_HEADERS = ("Cookie", "Origin", "Referer", "Sec-Fetch-Site")
 
 
 def install(app: Flask) -> None:
-    """Check every form that is posted; to be installed after `auth`, which knows who posts it."""
+    """Check every form that is posted. Install after `auth`, which knows who posts it."""
     app.before_request(check_form)
-    app.after_request(_give_cookie)
+    app.after_request(_set_cookie)
 
 
 def form_token() -> str:
-    """What the hidden field of a form on the page that is being made holds."""
-    nonce = request.cookies.get(_cookie()) or g.get(_NONCE)
+    """Return the value of the hidden field for a form of this response."""
+    nonce = request.cookies.get(_cookie_name()) or g.get(_NEW_NONCE)
     if not nonce:
         nonce = secrets.token_urlsafe(24)
-        setattr(g, _NONCE, nonce)
-    return _signed(nonce)
+        setattr(g, _NEW_NONCE, nonce)
+    return _sign(nonce)
 
 
 def check_form() -> None:
-    """Raises Problem 403 for a form that was not made here, 413 for one that is no form by its size."""
-    if (
-        request.method in auth.SAFE_METHODS
-        or request.endpoint is None
-        or request.path.startswith("/api/")
-    ):
+    """Raises Problem 403 for a form without a valid token. Larger bodies than a form's get 413 when read."""
+    is_page = request.endpoint is not None and not request.path.startswith("/api/")
+    if request.method in auth.SAFE_METHODS or not is_page:
         return
-    request.max_content_length = MOST_BYTES
-    if "Authorization" in request.headers or (request.endpoint in _WITHOUT and _is_no_browser()):
+    request.max_content_length = MAX_FORM_BYTES
+    if "Authorization" in request.headers:
+        return
+    is_browser = any(name in request.headers for name in _BROWSER_HEADERS)
+    if request.endpoint in _LOGIN_ENDPOINTS and not is_browser:
         return
     auth.refuse_foreign_origin()
-    nonce, given = request.cookies.get(_cookie(), ""), request.form.get(FIELD, "")
-    if not nonce or not hmac.compare_digest(given.encode(), _signed(nonce).encode()):
+    nonce = request.cookies.get(_cookie_name(), "")
+    token = request.form.get(FIELD, "")
+    if not nonce or not hmac.compare_digest(token.encode(), _sign(nonce).encode()):
         raise Problem(
             403,
-            "this form was not made here, or before you logged in: load its page again and send it anew",
+            "The form has expired or did not come from this site. "
+            "Reload the page and submit it again.",
         )
 
 
-def _give_cookie(response: Response) -> Response:
-    nonce = g.get(_NONCE)
+def _set_cookie(response: Response) -> Response:
+    nonce = g.get(_NEW_NONCE)
     if nonce:
-        settings = current().settings
+        is_https = current().settings.is_https
         response.set_cookie(
-            _cookie(), nonce, httponly=True, samesite="Strict", secure=settings.is_https
+            _cookie_name(), nonce, httponly=True, samesite="Strict", secure=is_https
         )
     return response
 
 
-def _is_no_browser() -> bool:
-    return not any(
-        name in request.headers for name in ("Cookie", "Origin", "Referer", "Sec-Fetch-Site")
-    )
-
-
-def _cookie() -> str:
+def _cookie_name() -> str:
     return current().settings.cookie_name(COOKIE)
 
 
-def _signed(nonce: str) -> str:
-    message = f"form {nonce} {auth.session()}".encode()
+def _sign(nonce: str) -> str:
+    message = f"form {nonce} {auth.session_cookie()}".encode()
     return hmac.new(current().settings.secret_key.encode(), message, hashlib.sha256).hexdigest()

@@ -1,9 +1,9 @@
-"""Who guesses tokens is soon not heard any more.
+"""Block addresses that keep guessing tokens.
 
-1. An address that was refused MOST times within WITHIN_S seconds gets 429 for whatever token it shows next, right or wrong.
-2. A token that was right before is let through all the same: one broken script behind an office's address must not stop its agents.
-3. The web processes of a server count together (`tally`), and forget at its end. It is there for an admin token that somebody made up:
-   256 random bits need no such help.
+1. An address that sent MAX_FAILURES invalid tokens within WINDOW_S seconds gets 429 for its next token, right or wrong.
+2. A token that was valid before is accepted all the same: one broken script behind an office's address must not stop its agents.
+3. The web processes of a server count together (`shared_counters`), until the server stops. The throttle protects an admin token
+   that a person made up: 256 random bits need no such help.
 """
 
 from __future__ import annotations
@@ -18,100 +18,102 @@ from collections.abc import Callable
 from flask import Flask, Response, current_app, request
 
 from memagent_server.http.problems import Problem
-from memagent_server.http.shared_counters import SharedCounters, shared
+from memagent_server.http.shared_counters import SharedCounters, open_counters
 from memagent_server.settings import Settings
 
 EXTENSION = "memagent_throttle"
-MOST = 20
-WITHIN_S = 60.0
-_KEPT = 10_000
+MAX_FAILURES = 20
+WINDOW_S = 60.0
+_MAX_VALID_TOKENS = 10_000
 _LOGIN = ("POST", "/login")
 
 
 class LoginThrottle:
-    """Failures by address, and tokens that were right. `clock` is monotonic, in seconds. What is asked for each request takes no lock.
+    """Failed attempts by address, and tokens known to be valid. The check of a known token takes no lock.
 
-    `failures` has rows of the times of an address's last MOST failures, oldest first; `right` a number other than 0 for a right token.
+    A row of `failures` holds the times of an address's last MAX_FAILURES failures, oldest first, by the monotonic `clock`.
+    A row of `valid` holds a number other than 0 for a valid token.
     """
 
     def __init__(
         self,
         failures: SharedCounters,
-        right: SharedCounters,
+        valid: SharedCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._failures, self._shared_right, self._clock = failures, right, clock
+        self._failures = failures
+        self._valid = valid
+        self._clock = clock
         self._lock = threading.Lock()
-        self._right: OrderedDict[int, None] = OrderedDict()
-        """Python's keyed hashes of those that this process knows: a token that happens to have the same is listened to, no more."""
+        self._known: OrderedDict[int, None] = OrderedDict()
+        """Python's keyed hashes of the valid tokens that this process has seen. A collision only lets a guess be checked."""
 
     def wait_s(self, address: str) -> float:
-        """Seconds until this address is heard again; 0 where it is."""
+        """Return the seconds until this address is unblocked, 0 if it isn't blocked."""
         with self._failures.row(_network(address)) as times:
             now, oldest = self._clock(), times[0]
-        return oldest + WITHIN_S - now if now - WITHIN_S < oldest <= now else 0.0
+        return oldest + WINDOW_S - now if now - WINDOW_S < oldest <= now else 0.0
 
-    def note_failure(self, address: str) -> None:
+    def add_failure(self, address: str) -> None:
         with self._failures.row(_network(address)) as times:
-            for place in range(MOST - 1):
+            for place in range(MAX_FAILURES - 1):
                 times[place] = times[place + 1]
-            times[MOST - 1] = self._clock()
+            times[MAX_FAILURES - 1] = self._clock()
 
-    def note_right(self, token: str) -> None:
-        if hash(token) in self._right:
+    def add_valid(self, token: str) -> None:
+        if hash(token) in self._known:
             return
         with self._lock:
-            self._right[hash(token)] = None
-            while len(self._right) > _KEPT:
-                self._right.popitem(last=False)
-        with self._shared_right.row(token) as row:
+            self._known[hash(token)] = None
+            while len(self._known) > _MAX_VALID_TOKENS:
+                self._known.popitem(last=False)
+        with self._valid.row(token) as row:
             row[0] = 1.0
 
-    def was_right(self, token: str) -> bool:
-        """Asked of this process alone it costs nothing: see `was_right_anywhere`."""
-        return hash(token) in self._right
+    def was_valid_here(self, token: str) -> bool:
+        """Check whether this process has seen the token as valid: a cheap check before `was_valid`."""
+        return hash(token) in self._known
 
-    def was_right_anywhere(self, token: str) -> bool:
-        with self._shared_right.row(token) as row:
+    def was_valid(self, token: str) -> bool:
+        with self._valid.row(token) as row:
             return row[0] != 0.0
 
 
 def install(app: Flask, settings: Settings) -> None:
-    """To be installed before `auth`, so that a guess is refused unread."""
-    app.extensions[EXTENSION] = LoginThrottle(*tallies(settings.secret_key))
-    app.before_request(_refuse_guesser)
-    app.after_request(_note)
+    """Install before `auth`, so that a blocked address's token is never checked."""
+    app.extensions[EXTENSION] = LoginThrottle(*open_tables(settings.secret_key))
+    app.before_request(_refuse_blocked)
+    app.after_request(_count)
 
 
-def tallies(secret: str) -> tuple[SharedCounters, SharedCounters]:
-    """What a LoginThrottle keeps its counts in."""
-    return shared("failures", MOST, secret), shared("right", 1, secret)
+def open_tables(secret: str) -> tuple[SharedCounters, SharedCounters]:
+    """Return the tables of a LoginThrottle: failures and valid tokens."""
+    return open_counters("failures", MAX_FAILURES, secret), open_counters("right", 1, secret)
 
 
-def _refuse_guesser() -> None:
+def _refuse_blocked() -> None:
     token = request.headers.get("Authorization")
     if token is None and (request.method, request.path) != _LOGIN:
         return
     throttle = _current()
-    if token is not None and throttle.was_right(token):
+    if token is not None and throttle.was_valid_here(token):
         return
-    wait_s = throttle.wait_s(request.remote_addr or "")
-    if wait_s and (token is None or not throttle.was_right_anywhere(token)):
+    wait_s = math.ceil(throttle.wait_s(request.remote_addr or ""))
+    if wait_s and (token is None or not throttle.was_valid(token)):
         raise Problem(
             429,
-            f"too many wrong tokens came from this address: wait {math.ceil(wait_s)} s",
-            headers={"Retry-After": str(math.ceil(wait_s))},
+            f"Too many invalid tokens from this address. Wait {wait_s} s.",
+            headers={"Retry-After": str(wait_s)},
         )
 
 
-def _note(response: Response) -> Response:
+def _count(response: Response) -> Response:
     token = request.headers.get("Authorization")
-    if response.status_code == 401 and (
-        token is not None or (request.method, request.path) == _LOGIN
-    ):
-        _current().note_failure(request.remote_addr or "")
+    is_attempt = token is not None or (request.method, request.path) == _LOGIN
+    if response.status_code == 401 and is_attempt:
+        _current().add_failure(request.remote_addr or "")
     elif token is not None and response.status_code < 400:
-        _current().note_right(token)
+        _current().add_valid(token)
     return response
 
 
@@ -121,11 +123,11 @@ def _current() -> LoginThrottle:
 
 
 def _network(address: str) -> str:
-    """An IPv6 host has a whole /64 to guess from."""
+    """Return the address, or an IPv6 host's /64 network: one host can use all of it."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

@@ -86,7 +86,7 @@ _SECURITY = {
 }
 
 
-def document(app: Flask) -> dict[str, Any]:
+def build_document(app: Flask) -> dict[str, Any]:
     """The whole document, JSON-ready."""
     described = list(_described(app))
     schemas = _Schemas([operation for _, _, operation, _ in described])
@@ -193,8 +193,8 @@ def _operation(
     if operation.body is not None:
         content = schemas.content(operation.body, (JSON, MSGPACK))
         found["requestBody"] = {"required": not operation.is_body_optional, "content": content}
-    if operation.permit.scope is not None:
-        found["security"] = [{name: [operation.permit.scope]} for name in _SECURITY]
+    if operation.required.scope is not None:
+        found["security"] = [{name: [operation.required.scope]} for name in _SECURITY]
     return {name: value for name, value in found.items() if value or name == "security"}
 
 
@@ -214,7 +214,7 @@ def _answer(operation: Operation, status: int, kind: Any, schemas: _Schemas) -> 
 def _problems(rule: Rule, operation: Operation) -> list[int]:
     """What may go wrong with a route, by what it is."""
     found = {500, 503, *operation.problems}
-    if operation.permit.scope is not None:
+    if operation.required.scope is not None:
         found |= {401, 403, 429}
     if rule.rule.startswith(API):
         found |= {406, 422}
@@ -278,7 +278,7 @@ def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
 def _has_tag(operation: Operation) -> bool:
     return (
         operation.body is None
-        and operation.permit.scope in ("read", None)
+        and operation.required.scope in ("read", None)
         and operation.media == (JSON,)
     )
 

@@ -1,6 +1,6 @@
-"""Errors as answers: `application/problem+json` (RFC 9457) for programs, a page for people in a browser.
+"""Error responses: `application/problem+json` (RFC 9457) for programs, an HTML page for browsers.
 
-Nothing that goes wrong inside shows a traceback outside: it is logged, and the answer says only that it happened.
+An internal error is logged with its traceback; the response only says that it happened.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from memagent_server.store.db_errors import SOON_S, reason_of, trouble_of
 from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
 
 ERROR_PAGE = "memagent_error_page"
-"""Under this name in `app.extensions`, the pages hang a function (status, title, detail) -> body of an HTML page."""
+"""The key in `app.extensions` of a function (status, title, detail) -> HTML page, which the pages register."""
 
 PROBLEM_JSON = "application/problem+json"
-_FOR_PROGRAMS = ("/api/", "/metrics", "/healthz", "/readyz")
+_PROGRAM_PATHS = ("/api/", "/metrics", "/healthz", "/readyz")
 _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457 calls it that
-    """A request that is answered with an error. `detail` says what is wrong and what to do; `field` names what is at fault."""
+    """An error response. `detail` says what is wrong and what to do; `field` names the field at fault."""
 
     def __init__(
         self,
@@ -40,16 +40,14 @@ class Problem(Exception):  # noqa: N818 - RFC 9457 calls it that
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.field, self.headers = (
-            status,
-            detail,
-            field,
-            dict(headers or {}),
-        )
+        self.status = status
+        self.detail = detail
+        self.field = field
+        self.headers = dict(headers or {})
 
 
 def install(app: Flask) -> None:
-    """Make `app` answer every error as this module says."""
+    """Register the error handlers."""
     app.before_request(_refuse_nul)
     app.register_error_handler(Problem, respond)
     app.register_error_handler(WireError, _wire_error)
@@ -63,10 +61,10 @@ def install(app: Flask) -> None:
 
 
 def respond(problem: Problem) -> Response:
-    """The answer to a problem, in the form that the client can read."""
+    """Return the response to a problem, in the format that the client accepts."""
     title = _title(problem.status)
     render: Callable[[int, str, str], str] | None = current_app.extensions.get(ERROR_PAGE)
-    if render is not None and _is_for_people():
+    if render is not None and _wants_html():
         return Response(
             render(problem.status, title, problem.detail),
             problem.status,
@@ -81,21 +79,21 @@ def respond(problem: Problem) -> Response:
     }
     if problem.field is not None:
         body["field"] = problem.field
-    if (name := request_id()) is not None:
-        body["request_id"] = name
+    if request_id() is not None:
+        body["request_id"] = request_id()
     return Response(
         msgspec.json.encode(body), problem.status, problem.headers, mimetype=PROBLEM_JSON
     )
 
 
 def _refuse_nul() -> None:
-    """PostgreSQL's text holds no NUL, so nothing can be called by one."""
+    """PostgreSQL cannot store NUL in text, so no name can contain it."""
     if "\0" in request.path:
-        raise Problem(404, "there is nothing whose name holds a NUL")
+        raise Problem(404, "Names cannot contain NUL characters.")
 
 
-def _is_for_people() -> bool:
-    if request.path.startswith(_FOR_PROGRAMS):
+def _wants_html() -> bool:
+    if request.path.startswith(_PROGRAM_PATHS):
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
@@ -114,33 +112,32 @@ def _http_error(error: HTTPException) -> Response:
     response = error.get_response()
     if error.code is None or error.code < 400:
         return Response(response.get_data(), response.status_code, response.headers)
-    kept = {
+    headers = {
         name: response.headers[name]
         for name in ("Allow", "Retry-After", "WWW-Authenticate")
         if name in response.headers
     }
     detail = error.description or _title(error.code)
     if error.code == 404:
-        detail = f"there is nothing at {request.path}"
+        detail = f"Nothing is at {request.path}."
     elif error.code == 405:
-        detail = (
-            f"{request.method} is not possible at {request.path}; {kept.get('Allow', 'nothing')} is"
-        )
-    return respond(Problem(error.code, detail, headers=kept))
+        allowed = headers.get("Allow", "none")
+        detail = f"{request.path} does not support {request.method}. Allowed: {allowed}."
+    return respond(Problem(error.code, detail, headers=headers))
 
 
 def _database_error(error: DBAPIError | PoolTimeoutError) -> Response:
     if isinstance(error, DataError):
-        return respond(Problem(422, "a value does not fit the database"))
+        return respond(Problem(422, "A value is out of the database's range."))
     trouble = trouble_of(error)
     if trouble is None:
         _log.error("the database refused %s %s", request.method, request.path, exc_info=error)
-        return respond(_unavailable("the database does not take this now; try again", SOON_S))
+        return respond(_unavailable("The database refused the request. Try again.", SOON_S))
     _log.error(
         "%s %s: the database %s (%s)", request.method, request.path, trouble.what, reason_of(error)
     )
     return respond(
-        _unavailable(f"the database {trouble.what}; try again later", trouble.retry_after_s)
+        _unavailable(f"The database {trouble.what}. Try again later.", trouble.retry_after_s)
     )
 
 
@@ -154,4 +151,6 @@ def _busy(error: BusyError) -> Response:
 
 def _internal_error(error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return respond(Problem(500, "something went wrong inside the server; its log says what"))
+    return respond(
+        Problem(500, f"Internal server error. See the server log (request id {request_id()}).")
+    )

@@ -1,7 +1,7 @@
-"""One request and its answer, watched from outside: an id for both, a line in the log, and the server's own figures.
+"""Give every request an id, log it, and count it in the server's own metrics.
 
-The id is the one that a proxy or an agent sent as X-Request-ID, where that is one, else made here; it is in the answer, in every
-line that is logged meanwhile, and in problems. The access log never holds a token, a cookie, a query string or a header.
+A valid X-Request-ID of a proxy or an agent is kept, otherwise a new id is generated. The id is in the response, in every line that is
+logged during the request, and in problems. The access log never contains a token, a cookie, a query string or a header.
 """
 
 from __future__ import annotations
@@ -20,77 +20,67 @@ from memagent_server.observability import self_metrics
 from memagent_server.observability.logs import FIELDS, REQUEST_ID
 
 HEADER = "X-Request-ID"
-_BEGAN = "memagent_began_at"
-_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
-_SHORT_BYTES = 65_536
+_STARTED_AT = "memagent_started_at"
+_BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+_MAX_DRAINED_BYTES = 65_536
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_EVERY_FEW_SECONDS = (
-    "/healthz",
-    "/readyz",
-    "/metrics",
-    "/static/",
-    "/api/v1/runs/<run_id>/batches",
-)
-"""Routes whose successes are logged at DEBUG: a line for each would drown the rest, and they are counted anyway."""
+_FREQUENT_ROUTES = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs/<run_id>/batches")
+"""Routes called every few seconds. Their successes are logged at DEBUG: they would drown all other lines, and are counted anyway."""
 _log = logging.getLogger("memagent.access")
 
 
 def install(app: Flask) -> None:
-    """Watch every request of `app`. To be installed before whatever may refuse one."""
-    app.extensions[self_metrics.EXTENSION] = self_metrics.Telemetry()
-    app.before_request(_begin)
-    app.after_request(_end)
+    """Log every request of `app`. Install before anything that can refuse one."""
+    app.extensions[self_metrics.EXTENSION] = self_metrics.ServerMetrics()
+    app.before_request(_start)
+    app.after_request(_finish)
 
 
 def request_id() -> str | None:
-    """The id of this request; None where the app is not watched."""
-    found: str | None = g.get(REQUEST_ID)
-    return found
+    """Return the id of this request, None if requests aren't logged."""
+    current_id: str | None = g.get(REQUEST_ID)
+    return current_id
 
 
-def _begin() -> None:
-    given = request.headers.get(HEADER, "")
-    setattr(
-        g,
-        REQUEST_ID,
-        given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else secrets.token_hex(8),
-    )
-    setattr(g, _BEGAN, time.perf_counter())
+def _start() -> None:
+    sent = request.headers.get(HEADER, "")
+    is_valid = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", sent)
+    setattr(g, REQUEST_ID, sent if is_valid else secrets.token_hex(8))
+    setattr(g, _STARTED_AT, time.perf_counter())
 
 
-def _end(response: Response) -> Response:
-    duration_s = time.perf_counter() - g.get(_BEGAN, time.perf_counter())
-    _take_rest()
+def _finish(response: Response) -> Response:
+    duration_s = time.perf_counter() - g.get(_STARTED_AT, time.perf_counter())
+    _drain_body()
     response.headers.setdefault(HEADER, request_id() or "")
     method = request.method if request.method in _METHODS else "other"
     route = request.url_rule.rule if request.url_rule is not None else "none"
-    self_metrics.current().note_request(method, route, response.status_code, duration_s)
-    level = logging.DEBUG if _is_routine(route, response.status_code) else logging.INFO
+    self_metrics.current().count_request(method, route, response.status_code, duration_s)
+    level = logging.DEBUG if _is_frequent_success(route, response.status_code) else logging.INFO
     if _log.isEnabledFor(level):
         _log.log(
             level,
             "%s %s",
             request.method,
             request.path,
-            extra={FIELDS: _facts(response, duration_s)},
+            extra={FIELDS: _log_fields(response, duration_s)},
         )
     return response
 
 
-def _take_rest() -> None:
-    """A short body that nobody has read: one that came after the answer would cost the client its connection, and its next request."""
-    if request.method in _WITH_BODY and 0 < (request.content_length or 0) <= _SHORT_BYTES:
-        with suppress(
-            HTTPException, OSError
-        ):  # it broke off, or is too long for its route: then the connection may go
+def _drain_body() -> None:
+    """Read a short body that no view has read: if it arrived after the response, the client would lose its connection."""
+    if request.method in _BODY_METHODS and 0 < (request.content_length or 0) <= _MAX_DRAINED_BYTES:
+        # An incomplete body, or one too long for its route, may cost the connection.
+        with suppress(HTTPException, OSError):
             request.stream.read()
 
 
-def _is_routine(route: str, status: int) -> bool:
-    return status == 304 or (status < 400 and route.startswith(_EVERY_FEW_SECONDS))
+def _is_frequent_success(route: str, status: int) -> bool:
+    return status == 304 or (status < 400 and route.startswith(_FREQUENT_ROUTES))
 
 
-def _facts(response: Response, duration_s: float) -> dict[str, Any]:
+def _log_fields(response: Response, duration_s: float) -> dict[str, Any]:
     access = g.get("memagent_access")
     return {
         "status": response.status_code,

@@ -1,4 +1,4 @@
-"""Answers of the API: JSON as msgspec writes it, which has no NaN. What GET gives carries a tag, so that asking again is cheap."""
+"""JSON responses of the API. Those to GET carry an ETag, which makes polling cheap. msgspec never writes NaN."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from urllib.parse import urlencode
 import msgspec
 from flask import Response, request
 
-_PACKED_FROM_BYTES = 4096
-_PACKED_LEVEL = 1
-"""Two milliseconds for the longest chart, and a third of its size; higher levels cost more than they save."""
+_MIN_GZIP_BYTES = 4096
+_GZIP_LEVEL = 1
+"""Takes 2 ms for the longest chart and leaves a third of its size; higher levels cost more than they save."""
 
 
 def json_answer(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An answer; an empty 304 where a client that asks again has it already."""
+    """Return a JSON response, or an empty 304 if the client already has it."""
     response = Response(msgspec.json.encode(value), status, headers, mimetype="application/json")
     if request.method in ("GET", "HEAD") and status == 200:
         response.headers["Cache-Control"] = "private, no-cache"
@@ -28,29 +28,27 @@ def json_answer(
 
 
 def chart_answer(value: Any) -> Response:
-    """What a chart is drawn from: thousands of numbers, packed for those who take gzip. No secret is in it that its length could tell."""
+    """Return the thousands of numbers of a chart, with gzip if accepted. They hold no secret that the length could reveal."""
     response = json_answer(value)
     response.headers["Vary"] = "Accept-Encoding"
     body = response.get_data()
-    if len(body) >= _PACKED_FROM_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.set_data(gzip.compress(body, _PACKED_LEVEL, mtime=0))
+    if len(body) >= _MIN_GZIP_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.set_data(gzip.compress(body, _GZIP_LEVEL, mtime=0))
         response.headers["Content-Encoding"] = "gzip"
     return response
 
 
 def page_answer(page: Mapping[str, Any]) -> Response:
-    """One page of a list: `next_cursor` leads on, and so does a Link header."""
+    """Return one page of a list. The Link header, like `next_cursor`, leads to the next page."""
     headers = {}
     if page["next_cursor"] is not None:
-        asked = {**request.args.to_dict(), "cursor": page["next_cursor"]}
-        headers["Link"] = f'<{request.base_url}?{urlencode(asked)}>; rel="next"'
+        params = {**request.args.to_dict(), "cursor": page["next_cursor"]}
+        headers["Link"] = f'<{request.base_url}?{urlencode(params)}>; rel="next"'
     return json_answer(page, headers=headers)
 
 
 def only(row: Mapping[str, Any], fields: Collection[str] | None) -> Mapping[str, Any]:
-    """Those fields of a row that were asked for, and its id; all of them where none were named."""
-    return (
-        row
-        if fields is None
-        else {name: value for name, value in row.items() if name == "id" or name in fields}
-    )
+    """Return the requested fields of a row and its id; all fields if None were requested."""
+    if fields is None:
+        return row
+    return {name: value for name, value in row.items() if name == "id" or name in fields}

@@ -1,11 +1,11 @@
-"""Small tables of numbers that the web processes of a server share: what one of them has counted binds the others.
+"""Small tables of numbers that the web processes of a server share, so that their limits hold together.
 
-1. A table is a file in the folder of `telemetry`, mapped into every process; where there is no folder there is one process, and the table
-   is in its memory only.
-2. A row belongs to a key. It is read and changed under a lock, of the file against other processes and of the process against its threads.
-3. Where a key lives is one of WAYS places that its digest tells. Are all of them taken, the one that was used longest ago is forgotten.
-4. Times in a table are of the system's steady clock, which all processes of a machine read alike. What a boot before has left in the
-   folder may lie in the future: who reads a time minds that.
+1. A table is a file in the folder of `self_metrics`, mapped into every process. Without that folder there is one process, and the
+   table is in its memory.
+2. Each key has a row. A row is read and changed under a file lock against other processes, and a lock against other threads.
+3. A key's digest gives its set of WAYS places. If all of them are in use, the least recently used row is replaced.
+4. Times in a table are of the system's monotonic clock, which all processes of a machine share. After a reboot, times that are left
+   in the folder can lie in the future: readers must check for that.
 """
 
 from __future__ import annotations
@@ -29,50 +29,48 @@ except ImportError:  # not a Unix
 
 _log = logging.getLogger(__name__)
 
-SETS, WAYS = 512, 16
-_DIGEST, _USED_AT, _HEAD = 0, 1, 2
+SETS = 512
+WAYS = 16
+_DIGEST, _USED_AT, _HEADER = 0, 1, 2
+"""A row is a digest, the time of its last use, and then its numbers; each takes 8 bytes."""
 _ITEM_BYTES = 8
 
 
 class SharedCounters:
-    """`numbers` floats for each key, all 0 at first. `secret` keeps those who see the file from telling what is in it."""
+    """A table with `width` floats for each key, initially 0. `secret` keys the digests, so the file reveals no keys."""
 
-    def __init__(self, name: str, numbers: int, secret: str, folder: str | None = None) -> None:
-        self._width, self._lock = _HEAD + numbers, threading.Lock()
+    def __init__(self, name: str, width: int, secret: str, folder: str | None = None) -> None:
+        self._row_items = _HEADER + width
+        self._lock = threading.Lock()
         self._secret = hashlib.sha256(secret.encode()).digest()
-        size = SETS * WAYS * self._width * _ITEM_BYTES
-        self._file = _opened(Path(folder) / f"{name}-{self._width}.tally", size) if folder else None
+        size = SETS * WAYS * self._row_items * _ITEM_BYTES
+        path = Path(folder) / f"{name}-{self._row_items}.tally" if folder else None
+        self._file = _open_file(path, size) if path else None
         self._map = mmap.mmap(-1 if self._file is None else self._file, size)
-        self._floats, self._integers = (
-            memoryview(self._map).cast("d"),
-            memoryview(self._map).cast("Q"),
-        )
+        self._floats = memoryview(self._map).cast("d")
+        self._integers = memoryview(self._map).cast("Q")
 
     @contextmanager
     def row(self, key: str) -> Iterator[memoryview[float]]:
-        """The key's numbers, to be read and changed."""
-        digest = (
-            int.from_bytes(
-                hashlib.blake2b(key.encode(), digest_size=8, key=self._secret).digest(), "little"
-            )
-            | 1
-        )
+        """Lock the key's numbers, to read and change them."""
+        hashed = hashlib.blake2b(key.encode(), digest_size=8, key=self._secret).digest()
+        digest = int.from_bytes(hashed, "little") | 1  # 0 marks a free row
         with self._locked():
-            at = self._place(digest)
-            self._floats[at + _USED_AT] = time.monotonic()
-            yield self._floats[at + _HEAD : at + self._width]
+            start = self._find_row(digest)
+            self._floats[start + _USED_AT] = time.monotonic()
+            yield self._floats[start + _HEADER : start + self._row_items]
 
-    def _place(self, digest: int) -> int:
-        """Where the digest's row begins; its numbers are 0 where it is new."""
-        first = digest // 2 % SETS * WAYS * self._width
-        places = range(first, first + WAYS * self._width, self._width)
-        for at in places:
-            if self._integers[at + _DIGEST] == digest:
-                return at
-        oldest = min(places, key=lambda at: self._floats[at + _USED_AT])
+    def _find_row(self, digest: int) -> int:
+        """Return where the digest's row starts; a new row is all zeros."""
+        first = digest // 2 % SETS * WAYS * self._row_items
+        starts = range(first, first + WAYS * self._row_items, self._row_items)
+        for start in starts:
+            if self._integers[start + _DIGEST] == digest:
+                return start
+        oldest = min(starts, key=lambda start: self._floats[start + _USED_AT])
         self._integers[oldest + _DIGEST] = digest
-        for place in range(oldest + _USED_AT, oldest + self._width):
-            self._floats[place] = 0.0
+        for index in range(oldest + _USED_AT, oldest + self._row_items):
+            self._floats[index] = 0.0
         return oldest
 
     @contextmanager
@@ -88,21 +86,20 @@ class SharedCounters:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def shared(name: str, numbers: int, secret: str) -> SharedCounters:
-    """The table of that name of this server."""
+def open_counters(name: str, width: int, secret: str) -> SharedCounters:
+    """Open this server's table of that name; one in memory if there's no room for its file."""
     try:
-        return SharedCounters(name, numbers, secret, os.environ.get(self_metrics.FOLDER) or None)
+        return SharedCounters(name, width, secret, os.environ.get(self_metrics.FOLDER) or None)
     except OSError as error:
-        _log.warning("no file for the table %r: this process counts for itself (%s)", name, error)
-        return SharedCounters(name, numbers, secret)
+        _log.warning("cannot share the table %r (%s): this process counts alone", name, error)
+        return SharedCounters(name, width, secret)
 
 
-def _opened(path: Path, size: int) -> int:
-    """The file, made and filled with zeros by whoever comes first. Raises OSError where there is no room for it."""
+def _open_file(path: Path, size: int) -> int:
+    """Open the file, filled with zeros by the first process. Raises OSError if the disk is full."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if hasattr(
-        os, "posix_fallocate"
-    ):  # now, and not when a page is touched that cannot be had: that is a SIGBUS
+    if hasattr(os, "posix_fallocate"):
+        # Allocate now: touching a page of a sparse file on a full disk kills the process with SIGBUS.
         os.posix_fallocate(descriptor, 0, size)
     else:
         os.ftruncate(descriptor, size)

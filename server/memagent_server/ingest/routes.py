@@ -90,7 +90,7 @@ def post_batch(run_id: str) -> Response:
 
     began = time.perf_counter()
     reply = context.database.together(take)
-    self_metrics.current().note_batch(
+    self_metrics.current().count_batch(
         reply.accepted, request.content_length, time.perf_counter() - began
     )
     return json_answer(reply)

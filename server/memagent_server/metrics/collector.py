@@ -1,4 +1,4 @@
-"""What is exposed, read with a fixed number of queries whatever the number of runs; capped, with a count of what the cap left out."""
+"""Read all exposed metrics with a fixed number of queries. The number of streams is capped; one metric counts those left out."""
 
 from __future__ import annotations
 
@@ -28,56 +28,56 @@ from memagent_server.store.models import (
 from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.streams import phase_of
 
-LINGER_S = 300.0
-"""An ended run stays this long, so that its last state is scraped: a run that is gone looks like one that is well."""
-REST = 20.0
-"""A figure about all that was ever stored is read again when this many times as long has passed as reading it took."""
+ENDED_RUN_S = 300.0
+"""An ended run is exposed this long, so that its last state is scraped: a run that vanishes looks healthy."""
+REREAD_FACTOR = 20.0
+"""A slow value is cached for this many times as long as reading it took: reading takes 5 % of the time at most."""
 
 Labels = Mapping[str, str]
-_COLUMNS = {metric.column: metric.name for metric in METRICS if metric.column is not None}
-_COMPONENTS = {f"{component}_bytes": component for component in COMPONENTS}
-_INFO = BY_NAME["memagent_run_info"].labels
+_NAMES_BY_COLUMN = {metric.column: metric.name for metric in METRICS if metric.column is not None}
+_COMPONENTS_BY_COLUMN = {f"{component}_bytes": component for component in COMPONENTS}
+_INFO_LABELS = BY_NAME["memagent_run_info"].labels
 
 
 class Collected(NamedTuple):
-    """`streams` are all that are active, those that the cap left out among them."""
+    """`streams` counts all active streams, including those above the cap."""
 
     families: list[Metric]
     streams: int
 
 
-class Figures:
-    """Figures about all that was ever stored, whose cost grows with it: each is read rarely enough to take 5 % of the time at most."""
+class SlowValues:
+    """A cache of values about everything that was ever stored, whose cost grows with the store."""
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        self._known: dict[str, tuple[Any, float]] = {}
+        self._cache: dict[str, tuple[Any, float]] = {}
 
     def get(self, name: str, read: Callable[[], Any]) -> Any:
-        """What `read` returned last, or returns now."""
-        value, good_until = self._known.get(name, (None, float("-inf")))
-        began = self._steady()
-        if began < good_until:
+        """Return the cached value of `name`, or read it now."""
+        value, valid_until = self._cache.get(name, (None, float("-inf")))
+        started_at = self._steady()
+        if started_at < valid_until:
             return value
         value = read()
-        ended = self._steady()
-        self._known[name] = (value, ended + REST * (ended - began))
+        ended_at = self._steady()
+        self._cache[name] = (value, ended_at + REREAD_FACTOR * (ended_at - started_at))
         return value
 
 
-def collect(database: Database, now: float, figures: Figures, most_streams: int) -> Collected:
-    """Everything that is exposed at `now`."""
-    began = time.perf_counter()
+def collect(database: Database, now: float, slow_values: SlowValues, max_streams: int) -> Collected:
+    """Collect everything that is exposed at `now`."""
+    started_at = time.perf_counter()
     families = _Families()
     with database.read() as session:
-        streams = _runs_and_streams(session, families, now, most_streams)
-        _server_figures(session, families, figures)
-    families.add("memagent_scrape_duration_seconds", time.perf_counter() - began)
+        streams = _add_runs(session, families, now, max_streams)
+        _add_server_values(session, families, slow_values)
+    families.add("memagent_scrape_duration_seconds", time.perf_counter() - started_at)
     return Collected(families.all(), streams)
 
 
 class _Families:
-    """Every family by name. Samples of a stream share one dict of labels: see `text`."""
+    """All metric families by name. The samples of a stream share one dict of labels: see `exposition.write`."""
 
     def __init__(self) -> None:
         self._families: dict[str, Metric] = {}
@@ -96,8 +96,8 @@ class _Families:
         return list(self._families.values())
 
 
-def _runs_and_streams(session: Session, families: _Families, now: float, most_streams: int) -> int:
-    active = or_(Run.status == "running", Run.finished_at > now - LINGER_S)
+def _add_runs(session: Session, families: _Families, now: float, max_streams: int) -> int:
+    active = or_(Run.status == "running", Run.finished_at > now - ENDED_RUN_S)
     newest = (
         select(func.max(Forecast.id))
         .where(Forecast.stream_id == Stream.id)
@@ -115,9 +115,9 @@ def _runs_and_streams(session: Session, families: _Families, now: float, most_st
         .where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)
         .order_by(Run.created_at.desc(), Stream.id)
     )  # fmt: skip
-    found = session.execute(query.limit(most_streams)).all()
-    streams = len(found)
-    if streams == most_streams:
+    rows = session.execute(query.limit(max_streams)).all()
+    streams = len(rows)
+    if streams == max_streams:
         everything = select(func.count()).select_from(Stream).join(Run, Run.id == Stream.run_id)
         streams = (
             session.scalar(
@@ -125,31 +125,33 @@ def _runs_and_streams(session: Session, families: _Families, now: float, most_st
             )
             or 0
         )
-    families.add("memagent_series_capped", streams - len(found))
+    families.add("memagent_series_capped", streams - len(rows))
     labels: dict[tuple[str, int, str], dict[str, str]] = {}
-    told = set()
-    for row in found:
-        if row.run_id not in told:
-            told.add(row.run_id)
+    described_runs = set()
+    for row in rows:
+        if row.run_id not in described_runs:
+            described_runs.add(row.run_id)
             info = (row.run_id, row.project, row.name, row.user or "", row.host or "", row.status)
-            families.add("memagent_run_info", 1, dict(zip(_INFO, info, strict=True)))
-        mine = {"run_id": row.run_id, "rank": str(row.rank), "device": row.device}
-        labels[row.run_id, row.rank, row.device] = mine
-        _stream_figures(families, row, mine)
-    _predictions(session, families, labels)
+            families.add("memagent_run_info", 1, dict(zip(_INFO_LABELS, info, strict=True)))
+        stream_labels = {"run_id": row.run_id, "rank": str(row.rank), "device": row.device}
+        labels[row.run_id, row.rank, row.device] = stream_labels
+        _add_stream(families, row, stream_labels)
+    _add_predictions(session, families, labels)
     return streams
 
 
-def _stream_figures(families: _Families, row: Any, labels: dict[str, str]) -> None:
+def _add_stream(families: _Families, row: Any, labels: dict[str, str]) -> None:
     latest = {"limit_bytes": row.limit_bytes, **row.latest}
     for column, value in latest.items():
         if value is None:
             continue
-        if column in _COLUMNS:
-            families.add(_COLUMNS[column], value, labels)
-        elif column in _COMPONENTS:
+        if column in _NAMES_BY_COLUMN:
+            families.add(_NAMES_BY_COLUMN[column], value, labels)
+        elif column in _COMPONENTS_BY_COLUMN:
             families.add(
-                "memagent_component_bytes", value, {**labels, "component": _COMPONENTS[column]}
+                "memagent_component_bytes",
+                value,
+                {**labels, "component": _COMPONENTS_BY_COLUMN[column]},
             )
         elif phase := phase_of(column):
             families.add("memagent_phase_peak_bytes", value, {**labels, "phase": phase})
@@ -161,7 +163,7 @@ def _stream_figures(families: _Families, row: Any, labels: dict[str, str]) -> No
             families.add("memagent_oom_eta_timestamp_seconds", row.at + row.eta_s, labels)
 
 
-def _predictions(
+def _add_predictions(
     session: Session, families: _Families, labels: Mapping[tuple[str, int, str], dict[str, str]]
 ) -> None:
     runs = texts(session, ((run_id, 0) for run_id in dict.fromkeys(key[0] for key in labels)))
@@ -173,18 +175,18 @@ def _predictions(
         .join(Prediction, Prediction.run_id == runs.c.first)
         .order_by(Prediction.id.desc())
     )  # fmt: skip
-    seen = set()
+    exposed = set()
     for run_id, rank, device, components, peak in session.execute(query):
         key = (run_id, rank, device)
-        if key in labels and key not in seen:
-            seen.add(key)
+        if key in labels and key not in exposed:
+            exposed.add(key)
             for component, value in {**components, "peak": peak}.items():
                 families.add(
                     "memagent_predicted_bytes", value, {**labels[key], "component": component}
                 )
 
 
-def _server_figures(session: Session, families: _Families, figures: Figures) -> None:
+def _add_server_values(session: Session, families: _Families, slow_values: SlowValues) -> None:
     firing = (
         select(Alert.rule, Alert.severity, func.count())
         .where(Alert.state == "firing")
@@ -198,17 +200,19 @@ def _server_figures(session: Session, families: _Families, figures: Figures) -> 
     }:
         number = counts.get((rule, severity), 0)
         families.add("memagent_alerts_firing", number, {"rule": rule, "severity": severity})
-    runs = figures.get(
+    runs = slow_values.get(
         "runs", lambda: _pairs(session, select(Run.status, func.count()).group_by(Run.status))
     )
     for status in RUN_STATUSES:
         families.add("memagent_runs", runs.get(status, 0), {"status": status})
-    samples = figures.get("samples", lambda: session.scalar(select(func.sum(Stream.samples))) or 0)
+    samples = slow_values.get(
+        "samples", lambda: session.scalar(select(func.sum(Stream.samples))) or 0
+    )
     families.add("memagent_ingested_samples_total", samples)
     lost = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
-    for reason, count in figures.get("dropped", lambda: _pairs(session, lost)).items():
+    for reason, count in slow_values.get("dropped", lambda: _pairs(session, lost)).items():
         families.add("memagent_dropped_samples_total", count, {"reason": reason})
-    for (channel, outcome), count in figures.get(
+    for (channel, outcome), count in slow_values.get(
         "notifications", lambda: count_by_outcome(session)
     ).items():
         families.add(

@@ -1,8 +1,12 @@
-"""The newest exposition of this process, and who makes the next one.
+"""The cached exposition of this process: when it is built, and its text.
 
-1. Up to LIVE_STREAMS streams, a scrape is made when it is asked for: what it shows is as new as the store.
-2. Beyond, what is there is handed out at once, and one thread in the background makes the next where that is older than REFRESH_S.
-3. Who asks while one is being made gets the last one; only the very first is waited for.
+1. Up to MAX_LIVE_STREAMS streams, a scrape reads the store: its values are as new as the store.
+2. Beyond, a scrape gets the newest exposition at once. If that is older than REFRESH_S, a background thread builds the next.
+3. A scrape that arrives during a build gets the last exposition. Only the first ever is waited for.
+
+prometheus-client sorts, checks and escapes the labels of every sample. For 1,000 streams of 15 series that takes 110 ms of CPU for text
+and 160 ms for OpenMetrics, which Prometheus asks for; `write` takes 28 ms for the same bytes. A stream's samples share one dict of
+labels, so `write` formats it once.
 """
 
 from __future__ import annotations
@@ -10,59 +14,31 @@ from __future__ import annotations
 import gzip
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import Metric
 from prometheus_client import generate_latest as encode_text
 from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from memagent_server.metrics.collector import Figures, collect
-from memagent_server.metrics.text import write
+from memagent_server.metrics.collector import SlowValues, collect
 from memagent_server.store.engine import Database
 
 log = logging.getLogger(__name__)
 
-LIVE_STREAMS = 1_000
+MAX_LIVE_STREAMS = 1_000
 REFRESH_S = 10.0
 GZIP_LEVEL = 1
-"""Level 9 takes seven times as long as level 1 for a fifth less."""
+"""Level 9 takes seven times as long as level 1, and saves a fifth of the size."""
 
-
-@dataclass
-class Scraped(Collector):
-    """What was read at once, and the texts that were asked of it so far."""
-
-    families: list[Metric]
-    beside: list[Metric]
-    """What is not gauges and counters alone, and few: prometheus-client writes it."""
-    streams: int
-    at: float
-    _texts: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
-
-    def collect(self) -> list[Metric]:
-        return [*self.families, *self.beside]
-
-    def text(self, *, openmetrics: bool, compressed: bool) -> bytes:
-        key = (openmetrics, compressed)
-        if key not in self._texts:
-            plain = self._texts.setdefault(
-                (openmetrics, False), self._written(openmetrics=openmetrics)
-            )
-            self._texts[key] = gzip.compress(plain, GZIP_LEVEL) if compressed else plain
-        return self._texts[key]
-
-    def _written(self, *, openmetrics: bool) -> bytes:
-        encode = encode_openmetrics if openmetrics else encode_text
-        return write(self.families, openmetrics=openmetrics).removesuffix(b"# EOF\n") + encode(
-            _Those(self.beside)
-        )
+_format_number: Callable[[float], str] = floatToGoString
 
 
 @dataclass(frozen=True)
-class _Those(Collector):
-    """Families that were collected already."""
+class CollectedMetrics(Collector):
+    """Metrics that were collected already, as a collector for prometheus-client."""
 
     families: list[Metric]
 
@@ -70,58 +46,124 @@ class _Those(Collector):
         return self.families
 
 
+@dataclass
+class Scrape(Collector):
+    """The result of one collection, with the texts requested so far.
+
+    `families` are gauges and counters. `own_metrics` are the server's own, few and with histograms: prometheus-client writes them.
+    """
+
+    families: list[Metric]
+    own_metrics: list[Metric]
+    streams: int
+    at: float
+    _texts: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
+
+    def collect(self) -> list[Metric]:
+        return [*self.families, *self.own_metrics]
+
+    def text(self, *, openmetrics: bool, compressed: bool) -> bytes:
+        key = (openmetrics, compressed)
+        if key not in self._texts:
+            if compressed:
+                plain = self.text(openmetrics=openmetrics, compressed=False)
+                self._texts[key] = gzip.compress(plain, GZIP_LEVEL)
+            else:
+                encode = encode_openmetrics if openmetrics else encode_text
+                families = write(self.families, openmetrics=openmetrics)
+                own_metrics = encode(CollectedMetrics(self.own_metrics))
+                self._texts[key] = families.removesuffix(b"# EOF\n") + own_metrics
+        return self._texts[key]
+
+
 class Exposition:
-    """`most_streams`: how many are exposed at most. `steady` counts seconds and is never set. `beside` gives what is exposed as well."""
+    """Builds and caches scrapes of at most `max_streams` streams.
+
+    `steady` is a monotonic clock. `own_metrics` returns a collector of the server's own metrics.
+    """
 
     def __init__(
         self,
         database: Database,
         clock: Callable[[], float],
         steady: Callable[[], float],
-        most_streams: int,
-        beside: Callable[[], Collector],
+        max_streams: int,
+        own_metrics: Callable[[], Collector],
     ) -> None:
-        self._beside = beside
-        self._database, self._clock, self._steady, self._most = (
-            database,
-            clock,
-            steady,
-            most_streams,
-        )
-        self._figures = Figures(steady)
-        self._making = threading.Lock()
-        self._newest: Scraped | None = None
+        self._database = database
+        self._clock = clock
+        self._steady = steady
+        self._max_streams = max_streams
+        self._own_metrics = own_metrics
+        self._slow_values = SlowValues(steady)
+        self._build_lock = threading.Lock()
+        self._newest: Scrape | None = None
 
-    def get(self) -> Scraped:
-        """What a scrape is answered with. Raises what the database raises, where one had to be made."""
+    def get(self) -> Scrape:
+        """Return the scrape to answer with. Raises database errors if one had to be built."""
         newest = self._newest
-        if newest is not None and newest.streams > LIVE_STREAMS:
-            if self._steady() - newest.at >= REFRESH_S and self._making.acquire(blocking=False):
+        if newest is not None and newest.streams > MAX_LIVE_STREAMS:
+            is_old = self._steady() - newest.at >= REFRESH_S
+            if is_old and self._build_lock.acquire(blocking=False):
                 threading.Thread(
                     target=self._refresh, name="memagent-exposition", daemon=True
                 ).start()
             return newest
-        if self._making.acquire(blocking=newest is None):
+        if self._build_lock.acquire(blocking=newest is None):
             try:
-                return (
-                    self._make() if newest is self._newest or self._newest is None else self._newest
-                )
+                # While this thread waited for the first scrape, another may have built it.
+                return self._newest if newest is None and self._newest else self._build()
             finally:
-                self._making.release()
-        assert newest is not None, "only a first one is waited for"
+                self._build_lock.release()
+        assert newest is not None, "only the first scrape is waited for"
         return newest
 
     def _refresh(self) -> None:
         try:
-            self._make()
+            self._build()
         except Exception:
-            log.exception("the exposition could not be made anew")
+            log.exception("cannot refresh the exposition of metrics")
         finally:
-            self._making.release()
+            self._build_lock.release()
 
-    def _make(self) -> Scraped:
-        made = collect(self._database, self._clock(), self._figures, self._most)
-        self._newest = Scraped(
-            made.families, list(self._beside().collect()), made.streams, self._steady()
-        )
+    def _build(self) -> Scrape:
+        now = self._clock()
+        collected = collect(self._database, now, self._slow_values, self._max_streams)
+        own_metrics = list(self._own_metrics().collect())
+        self._newest = Scrape(collected.families, own_metrics, collected.streams, self._steady())
         return self._newest
+
+
+def write(families: Iterable[Metric], *, openmetrics: bool) -> bytes:
+    """Write gauges and counters in the Prometheus text format or OpenMetrics: prometheus-client's bytes."""
+    lines: list[str] = []
+    texts: dict[int, str] = {}  # by the id of a dict of labels, which the families keep alive
+    for family in families:
+        is_suffixed = family.type == "counter" and not openmetrics
+        name = f"{family.name}_total" if is_suffixed else family.name
+        escape_help = _escape if openmetrics else _escape_breaks
+        lines.append(f"# HELP {name} {escape_help(family.documentation)}\n")
+        lines.append(f"# TYPE {name} {family.type}\n")
+        for sample in family.samples:
+            labels = texts.get(id(sample.labels))
+            if labels is None:
+                labels = texts[id(sample.labels)] = _format_labels(sample.labels)
+            lines.append(f"{sample.name}{labels} {_format_number(sample.value)}\n")
+    if openmetrics:
+        lines.append("# EOF\n")
+    return "".join(lines).encode()
+
+
+def _format_labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    pairs = (f'{name}="{_escape(value)}"' for name, value in sorted(labels.items()))
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escape(text: str) -> str:
+    return _escape_breaks(text).replace('"', r"\"")
+
+
+def _escape_breaks(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")

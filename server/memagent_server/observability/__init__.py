@@ -1,1 +1,1 @@
-"""TODO: say what observability holds."""
+"""The server's log and its own metrics."""

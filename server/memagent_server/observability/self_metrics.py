@@ -1,7 +1,7 @@
-"""What the server counts of itself. Every process counts for itself; a scrape sums them up.
+"""The server's own metrics. Every process counts separately; a scrape returns the sums.
 
-`memagent serve` gives its processes a common folder (PROMETHEUS_MULTIPROC_DIR): prometheus-client then keeps the counts in files there,
-and whichever process answers a scrape adds up everybody's, those of processes that died included. docs/adr/0010 says why.
+`memagent serve` gives its processes a common folder (PROMETHEUS_MULTIPROC_DIR). prometheus-client keeps the counts in files there, and
+the process that answers a scrape adds up all files, including those of dead processes: see docs/adr/0010.
 Without the folder there is one process, which counts in memory.
 """
 
@@ -18,16 +18,16 @@ from prometheus_client.registry import Collector
 
 EXTENSION = "memagent_telemetry"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""prometheus-client's own setting, which it reads when it is imported."""
+"""A setting of prometheus-client, which reads it at import."""
 
-_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
-_SAMPLES = (1.0, 8.0, 64.0, 512.0, 4096.0, 32768.0)
-_BYTES = (1e3, 1e4, 1e5, 1e6, 8e6)
+_SECOND_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
+_SAMPLE_BUCKETS = (1.0, 8.0, 64.0, 512.0, 4096.0, 32768.0)
+_BYTE_BUCKETS = (1e3, 1e4, 1e5, 1e6, 8e6)
 
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """A counter, or a histogram where it has buckets."""
+    """A counter, or a histogram if it has buckets."""
 
     name: str
     help: str
@@ -40,70 +40,70 @@ class MetricSpec:
 
 
 REQUESTS = MetricSpec(
-    "memagent_http_requests_total", "Requests answered.", ("method", "route", "status")
+    "memagent_http_requests_total", "HTTP requests.", ("method", "route", "status")
 )
 REQUEST_SECONDS = MetricSpec(
-    "memagent_http_request_seconds", "Time from a request's headers to the beginning of its answer.", ("route",), _SECONDS
+    "memagent_http_request_seconds", "Time from the headers of a request to the start of its response.", ("route",), _SECOND_BUCKETS
 )  # fmt: skip
 BATCH_SAMPLES = MetricSpec(
-    "memagent_batch_samples", "Samples of a batch that was stored.", buckets=_SAMPLES
+    "memagent_batch_samples", "Samples in a stored batch.", buckets=_SAMPLE_BUCKETS
 )
-BATCH_BYTES = MetricSpec("memagent_batch_bytes", "Size of a batch as it was sent.", buckets=_BYTES)
+BATCH_BYTES = MetricSpec(
+    "memagent_batch_bytes", "Size of a batch as sent.", buckets=_BYTE_BUCKETS
+)
 BATCH_STORE_SECONDS = MetricSpec(
-    "memagent_batch_store_seconds", "Time from a checked batch to its commit, with the wait for its turn.", buckets=_SECONDS
+    "memagent_batch_store_seconds", "Time to commit a validated batch, including the wait for the write lock.", buckets=_SECOND_BUCKETS
 )  # fmt: skip
-FIGURES = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS)
+METRICS = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS)
 
 
-class Telemetry:
-    """The counters of one process."""
+class ServerMetrics:
+    """The counters and histograms of one process."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
         self.registry = CollectorRegistry(auto_describe=False)
         self.requests = self._counter(REQUESTS)
         self.request_seconds = self._histogram(REQUEST_SECONDS)
         self.batch_samples = self._histogram(BATCH_SAMPLES)
         self.batch_bytes = self._histogram(BATCH_BYTES)
         self.batch_store_seconds = self._histogram(BATCH_STORE_SECONDS)
-        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """By method, route and status: to ask prometheus-client each time takes longer than to count."""
+        self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        """By method, route and status: looking up the labels takes prometheus-client longer than counting."""
 
-    def note_request(self, method: str, route: str, status: int, duration_s: float) -> None:
+    def count_request(self, method: str, route: str, status: int, duration_s: float) -> None:
         key = (method, route, status)
-        found = self._known.get(key)
-        if found is None:
-            found = (
+        if key not in self._by_request:
+            self._by_request[key] = (
                 self.requests.labels(method, route, str(status)),
                 self.request_seconds.labels(route),
             )
-            self._known[key] = found
-        count, seconds = found
+        count, seconds = self._by_request[key]
         count.inc()
         seconds.observe(duration_s)
 
-    def note_batch(self, samples: int, sent_bytes: int | None, store_s: float) -> None:
+    def count_batch(self, samples: int, sent_bytes: int | None, store_s: float) -> None:
         self.batch_samples.observe(samples)
         self.batch_bytes.observe(sent_bytes or 0)
         self.batch_store_seconds.observe(store_s)
 
-    def _counter(self, figure: MetricSpec) -> Counter:
-        return Counter(figure.name, figure.help, figure.labels, registry=self.registry)
+    def _counter(self, spec: MetricSpec) -> Counter:
+        return Counter(spec.name, spec.help, spec.labels, registry=self.registry)
 
-    def _histogram(self, figure: MetricSpec) -> Histogram:
+    def _histogram(self, spec: MetricSpec) -> Histogram:
         return Histogram(
-            figure.name, figure.help, figure.labels, registry=self.registry, buckets=figure.buckets
+            spec.name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
         )
 
     def collector(self) -> Collector:
-        """Of all processes that share the folder, or of this one where there is none."""
+        """Return the collector of all processes that share the folder, or of this process if there's none."""
         folder = os.environ.get(FOLDER)
         if not folder:
             return self.registry
         return MultiProcessCollector(CollectorRegistry(), folder)  # type: ignore[no-untyped-call]
 
 
-def current() -> Telemetry:
-    """The counters of the app that serves this request."""
-    telemetry: Telemetry = current_app.extensions[EXTENSION]
-    return telemetry
+def current() -> ServerMetrics:
+    """Return the metrics of the app that serves this request."""
+    metrics: ServerMetrics = current_app.extensions[EXTENSION]
+    return metrics

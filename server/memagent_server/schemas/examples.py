@@ -47,8 +47,8 @@ EXAMPLES: dict[str, Any] = {
     },
     "Finish": {"status": "completed", "step": 1000},
     "EstimateBody": {"model": "llama-2-7b", "batch": 1, "sequence": 2048, "gpu": "a100", "checkpointing": "full"},
-    "Said": {"by": "ana", "note": "on it"},
-    "RuleWishes": {"rules": {"leak": {"is_on": True, "tells": "warning", "thresholds": {"grown_ratio": 0.2}}, "stalled": None}},
+    "AlertAction": {"by": "ana", "note": "on it"},
+    "RuleChanges": {"rules": {"leak": {"is_on": True, "tells": "warning", "thresholds": {"grown_ratio": 0.2}}, "stalled": None}},
     "RunStarted": {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},
     "RunEnded": {"run_id": "k3v9", "status": "completed"},
     "Series": {

@@ -1,33 +1,13 @@
-"""What people and programs look at: pages and the API."""
+"""The pages for people, and the API for programs."""
 
 from flask import Blueprint
 
-from memagent_server.web import api, docs, ranks, setup
-from memagent_server.web.pages import (
-    alerts,
-    compare,
-    estimate,
-    login,
-    notifications,
-    retention,
-    run_actions,
-    runs,
-    tokens,
-)
+from memagent_server.web import api, api_alerts, docs, setup
+from memagent_server.web.pages import alerts, compare, estimate, login, run, runs, settings
 
-runs.blueprint.record_once(lambda state: setup.install(state.app))
-
-blueprints: tuple[Blueprint, ...] = (
-    api.blueprint,
-    alerts.blueprint,
-    notifications.blueprint,
-    runs.blueprint,
-    run_actions.blueprint,
-    ranks.blueprint,
-    compare.blueprint,
-    estimate.blueprint,
-    tokens.blueprint,
-    retention.blueprint,
-    login.blueprint,
-    docs.blueprint,
-)
+blueprints: tuple[Blueprint, ...] = tuple(
+    module.blueprint
+    for module in (
+        setup, api, api_alerts, runs, run, alerts, compare, estimate, settings, login, docs
+    )
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What programs can ask: every route of docs/http.md but those that agents post to, which are in `ingest`, and those about alerts."""
+"""The API that programs read: every route of docs/http.md except what agents post (`ingest`) and alerts (`api_alerts`)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.leases import count_alive
 from memagent_server.store.models import Run
 from memagent_server.store.predictions import page_predictions
+from memagent_server.store.rank_grid import rank_grid
 from memagent_server.store.runs import (
     RunQuery,
     delete_run,
@@ -47,88 +48,94 @@ from memagent_server.web.api_estimate import EstimateBody, answer
 blueprint = Blueprint("api", __name__)
 
 _V1 = "/api/v1"
-_FAR = 2**62
-_DOCUMENT = "memagent_openapi"
+_MAX_ID = 2**62
+_OPENAPI = "memagent_openapi"
+_VIEWER_CHUNK_BYTES = 2**20
+
+
+# -- the server ----------------------------------------------------------------------------------
 
 
 @blueprint.get("/openapi.json")
 @operation("operation", None, common.JsonObject)
 def get_openapi() -> Response:
-    """This document."""
-    made = current_app.extensions.get(_DOCUMENT)
-    if made is None:
-        made = current_app.extensions[_DOCUMENT] = openapi.document(current_app)
-    return json_answer(made)
+    """Return this document."""
+    document = current_app.extensions.get(_OPENAPI)
+    if document is None:
+        document = current_app.extensions[_OPENAPI] = openapi.build_document(current_app)
+    return json_answer(document)
 
 
 @blueprint.get("/healthz")
 @operation("operation", None, common.Health)
 def get_health() -> Response:
-    """Whether the process answers."""
-    said = json_answer({"status": "ok", "version": memagent.__version__})
-    said.date = datetime.now(
-        timezone.utc
-    )  # granian sends none; `memagent doctor` compares clocks by it
-    return said
+    """Check that the process answers."""
+    response = json_answer({"status": "ok", "version": memagent.__version__})
+    # granian sends no Date, and `memagent doctor` compares clocks by it
+    response.date = datetime.now(timezone.utc)
+    return response
 
 
 @blueprint.get("/readyz")
 @operation("operation", None, common.Ready)
 def get_readiness() -> Response:
-    """Whether the database answers and its schema is current; 503 with the reason where not."""
+    """Check that the database answers and its schema is current; 503 with the reason if not."""
     try:
         is_current = migrate.is_current(current().database)
     except DatabaseError as error:
-        raise Problem(503, "the database does not answer", headers={"Retry-After": "5"}) from error
+        raise Problem(503, "The database does not answer.", headers={"Retry-After": "5"}) from error
     if not is_current:
         raise Problem(
             503,
-            "the database's schema is of another version: run `memagent db upgrade`",
+            "The database schema has another version. Run `memagent db upgrade`.",
             headers={"Retry-After": "5"},
         )
     with current().database.read() as session:
         return json_answer({"status": "ready", "workers": count_alive(session, current().clock())})
 
 
+# -- runs ----------------------------------------------------------------------------------------
+
+
 @blueprint.get(f"{_V1}/runs")
 @operation("runs", "read", runs.RunPage, query=queries.RunsQuery)
 def get_runs() -> Response:
-    """Runs, filtered and sorted, a page at a time."""
-    asked, context = query.read(queries.RunsQuery), current()
-    wanted = RunQuery(
-        project=asked.project,
-        status=asked.status,
-        tag=asked.tag,
-        q=asked.q,
-        is_archived=asked.archived == "1",
-        sort=asked.sort,
-        limit=asked.limit,
-        cursor=asked.cursor,
+    """List runs, with filters and an order, one page at a time."""
+    params, context = query.read(queries.RunsQuery), current()
+    filters = RunQuery(
+        project=params.project,
+        status=params.status,
+        tag=params.tag,
+        q=params.q,
+        is_archived=params.archived == "1",
+        sort=params.sort,
+        limit=params.limit,
+        cursor=params.cursor,
     )
     with context.database.read() as session:
-        page = list_runs(session, wanted)
-        found = summarize(session, page.runs, public_url=context.settings.public_url)
+        page = list_runs(session, filters)
+        rows = summarize(session, page.runs, public_url=context.settings.public_url)
     return page_answer(
-        {"runs": [only(run, asked.fields) for run in found], "next_cursor": page.next_cursor}
+        {"runs": [only(row, params.fields) for row in rows], "next_cursor": page.next_cursor}
     )
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>")
 @operation("runs", "read", RunFacts, query=queries.RunFieldsQuery)
 def get_one_run(run_id: str) -> Response:
-    """One run: its settings, streams, newest events and alerts."""
-    asked, context = query.read(queries.RunFieldsQuery), current()
+    """Return one run: its settings, streams, newest events and alerts."""
+    params, context = query.read(queries.RunFieldsQuery), current()
     with context.database.read() as session:
-        run = _known_run(session, run_id)
+        run = _require_run(session, run_id)
         described = describe(session, run, public_url=context.settings.public_url)
         alerts = list_alerts(session, run_id=run_id)["alerts"]
-    return json_answer(only({**described, "alerts": alerts}, asked.fields))
+    return json_answer(only({**described, "alerts": alerts}, params.fields))
 
 
 @blueprint.delete(f"{_V1}/runs/<run_id>")
 @operation("runs", "admin", {204: None})
 def delete_one_run(run_id: str) -> Response:
-    """Delete a run and all that belongs to it."""
+    """Delete a run and everything that belongs to it."""
     with current().database.write() as session:
         lock_run(session, run_id)
         delete_run(session, run_id)
@@ -138,137 +145,160 @@ def delete_one_run(run_id: str) -> Response:
 @blueprint.get(f"{_V1}/runs/<run_id>/series")
 @operation("runs", "read", runs.Series, query=queries.SeriesQuery)
 def get_series(run_id: str) -> Response:
-    """Samples for a chart.
+    """Return samples for a chart.
 
-    Where more samples than points fall into the window, neighbours share a bucket that keeps their minimum and maximum: no spike is lost.
+    If the window has more samples than points, neighbors share a bucket that keeps their minimum and maximum, so
+    that no spike is lost.
     """
-    asked = query.read(queries.SeriesQuery)
+    params = query.read(queries.SeriesQuery)
     with current().database.read() as session:
-        found = series(
+        chart = series(
             session,
             run_id,
-            fields=asked.fields,
-            rank=asked.rank,
-            device=asked.device,
-            attempt=asked.attempt,
-            first=asked.first,
-            last=asked.last,
-            points=asked.points,
+            fields=params.fields,
+            rank=params.rank,
+            device=params.device,
+            attempt=params.attempt,
+            first=params.first,
+            last=params.last,
+            points=params.points,
         )
-        if not found["samples"]:
-            _known_run(session, run_id)
-    return chart_answer(found)
+        if not chart["samples"]:
+            _require_run(session, run_id)
+    return chart_answer(chart)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/ranks")
+@operation("runs", "read", runs.RankGrid, query=queries.RanksQuery)
+def get_ranks(run_id: str) -> Response:
+    """Return all ranks of the newest launch over the same steps, for a heat map."""
+    params = query.read(queries.RanksQuery)
+    with current().database.read() as session:
+        _require_run(session, run_id)
+        grid = rank_grid(
+            session,
+            run_id,
+            field=params.field,
+            first=params.first,
+            last=params.last,
+            columns=params.points,
+        )
+    return chart_answer(grid)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/forecast")
 @operation("runs", "read", runs.Forecasts, query=queries.ForecastQuery)
 def get_forecast(run_id: str) -> Response:
-    """Whether and when the run is forecast to run out of memory."""
-    asked = query.read(queries.ForecastQuery)
+    """Return whether and when the run is expected to run out of memory."""
+    params = query.read(queries.ForecastQuery)
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found = forecasts_of(session, run_id, limit=asked.limit, cursor=asked.cursor)
-    return page_answer(found)
+        _require_run(session, run_id)
+        page = forecasts_of(session, run_id, limit=params.limit, cursor=params.cursor)
+    return page_answer(page)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/predictions")
 @operation("runs", "read", runs.PredictionPage, query=queries.Paged)
 def get_predictions(run_id: str) -> Response:
-    """What estimators predicted for the run, the newest first."""
-    asked = query.read(queries.Paged)
+    """List the estimators' predictions for the run, newest first."""
+    params = query.read(queries.Paged)
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found, next_cursor = page_predictions(
-            session, run_id, limit=asked.limit, cursor=asked.cursor
+        _require_run(session, run_id)
+        rows, next_cursor = page_predictions(
+            session, run_id, limit=params.limit, cursor=params.cursor
         )
-    return page_answer({"run_id": run_id, "predictions": found, "next_cursor": next_cursor})
+    return page_answer({"run_id": run_id, "predictions": rows, "next_cursor": next_cursor})
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/components")
 @operation("runs", "read", runs.Components)
 def get_components(run_id: str) -> Response:
-    """Predicted beside observed, component by component."""
+    """Compare predicted with observed memory, component by component."""
     with current().database.read() as session:
-        found = components(session, run_id)
-    if found is None:
+        compared = components(session, run_id)
+    if compared is None:
         raise UnknownRunError(run_id)
-    return json_answer(found)
+    return json_answer(compared)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/suspects")
 @operation("runs", "read", runs.Suspects)
 def get_suspects(run_id: str) -> Response:
-    """Who is blamed for growth in the newest snapshots, the surest first."""
+    """List the suspected leaks of the newest snapshots, most certain first."""
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found = suspects_of(session, run_id)
-    return json_answer({"run_id": run_id, "suspects": found})
+        _require_run(session, run_id)
+        suspects = suspects_of(session, run_id)
+    return json_answer({"run_id": run_id, "suspects": suspects})
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots")
 @operation("runs", "read", runs.SnapshotPage, query=queries.Paged)
 def get_snapshots(run_id: str) -> Response:
-    """Snapshots of who held the memory, the newest first."""
-    asked = query.read(queries.Paged)
+    """List snapshots of the memory's holders, newest first."""
+    params = query.read(queries.Paged)
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found, next_cursor = page_snapshots(session, run_id, limit=asked.limit, cursor=asked.cursor)
-    return page_answer({"run_id": run_id, "snapshots": found, "next_cursor": next_cursor})
+        _require_run(session, run_id)
+        rows, next_cursor = page_snapshots(
+            session, run_id, limit=params.limit, cursor=params.cursor
+        )
+    return page_answer({"run_id": run_id, "snapshots": rows, "next_cursor": next_cursor})
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots/<int:snapshot_id>")
 @operation("runs", "read", runs.WholeSnapshot)
 def get_snapshot(run_id: str, snapshot_id: int) -> Response:
-    """One snapshot, with its stacks and tensors."""
+    """Return one snapshot with its stacks and tensors."""
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found = read_snapshot(session, run_id, snapshot_id) if snapshot_id < _FAR else None
-    if found is None:
+        _require_run(session, run_id)
+        snapshot = read_snapshot(session, run_id, snapshot_id) if snapshot_id < _MAX_ID else None
+    if snapshot is None:
         raise Problem(
             404,
-            f"run {run_id!r} has no snapshot {snapshot_id}: GET /api/v1/runs/{run_id}/snapshots lists them",
+            f"Run {run_id!r} has no snapshot {snapshot_id}. "
+            f"GET /api/v1/runs/{run_id}/snapshots lists them.",
         )
-    return json_answer(found)
+    return json_answer(snapshot)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots/<int:snapshot_id>/viewer")
 @operation("runs", "read", str, media=("text/html",))
 def get_viewer(run_id: str, snapshot_id: int) -> Response:
-    """Torch's own interactive page of a snapshot, as a download; 404 for one that came without."""
+    """Download PyTorch's interactive page of a snapshot; 404 if the snapshot has none."""
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found = viewer_of(session, run_id, snapshot_id) if snapshot_id < _FAR else None
-    if found is None:
+        _require_run(session, run_id)
+        stored = viewer_of(session, run_id, snapshot_id) if snapshot_id < _MAX_ID else None
+    if stored is None:
         raise Problem(
-            404, f"run {run_id!r} has no snapshot {snapshot_id} with a page of torch's viewer"
+            404, f"Run {run_id!r} has no snapshot {snapshot_id} with a page of PyTorch's viewer."
         )
-    snapshot, packed = found
+    snapshot, packed = stored
     name = f"{run_id}-step{snapshot.step}-rank{snapshot.rank}.html"
     headers = {
         "Content-Disposition": f'attachment; filename="{name}"',
-        "Content-Security-Policy": "sandbox; default-src 'none'",  # an agent's HTML: it never runs as a page of ours
+        # An agent's HTML: the sandbox keeps it from ever running as a page of this server.
+        "Content-Security-Policy": "sandbox; default-src 'none'",
     }
-    return Response(_unpacked(packed), mimetype="text/html", headers=headers)
+    return Response(_decompress(packed), mimetype="text/html", headers=headers)
 
 
-def _unpacked(packed: bytes) -> Iterator[bytes]:
-    unpacker = zlib.decompressobj()
-    while packed and not unpacker.eof:
-        yield unpacker.decompress(packed, 2**20)
-        packed = unpacker.unconsumed_tail
+def _decompress(packed: bytes) -> Iterator[bytes]:
+    decompressor = zlib.decompressobj()
+    while packed and not decompressor.eof:
+        yield decompressor.decompress(packed, _VIEWER_CHUNK_BYTES)
+        packed = decompressor.unconsumed_tail
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/events")
 @operation("runs", "read", runs.EventPage, query=queries.EventsQuery)
 def get_events(run_id: str) -> Response:
-    """What happened once in a run, the newest first."""
-    asked = query.read(queries.EventsQuery)
+    """List the events of a run, newest first."""
+    params = query.read(queries.EventsQuery)
     with current().database.read() as session:
-        _known_run(session, run_id)
-        found, next_cursor = list_events(
-            session, run_id, kind=asked.kind, limit=asked.limit, cursor=asked.cursor
+        _require_run(session, run_id)
+        rows, next_cursor = list_events(
+            session, run_id, kind=params.kind, limit=params.limit, cursor=params.cursor
         )
-    return page_answer({"run_id": run_id, "events": found, "next_cursor": next_cursor})
+    return page_answer({"run_id": run_id, "events": rows, "next_cursor": next_cursor})
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/export")
@@ -276,56 +306,58 @@ def get_events(run_id: str) -> Response:
     "runs", "read", str, query=queries.ExportQuery, media=tuple(MIMETYPES.values()), problems=(501,)
 )
 def get_export(run_id: str) -> Response:
-    """All samples of a run, streamed."""
-    form = query.read(queries.ExportQuery).format
+    """Stream all samples of a run."""
+    file_format = query.read(queries.ExportQuery).format
     database = current().database
     with database.read() as session:
-        _known_run(session, run_id)
+        _require_run(session, run_id)
     try:
-        pieces = export(database, run_id, form)
+        chunks = export(database, run_id, file_format)
     except ExportError as error:
         raise Problem(501, str(error)) from error
-    headers = {"Content-Disposition": f"attachment; filename={run_id}.{form}"}
-    return Response(pieces, mimetype=MIMETYPES[form], headers=headers)
+    headers = {"Content-Disposition": f"attachment; filename={run_id}.{file_format}"}
+    return Response(chunks, mimetype=MIMETYPES[file_format], headers=headers)
 
 
 @blueprint.get(f"{_V1}/compare")
 @operation("runs", "read", runs.Comparison, query=queries.CompareQuery, problems=(404,))
 def get_comparison() -> Response:
-    """Runs beside each other, and the settings and surroundings in which they differ."""
+    """Compare runs: their figures, and the settings and environments in which they differ."""
     ids, context = query.read(queries.CompareQuery).runs, current()
     if len(set(ids)) < FEWEST_RUNS:
         raise Problem(
-            422, f"runs: name {FEWEST_RUNS} to {MOST_RUNS} runs, separated by commas", field="runs"
+            422, f"runs: name {FEWEST_RUNS} to {MOST_RUNS} runs, separated by commas.", field="runs"
         )
     with context.database.read() as session:
-        compared = [_known_run(session, run_id) for run_id in dict.fromkeys(ids)]
-        found = compare_runs(session, compared, public_url=context.settings.public_url)
-    return json_answer(found)
+        rows = [_require_run(session, run_id) for run_id in dict.fromkeys(ids)]
+        comparison = compare_runs(session, rows, public_url=context.settings.public_url)
+    return json_answer(comparison)
+
+
+def _require_run(session: Session, run_id: str) -> Run:
+    run = get_run(session, run_id)
+    if run is None:
+        raise UnknownRunError(run_id)
+    return run
+
+
+# -- estimates -----------------------------------------------------------------------------------
 
 
 @blueprint.post(f"{_V1}/estimate")
 @operation("estimates", "read", runs.Estimate, body=EstimateBody)
 def post_estimate() -> Response:
     """Estimate a training step by formula, from a model's name, its config.json or its shape."""
-    asked = read_message(request, EstimateBody)
+    body = read_message(request, EstimateBody)
     with current().database.read() as session:
-        found = answer(session, asked)
-    return json_answer(found)
+        return json_answer(answer(session, body))
 
 
 @blueprint.get(f"{_V1}/contexts")
 @operation("estimates", "read", runs.ContextPage, query=queries.Paged)
 def get_contexts() -> Response:
-    """What processes held on GPUs apart from tensors, as agents measured it; the newest first."""
-    asked = query.read(queries.Paged)
+    """List the measured sizes of CUDA contexts: GPU memory apart from tensors, newest first."""
+    params = query.read(queries.Paged)
     with current().database.read() as session:
-        found, next_cursor = page_contexts(session, limit=asked.limit, cursor=asked.cursor)
-    return page_answer({"contexts": found, "next_cursor": next_cursor})
-
-
-def _known_run(session: Session, run_id: str) -> Run:
-    run = get_run(session, run_id)
-    if run is None:
-        raise UnknownRunError(run_id)
-    return run
+        rows, next_cursor = page_contexts(session, limit=params.limit, cursor=params.cursor)
+    return page_answer({"contexts": rows, "next_cursor": next_cursor})

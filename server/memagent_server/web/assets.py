@@ -27,7 +27,7 @@ _TEXTS = (".css", ".js", ".svg")
 
 def address(name: str) -> str:
     """Address of a static file that changes with the content of any of them."""
-    return url_for("pages.static", digest=_current_digest(), filename=name)
+    return url_for("web.static", digest=_current_digest(), filename=name)
 
 
 def send(filename: str, digest: str | None = None) -> Response:

@@ -10,10 +10,10 @@ from memagent.units import format_bytes, format_duration
 from memagent.wire.fields import COMPONENTS
 from memagent_server.web.labels import (
     Badge,
-    Facts,
+    Record,
     count,
-    lasted,
-    name_of,
+    duration_between,
+    humanize,
     signed_bytes,
     status_badge,
 )
@@ -31,7 +31,7 @@ CURVES = (
 
 
 @dataclass(frozen=True)
-class Entrant:
+class ComparedRun:
     """A run of the comparison. `others` are the ids that are left without it."""
 
     id: str
@@ -53,17 +53,17 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Bar:
+class ComponentBar:
     """A run's components one after another: (name, tone, text, x, width), in per cent of the largest run's sum."""
 
     parts: Sequence[tuple[str, str, str, float, float]]
     sum: str
 
 
-def entrants(runs: Sequence[Facts]) -> list[Entrant]:
+def compared_runs(runs: Sequence[Record]) -> list[ComparedRun]:
     """The runs with the colours that they have all over the page."""
     return [
-        Entrant(
+        ComparedRun(
             id=run["id"], name=run["name"], project=run["project"], badge=status_badge(run["status"]), tone=place % TONES,
             is_dashed=place >= TONES, others=",".join(other["id"] for other in runs if other is not run),
         )
@@ -76,7 +76,7 @@ def differing(differences: Mapping[str, Sequence[Any]]) -> list[tuple[str, list[
     return [(key, [_text(value) for value in values]) for key, values in differences.items()]
 
 
-def figure_rows(runs: Sequence[Facts], now: float) -> list[list[Cell]]:
+def figure_rows(runs: Sequence[Record], now: float) -> list[list[Cell]]:
     """For each run: device, peak, limit, headroom, predicted peak, residual, time of a step, steps, and how long it took."""
     first = runs[0]
     return [
@@ -89,35 +89,36 @@ def figure_rows(runs: Sequence[Facts], now: float) -> list[list[Cell]]:
             Cell(signed_bytes(run["residual_bytes"]), tone=residual_tone(run["residual_bytes"], run["predicted_peak_bytes"])),
             Cell(_seconds(run["step_s"]), _slower(run, first)),
             Cell(count(run["step"]), f"of {count(run['total_steps'])}" if run["total_steps"] else ""),
-            Cell(lasted(run["started_at"] or run["created_at"], run["finished_at"], now)),
+            Cell(duration_between(run["started_at"] or run["created_at"], run["finished_at"], now)),
         ]
         for run in runs
     ]  # fmt: skip
 
 
-def component_rows(runs: Sequence[Facts]) -> list[tuple[str, list[Cell]]]:
+def component_rows(runs: Sequence[Record]) -> list[tuple[str, list[Cell]]]:
     """(component, for each run the observed size with the predicted one below it)."""
     tables = [{row["component"]: row for row in run["components"]["components"]} for run in runs]
     known = [name for name in COMPONENTS if any(name in table for table in tables)]
     return [(name, [_component(table.get(name)) for table in tables]) for name in known]
 
 
-def bars(runs: Sequence[Facts]) -> list[Bar]:
+def bars(runs: Sequence[Record]) -> list[ComponentBar]:
     """Each run's components as one bar; what was observed, or where nothing was, predicted."""
     sizes = [_sizes(run["components"]["components"]) for run in runs]
     whole = max((sum(one.values()) for one in sizes), default=0) or 1
     return [
-        Bar(_parts(one, whole), format_bytes(sum(one.values())) if one else "–") for one in sizes
+        ComponentBar(_parts(one, whole), format_bytes(sum(one.values())) if one else "–")
+        for one in sizes
     ]
 
 
-def curves(runs: Sequence[Facts]) -> list[tuple[str, str]]:
+def curves(runs: Sequence[Record]) -> list[tuple[str, str]]:
     """(name, title) of what can be drawn: memory, and the scalars that at least one run logs."""
     scalars = sorted({name for run in runs for name in run["scalars"]})
     return [*CURVES, *((f"scalar:{name}", name) for name in scalars)]
 
 
-def chart_facts(runs: Sequence[Facts]) -> list[dict[str, Any]]:
+def chart_facts(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """What the page's script must know of each run."""
     names = (
         "id",
@@ -143,13 +144,13 @@ def _text(value: Any) -> str:
     )
 
 
-def _beside(run: Facts, first: Facts, name: str) -> str:
+def _beside(run: Record, first: Record, name: str) -> str:
     if run is first or run[name] is None or first[name] is None:
         return ""
     return signed_bytes(run[name] - first[name]) if run[name] != first[name] else "the same"
 
 
-def _slower(run: Facts, first: Facts) -> str:
+def _slower(run: Record, first: Record) -> str:
     if run is first or not run["step_s"] or not first["step_s"]:
         return ""
     percent = round(100 * (run["step_s"] / first["step_s"] - 1))
@@ -169,7 +170,7 @@ def _seconds(seconds: float | None) -> str:
     )
 
 
-def _headroom(run: Facts) -> Cell:
+def _headroom(run: Record) -> Cell:
     headroom, limit = run["headroom_bytes"], run["limit_bytes"]
     if headroom is None or not limit:
         return Cell("–")
@@ -180,7 +181,7 @@ def _headroom(run: Facts) -> Cell:
     )
 
 
-def _component(row: Facts | None) -> Cell:
+def _component(row: Record | None) -> Cell:
     if row is None:
         return Cell("–")
     predicted = row["predicted_bytes"]
@@ -190,7 +191,7 @@ def _component(row: Facts | None) -> Cell:
     )
 
 
-def _sizes(rows: Sequence[Facts]) -> dict[str, int]:
+def _sizes(rows: Sequence[Record]) -> dict[str, int]:
     key = (
         "observed_bytes"
         if any(row["observed_bytes"] is not None for row in rows)
@@ -203,6 +204,6 @@ def _parts(sizes: Mapping[str, int], whole: int) -> list[tuple[str, str, str, fl
     parts, x = [], 0.0
     for name, size in sizes.items():
         width = 100 * size / whole
-        parts.append((name_of(name), name, format_bytes(size), round(x, 2), round(width, 2)))
+        parts.append((humanize(name), name, format_bytes(size), round(x, 2), round(width, 2)))
         x += width
     return parts

@@ -1,25 +1,53 @@
-"""The manual of the version that runs here, offline: `/docs`, and `/runbooks`, where messages about alerts lead."""
+"""The manual of the running version, offline: `/docs`, and `/runbooks`, where messages about alerts link to.
+
+Markdown of `docs/` becomes HTML. The pages' policy forbids inline style, and keyboard users must reach everything that scrolls:
+see `_accessible`. Raw HTML is shown as text.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
 from flask import Blueprint, Response, url_for
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
 
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.resources import resource_dir
-from memagent_server.web.markdown import Document, render
-from memagent_server.web.pages.runs import answer_page, shared_facts
+from memagent_server.web.rendering import render_page
 
-blueprint = Blueprint("manual", __name__)
+blueprint = Blueprint("docs", __name__)
 
 CONTENTS, RUNBOOKS = "index", "alerts"
-_NAME = r"[a-z0-9-]+(/[a-z0-9-]+)?"
-"""Of a page: letters and dashes, at most one folder deep. Nothing that could lead out of the folder."""
+_PAGE_NAME = r"[a-z0-9-]+(/[a-z0-9-]+)?"
+"""Letters and dashes, at most one folder deep: no name can lead out of the folder."""
+
+LinkResolver = Callable[[str], str | None]
+"""Map a link of the Markdown to an address on this server; None if it has none here."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    level: int
+    anchor: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """A rendered page. `title` is the first heading, which isn't in `html`; `headings` are the others."""
+
+    title: str
+    html: Markup
+    headings: tuple[Heading, ...]
 
 
 @blueprint.get("/runbooks")
@@ -40,14 +68,13 @@ def show_manual(page: str) -> Response:
 def _show(name: str) -> Response:
     path = _path(name)
     if path is None:
-        raise Problem(404, f"the manual has no page {name!r}; /docs lists those that there are")
+        raise Problem(404, f"The manual has no page {name!r}. /docs lists all pages.")
     with current().database.read() as session:
-        shared = shared_facts(session)
-    return answer_page("manual.html", **shared, document=_document(name, path), name=name)
+        return render_page("manual.html", session, document=_document(name, path), name=name)
 
 
 def _path(name: str) -> Path | None:
-    if not re.fullmatch(_NAME, name):
+    if not re.fullmatch(_PAGE_NAME, name):
         return None
     path = resource_dir("docs") / f"{name}.md"
     return path if path.is_file() else None
@@ -55,21 +82,90 @@ def _path(name: str) -> Path | None:
 
 @lru_cache(maxsize=64)
 def _document(name: str, path: Path) -> Document:
-    """The docs change with the program only. Needs a request, for the addresses of its links."""
-    return render(path.read_text(encoding="utf-8"), lambda href: _leads(name, href))
+    """Render a page once: the docs change only with the program. Needs a request, for `url_for`."""
+    return render(path.read_text(encoding="utf-8"), lambda href: _resolve_link(name, href))
 
 
-def _leads(page: str, href: str) -> str | None:
-    """Where a link on `page` leads: to a page of the manual, or away; None for a file that is in the repository only."""
+def _resolve_link(page: str, href: str) -> str | None:
+    """Return the address of a link on `page`; None for a file that is only in the repository."""
     if re.match(r"[a-z]+:|#", href):
         return href
     target, _, anchor = href.partition("#")
     name = normpath(str(PurePosixPath(page).parent / target)).removesuffix(".md")
     if not target.endswith(".md") or _path(name) is None:
         return None
-    return _address(name) + (f"#{anchor}" if anchor else "")
+    endpoint = {CONTENTS: "docs.show_contents", RUNBOOKS: "docs.show_runbooks"}.get(name)
+    address = url_for(endpoint) if endpoint else url_for("docs.show_manual", page=name)
+    return address + (f"#{anchor}" if anchor else "")
 
 
-def _address(name: str) -> str:
-    short = {CONTENTS: "manual.show_contents", RUNBOOKS: "manual.show_runbooks"}.get(name)
-    return url_for(short) if short else url_for("manual.show_manual", page=name)
+def render(text: str, resolve_link: LinkResolver) -> Document:
+    """Render Markdown, with its links mapped by `resolve_link`."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(text)
+    headings = tuple(_headings(tokens))
+    has_title = bool(tokens) and tokens[0].type == "heading_open"
+    for token in tokens:
+        if token.children is not None:
+            token.children = list(_linked(token.children, resolve_link))
+    body = list(_accessible(tokens[3:] if has_title else tokens))
+    html = Markup(markdown.renderer.render(body, markdown.options, {}))  # noqa: S704  # raw HTML is off  # nosec B704
+    return Document(headings[0].text if has_title else "", html, headings[has_title:])
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading, so that links work in both places."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _headings(tokens: Sequence[Token]) -> Iterator[Heading]:
+    """Yield the headings, and give each its anchor on the way."""
+    for opening, inline in pairwise(tokens):
+        if opening.type == "heading_open":
+            text = "".join(child.content for child in inline.children or ())
+            opening.attrSet("id", anchor_of(text))
+            yield Heading(int(opening.tag[1]), anchor_of(text), text)
+
+
+def _linked(children: Sequence[Token], resolve_link: LinkResolver) -> Iterator[Token]:
+    """Yield the same text; links without an address on this server are removed."""
+    is_dropped = False
+    for child in children:
+        if child.type == "link_open":
+            address = resolve_link(str(child.attrGet("href")))
+            is_dropped = address is None
+            if address is not None:
+                child.attrSet("href", address)
+        if not (is_dropped and child.type in ("link_open", "link_close")):
+            yield child
+        if child.type == "link_close":
+            is_dropped = False
+
+
+def _accessible(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Make code blocks and tables reachable by keyboard, and align columns by class.
+
+    An empty header cell labels nothing, so it becomes a plain cell.
+    """
+    tables = 0
+    for token, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if token.type == "th_open" and not inline.content:
+            token.tag = "td"
+            closing.tag = "td"
+    for token in tokens:
+        if "right" in str(token.attrs.pop("style", "")):
+            token.attrSet("class", "number")
+        if token.type in ("fence", "code_block"):
+            yield _html('<pre tabindex="0"><code>{}</code></pre>\n', token.content)
+            continue
+        if token.type == "table_open":
+            tables += 1
+            opening = '<div class="table-box" tabindex="0" role="region" aria-label="Table {}">\n'
+            yield _html(opening, tables)
+        yield token
+        if token.type == "table_close":
+            yield _html("</div>\n")
+
+
+def _html(template: str, *values: object) -> Token:
+    return Token("html_block", "", 0, content=str(Markup(template).format(*values)))  # noqa: S704  # `format` escapes  # nosec B704

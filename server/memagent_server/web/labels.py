@@ -1,4 +1,4 @@
-"""Facts in plain words: what the pages say of a run, its forecast and its end. Pure: values in, text out.
+"""Record in plain words: what the pages say of a run, its forecast and its end. Pure: values in, text out.
 
 A *tone* is how grave something is, and the only thing that colours are chosen by: `ok notice warning critical`, `busy` for what is
 going on, `plain` for the rest. No meaning is carried by colour alone: every tone comes with words.
@@ -14,7 +14,7 @@ from typing import Any
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 
-Facts = Mapping[str, Any]
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ CHANGES_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Telling:
+class IncidentView:
     """An incident in one card: the words of the alert that stands for all, and the changes and messages of all of them."""
 
     summary: str
-    changes: Sequence[Facts]
-    notifications: Sequence[Facts]
-    left_out: int = 0
+    changes: Sequence[Record]
+    notifications: Sequence[Record]
+    hidden_changes: int = 0
 
 
-def telling(incident: Facts) -> Telling:
+def incident_view(incident: Record) -> IncidentView:
     """The newest CHANGES_SHOWN changes of all its alerts in order. The alert that made the incident what it is now speaks for it."""
     alerts = incident["alerts"]
     changes = [
@@ -107,11 +107,11 @@ def telling(incident: Facts) -> Telling:
     folded = _folded(sorted(changes, key=lambda change: change["at"]))
     speaker = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
     notes = [note for alert in alerts for note in alert["notifications"]]
-    left_out = max(0, len(folded) - CHANGES_SHOWN)
-    return Telling(speaker["summary"], folded[left_out:], notes, left_out)
+    hidden_changes = max(0, len(folded) - CHANGES_SHOWN)
+    return IncidentView(speaker["summary"], folded[hidden_changes:], notes, hidden_changes)
 
 
-def ranks_of(incident: Facts) -> str:
+def incident_ranks(incident: Record) -> str:
     """The ranks that have it, in words; nothing where no alert knows its rank."""
     return name_ranks({alert["rank"] for alert in incident["alerts"]})
 
@@ -127,9 +127,9 @@ def name_ranks(ranks: Collection[int | None]) -> str:
     )
 
 
-def _folded(changes: Sequence[Facts]) -> list[Facts]:
+def _folded(changes: Sequence[Record]) -> list[Record]:
     """Changes of several ranks to the same state at the same step as one, with `ranks` in words; the first one's reason stands for all."""
-    found: dict[tuple[str, str, int], tuple[Facts, set[int | None]]] = {}
+    found: dict[tuple[str, str, int], tuple[Record, set[int | None]]] = {}
     for change in changes:
         key = (change["to_state"], change["severity"], change["step"])
         found.setdefault(key, (change, set()))[1].add(change["rank"])
@@ -145,7 +145,7 @@ def delivery_badge(state: str) -> Badge:
     return _DELIVERIES.get(state, Badge("plain", state))
 
 
-def forecast_badge(run: Facts) -> Badge | None:
+def forecast_badge(run: Record) -> Badge | None:
     """Of a run in the list; None where nothing is to be forecast: it has ended, or has said nothing yet."""
     forecast = run.get("forecast")
     if run["status"] != "running" or not forecast:
@@ -161,7 +161,7 @@ def forecast_badge(run: Facts) -> Badge | None:
 
 
 def headline(
-    run: Facts, forecast: Facts | None, first_warning_step: int | None, now: float
+    run: Record, forecast: Record | None, first_warning_step: int | None, now: float
 ) -> Headline:
     """The first sentence of a run page. `forecast` is the gravest of the run's newest ones."""
     status, step = run["status"], run["step"]
@@ -187,13 +187,13 @@ def headline(
     return _outlook(run, forecast)
 
 
-def steps_left(run: Facts, forecast: Facts) -> float | None:
+def steps_left(run: Record, forecast: Record) -> float | None:
     """Steps from where the run is to where the forecast puts the limit; None where it names no step."""
     eta = forecast.get("eta_step")
     return None if eta is None else max(0.0, eta - max(run["step"], forecast.get("step") or 0))
 
 
-def amount_of(part: float | None, whole: float | None) -> str:
+def format_part_of(part: float | None, whole: float | None) -> str:
     """`3.10 of 8.00 GiB`, with the unit once where both have the same."""
     if whole is None:
         return format_bytes(part)
@@ -231,7 +231,7 @@ def ago(at: str | None, now: float) -> str:
     return "just now" if seconds < 5 else f"{format_duration(seconds)} ago"
 
 
-def lasted(started_at: str | None, ended_at: str | None, now: float) -> str:
+def duration_between(started_at: str | None, ended_at: str | None, now: float) -> str:
     """How long something took, or has been going on."""
     if started_at is None:
         return "–"
@@ -247,12 +247,12 @@ def to_seconds(at: str) -> float:
 _SPELT = {"oom": "OOM", "pagerduty": "PagerDuty"}
 
 
-def name_of(identifier: str) -> str:
+def humanize(identifier: str) -> str:
     """`optimizer state` of `optimizer_state`, `OOM forecast` of `oom_forecast`."""
     return " ".join(_SPELT.get(word, word) for word in identifier.split("_"))
 
 
-def _outlook(run: Facts, forecast: Facts | None) -> Headline:
+def _outlook(run: Record, forecast: Record | None) -> Headline:
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
     level, left = forecast["level"], steps_left(run, forecast)
@@ -269,7 +269,7 @@ def _outlook(run: Facts, forecast: Facts | None) -> Headline:
     return Headline(level, f"{verb} out of memory{when}", _growth(forecast))
 
 
-def _time_left(forecast: Facts, left: float) -> str:
+def _time_left(forecast: Record, left: float) -> str:
     """The forecast's seconds, less the share of its way that the run has gone since."""
     seconds, whole = forecast.get("eta_s"), forecast["eta_step"] - (forecast.get("step") or 0)
     if seconds is None or whole <= 0:
@@ -277,22 +277,22 @@ def _time_left(forecast: Facts, left: float) -> str:
     return f" ({format_duration(seconds * min(1.0, left / whole))})"
 
 
-def _growth(forecast: Facts) -> str:
+def _growth(forecast: Record) -> str:
     if forecast.get("used_bytes") is None:
         return ""
-    used = f"{amount_of(forecast.get('used_bytes'), forecast.get('limit_bytes'))} used"
+    used = f"{format_part_of(forecast.get('used_bytes'), forecast.get('limit_bytes'))} used"
     growth, since = forecast.get("growth_bytes_per_step"), forecast.get("growing_since_step")
     if not growth:
         return f"{used}."
     return f"{used}, {format_bytes(growth)} more each step{f' since step {count(since)}' if since is not None else ''}."
 
 
-def _peak(run: Facts) -> str:
-    return f"peak {amount_of(run.get('peak_bytes'), run.get('limit_bytes'))}"
+def _peak(run: Record) -> str:
+    return f"peak {format_part_of(run.get('peak_bytes'), run.get('limit_bytes'))}"
 
 
-def _because(forecast: Facts) -> str:
-    return f" (cause: {name_of(forecast['cause'])})" if forecast.get("cause") else ""
+def _because(forecast: Record) -> str:
+    return f" (cause: {humanize(forecast['cause'])})" if forecast.get("cause") else ""
 
 
 def _warned(step: int, first_warning_step: int | None) -> str:
@@ -310,7 +310,7 @@ def _warned_in_vain(first_warning_step: int | None) -> str:
     )
 
 
-def _last_words(forecast: Facts | None) -> str:
+def _last_words(forecast: Record | None) -> str:
     if forecast is None or forecast["level"] not in PAGING_LEVELS:
         return ""
     eta = forecast.get("eta_step")

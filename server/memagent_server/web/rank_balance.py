@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from memagent.units import format_bytes
-from memagent_server.web.labels import Facts, signed_bytes
+from memagent_server.web.labels import Record, signed_bytes
 
 EVEN_RATIO = 0.05
 """Ranks whose peaks are no further apart than this share of the median are called even."""
@@ -26,7 +26,7 @@ class RankRow:
     beside: str
 
 
-def compared_ranks(streams: Sequence[Facts]) -> list[Facts]:
+def compared_ranks(streams: Sequence[Record]) -> list[Record]:
     """The streams that can be held against each other: those of GPUs where there are any. Empty where fewer than two ranks have one."""
     known = [stream for stream in streams if stream["samples"]]
     on_gpu = [stream for stream in known if stream["kind"] != "host"]
@@ -34,7 +34,7 @@ def compared_ranks(streams: Sequence[Facts]) -> list[Facts]:
     return chosen if len({stream["rank"] for stream in chosen}) > 1 else []
 
 
-def imbalance(streams: Sequence[Facts]) -> str:
+def imbalance(streams: Sequence[Record]) -> str:
     """One sentence on how evenly the ranks are filled, by their peaks; empty where fewer than two are known."""
     peaks = sorted(
         (stream["peak_bytes"], stream["rank"]) for stream in streams if stream["peak_bytes"]
@@ -55,7 +55,7 @@ def imbalance(streams: Sequence[Facts]) -> str:
     return f"{fullest_text}, {over} % above the median of {len(peaks)} ranks; rank {emptiest} at {format_bytes(least)}."
 
 
-def rank_rows(streams: Sequence[Facts]) -> list[RankRow]:
+def rank_rows(streams: Sequence[Record]) -> list[RankRow]:
     """The heat map's ranks in words."""
     peaks = [stream["peak_bytes"] for stream in streams if stream["peak_bytes"]]
     middle = median(peaks) if peaks else None

@@ -1,14 +1,12 @@
-"""What every page is wrapped in: security headers, words for templates, error pages.
+"""Set up the app for pages: security headers, template filters and globals, static files, and error pages.
 
-Nothing on a page is inline, neither script nor style, so the policy forbids both: text that slipped through escaping could not run.
+Pages contain no inline script or style, and the policy forbids both: text that slipped through escaping could not run.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from flask import Response, render_template
-from flask.sansio.app import App
+from flask import Blueprint, Response, render_template
+from flask.blueprints import BlueprintSetupState
 from markupsafe import Markup
 
 from memagent.units import format_bytes, format_duration
@@ -17,6 +15,8 @@ from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
 from memagent_server.web import assets, labels, view_models
+
+blueprint = Blueprint("web", __name__, template_folder="templates")
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -30,7 +30,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-_HEADERS = {
+_SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -38,47 +38,54 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_A_YEAR_OF_TLS = "max-age=31536000"
+_HSTS_ONE_YEAR = "max-age=31536000"
 
 
-def install(app: App) -> None:
-    """Dress the app that the pages are registered on."""
-    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+@blueprint.record_once
+def _install(state: BlueprintSetupState) -> None:
+    app = state.app
+    app.jinja_env.trim_blocks = True
+    app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         bytes=format_bytes,
         duration=format_duration,
         count=labels.count,
         signed_bytes=labels.signed_bytes,
-        words=labels.name_of,
+        humanize=labels.humanize,
         pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(
         asset=assets.address,
-        words=labels,
-        figures=view_models,
+        labels=labels,
+        view_models=view_models,
         request_id=request_id,
         form_field=form_field,
     )
     app.extensions[ERROR_PAGE] = error_page
-    app.after_request(add_headers)
+    app.after_request(add_security_headers)
 
 
-def add_headers(response: Response) -> Response:
-    """The same on every answer: an error or a JSON document is as good a place for an injection as a page."""
+@blueprint.get("/static/<path:filename>", endpoint="static")
+@blueprint.get("/static/at-<digest>/<path:filename>", endpoint="static")
+def send_static(filename: str, digest: str | None = None) -> Response:
+    return assets.send(filename, digest)
+
+
+def add_security_headers(response: Response) -> Response:
+    """Add the same headers to every response: errors and JSON can carry an injection, too."""
     response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-    response.headers.extend(_HEADERS)
+    response.headers.extend(_SECURITY_HEADERS)
     if current().settings.is_https:
-        response.headers.setdefault("Strict-Transport-Security", _A_YEAR_OF_TLS)
+        response.headers.setdefault("Strict-Transport-Security", _HSTS_ONE_YEAR)
     response.headers.setdefault("Cache-Control", "private, no-cache")
     return response
 
 
 def form_field() -> Markup:
-    """The hidden field that every form that posts begins with: see `forms`."""
+    """Return the hidden field that every form that posts begins with: see `csrf`."""
     return Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, form_token())
 
 
 def error_page(status: int, title: str, detail: str) -> str:
-    """A page for people. It asks the database nothing, for that may be what failed."""
-    facts: dict[str, Any] = {"status": status, "title": title, "detail": detail}
-    return render_template("error.html", **facts)
+    """Render an error without asking the database, which may be what failed."""
+    return render_template("error.html", status=status, title=title, detail=detail)

@@ -9,7 +9,7 @@ from typing import Any
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
 from memagent_server.store.streams import phase_of
-from memagent_server.web.labels import Facts, amount_of, name_of, signed_bytes
+from memagent_server.web.labels import Record, format_part_of, humanize, signed_bytes
 
 MOST_MARKERS = 60
 MOST_PAIRS = 300
@@ -62,7 +62,7 @@ class ComparedRow:
     note: str | None = None
 
 
-def memory_bar(run: Facts) -> MemoryBar | None:
+def memory_bar(run: Record) -> MemoryBar | None:
     """Peak against limit, with the predicted peak as a mark; None before the first sample."""
     peak, limit = run.get("peak_bytes"), run.get("limit_bytes")
     if peak is None:
@@ -72,7 +72,7 @@ def memory_bar(run: Facts) -> MemoryBar | None:
         peak=_percent(peak, limit) or 0.0,
         predicted=_percent(predicted, limit),
         tone=_bar_tone(run),
-        text=amount_of(peak, limit),
+        text=format_part_of(peak, limit),
     )
 
 
@@ -98,7 +98,7 @@ def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
     return Sparkline(" ".join(points), " ".join(["0,24", *points, "100,24"]))
 
 
-def against_prediction(run: Facts) -> tuple[str, str] | None:
+def residual_label(run: Record) -> tuple[str, str] | None:
     """(text, tone) of a run's peak beside the predicted one: `+43 % on predicted`."""
     peak, predicted = run.get("peak_bytes"), run.get("predicted_peak_bytes")
     if peak is None or not predicted:
@@ -108,12 +108,12 @@ def against_prediction(run: Facts) -> tuple[str, str] | None:
     return text, residual_tone(peak - predicted, predicted)
 
 
-def compared_groups(compared: Facts) -> list[tuple[str, list[ComparedRow]]]:
+def compared_groups(compared: Record) -> list[tuple[str, list[ComparedRow]]]:
     """GET /components as titled groups of rows: components, the peak at each level, the peak of each phase. Empty groups are left out."""
     named = (
-        ("Components", [(name_of(row["component"]), row) for row in compared["components"]]),
+        ("Components", [(humanize(row["component"]), row) for row in compared["components"]]),
         ("Peak", [(row["level"], row) for row in compared["levels"]]),
-        ("Peak by phase", [(name_of(row["phase"]), row) for row in compared["phases"]]),
+        ("Peak by phase", [(humanize(row["phase"]), row) for row in compared["phases"]]),
     )
     rows = [row for _, group in named for _, row in group]
     largest = max(
@@ -137,7 +137,7 @@ def _said_once(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     ]
 
 
-def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None) -> Facts | None:
+def choose_stream(streams: Sequence[Record], rank: int | None, device: str | None) -> Record | None:
     """The stream to chart: the one asked for, else the fullest of the newest launch."""
     wanted = [
         stream
@@ -151,10 +151,10 @@ def choose_stream(streams: Sequence[Facts], rank: int | None, device: str | None
 
 
 def chart_facts(
-    run: Facts,
-    stream: Facts,
-    newest: Sequence[Facts],
-    first_warning: Facts | None,
+    run: Record,
+    stream: Record,
+    newest: Sequence[Record],
+    first_warning: Record | None,
     predicted_peak_bytes: int | None,
 ) -> dict[str, Any]:
     """What the chart's script draws besides the series.
@@ -181,7 +181,7 @@ def chart_facts(
     }
 
 
-def rare_phases(stream: Facts) -> list[str]:
+def rare_phases(stream: Record) -> list[str]:
     """Phases that are no part of every step (eval, checkpoint, the user's own): the chart marks the steps that had them."""
     seen = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
     return sorted(seen, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[
@@ -189,7 +189,7 @@ def rare_phases(stream: Facts) -> list[str]:
     ]
 
 
-def stacked_parts(stream: Facts) -> list[str]:
+def stacked_parts(stream: Record) -> list[str]:
     """Components whose course a chart stacks up to the peak, with what is left over as `other`; none where the agent read none.
 
     A GPU's context lies beside the allocator, a host's is part of what the process holds.
@@ -206,7 +206,7 @@ def stacked_parts(stream: Facts) -> list[str]:
 
 
 def drawn_forecast(
-    status: str, newest: Facts | None, first_warning: Facts | None
+    status: str, newest: Record | None, first_warning: Record | None
 ) -> dict[str, Any] | None:
     """The newest forecast of a run that goes on; of one that died the first warning, to hold it against what happened."""
     chosen = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
@@ -215,7 +215,7 @@ def drawn_forecast(
     return {name: chosen[name] for name in _DRAWN}
 
 
-def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, Any]]:
+def markers(alerts: Sequence[Record], events: Sequence[Record]) -> list[dict[str, Any]]:
     """Lines across the chart: alerts that fired or were averted, and what the agent told of."""
     found: list[dict[str, Any]] = []
     for alert in alerts:
@@ -226,19 +226,19 @@ def markers(alerts: Sequence[Facts], events: Sequence[Facts]) -> list[dict[str, 
             ):
                 fires, is_note = transition["to_state"] == "firing", alert["severity"] == "note"
                 tone = "plain" if is_note else alert["severity"] if fires else "ok"
-                label = name_of(alert["rule"]) if is_note else "warning" if fires else "averted"
+                label = humanize(alert["rule"]) if is_note else "warning" if fires else "averted"
                 if fires or not is_note:
                     found.append({"step": transition["step"], "label": label, "tone": tone})
     for event in events:
         if event["kind"] not in _QUIET_EVENTS:
             tone = "critical" if event["kind"] == "oom" else "plain"
-            label = "out of memory" if event["kind"] == "oom" else name_of(event["kind"])
+            label = "out of memory" if event["kind"] == "oom" else humanize(event["kind"])
             found.append({"step": event["step"], "label": label, "tone": tone})
     distinct = {(marker["step"], marker["label"]): marker for marker in found}
     return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MOST_MARKERS:]
 
 
-def event_details(event: Facts) -> list[tuple[str, str]]:
+def event_details(event: Record) -> list[tuple[str, str]]:
     """What an event says, as pairs. Of last words only what is short: the rest is the report of the death. Of a preflight its verdict."""
     data = event["data"]
     if event["kind"] == "preflight" and data.get("verdict"):
@@ -259,8 +259,8 @@ def event_details(event: Facts) -> list[tuple[str, str]]:
 def _said_shortly(key: str, value: Any) -> tuple[str, str]:
     """`asked` and `8.0 MiB` of asked_bytes: nobody reads a death to the byte."""
     if key.endswith("_bytes"):
-        return name_of(key.removesuffix("_bytes")), format_bytes(value)
-    return name_of(key), plain(value)
+        return humanize(key.removesuffix("_bytes")), format_bytes(value)
+    return humanize(key), plain(value)
 
 
 def pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -289,7 +289,7 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _compared_row(name: str, row: Facts, largest: int) -> ComparedRow:
+def _compared_row(name: str, row: Record, largest: int) -> ComparedRow:
     residual = row["residual_bytes"]
     return ComparedRow(
         name=name,
@@ -303,7 +303,7 @@ def _compared_row(name: str, row: Facts, largest: int) -> ComparedRow:
     )
 
 
-def _note(row: Facts) -> str | None:
+def _note(row: Record) -> str | None:
     """The likely reason of a residual, or the interval of a level."""
     if row.get("reason"):
         return f"Likely: {row['reason']}."
@@ -319,7 +319,7 @@ def residual_tone(residual: int | None, predicted: int | None) -> str:
     return "warning" if residual > 0.5 * predicted else "notice"
 
 
-def _of_stream(items: Iterable[Facts], stream: Facts) -> list[Facts]:
+def _of_stream(items: Iterable[Record], stream: Record) -> list[Record]:
     return [
         item
         for item in items
@@ -327,12 +327,12 @@ def _of_stream(items: Iterable[Facts], stream: Facts) -> list[Facts]:
     ]
 
 
-def _fullness(stream: Facts) -> float:
+def _fullness(stream: Record) -> float:
     peak, limit = stream["peak_bytes"], stream["limit_bytes"]
     return peak / limit if peak and limit else 0.0
 
 
-def _bar_tone(run: Facts) -> str:
+def _bar_tone(run: Record) -> str:
     if run["status"] == "oom":
         return "critical"
     forecast = run.get("forecast")

@@ -16,8 +16,8 @@ from memagent.forecast import Forecast
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
 from memagent_server.app import create_app
 from memagent_server.metrics import exposition
-from memagent_server.metrics.collector import Figures, collect
-from memagent_server.metrics.text import write
+from memagent_server.metrics.collector import SlowValues, collect
+from memagent_server.metrics.exposition import write
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import start_run
@@ -69,7 +69,7 @@ def lines(answer, name: str) -> list[str]:
 
 def test_it_writes_the_bytes_that_prometheus_client_writes(database):
     fill(database, ["one", "two"])
-    scraped = exposition.Scraped(collect(database, NOW, Figures(), 10).families, [], 2, 0.0)
+    scraped = exposition.Scrape(collect(database, NOW, SlowValues(), 10).families, [], 2, 0.0)
     assert write(scraped.families, openmetrics=False) == generate_latest(scraped)
     assert write(scraped.families, openmetrics=True) == generate_openmetrics(scraped)
     families = {
@@ -90,7 +90,7 @@ def test_a_scrape_makes_as_many_statements_for_thirty_runs_as_for_three(database
     for first, last in ((0, 3), (3, 30)):
         fill(database, [f"r{number}" for number in range(first, last)])
         seen.clear()
-        assert collect(database, NOW, Figures(), 100).streams == last
+        assert collect(database, NOW, SlowValues(), 100).streams == last
         counts.append(len(seen))
     assert counts[0] == counts[1] <= 8
 
@@ -163,7 +163,7 @@ def test_a_scrape_while_one_is_being_made_gets_the_last_one(slow):
 
 
 def test_where_there_is_much_nobody_waits_and_one_thread_makes_the_next(slow, monkeypatch):
-    monkeypatch.setattr(exposition, "LIVE_STREAMS", 1)
+    monkeypatch.setattr(exposition, "MAX_LIVE_STREAMS", 1)
     first = slow.exposition.get()
     slow.steady += exposition.REFRESH_S / 2
     assert slow.exposition.get() is first and slow.made == 1
@@ -187,7 +187,7 @@ def test_a_figure_that_takes_long_to_read_is_read_rarely():
         now[0] += 1.0
         return len(reads)
 
-    figures = Figures(lambda: now[0])
+    figures = SlowValues(lambda: now[0])
     told = []
     for _ in range(50):
         told.append(figures.get("all", read))

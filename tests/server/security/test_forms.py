@@ -122,7 +122,8 @@ def test_behind_a_proxy_that_changes_the_host_the_public_address_is_ours(
 
 def test_a_form_is_no_larger_than_a_form(sqlite_client):
     assert (
-        sqlite_client.post("/settings", data={"project": "x" * csrf.MOST_BYTES}).status_code == 413
+        sqlite_client.post("/settings", data={"project": "x" * csrf.MAX_FORM_BYTES}).status_code
+        == 413
     )
 
 

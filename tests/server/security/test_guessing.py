@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from memagent_server.app import create_app
-from memagent_server.http.login_throttle import EXTENSION, MOST, WITHIN_S, LoginThrottle, tallies
+from memagent_server.http.login_throttle import (
+    EXTENSION,
+    MAX_FAILURES,
+    WINDOW_S,
+    LoginThrottle,
+    open_tables,
+)
 
 
 class Clock:
@@ -28,7 +34,7 @@ def make_client(make_settings, sqlite_database, clock):
         app = create_app(
             make_settings(sqlite_database.url, admin_token="sesame", **settings), sqlite_database
         )
-        app.extensions[EXTENSION] = LoginThrottle(*tallies("secret"), clock)
+        app.extensions[EXTENSION] = LoginThrottle(*open_tables("secret"), clock)
         return app.test_client()
 
     return make
@@ -38,7 +44,7 @@ def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
 
-def guess(client, times=MOST, **options):
+def guess(client, times=MAX_FAILURES, **options):
     return [
         client.get("/api/v1/runs", headers=bearer(f"guess {n}"), **options).status_code
         for n in range(times)
@@ -47,19 +53,19 @@ def guess(client, times=MOST, **options):
 
 def test_it_stops_listening_to_an_address_that_guesses(make_client, clock):
     client = make_client()
-    assert guess(client, MOST + 1) == [401] * MOST + [429]
+    assert guess(client, MAX_FAILURES + 1) == [401] * MAX_FAILURES + [429]
     refused = client.get("/api/v1/runs", headers=bearer("sesame"))
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
     assert client.post("/login", data={"token": "sesame"}).status_code == 429
-    clock.now += WITHIN_S
+    clock.now += WINDOW_S
     assert client.post("/login", data={"token": "sesame"}).status_code == 303
 
 
 def test_wrong_logins_count_as_well(make_client):
     client = make_client()
-    assert {client.post("/login", data={"token": "guess"}).status_code for _ in range(MOST)} == {
-        401
-    }
+    assert {
+        client.post("/login", data={"token": "guess"}).status_code for _ in range(MAX_FAILURES)
+    } == {401}
     assert client.post("/login", data={"token": "sesame"}).status_code == 429
 
 
@@ -86,7 +92,7 @@ def test_a_guesser_is_known_by_its_address_and_in_ipv6_by_its_network(make_clien
 def test_an_address_that_a_client_claims_counts_only_from_a_proxy_that_is_trusted(make_client):
     for trusted, heard in ((0, 429), (1, 401)):
         client = make_client(trusted_proxies=trusted)
-        for n in range(MOST):
+        for n in range(MAX_FAILURES):
             client.get(
                 "/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": f"10.0.0.{n}"}
             )
@@ -97,8 +103,8 @@ def test_an_address_that_a_client_claims_counts_only_from_a_proxy_that_is_truste
 
 
 def test_slow_failures_are_forgiven(clock):
-    throttle = LoginThrottle(*tallies("secret"), clock)
-    for _ in range(3 * MOST):
-        throttle.note_failure("10.0.0.1")
-        clock.now += WITHIN_S / MOST + 0.1
+    throttle = LoginThrottle(*open_tables("secret"), clock)
+    for _ in range(3 * MAX_FAILURES):
+        throttle.add_failure("10.0.0.1")
+        clock.now += WINDOW_S / MAX_FAILURES + 0.1
     assert throttle.wait_s("10.0.0.1") == 0

@@ -6,7 +6,7 @@ import pytest
 
 from memagent_server.http import auth
 from memagent_server.store.models import Token
-from memagent_server.web.pages.login import safe_target
+from memagent_server.web.rendering import safe_path
 
 HTML = {"Accept": "text/html"}
 
@@ -83,11 +83,11 @@ def test_no_other_site_logs_anybody_in_or_out(sqlite_client, token_of):
     [None, "", "https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nb: c"],
 )
 def test_a_login_never_leads_to_another_site(target):
-    assert safe_target(target) == "/"
+    assert safe_path(target) == "/"
 
 
 def test_a_login_leads_to_paths_of_our_own():
-    assert safe_target("/runs/r?rank=1") == "/runs/r?rank=1"
+    assert safe_path("/runs/r?rank=1") == "/runs/r?rank=1"
 
 
 def test_the_first_visit_mentions_the_token_that_a_script_needs(sqlite_client, token_of):

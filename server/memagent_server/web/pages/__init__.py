@@ -1,1 +1,1 @@
-"""TODO: say what pages holds."""
+"""The routes of the pages: one module for each area of the site."""

@@ -23,10 +23,10 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.cuda_contexts import list_contexts
 from memagent_server.web.api_estimate import EstimateBody, answer
-from memagent_server.web.labels import Facts, name_of
-from memagent_server.web.pages.runs import answer_page, shared_facts
+from memagent_server.web.labels import Record, humanize
+from memagent_server.web.rendering import render_page
 
-blueprint = Blueprint("calculator", __name__)
+blueprint = Blueprint("estimate", __name__)
 
 SHAPE = "shape"
 """The choice of model that stands for a shape given by hand."""
@@ -91,28 +91,26 @@ class Stack:
 def show_estimate() -> Response:
     form = read_form(request.args if request.args else FIRST_VISIT)
     with current().database.read() as session:
-        shared = shared_facts(session)
-        seen = list(dict.fromkeys(row["gpu"] for row in list_contexts(session)))
-        found, wrong = None, dict(form.wrong)
+        result, errors = None, dict(form.wrong)
         if form.asked is not None:
             try:
-                found = answer(session, form.asked)
+                result = answer(session, form.asked)
             except Problem as problem:
-                wrong[_field_of(problem)] = problem.detail
-    return answer_page(
-        "estimate.html",
-        **shared,
-        values=form.values,
-        wrong=wrong,
-        choices=CHOICES,
-        cards={name: format_bytes(card.total_bytes) for name, card in GPUS.items()},
-        seen=seen,
-        shape=SHAPE,
-        found=found,
-        stack=stack(found) if found else None,
-        levels=levels(found) if found else [],
-        advice=advised(found) if found else [],
-    )
+                errors[_field_of(problem)] = problem.detail
+        return render_page(
+            "estimate.html",
+            session,
+            values=form.values,
+            errors=errors,
+            choices=CHOICES,
+            gpus={name: format_bytes(gpu.total_bytes) for name, gpu in GPUS.items()},
+            measured_gpus=list(dict.fromkeys(row["gpu"] for row in list_contexts(session))),
+            shape=SHAPE,
+            result=result,
+            stack=stack(result) if result else None,
+            levels=levels(result) if result else [],
+            advice=advised(result) if result else [],
+        )
 
 
 def read_form(given: Mapping[str, str]) -> Form:
@@ -148,7 +146,7 @@ def read_form(given: Mapping[str, str]) -> Form:
     return Form(values, None if wrong else msgspec.convert(asked, EstimateBody), wrong)
 
 
-def stack(found: Facts) -> Stack:
+def stack(found: Record) -> Stack:
     """The components against the limit. They are each at its largest, so they may add up to more than what is needed at once."""
     needed = found["peak_device_bytes"] or found["peak_allocated_bytes"]
     low, high = (
@@ -159,7 +157,7 @@ def stack(found: Facts) -> Stack:
     parts, x = [], 0.0
     for name, size in sizes.items():
         width = 100 * size / whole
-        parts.append(Part(name_of(name), name, format_bytes(size), round(x, 2), round(width, 2)))
+        parts.append(Part(humanize(name), name, format_bytes(size), round(x, 2), round(width, 2)))
         x += width
 
     def share(size: int | None) -> float | None:
@@ -168,7 +166,7 @@ def stack(found: Facts) -> Stack:
     return Stack(parts, share(needed) or 0.0, format_bytes(needed), share(low), share(high), share(found["limit_bytes"]))  # fmt: skip
 
 
-def levels(found: Facts) -> list[tuple[str, str, str]]:
+def levels(found: Record) -> list[tuple[str, str, str]]:
     """(name, peak, interval) of each level that is known."""
     rows = []
     for level, name, key in _LEVELS:
@@ -181,7 +179,7 @@ def levels(found: Facts) -> list[tuple[str, str, str]]:
     return rows
 
 
-def advised(found: Facts) -> list[Facts]:
+def advised(found: Record) -> list[Record]:
     """The advice with what is needed once it is followed, and whether that fits."""
     needed = found["peak_device_bytes"] or found["peak_allocated_bytes"]
     limit = found["limit_bytes"]

@@ -1,11 +1,12 @@
-"""Log in with a token, get a signed cookie; log out again. Only matters once tokens exist."""
+"""Log in with a token for a signed cookie, and log out again. Only matters once a token exists."""
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, redirect, render_template, request
+from flask import Blueprint, Response, render_template, request
 
 from memagent_server.http import auth
 from memagent_server.http.context import current
+from memagent_server.web.rendering import redirect_to, safe_path
 
 blueprint = Blueprint("login", __name__)
 
@@ -14,58 +15,38 @@ blueprint = Blueprint("login", __name__)
 def show_login() -> Response:
     context = current()
     with context.database.read() as session:
-        if auth.is_open(session, context.settings):
-            return _go("/")
-    return _form(wrong=None)
+        if auth.is_unprotected(session, context.settings):
+            return redirect_to("/")
+    return _login_form()
 
 
 @blueprint.post("/login")
 def log_in() -> Response:
     context = current()
+    token = request.form.get("token", "").strip()
     with context.database.read() as session:
-        access = auth.check_token(
-            session, context.settings, request.form.get("token", "").strip(), context.clock()
-        )
+        access = auth.check_token(session, context.settings, token, context.clock())
     if access is None:
-        return _form(
-            wrong="No such token, or it was revoked or has expired. Check that it was pasted whole.",
-            status=401,
+        return _login_form(
+            "Unknown, revoked or expired token. Check that you pasted all of it.", 401
         )
     if not access.allows("read"):
-        return _form(
-            wrong=f"This token may only {access.scope}. Pages need one with the scope read.",
-            status=403,
+        return _login_form(
+            f"This token has scope '{access.scope}'. To see pages, use one with scope 'read'.", 403
         )
-    response = _go(safe_target(request.form.get("next")))
-    auth.log_in(response, context.settings, access)
+    response = redirect_to(request.form.get("next"))
+    auth.set_session_cookie(response, context.settings, access)
     return response
 
 
 @blueprint.post("/logout")
 def log_out() -> Response:
-    response = _go("/login")
-    auth.log_out(response, current().settings)
+    response = redirect_to("/login")
+    auth.clear_session_cookie(response, current().settings)
     return response
 
 
-def safe_target(path: str | None) -> str:
-    """Where to go after the login: a path of our own, never another site."""
-    if (
-        not path
-        or not path.startswith("/")
-        or path.startswith(("//", "/\\"))
-        or not path.isprintable()
-    ):
-        return "/"
-    return path
-
-
-def _go(target: str) -> Response:
-    response = redirect(target, 303)
-    return Response(response.get_data(), response.status_code, response.headers)
-
-
-def _form(*, wrong: str | None, status: int = 200) -> Response:
-    target = safe_target(request.values.get("next"))
-    page = render_template("login.html", wrong=wrong, target=target)
+def _login_form(error: str | None = None, status: int = 200) -> Response:
+    target = safe_path(request.values.get("next"))
+    page = render_template("login.html", error=error, target=target)
     return Response(page, status, {"Cache-Control": "no-store"}, mimetype="text/html")

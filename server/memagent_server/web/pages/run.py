@@ -1,0 +1,153 @@
+"""The page of one run.
+
+It reads the store, lets `labels` and `view_models` turn the results into text and widths, and renders a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from flask import Blueprint, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from memagent.diagnostics.console import display_frame, display_roots, with_display_path
+from memagent.estimator.advice.by_cause import advice_for_cause
+from memagent.forecast.types import LEVELS, PAGING_LEVELS
+from memagent_server.compare import autopsy, components
+from memagent_server.http.context import current
+from memagent_server.http.problems import Problem
+from memagent_server.store.alerts import list_incidents
+from memagent_server.store.export import FORMATS
+from memagent_server.store.forecasts import describe_forecast, forecasts_of
+from memagent_server.store.models import Forecast, Run, Stream
+from memagent_server.store.predictions import prediction_for
+from memagent_server.store.runs import describe, get_run
+from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
+from memagent_server.store.streams import current_streams
+from memagent_server.web import labels, query, rank_balance, view_models
+from memagent_server.web.flame_graph import flame
+from memagent_server.web.labels import Record
+from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
+
+blueprint = Blueprint("run", __name__)
+
+EXPORT_FORMATS = tuple(
+    name for name in FORMATS if name != "parquet" or find_spec("pyarrow") is not None
+)
+"""The formats that this server can write: pyarrow is an optional package."""
+
+
+@blueprint.get("/runs/<run_id>")
+def show_run(run_id: str) -> Response:
+    rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
+    with current().database.read() as session:
+        run = _describe_run(session, run_id)
+        stored = session.get_one(Run, run_id)
+        roots = display_roots(stored.environment)
+        current_ones = [item for item in run["streams"] if item["is_current"]]
+        streams = [item for item in current_ones if item["kind"] != "scalars"]
+        stream = view_models.choose_stream(streams, rank, device)
+        row = _stream_row(session, run_id, stream)
+        prediction = prediction_for(session, run_id, row)
+        forecasts = forecasts_of(session, run_id)["forecasts"]
+        worst = max(forecasts, key=_severity, default=None)
+        first_warning = _first_warning(session, run_id)
+        stream_warning = _first_warning(session, run_id, stream) if stream else None
+        cause = _cause(run, worst, first_warning)
+        compared = components(session, run_id)
+        snapshots = list_snapshots(session, run_id)
+        with_stacks = next((item for item in snapshots if item["has_stacks"]), None)
+        drawn = read_snapshot(session, run_id, with_stacks["id"]) if with_stacks else None
+        blocks, height = flame(_display_stacks(drawn["stacks"], roots)) if drawn else ([], 0)
+        ranks = rank_balance.compared_ranks(streams)
+        predicted = prediction.peak_allocated_bytes if prediction else None
+        advice = prediction.advice if prediction else ()
+        warned_at = first_warning["step"] if first_warning else None
+        return render_page(
+            "run.html",
+            session,
+            run=run,
+            headline=labels.headline(run, worst, warned_at, current().clock()),
+            cause=cause,
+            advice=advice_for_cause(cause, advice) if cause else None,
+            autopsy=autopsy(session, stored, row),
+            snapshots=snapshots,
+            suspects=[with_display_path(suspect, roots) for suspect in suspects_of(session, run_id)],
+            flame=blocks,
+            flame_height=height,
+            flame_of=drawn,
+            streams=streams,
+            stream=stream,
+            prediction=prediction,
+            chart=view_models.chart_facts(run, stream, forecasts, stream_warning, predicted)
+            if stream
+            else None,
+            compared_groups=view_models.compared_groups(compared) if compared else [],
+            compared=compared,
+            ranks=ranks,
+            imbalance=rank_balance.imbalance(ranks),
+            rank_rows=rank_balance.rank_rows(ranks),
+            export_formats=EXPORT_FORMATS,
+            has_scalars=len(current_ones) > len(streams),
+            refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
+        )
+
+
+def _describe_run(session: Session, run_id: str) -> dict[str, Any]:
+    run = get_run(session, run_id)
+    if run is None:
+        raise Problem(404, f"Unknown run {run_id!r}. It may have been deleted.")
+    incidents = list_incidents(session, run_id=run_id)["incidents"]
+    alerts = [alert for incident in incidents for alert in incident["alerts"]]
+    return {**describe(session, run), "incidents": incidents, "alerts": alerts}
+
+
+def _stream_row(session: Session, run_id: str, stream: Record | None) -> Stream | None:
+    if stream is None:
+        return None
+    key = (stream["rank"], stream["device"])
+    rows = current_streams(session, [run_id])
+    return next((row for row in rows if (row.rank, row.device) == key), None)
+
+
+def _first_warning(
+    session: Session, run_id: str, stream: Record | None = None
+) -> dict[str, Any] | None:
+    """Return the first forecast of the newest launch, or of one of its streams, that paged people."""
+    statement = (
+        select(Forecast, Stream)
+        .join(Stream, Stream.id == Forecast.stream_id)
+        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(PAGING_LEVELS))
+        .order_by(Forecast.step, Forecast.id)
+        .limit(1)
+    )
+    if stream is not None:
+        statement = statement.where(
+            Stream.rank == stream["rank"], Stream.device == stream["device"]
+        )
+    row = session.execute(statement).first()
+    return describe_forecast(*row) if row is not None else None
+
+
+def _display_stacks(stacks: list[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {**stack, "frames": [display_frame(frame, roots) for frame in stack["frames"]]}
+        for stack in stacks
+    ]
+
+
+def _severity(forecast: Record) -> tuple[int, float]:
+    return LEVELS.index(forecast["level"]), forecast["oom_probability"]
+
+
+def _cause(run: Record, worst: Record | None, first_warning: Record | None) -> str | None:
+    """Return why memory runs out, or ran out; None for a run that ended otherwise."""
+    if run["status"] in ("completed", "failed"):
+        return None
+    if worst is not None and worst["level"] != "ok":
+        cause: str | None = worst["cause"]
+        return cause
+    return first_warning["cause"] if first_warning is not None and run["status"] == "oom" else None

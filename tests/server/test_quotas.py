@@ -128,6 +128,8 @@ def test_an_agent_waits_as_it_is_told_and_loses_nothing(
     sender.close(5.0)
     assert [reply.next_seq for reply in replies] == list(range(1, 12))
     assert not drops, dict(drops)
-    assert "has used up its requests" in capsys.readouterr().err, "it was never told to wait"
+    assert "has used up its quota of requests" in capsys.readouterr().err, (
+        "it was never told to wait"
+    )
     run = server.get("/api/v1/runs/r", authorization=f"Bearer {ADMIN}").json
     assert [stream["samples"] for stream in run["streams"]] == [11]

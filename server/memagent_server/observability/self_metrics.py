@@ -48,9 +48,7 @@ REQUEST_SECONDS = MetricSpec(
 BATCH_SAMPLES = MetricSpec(
     "memagent_batch_samples", "Samples in a stored batch.", buckets=_SAMPLE_BUCKETS
 )
-BATCH_BYTES = MetricSpec(
-    "memagent_batch_bytes", "Size of a batch as sent.", buckets=_BYTE_BUCKETS
-)
+BATCH_BYTES = MetricSpec("memagent_batch_bytes", "Size of a batch as sent.", buckets=_BYTE_BUCKETS)
 BATCH_STORE_SECONDS = MetricSpec(
     "memagent_batch_store_seconds", "Time to commit a validated batch, including the wait for the write lock.", buckets=_SECOND_BUCKETS
 )  # fmt: skip

@@ -75,7 +75,9 @@ def show_run(run_id: str) -> Response:
             advice=advice_for_cause(cause, advice) if cause else None,
             autopsy=autopsy(session, stored, row),
             snapshots=snapshots,
-            suspects=[with_display_path(suspect, roots) for suspect in suspects_of(session, run_id)],
+            suspects=[
+                with_display_path(suspect, roots) for suspect in suspects_of(session, run_id)
+            ],
             flame=blocks,
             flame_height=height,
             flame_of=drawn,

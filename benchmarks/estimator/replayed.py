@@ -41,8 +41,8 @@ def repeated(folder: Path = FOLDER) -> Iterator[Repeated]:
 def _judged(source: str, case: str, path: Path, device_bytes: int | None) -> Repeated:
     if find_spec("memagent.estimator.allocator") is None:
         return Repeated(source, case, note="the simulator is not built")
+    from benchmarks.estimator.simulation_score import score_history
     from memagent.errors import EstimateError
-    from memagent.estimator.allocator import score_history
 
     try:
         answer = score_history(history.read(path), total_bytes=device_bytes)

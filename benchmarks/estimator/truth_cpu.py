@@ -30,8 +30,8 @@ from torch.utils._pytree import tree_iter
 
 from benchmarks.estimator.workload import PHASES, STEPS, Workload, train_step
 from memagent.estimator.trace.gradients import GradientSums
-from memagent.estimator.trace.recorder import parts_of
-from memagent.estimator.trace.session import resizes
+from memagent.estimator.trace.recorder import plain_tensors
+from memagent.estimator.trace.session import track_resizes
 
 _MARK = "phase of "
 
@@ -90,7 +90,7 @@ class LiveStorages(TorchDispatchMode):
             self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
-    def resized(self, storage: Any) -> None:
+    def on_storage_resize(self, storage: Any) -> None:
         """A storage was resized behind the operators' back, as FSDP frees its parameters."""
         known = self._known.get(storage._cdata)
         if known is not None:
@@ -114,7 +114,7 @@ class LiveStorages(TorchDispatchMode):
 def measured_peaks(build: Callable[[], Workload]) -> Peaks:
     """Runs the two steps and counts."""
     peaks: dict[str, int] = {}
-    with LiveStorages() as live, resizes(live):
+    with LiveStorages() as live, track_resizes(live):
         workload = build()
         for tensor in _tensors(workload):
             live.add(tensor)
@@ -141,7 +141,7 @@ def _keep_peak(peaks: dict[str, int], name: str | None, size: int) -> None:
 
 def _tensors(workload: Workload) -> Iterator[torch.Tensor]:
     for tensor in (*workload.model.parameters(), *workload.model.buffers()):
-        yield from parts_of(tensor)
+        yield from plain_tensors(tensor)
 
 
 def profiled_peaks(build: Callable[[], Workload]) -> Peaks:

@@ -313,7 +313,9 @@ def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch
     from memagent.components import Components
 
     elsewhere = {"cuda:0": Components(1, 1, 1, 1), "cpu": Components(1, 1, 1, 1)}
-    monkeypatch.setattr("memagent.hooks.instrumentation.by_device", lambda *_, **__: elsewhere)
+    monkeypatch.setattr(
+        "memagent.hooks.instrumentation.measure_by_device", lambda *_, **__: elsewhere
+    )
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()

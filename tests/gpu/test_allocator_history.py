@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from memagent.estimator.allocator import score_history
+from benchmarks.estimator.simulation_score import score_history
 
 pytestmark = pytest.mark.gpu
 

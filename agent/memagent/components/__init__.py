@@ -1,24 +1,35 @@
-"""What the bytes of a model and its optimizer are for: exact, by walking each storage once.
+"""Exact bytes by component of a model and its optimizer, by walking each storage once.
 
-1. Parameters are the models' and those that only the optimizers hold (fp32 master copies); what hangs on a parameter belongs to it
-   (bitsandbytes' `quant_state`, DeepSpeed's `ds_tensor`), but attributes named `...grad...` are gradients (Megatron's `main_grad`).
-2. Gradients are `.grad` of these. Buffers are the modules' own.
-3. Optimizer state is every other tensor that an optimizer reaches: `.state` of any nesting, tensors in its groups, its own attributes,
-   the optimizers it wraps.
-4. A storage counts once, whole, on the device where it lies now, for the first of parameters, gradients, buffers and optimizer state
-   that holds it. docs/components.md says what this means for each library, and what is not seen.
+1. Parameters are those of the models and those that only the optimizers have (fp32 master copies).
+   Attributes of a parameter count as part of it (bitsandbytes' `quant_state`, DeepSpeed's
+   `ds_tensor`), except that attributes named `...grad...` are gradients (Megatron's `main_grad`).
+2. Gradients are the `.grad` of these. Buffers are the modules' own.
+3. Optimizer state is every other tensor that is reachable from an optimizer: `.state` of any
+   nesting, tensors in its groups, its attributes, and the optimizers it wraps.
+4. A storage counts once, in full, on its current device, for the first component that has it, in
+   the order parameters, gradients, buffers, optimizer state. docs/components.md explains this for
+   each library, and lists what is not counted.
 
-Reads no tensor's data, never synchronises and never initialises a device: only sizes and addresses of storages are asked for.
+Measuring reads no tensor's data, never synchronizes and never initializes a device. It only asks
+for sizes and addresses of storages.
 """
 
 from memagent.components.measure import (
     EMPTY,
     Components,
-    by_device,
     distinct,
     measure,
+    measure_by_device,
     parameters_of,
+    state_fingerprint,
 )
-from memagent.components.state_fingerprint import state_mark
 
-__all__ = ["EMPTY", "Components", "by_device", "distinct", "measure", "parameters_of", "state_mark"]
+__all__ = [
+    "EMPTY",
+    "Components",
+    "distinct",
+    "measure",
+    "measure_by_device",
+    "parameters_of",
+    "state_fingerprint",
+]

@@ -1,9 +1,10 @@
-"""Where tensors hide beside a module's parameters and buffers: on parameters, in optimizers, in quantised modules.
+"""Tensors outside parameters and buffers: on parameters, in optimizers, in quantized modules.
 
-Values are followed through dicts, lists and objects, never into modules (they are watched themselves, or not at all) and never into
-objects of torch or the standard library, other optimizers excepted. In `.state` any other object is followed; on the optimizer itself
-only dataclasses and objects of the optimizer's own package, so that a reference to a trainer does not make all of its tensors
-optimizer state.
+The collector follows values through dicts, lists and objects. It never enters modules (they are
+measured separately, or not at all) or objects of torch and the standard library, except optimizers.
+In `.state` it follows any other object. On the optimizer itself it follows only dataclasses and
+objects of the optimizer's package, so that a reference to a trainer doesn't make all of the
+trainer's tensors optimizer state.
 """
 
 from __future__ import annotations
@@ -15,117 +16,105 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
-_DEPTH = 8
+_MAX_DEPTH = 8
 _ATOMS = (int, float, str, bool, bytes, type(None), complex, type)
-_LONG = 1000
-"""A list longer than this that begins with a number or text holds nothing but such: it is not looked through."""
+_MAX_MIXED_LIST = 1000
+"""A longer list that begins with a number or text has no tensors, and the collector skips it."""
 _MODULE_HOLDERS = {"bitsandbytes": ("state", "quant_state"), "hqq": ("meta",)}
-"""Attributes in which modules of a package keep parts of their weights outside their parameters and buffers."""
+"""Attributes in which a package's modules keep parts of their weights."""
 
 
-def held_by_parameter(parameters: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """Tensors in the attributes of parameters: those that belong to the weights, and those that are gradients."""
-    weights, gradients = _Gatherer(), _Gatherer()
+def parameter_tensors(parameters: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the tensors in attributes of parameters: those of the weights, and the gradients."""
+    weights, gradients = _TensorCollector(), _TensorCollector()
     for parameter in parameters:
         attributes = parameter.__dict__
         if attributes:
             for name, value in list(attributes.items()):
-                (gradients if "grad" in name else weights).gather(value)
-    return weights.found, gradients.found
+                (gradients if "grad" in name else weights).collect(value)
+    return weights.tensors, gradients.tensors
 
 
-def held_by_module(modules: Collection[Any]) -> list[Any]:
-    """Tensors that quantised modules keep in objects of their own."""
-    gatherer = _Gatherer()
+def module_tensors(modules: Collection[Any]) -> list[Any]:
+    """Return the tensors that quantized modules keep in objects outside their parameters."""
+    collector = _TensorCollector()
     names = {kind: _MODULE_HOLDERS.get(_package(kind), ()) for kind in set(map(type, modules))}
     if any(names.values()):
         for module in modules:
             for name in names[type(module)]:
-                gatherer.gather(getattr(module, name, None))
-    return gatherer.found
+                collector.collect(getattr(module, name, None))
+    return collector.tensors
 
 
-def held_by_optimizer(optimizer: Any) -> list[Any]:
-    """Every tensor that an optimizer reaches, apart from its parameters (they may be among them and count as such)."""
-    gatherer = _Gatherer()
-    gatherer.gather(optimizer.state)
-    gatherer.follows = _follows_from(optimizer)
-    gatherer.attributes(optimizer)
-    return gatherer.found
+def optimizer_tensors(optimizer: Any) -> list[Any]:
+    """Return every tensor that is reachable from an optimizer.
 
-
-def _follows_from(optimizer: Any) -> Callable[[Any], bool]:
+    Some of its parameters may be among them; they count as parameters.
+    """
+    collector = _TensorCollector()
+    collector.collect(optimizer.state)
     package = _package(type(optimizer))
-
-    def follows(value: Any) -> bool:
-        kind = type(value)
-        return is_dataclass(kind) or _package(kind) == package
-
-    return follows
+    collector.follows = lambda value: is_dataclass(type(value)) or _package(type(value)) == package
+    collector.collect_attributes(optimizer)
+    return collector.tensors
 
 
-class _Gatherer:
-    """Collects tensors in `found`. Containers and objects are entered once."""
+class _TensorCollector:
+    """Collects `tensors`. Enters each container and object once."""
 
     def __init__(self) -> None:
         torch = sys.modules["torch"]
-        self.found: list[Any] = []
+        self.tensors: list[Any] = []
         self.follows: Callable[[Any], bool] = lambda _value: True
-        self._tensor, self._module, self._optimizer = (
-            torch.Tensor,
-            torch.nn.Module,
-            torch.optim.Optimizer,
-        )
+        self._tensor_type = torch.Tensor
+        self._module_type = torch.nn.Module
+        self._optimizer_type = torch.optim.Optimizer
         self._entered: set[int] = set()
 
-    def gather(self, value: Any, depth: int = 0) -> None:
-        if isinstance(value, self._tensor):
-            self.found.append(value)
-            if type(value) is not self._tensor and value.__dict__:
-                self._each(list(value.__dict__.values()), value, depth)
+    def collect(self, value: Any, depth: int = 0) -> None:
+        """Collect the tensors in a value."""
+        if isinstance(value, self._tensor_type):
+            self.tensors.append(value)
+            if type(value) is not self._tensor_type and value.__dict__:
+                self._collect_items(list(value.__dict__.values()), value, depth)
         elif isinstance(value, _ATOMS):
             return
-        elif isinstance(
-            value, dict
-        ):  # a mapping's copy is one step of the interpreter: another thread may change it
-            self._each(list(value.values()), value, depth)
+        elif isinstance(value, dict):
+            # Another thread may change it. The copy is one step of the interpreter.
+            self._collect_items(list(value.values()), value, depth)
         elif isinstance(value, list | tuple | Set | deque):
-            if len(value) <= _LONG or not isinstance(next(iter(value)), _ATOMS):
-                self._each(list(value), value, depth)
-        else:
-            self._gather_object(value, depth)
+            if len(value) <= _MAX_MIXED_LIST or not isinstance(next(iter(value)), _ATOMS):
+                self._collect_items(list(value), value, depth)
+        elif isinstance(value, self._module_type | Enum):
+            return
+        elif isinstance(value, Mapping):
+            self._collect_items(list(value.values()), value, depth)
+        elif isinstance(value, self._optimizer_type) or (
+            not _is_library_type(type(value)) and self.follows(value)
+        ):
+            self.collect_attributes(value, depth)
 
-    def attributes(self, value: Any, depth: int = 0) -> None:
-        """What hangs on an object; the parameters in an optimizer's groups are left out."""
-        if isinstance(value, self._optimizer):
+    def collect_attributes(self, value: Any, depth: int = 0) -> None:
+        """Collect the tensors in attributes of an object, except the parameters of its groups."""
+        if isinstance(value, self._optimizer_type):
             self._entered.update(id(group["params"]) for group in value.param_groups)
         names = [name for kind in type(value).__mro__ for name in _slots(kind)]
         slots = [getattr(value, name, None) for name in names]
-        self._each([*slots, *list(getattr(value, "__dict__", {}).values())], value, depth)
+        self._collect_items([*slots, *getattr(value, "__dict__", {}).values()], value, depth)
 
-    def _gather_object(self, value: Any, depth: int) -> None:
-        if isinstance(value, self._module | Enum):
-            return
-        if isinstance(value, Mapping):
-            self._each(list(value.values()), value, depth)
-        elif isinstance(value, self._optimizer) or (
-            not _is_foreign(type(value)) and self.follows(value)
-        ):
-            self.attributes(value, depth)
-
-    def _each(self, values: list[Any], holder: Any, depth: int) -> None:
-        if depth < _DEPTH and id(holder) not in self._entered:
+    def _collect_items(self, values: list[Any], holder: Any, depth: int) -> None:
+        if depth < _MAX_DEPTH and id(holder) not in self._entered:
             self._entered.add(id(holder))
             for value in values:
-                self.gather(value, depth + 1)
+                self.collect(value, depth + 1)
 
 
 def _package(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _is_foreign(kind: type) -> bool:
-    """Functions, locks, loggers; and torch's own objects: process groups, meshes, streams."""
+def _is_library_type(kind: type) -> bool:
+    """Return True for functions, locks, loggers, and torch's process groups, meshes and streams."""
     package = _package(kind)
     return package == "torch" or package in sys.stdlib_module_names
 

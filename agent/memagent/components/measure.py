@@ -1,4 +1,4 @@
-"""From models and optimizers to bytes by component and device, in one walk."""
+"""Measure bytes by component and device in one walk over models and optimizers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from memagent.components.holders import held_by_module, held_by_optimizer, held_by_parameter
-from memagent.components.storages import Ledger
+from memagent.components.holders import module_tensors, optimizer_tensors, parameter_tensors
+from memagent.components.storages import StorageSizes
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,14 @@ class Components:
     optimizer_state_bytes: int
     buffers_bytes: int
 
+    def __add__(self, other: Components) -> Components:
+        return Components(
+            self.parameters_bytes + other.parameters_bytes,
+            self.gradients_bytes + other.gradients_bytes,
+            self.optimizer_state_bytes + other.optimizer_state_bytes,
+            self.buffers_bytes + other.buffers_bytes,
+        )
+
 
 EMPTY = Components(0, 0, 0, 0)
 
@@ -28,108 +36,117 @@ EMPTY = Components(0, 0, 0, 0)
 def measure(
     models: Sequence[Any], optimizers: Sequence[Any], *, device: str | None = None
 ) -> Components:
-    """Bytes now held on `device` ("cpu", "cuda:0"), or on all devices together."""
-    found = by_device(models, optimizers)
+    """Return the bytes on `device` ("cpu", "cuda:0"), or on all devices together."""
+    by_device = measure_by_device(models, optimizers)
     if device is not None:
-        return found.get(device, EMPTY)
-    return Components(
-        parameters_bytes=sum(each.parameters_bytes for each in found.values()),
-        gradients_bytes=sum(each.gradients_bytes for each in found.values()),
-        optimizer_state_bytes=sum(each.optimizer_state_bytes for each in found.values()),
-        buffers_bytes=sum(each.buffers_bytes for each in found.values()),
-    )
+        return by_device.get(device, EMPTY)
+    return sum(by_device.values(), EMPTY)
 
 
-def by_device(
+def measure_by_device(
     models: Sequence[Any], optimizers: Sequence[Any], *, busy: Sequence[Any] | None = ()
 ) -> dict[str, Components]:
-    """Bytes now held on each device that holds any, by its name: "cpu", "cuda:0", "mps:0".
+    """Return the bytes on each device by its name: "cpu", "cuda:0", "mps:0".
 
-    `busy` are optimizers whose parameters another thread may be training at this moment, None if any may be. Their gradients are not
-    looked at: autograd writes `.grad` without the interpreter's lock, and who reads it meanwhile may bring the process down.
+    `busy` are optimizers whose parameters another thread may be training now; None means all. Their
+    gradients are skipped: autograd writes `.grad` without the GIL, and reading it at the same time
+    can crash the process.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
     modules = _modules_of(models)
     parameters = _parameters_of(modules, optimizers)
-    attached, attached_gradients = held_by_parameter(parameters)
-    others = {
-        id(p)
+    attributes, attribute_gradients = parameter_tensors(parameters)
+    skipped = {
+        id(parameter)
         for optimizer in busy or ()
         for group in optimizer.param_groups
-        for p in group["params"]
+        for parameter in group["params"]
     }
-    calm = [p for p in parameters if id(p) not in others] if busy is not None else ()
-    gradients = [gradient for p in calm if p.is_leaf and (gradient := p.grad) is not None]
+    readable = [p for p in parameters if id(p) not in skipped] if busy is not None else ()
+    gradients = [gradient for p in readable if p.is_leaf and (gradient := p.grad) is not None]
     buffers = (
         buffer for module in modules for buffer in module._buffers.values() if buffer is not None
     )
-    ledger = Ledger(torch)
-    return _sorted_by_device(
-        ledger.bytes_of(chain(parameters, attached, held_by_module(modules))),
-        ledger.bytes_of(chain(gradients, attached_gradients)),
-        buffers_bytes=ledger.bytes_of(buffers),
-        optimizer_state_bytes=ledger.bytes_of(
-            chain.from_iterable(map(held_by_optimizer, optimizers))
-        ),
-    )
-
-
-def parameters_of(models: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
-    """Parameters of the models, and those that only the optimizers have; each once."""
-    return _parameters_of(_modules_of(models), optimizers)
-
-
-def distinct(items: Iterable[Any]) -> Iterator[Any]:
-    """Each object once, in order."""
-    seen: set[int] = set()
-    for item in items:
-        if id(item) not in seen:
-            seen.add(id(item))
-            yield item
-
-
-def _parameters_of(modules: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
-    found = {
-        id(parameter): parameter for module in modules for parameter in module._parameters.values()
-    }
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        found.update((id(parameter), parameter) for parameter in group["params"])
-    found.pop(id(None), None)
-    return list(found.values())
-
-
-def _modules_of(models: Sequence[Any]) -> list[Any]:
-    """The models' modules, each once. `Module.modules()` spells a name for each of them, which takes most of its time."""
-    found: dict[int, Any] = {}
-    waiting = list(models)
-    for module in waiting:  # grows while it is walked
-        if id(module) not in found:
-            found[id(module)] = module
-            if module._modules:
-                waiting.extend(
-                    child for child in list(module._modules.values()) if child is not None
-                )
-    return list(found.values())
-
-
-def _sorted_by_device(
-    parameters_bytes: dict[Any, int],
-    gradients_bytes: dict[Any, int],
-    *,
-    optimizer_state_bytes: dict[Any, int],
-    buffers_bytes: dict[Any, int],
-) -> dict[str, Components]:
-    devices = dict.fromkeys(
-        chain(parameters_bytes, gradients_bytes, buffers_bytes, optimizer_state_bytes)
-    )
+    state = chain.from_iterable(map(optimizer_tensors, optimizers))
+    sizes = StorageSizes(torch)
+    # The order of these calls decides which component a shared storage counts for: see rule 4.
+    parameters_bytes = sizes.add(chain(parameters, attributes, module_tensors(modules)))
+    gradients_bytes = sizes.add(chain(gradients, attribute_gradients))
+    buffers_bytes = sizes.add(buffers)
+    state_bytes = sizes.add(state)
     return {
         str(device): Components(
             parameters_bytes=parameters_bytes.get(device, 0),
             gradients_bytes=gradients_bytes.get(device, 0),
-            optimizer_state_bytes=optimizer_state_bytes.get(device, 0),
+            optimizer_state_bytes=state_bytes.get(device, 0),
             buffers_bytes=buffers_bytes.get(device, 0),
         )
-        for device in devices
+        for device in {**parameters_bytes, **gradients_bytes, **buffers_bytes, **state_bytes}
     }
+
+
+def parameters_of(models: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
+    """Return the distinct parameters of the models and of the optimizers."""
+    return _parameters_of(_modules_of(models), optimizers)
+
+
+def distinct(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield each object once, in order."""
+    yielded: set[int] = set()
+    for item in items:
+        if id(item) not in yielded:
+            yielded.add(id(item))
+            yield item
+
+
+def state_fingerprint(optimizers: Sequence[Any]) -> list[int]:
+    """Return a fingerprint of the optimizers' state for the training thread.
+
+    Costs O(optimizers + parameter groups), less than a microsecond a step. It changes when entries
+    are added (the first step, a late first gradient) or removed, when the whole state is replaced
+    (`load_state_dict`), when groups or parameters are added, and when the newest entry changes in
+    its number of values or the length of its lists (LBFGS's history). It misses tensors replaced
+    one for one (another device or dtype), growth of an older entry, and state that an optimizer
+    keeps outside `.state`.
+    """
+    fingerprint: list[int] = []
+    for optimizer in optimizers:
+        state = optimizer.state
+        fingerprint += (id(state), len(state))
+        for group in optimizer.param_groups:
+            fingerprint.append(len(group["params"]))
+        if state:
+            newest = state[next(reversed(state))]
+            if type(newest) is dict:
+                fingerprint.append(len(newest))
+                for value in newest.values():
+                    if type(value) is list:
+                        fingerprint.append(len(value))
+    return fingerprint
+
+
+def _parameters_of(modules: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
+    parameters = {
+        id(parameter): parameter for module in modules for parameter in module._parameters.values()
+    }
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        parameters.update((id(parameter), parameter) for parameter in group["params"])
+    parameters.pop(id(None), None)
+    return list(parameters.values())
+
+
+def _modules_of(models: Sequence[Any]) -> list[Any]:
+    """Return the distinct modules of the models.
+
+    `Module.modules()` builds a name for each module, which takes most of its time.
+    """
+    modules: dict[int, Any] = {}
+    queue = list(models)
+    for module in queue:  # grows during the loop
+        if id(module) not in modules:
+            modules[id(module)] = module
+            if module._modules:
+                queue.extend(child for child in list(module._modules.values()) if child is not None)
+    return list(modules.values())

@@ -1,4 +1,4 @@
-"""Bytes of tensors: the whole storage that each keeps alive, each storage once, on the device where it lies."""
+"""Bytes of tensors: each storage that they keep alive, in full and once, on its device."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ _PARTS_BY_LAYOUT = {
     "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
-"""Methods that give a sparse tensor's own tensors, without a copy."""
+"""Methods that return the tensors inside a sparse tensor without a copy."""
 
 
-class Ledger:
-    """Remembers which storages were counted.
+class StorageSizes:
+    """Sums storage sizes and counts each storage once over all calls.
 
-    A storage is known by its address, which is unique in a process: host memory and all CUDA devices share one address space, and
-    what MPS gives as address is an object on the host. A storage without memory (meta and fake tensors, shards that FSDP freed by
-    resizing them to nothing) has address 0 and counts nothing.
+    The address identifies a storage. It's unique in a process: host memory and all CUDA devices
+    share one address space, and MPS reports the address of a host object. A storage without memory
+    (meta and fake tensors, shards that FSDP resized to zero) has address 0 and doesn't count.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._seen: set[int] = set()
-        self._address_of = getattr(torch._C, "_data_address", _address_of)
+        self._tensor_type = torch.Tensor
+        self._parameter_type = torch.nn.Parameter
+        self._counted: set[int] = set()
+        # The read-only getter of torch 2.1 and newer doesn't copy a copy-on-write storage.
+        self._address_of = getattr(torch._C, "_data_address", _writable_address)
 
-    def bytes_of(self, tensors: Iterable[Any]) -> dict[Any, int]:
-        """Bytes by `torch.device` of those storages of `tensors` that were not counted before."""
+    def add(self, tensors: Iterable[Any]) -> dict[Any, int]:
+        """Return the bytes by `torch.device` of those storages that were not yet counted."""
         totals: dict[Any, int] = {}
-        tensor_type, parameter_type = self._plain
-        strided, address_of, seen = self._torch.strided, self._address_of, self._seen
+        tensor_type, parameter_type = self._tensor_type, self._parameter_type
+        strided, address_of, counted = self._torch.strided, self._address_of, self._counted
         for tensor in tensors:
             kind = type(tensor)
             if (
@@ -44,51 +46,44 @@ class Ledger:
             if tensor.is_quantized:
                 self._add_parts(tensor, totals)
             address = address_of(tensor)
-            if address and address not in seen:
-                seen.add(address)
+            if address and address not in counted:
+                counted.add(address)
                 storage = tensor.untyped_storage()
                 device = storage.device
                 totals[device] = totals.get(device, 0) + storage.nbytes()
         return totals
 
     def _add_parts(self, tensor: Any, totals: dict[Any, int]) -> None:
-        """Add what a tensor that is more than a view of one storage consists of."""
+        """Add the parts of a tensor that is more than a view of one storage."""
         for part in _parts(tensor, self._torch):
-            if isinstance(part, self._plain[0]):
-                for device, size in self._bytes_of_part(tensor, part).items():
-                    totals[device] = totals.get(device, 0) + size
+            if not isinstance(part, self._tensor_type):
+                continue
+            sizes = self.add((part,)) if part is not tensor else self._size_of(part)
+            for device, size in sizes.items():
+                totals[device] = totals.get(device, 0) + size
 
-    def _bytes_of_part(self, whole: Any, part: Any) -> dict[Any, int]:
-        if part is not whole:
-            return self.bytes_of((part,))
+    def _size_of(self, tensor: Any) -> dict[Any, int]:
         try:
-            storage = part.untyped_storage()
+            storage = tensor.untyped_storage()
             device, size = storage.device, storage.nbytes()
-            address = (
-                storage.data_ptr() if device.type != "meta" else 0
-            )  # a fake tensor warns when asked
-        except (
-            RuntimeError,
-            NotImplementedError,
-            ValueError,
-        ):  # no storage, or none that can be seen
-            device, size, address = _opaque(part)
-        if not address or address in self._seen:
+            # A fake tensor warns when its address is read.
+            address = storage.data_ptr() if device.type != "meta" else 0
+        except (RuntimeError, NotImplementedError, ValueError):  # no storage, or an opaque one
+            device, size, address = _opaque_storage(tensor)
+        if not address or address in self._counted:
             return {}
-        self._seen.add(address)
+        self._counted.add(address)
         return {device: size}
 
 
-def _address_of(tensor: Any) -> int:
-    """For torch older than 2.1. Newer ones have a read-only way to ask, which leaves a copy-on-write storage uncopied."""
+def _writable_address(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
 def _parts(tensor: Any, torch: Any) -> Iterator[Any]:
-    """The tensors that `tensor` is made of: itself, where it has a storage of its own."""
-    if hasattr(
-        type(tensor), "__tensor_flatten__"
-    ):  # DTensor, torchao, jagged: the protocol that torch.compile rests on
+    """Yield the tensors inside a tensor, or the tensor if it has a storage."""
+    # DTensor, torchao, jagged tensors: the protocol of torch.compile for wrapper subclasses.
+    if hasattr(type(tensor), "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         yield from (getattr(tensor, name, None) for name in names)
     elif (methods := _PARTS_BY_LAYOUT.get(str(tensor.layout))) is not None:
@@ -101,8 +96,11 @@ def _parts(tensor: Any, torch: Any) -> Iterator[Any]:
         yield tensor
 
 
-def _opaque(tensor: Any) -> tuple[Any, int, int]:
-    """Device, bytes and an identity of a tensor whose memory is a library's own (oneDNN); 0 bytes for a wrapper without any."""
+def _opaque_storage(tensor: Any) -> tuple[Any, int, int]:
+    """Return device, bytes and id of a tensor whose memory belongs to a library (oneDNN).
+
+    A wrapper without memory has 0 bytes and the id 0.
+    """
     if str(tensor.layout) == "torch._mkldnn":
         return tensor.device, int(tensor.numel() * tensor.element_size()), id(tensor)
     return tensor.device, 0, 0

@@ -175,10 +175,10 @@ def _module(model: Any, error: TraceError) -> Any:
     try:
         import torch
 
-        from memagent.estimator.trace.session import built
+        from memagent.estimator.trace.session import build_model
 
         with torch.device("meta"):
-            return built(model)
+            return build_model(model)
     except Exception as second:
         raise EstimateError(
             f"the model can neither be traced ({error}) nor made ({second})"

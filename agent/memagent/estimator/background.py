@@ -27,7 +27,7 @@ from memagent.estimator.devices import HANDLES, Context, context_of, cublas_work
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import predict
 from memagent.estimator.request import EstimateRequest
-from memagent.estimator.trace.isolation import Forked, can_fork
+from memagent.estimator.trace.isolation import ForkedProcess, can_fork
 from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
 
@@ -66,7 +66,7 @@ class BackgroundEstimator:
             traces,
         )
         self._has_begun = self._is_over = False
-        self._tracing: Forked | None = None
+        self._tracing: ForkedProcess | None = None
         self._thread: threading.Thread | None = None
         self.newest: Estimate | None = None
 
@@ -86,7 +86,7 @@ class BackgroundEstimator:
         if refusal is None:
             try:
                 question = self._question(models[0], optimizers[0], arguments, keywords)
-                self._tracing = Forked(lambda: _answers(question))
+                self._tracing = ForkedProcess(lambda: _answers(question))
             except OSError as error:
                 refusal = f"the system refused a fork ({error.strerror})"
         shapes = tensor_shapes(arguments, keywords) or None
@@ -129,12 +129,12 @@ class BackgroundEstimator:
             if (tracing := self._tracing) is not None:
                 self._follow(tracing, formula)
 
-    def _follow(self, tracing: Forked, formula: Estimate) -> None:
+    def _follow(self, tracing: ForkedProcess, formula: Estimate) -> None:
         """Tell what the child sends: the traced estimate, then, where it tries what would save memory, the same with its advice."""
-        answer, advised = tracing.next(timeout_s=TIMEOUT_S), None
+        answer, advised = tracing.receive(timeout_s=TIMEOUT_S), None
         if answer:
             self._tell(_found(answer, formula))
-            advised = tracing.next(timeout_s=ADVICE_TIMEOUT_S)
+            advised = tracing.receive(timeout_s=ADVICE_TIMEOUT_S)
         exit_code = tracing.end()
         self._tracing = None
         if advised:

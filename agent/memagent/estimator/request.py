@@ -82,9 +82,9 @@ class Checkpointed:
         self._model = model
 
     def __call__(self) -> Any:
-        from memagent.estimator.trace.session import built
+        from memagent.estimator.trace.session import build_model
 
-        model = built(self._model)
+        model = build_model(self._model)
         enable = getattr(
             model, "activation_checkpointing_enable", None
         )  # transformers, as it is called from 5.23 on

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memagent.components import EMPTY, by_device, distinct, state_mark
+from memagent.components import EMPTY, distinct, measure_by_device, state_fingerprint
 from memagent.diagnostics.console import notify_user
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks.clock import AdaptiveClock, FirstClock
@@ -183,7 +183,7 @@ class ModelInstrumentation:
     def _after_step(self, steps: int) -> None:
         step = self._sampler.step
         if step < _EARLY_STEPS or step % _LOOK_EVERY == 0:
-            mark = state_mark(self._optimizers)
+            mark = state_fingerprint(self._optimizers)
             if mark != self._state_mark or step in _LATE_LOOKS:
                 self._state_mark = mark
                 self._measure()
@@ -212,7 +212,7 @@ class ModelInstrumentation:
             if len(optimizers) > 1
             else []
         )
-        found = by_device(self._models, optimizers, busy=waiting if is_calm else None)
+        found = measure_by_device(self._models, optimizers, busy=waiting if is_calm else None)
         read = [
             _torch_device(track.probe.device.kind, track.probe.device.index)
             for track in self._sampler.tracks

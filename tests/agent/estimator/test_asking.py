@@ -154,7 +154,7 @@ def test_a_factory_in_a_file_is_estimated(tmp_path):
     found = estimate(f"{path}:make", ((8, 512), "float32"))
     assert found.components["parameters"] == (512 * 512 + 512) * 4
     assert found.assumptions["notes"] == [
-        "no loss was given: the mean of the model's output stands for it"
+        "without a loss, the trace takes the mean of the model's output"
     ]
 
 

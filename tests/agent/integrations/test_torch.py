@@ -203,10 +203,10 @@ class TestSteps:
         for weight in model.parameters():
             weight.register_post_accumulate_grad_hook(step)
         measured, entered = [], []
-        measure, enter = instrumentation.by_device, Sampler.enter
+        measure, enter = instrumentation.measure_by_device, Sampler.enter
         monkeypatch.setattr(
             instrumentation,
-            "by_device",
+            "measure_by_device",
             lambda *given, **busy: measured.append(1) or measure(*given, **busy),
         )
         monkeypatch.setattr(

@@ -16,9 +16,9 @@ class EditedModel:
         self._model, self._edits = model, edits
 
     def __call__(self) -> Any:
-        from memagent.estimator.trace.session import built
+        from memagent.estimator.trace.session import build_model
 
-        model = built(self._model)
+        model = build_model(self._model)
         for name, arguments in self._edits:
             EDITS[name](model, **arguments)
         return model

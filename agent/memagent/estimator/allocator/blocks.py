@@ -1,24 +1,26 @@
 """Blocks, and the free blocks of one pool on one stream.
 
-torch keeps one ordered set for each pool over all streams, with the stream first in the order. As no search ever leaves
-its stream, one set for each stream and pool finds the same blocks.
+torch keeps one ordered set for each pool over all streams, with the stream first in the order. A
+search never leaves its stream, so one set for each stream and pool finds the same blocks.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memagent.estimator.allocator.sorted_ints import OrderedNumbers
-
-ADDRESS_BITS = 57  # a device address fits; sizes stand above it in a block's key
-_ADDRESS = (1 << ADDRESS_BITS) - 1
+_ADDRESS_BITS = 57
+"""Enough for a device address. A block's sort key holds its size above these bits."""
+_MAX_RUN = 1024
+"""Numbers in one run of a `SortedIntSet`."""
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A piece of a segment: given out (`allocated`), awaiting a stream (`busy` only), or free.
+    """A part of a segment: allocated, waiting for a stream (`busy` only), or free.
 
-    `mapped` is False for address space of an expandable segment that has no memory behind it.
+    `mapped` is False for address space of an expandable segment without memory behind it.
     """
 
     address: int
@@ -35,18 +37,8 @@ class Block:
     id: int = 0
 
     def is_split(self) -> bool:
-        """Whether the block shares its segment with others."""
+        """Return whether the block shares its segment with others."""
         return self.prev is not None or self.next is not None
-
-    def state(self) -> str:
-        """The word torch's snapshots use for it."""
-        return (
-            "active_allocated"
-            if self.allocated
-            else "active_pending_free"
-            if self.busy
-            else "inactive"
-        )
 
 
 @dataclass(eq=False, slots=True)
@@ -58,81 +50,112 @@ class AddressRange:
     page: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A block of a segment taken over from elsewhere: given out when something was requested (`pending`: its free waits
-    for a stream), else free."""
-
-    address: int
-    size: int
-    requested: int = 0
-    pending: bool = False
-    mapped: bool = True
-
-    def block(self, pool: Pool, expandable: AddressRange | None = None) -> Block:
-        """The block it stands for, linked to nothing yet."""
-        return Block(
-            self.address,
-            self.size,
-            pool,
-            requested=self.requested,
-            allocated=self.requested > 0 and not self.pending,
-            mapped=self.mapped,
-            expandable=expandable,
-        )
-
-
 class Pool:
-    """The blocks of one stream that serve small requests, or large ones."""
+    """The blocks of one stream for small requests, or for large ones."""
 
-    __slots__ = ("_by_key", "_order", "searches", "small", "stream", "unmapped")
+    __slots__ = ("_by_key", "_keys", "searches", "small", "stream", "unmapped")
 
     def __init__(self, stream: int, *, small: bool) -> None:
         self.stream = stream
         self.small = small
-        self.searches = 0  # age of free blocks is counted in searches, for garbage collection
+        self.searches = 0  # garbage collection measures the age of a free block in searches
         self.unmapped: list[Block] = []  # of expandable segments, by address
-        self._order = OrderedNumbers()
+        self._keys = SortedIntSet()
         self._by_key: dict[int, Block] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def add(self, block: Block) -> None:
-        """A block became free."""
-        key = block.size << ADDRESS_BITS | block.address
+        """Add a free block."""
+        key = block.size << _ADDRESS_BITS | block.address
         block.gc_base = self.searches
         self._by_key[key] = block
-        self._order.add(key)
+        self._keys.add(key)
 
     def remove(self, block: Block) -> None:
-        """A free block is taken, merged or given back to the device."""
-        key = block.size << ADDRESS_BITS | block.address
+        """Remove a block that gets allocated, merged or released."""
+        key = block.size << _ADDRESS_BITS | block.address
         del self._by_key[key]
-        self._order.remove(key)
+        self._keys.remove(key)
 
     def best_fit(self, size: int) -> Block | None:
-        """The smallest free block of at least `size` bytes; of equals, the one with the lowest address."""
-        key = self._order.at_least(size << ADDRESS_BITS)
+        """Return the smallest free block of at least `size` bytes, at the lowest address."""
+        key = self._keys.at_least(size << _ADDRESS_BITS)
         return self._by_key[key] if key >= 0 else None
 
-    def following(self, block: Block) -> Block | None:
-        """The next free block in the order of `best_fit`."""
-        key = self._order.at_least((block.size << ADDRESS_BITS | block.address) + 1)
-        return self._by_key[key] if key >= 0 else None
-
-    def largest(self) -> Block | None:
-        """The largest free block."""
-        key = self._order.largest()
+    def next_fit(self, block: Block) -> Block | None:
+        """Return the free block after `block` in the order of `best_fit`."""
+        key = self._keys.at_least((block.size << _ADDRESS_BITS | block.address) + 1)
         return self._by_key[key] if key >= 0 else None
 
     def free_blocks(self) -> list[Block]:
-        """All free blocks, smallest first."""
-        return [self._by_key[key] for key in self._order]
+        """Return all free blocks, the smallest first."""
+        return [self._by_key[key] for key in self._keys]
+
+
+class SortedIntSet:
+    """A set of non-negative integers in ascending order with a fast `at_least`.
+
+    torch uses a tree. In CPython a list of short sorted lists is faster, because moving a thousand
+    pointers takes less time than a walk. With half a million free blocks, a change still touches
+    two short lists only.
+    """
+
+    __slots__ = ("_lasts", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[list[int]] = []  # each is sorted and not empty
+        self._lasts: list[int] = []  # the largest number of each run
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield all numbers in order. Copy them before you change the set in the loop."""
+        for run in self._runs:
+            yield from run
+
+    def add(self, number: int) -> None:
+        """Add a number that is not in the set."""
+        lasts = self._lasts
+        index = bisect_left(lasts, number)
+        if index == len(lasts):
+            if not lasts:
+                self._runs.append([number])
+                lasts.append(number)
+                return
+            index -= 1
+            lasts[index] = number
+        run = self._runs[index]
+        insort(run, number)
+        if len(run) > _MAX_RUN:
+            half = len(run) // 2
+            self._runs.insert(index + 1, run[half:])
+            del run[half:]
+            lasts.insert(index, run[-1])
+
+    def remove(self, number: int) -> None:
+        """Remove a number that is in the set."""
+        index = bisect_left(self._lasts, number)
+        run = self._runs[index]
+        del run[bisect_left(run, number)]
+        if not run:
+            del self._runs[index], self._lasts[index]
+        else:
+            self._lasts[index] = run[-1]
+
+    def at_least(self, number: int) -> int:
+        """Return the smallest member that is not below `number`, or -1."""
+        index = bisect_left(self._lasts, number)
+        if index == len(self._lasts):
+            return -1
+        run = self._runs[index]
+        return run[bisect_left(run, number)]
 
 
 def link(block: Block, before: Block | None, after: Block | None) -> None:
-    """Put a block between two neighbours of its segment."""
+    """Link a block between two neighbors of its segment."""
     block.prev, block.next = before, after
     if before is not None:
         before.next = block

@@ -1,14 +1,14 @@
-"""What torch counts, under the names of `torch.cuda.memory_stats()`.
+"""The statistics of torch's allocator, under the names of `torch.cuda.memory_stats()`.
 
-Source: pytorch `c10/core/CachingDeviceAllocator.h` (`DeviceStats`) and where `CUDACachingAllocator.cpp` raises and lowers
-each.
+Source: pytorch `c10/core/CachingDeviceAllocator.h` (`DeviceStats`), and the places in
+`CUDACachingAllocator.cpp` that change each of them.
 """
 
 from __future__ import annotations
 
 
 class Counter:
-    """A number with its peak and the sum of all that was added."""
+    """A number with its peak and the sum of all increases."""
 
     __slots__ = ("current", "peak", "total")
 
@@ -18,20 +18,28 @@ class Counter:
         self.total = 0
 
     def add(self, amount: int) -> None:
-        """Raise it, or lower it by a negative amount."""
-        current = self.current + amount
-        self.current = current
+        """Increase the counter, or decrease it by a negative amount."""
+        self.current += amount
         if amount > 0:
             self.total += amount
-            self.peak = max(self.peak, current)
+            self.peak = max(self.peak, self.current)
 
     def reset_peak(self) -> None:
-        """Let the peak start again from what is there now."""
+        """Set the peak to the current value."""
         self.peak = self.current
+
+    def as_dict(self, name: str) -> dict[str, int]:
+        """Return the four values that torch reports, under `name`."""
+        return {
+            f"{name}.current": self.current,
+            f"{name}.peak": self.peak,
+            f"{name}.allocated": self.total,
+            f"{name}.freed": self.total - self.current,
+        }
 
 
 class PoolCounter:
-    """A counter for everything, one for the small pool and one for the large."""
+    """A counter over both pools, one for the small pool and one for the large."""
 
     __slots__ = ("all", "large_pool", "small_pool")
 
@@ -41,28 +49,30 @@ class PoolCounter:
         self.large_pool = Counter()
 
     def add(self, amount: int, *, small: bool) -> None:
-        """Raise (or lower) the sum and the pool's own: the busiest lines of a replay, hence written out."""
-        every, own = self.all, self.small_pool if small else self.large_pool
-        every.current = whole = every.current + amount
-        own.current = part = own.current + amount
+        """Change the sum and the counter of one pool."""
+        # The busiest lines of a replay: two calls of `Counter.add` would take twice as long.
+        both, pool = self.all, self.small_pool if small else self.large_pool
+        both.current = sum_ = both.current + amount
+        pool.current = part = pool.current + amount
         if amount > 0:
-            every.total += amount
-            own.total += amount
-            if whole > every.peak:  # noqa: PLR1730 - a comparison costs a third of a call of max
-                every.peak = whole
-            if part > own.peak:  # noqa: PLR1730
-                own.peak = part
+            both.total += amount
+            pool.total += amount
+            if sum_ > both.peak:  # noqa: PLR1730 - a comparison costs a third of a call of max
+                both.peak = sum_
+            if part > pool.peak:  # noqa: PLR1730
+                pool.peak = part
 
-    def parts(self) -> tuple[tuple[str, Counter], ...]:
-        """The three with torch's names."""
-        return (("all", self.all), ("small_pool", self.small_pool), ("large_pool", self.large_pool))
+    def by_name(self) -> dict[str, Counter]:
+        """Return the three counters by torch's names."""
+        return {"all": self.all, "small_pool": self.small_pool, "large_pool": self.large_pool}
 
 
 class AllocatorStats:
-    """Counts (`allocation`, `segment`, `active`, `inactive_split`) and bytes, each current and peak.
+    """Counts (`allocation`, `segment`, `active`, `inactive_split`) and bytes.
 
-    `allocated_bytes` counts whole blocks, so it includes what could not be split off; `requested_bytes` does not.
-    `active` adds blocks whose free waits for another stream. Expandable segments have no `segment` and no `inactive_split`.
+    `allocated_bytes` counts whole blocks, with the rest that could not be split off;
+    `requested_bytes` doesn't. `active` includes blocks whose free waits for another stream.
+    Expandable segments don't count as `segment`, nor their blocks as `inactive_split`.
     """
 
     def __init__(self) -> None:
@@ -84,32 +94,23 @@ class AllocatorStats:
         self.num_device_free = 0
 
     def reset_peak(self) -> None:
-        """As `torch.cuda.reset_peak_memory_stats()`."""
-        for value in vars(self).values():
-            if isinstance(value, PoolCounter):
-                for _, counter in value.parts():
-                    counter.reset_peak()
-            elif isinstance(value, Counter):
-                value.reset_peak()
+        """Reset all peaks, as `torch.cuda.reset_peak_memory_stats()` does."""
+        for _, counter in self._named():
+            if isinstance(counter, Counter):
+                counter.reset_peak()
 
     def as_dict(self) -> dict[str, int]:
-        """Flat, as `torch.cuda.memory_stats()` gives it: `allocated_bytes.all.peak` and so on."""
+        """Return the flat dict of `torch.cuda.memory_stats()`: `allocated_bytes.all.peak`, ..."""
         flat: dict[str, int] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, PoolCounter):
-                for part, counter in value.parts():
-                    flat.update(_fields(f"{name}.{part}", counter))
-            elif isinstance(value, Counter):
-                flat.update(_fields(name, value))
-            else:
-                flat[name] = value
+        for name, counter in self._named():
+            flat.update(counter.as_dict(name) if isinstance(counter, Counter) else {name: counter})
         return flat
 
-
-def _fields(name: str, counter: Counter) -> dict[str, int]:
-    return {
-        f"{name}.current": counter.current,
-        f"{name}.peak": counter.peak,
-        f"{name}.allocated": counter.total,
-        f"{name}.freed": counter.total - counter.current,
-    }
+    def _named(self) -> list[tuple[str, Counter | int]]:
+        named: list[tuple[str, Counter | int]] = []
+        for name, value in vars(self).items():
+            if isinstance(value, PoolCounter):
+                named += [(f"{name}.{pool}", counter) for pool, counter in value.by_name().items()]
+            else:
+                named.append((name, value))
+        return named

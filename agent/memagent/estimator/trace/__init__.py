@@ -1,8 +1,7 @@
-"""The tracer: runs a real training step on fake tensors, in a process of its own, and sees every tensor's birth and
-death in order.
+"""Tracer: runs a real training step on fake tensors, in a separate process, and records the events.
 
-`record_trace` is the door; `Trace` the answer. `recorder` also runs on real tensors: that is the truth it is tested
-against. docs/trace.md. torch is imported only when a trace is made.
+`record_trace` is the entry point and returns a `Trace`. The recorder also runs on real tensors,
+which provides the truth for the tests. See docs/trace.md. torch is imported only for a trace.
 """
 
 from memagent.errors import TraceError

@@ -1,9 +1,10 @@
-"""Turns a model, its optimizer and its inputs into fake ones: same shapes, strides, dtypes and ties, no data.
+"""Convert a model, its optimizer and its inputs to fake tensors without data.
 
-1. It changes the objects it is given, so it runs in the tracer's own process only; the originals are kept alive
-   there, so that no real device memory is ever freed by a process that must not talk to the device.
-2. Tensors that shared a storage share one afterwards (tied weights, flattened parameters).
-3. Parameters stay the same Python class of thing (`Parameter`), and the optimizer's groups are pointed at the new ones.
+1. The conversion changes the objects in place, so it runs in the tracer's process only. It keeps the
+   originals alive there: a process that must not talk to the device must not free its memory.
+2. Tensors that shared a storage share one afterwards (tied weights, flattened parameters), and have
+   the same shapes, strides and dtypes.
+3. Parameters stay `Parameter`s, and the optimizer's groups refer to the new ones.
 """
 
 from __future__ import annotations
@@ -17,42 +18,43 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transfor
 
 from memagent.errors import TraceError
 
-Spec = tuple[tuple[int, ...], str]
+InputSpec = tuple[tuple[int, ...], str]
 """An input by shape and dtype name: `((8, 1024), "int64")`."""
 
 
 class Converter:
-    """Gives each tensor its fake counterpart on `device`, the same one each time it is asked."""
+    """Returns the fake counterpart of each tensor on `device`, always the same one."""
 
     def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
-        self.mode, self.device = mode, device
-        self._tensors: dict[int, torch.Tensor] = {}
-        self._storages: dict[Any, torch.Tensor] = {}
+        self.mode = mode
+        self.device = device
         self.originals: list[Any] = []
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake counterpart of a tensor that is no parameter."""
-        known = self._tensors.get(id(tensor))
-        if known is None:
-            known = self._tensors[id(tensor)] = self._fake(tensor)
+        """Return the fake counterpart of a tensor that is not a parameter."""
+        fake = self._tensors.get(id(tensor))
+        if fake is None:
+            fake = self._tensors[id(tensor)] = self._fake(tensor)
             self.originals.append(tensor)
-        return known
+        return fake
 
     def parameter(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-        """The fake counterpart of a parameter, with what user code hung on it."""
-        known = self._tensors.get(id(parameter))
-        if known is None:
-            fake = self._fake(parameter)
-            known = torch.nn.Parameter(fake, requires_grad=parameter.requires_grad)
+        """Return the fake counterpart of a parameter, with its attributes and gradient hooks."""
+        fake = self._tensors.get(id(parameter))
+        if fake is None:
+            data = self._fake(parameter)
+            fake = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
             for name, value in vars(parameter).items():
                 if name not in ("fake_mode", "fake_device") and not isinstance(value, torch.Tensor):
-                    setattr(known, name, value)
+                    setattr(fake, name, value)
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
             for hook in hooks.values() if hooks else ():
-                known.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-            self._tensors[id(parameter)] = known
+                fake.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            self._tensors[id(parameter)] = fake
             self.originals.append(parameter)
-        return known  # type: ignore[return-value]
+        return fake  # type: ignore[return-value]
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_traceable_wrapper_subclass(tensor):
@@ -60,15 +62,15 @@ class Converter:
                 tensor,
                 lambda _, inner: self._fake(inner) if isinstance(inner, torch.Tensor) else inner,
             )
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, FakeTensor) and not _is_plain(
-            tensor
-        ):
+        known = type(tensor) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
+        if not known and not _is_plain_subclass(tensor):
             raise TraceError(
-                f"can't trace tensors of type {type(tensor).__name__}; use the formula for this model"
+                f"can't trace tensors of type {type(tensor).__name__}; "
+                "use the formula for this model"
             )
         if tensor.layout is not torch.strided:
             return self.mode.from_tensor(tensor)
-        base = self._base(tensor)
+        base = self._storage_owner(tensor)
         if (
             base.shape == tensor.shape
             and base.stride() == tensor.stride()
@@ -77,28 +79,27 @@ class Converter:
             return base
         return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    def _base(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake tensor that owns the storage of this one; made on first sight."""
+    def _storage_owner(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the fake tensor with the counterpart of this tensor's storage."""
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor.dtype)
-        known = self._storages.get(key)
-        if known is None:
+        owner = self._storages.get(key)
+        if owner is None:
             size = storage.nbytes()
             if size == tensor.numel() * tensor.element_size():
-                known = torch.empty_strided(
+                owner = torch.empty_strided(
                     tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device
                 )
             else:
-                known = torch.empty(
-                    size // tensor.element_size(), dtype=tensor.dtype, device=self.device
-                )
-            self._storages[key] = known
+                length = size // tensor.element_size()
+                owner = torch.empty(length, dtype=tensor.dtype, device=self.device)
+            self._storages[key] = owner
             self.originals.append(storage)
-        return known
+        return owner
 
 
 def convert_module(module: torch.nn.Module, converter: Converter) -> None:
-    """Replace, in place, each parameter, buffer and plain tensor attribute of the module and its children."""
+    """Replace each parameter, buffer and plain tensor attribute of a module and its children."""
     for part in module.modules():
         part._parameters = {
             name: converter.parameter(value) if value is not None else None
@@ -116,7 +117,7 @@ def convert_module(module: torch.nn.Module, converter: Converter) -> None:
 
 
 def convert_optimizer(optimizer: torch.optim.Optimizer, converter: Converter) -> None:
-    """Point the optimizer at the fake parameters and forget its state: the warm-up step creates it anew."""
+    """Point the optimizer at the fake parameters and drop its state; the warm-up recreates it."""
     for group in optimizer.param_groups:
         group["params"] = [converter.parameter(parameter) for parameter in group["params"]]
     converter.originals.append(dict(optimizer.state))
@@ -124,20 +125,16 @@ def convert_optimizer(optimizer: torch.optim.Optimizer, converter: Converter) ->
 
 
 def convert_value(value: Any, converter: Converter) -> Any:
-    """Inputs of any nesting: tensors and `Spec`s become fake tensors on the device, everything else stays."""
+    """Convert inputs of any nesting: tensors and `InputSpec`s become new fake tensors."""
     if isinstance(value, torch.Tensor):
-        fake = _fresh(
-            tuple(value.shape),
-            value.dtype,
-            converter.device,
-            None if value.is_contiguous() else value.stride(),
-        )
+        stride = None if value.is_contiguous() or 0 in value.stride() else value.stride()
+        fake = _empty(tuple(value.shape), value.dtype, converter.device, stride)
         return fake.requires_grad_(value.requires_grad)
-    if is_spec(value):
-        return _fresh(tuple(value[0]), dtype_named(value[1]), converter.device)
+    if is_input_spec(value):
+        return _empty(tuple(value[0]), parse_dtype(value[1]), converter.device)
     if isinstance(value, Mapping):
         items = {name: convert_value(item, converter) for name, item in value.items()}
-        return items if type(value) is dict else _rebuilt(value, items)
+        return items if type(value) is dict else _rebuild_mapping(value, items)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(convert_value(item, converter) for item in value))
     if isinstance(value, (list, tuple)):
@@ -145,8 +142,8 @@ def convert_value(value: Any, converter: Converter) -> Any:
     return value
 
 
-def is_spec(value: Any) -> bool:
-    """Whether this is `(shape, dtype name)`."""
+def is_input_spec(value: Any) -> bool:
+    """Return whether the value is `(shape, dtype name)`."""
     return (
         isinstance(value, (tuple, list))
         and len(value) == 2
@@ -156,34 +153,36 @@ def is_spec(value: Any) -> bool:
     )
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of this name, "float32" or "torch.float32"."""
+def parse_dtype(name: str) -> torch.dtype:
+    """Return the dtype of a name such as "float32" or "torch.float32"."""
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
-        raise TraceError(f"no dtype is called {name!r}")
+        raise TraceError(f"torch has no dtype {name!r}")
     return dtype
 
 
-def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the same class where it can be had (HF's BatchEncoding answers attributes, too), else a plain
-    dict."""
+def _rebuild_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """Return a mapping of the same class if possible, else a dict.
+
+    The class matters for Hugging Face's BatchEncoding, which has attributes, too.
+    """
     try:
         return type(value)(items)  # type: ignore[call-arg]
     except TypeError:
         return items
 
 
-def _fresh(
+def _empty(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
     stride: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
-    if stride is None or 0 in stride:
+    if stride is None:
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """A subclass that adds nothing to a tensor but its name (`torch.nn.Buffer`, a parameter class of the user's)."""
+def _is_plain_subclass(tensor: torch.Tensor) -> bool:
+    """Return whether a subclass changes no operator (`torch.nn.Buffer`, a user's parameter)."""
     return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__

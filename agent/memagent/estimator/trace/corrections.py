@@ -1,8 +1,8 @@
-"""Where fake tensors say other storages than the kernels make: sizes that only the kernel knows, or that a shape hides.
+"""Corrections of fake outputs whose storage differs from the one that the real kernel allocates.
 
-Each entry of `CORRECTIONS` takes what the fake operator gave and its arguments, and gives what the real one would have
-given. They are found by comparing the storages of real and fake runs operator by operator
-(tests/agent/estimator/trace/test_corrections.py).
+Each entry of `CORRECTIONS` takes the output of the fake operator and its arguments, and returns the
+output of the real kernel. They were found by comparing the storages of real and fake runs, operator
+by operator (tests/agent/estimator/trace/test_corrections.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from memagent.estimator.trace.workspace import onednn_lstm_workspace_bytes
-
 _NO_REDUCTION = 0
+_PAGE_BYTES = 4096
 
 
-def corrected(func: Any, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operator's output on fake tensors, as its kernel would have made it."""
+def run_corrected(func: Any, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on fake tensors and return the output that its kernel would allocate."""
     replacement = REPLACEMENTS.get(op)
     if replacement is not None:
         return replacement(*args, **kwargs)
@@ -27,11 +26,43 @@ def corrected(func: Any, op: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     return output if correction is None else correction(output, args)
 
 
-def _norm_with_true_statistics(
-    output: Any, values: torch.Tensor, weight: torch.Tensor | None
-) -> Any:
-    """On the cpu, statistics of half-precision values with fp32 weights are fp32 (layer_norm_kernel.cpp); fake
-    tensors say half."""
+def onednn_lstm_workspace_bytes(
+    length: int, batch: int, inputs: int, hidden: int, value_bytes: int
+) -> int:
+    """Return the bytes that oneDNN keeps of one direction of an LSTM layer for its backward.
+
+    It keeps gates, hidden and cell states of every step and room for their gradients, each from
+    the start of a page (src/cpu/rnn/rnn_utils.cpp, `set_offsets`). Gradients are always fp32.
+    """
+    states = 2 * (length + 1) * batch  # both borders of the layer, and the initial step
+    widest = max(inputs, hidden)
+    parts = (
+        length * batch * _leading_dimension(4 * hidden, value_bytes) * value_bytes,
+        length * batch * _leading_dimension(hidden, value_bytes) * value_bytes,
+        states * _leading_dimension(widest, value_bytes) * value_bytes,
+        states * hidden * value_bytes,
+        states * _leading_dimension(widest, 4) * 4,
+        states * _leading_dimension(widest, 4) * 4,
+        states * hidden * 4,
+    )
+    return sum(-(-part // _PAGE_BYTES) * _PAGE_BYTES for part in parts)
+
+
+def _leading_dimension(values: int, value_bytes: int) -> int:
+    """Pad to 64 bytes, and past multiples of 256 values, which alias in the cache.
+
+    Source: oneDNN's `get_good_ld`.
+    """
+    step = 64 // value_bytes
+    rounded = -(-values // step) * step
+    return rounded + step if rounded % 256 == 0 else rounded
+
+
+def _norm_statistics(output: Any, values: torch.Tensor, weight: torch.Tensor | None) -> Any:
+    """Make the CPU statistics of half-precision values with fp32 weights fp32.
+
+    Fake tensors return half precision; the kernel (layer_norm_kernel.cpp) returns fp32.
+    """
     if (
         values.device.type != "cpu"
         or weight is None
@@ -43,28 +74,33 @@ def _norm_with_true_statistics(
 
 
 def _contiguous(output: Any, _: tuple[Any, ...] = ()) -> Any:
-    """The kernel's result is contiguous where the fake one takes over the input's strides (a later view would copy)."""
+    """Make the result contiguous. The fake one keeps the input's strides, so a view would copy."""
     if output[0] is None or output[0].is_contiguous():
         return output
     return (output[0].contiguous(), *output[1:])
 
 
 def _layer_norm(output: Any, args: tuple[Any, ...]) -> Any:
-    return _contiguous(_norm_with_true_statistics(output, args[0], args[2]))
+    return _contiguous(_norm_statistics(output, args[0], args[2]))
 
 
-def _in_dtype_of_input(output: Any, args: tuple[Any, ...]) -> Any:
-    """The gradient of a half-precision input with fp32 weights is in half precision; fake tensors promote it."""
+def _norm(output: Any, args: tuple[Any, ...]) -> Any:
+    return _norm_statistics(output, args[0], args[1])
+
+
+def _input_dtype(output: Any, args: tuple[Any, ...]) -> Any:
+    """Return the gradient of a half-precision input in half precision; fake tensors promote it."""
     if output[0] is None or output[0].dtype is args[1].dtype:
         return output
     return (output[0].to(args[1].dtype), *output[1:])
 
 
-def _reduced_in_place(output: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
-    """A loss whose kernel writes a value for each element and then reduces them into the same tensor: the scalar keeps
-    the storage of them all (at::mean_out and at::sum_out resize, and never give memory back; aten/native/Loss.cpp).
+def _reduced_loss(output: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
+    """Keep the storage of all elements under a reduced loss.
 
-    What the reduction is stands after input and target, or after the weight.
+    The kernel writes a value for each element and reduces them into the same tensor; at::mean_out
+    and at::sum_out resize it and never release memory (aten/native/Loss.cpp). The reduction is the
+    argument after input and target, or after the weight.
     """
     reduction = next(
         (item for item in args[2:] if isinstance(item, int) and not isinstance(item, bool)), 1
@@ -75,26 +111,28 @@ def _reduced_in_place(output: torch.Tensor, args: tuple[Any, ...]) -> torch.Tens
     return torch.empty(shape, dtype=output.dtype, device=output.device).resize_(())
 
 
-def _lstm_with_workspace(output: Any, args: tuple[Any, ...]) -> Any:
-    """What oneDNN keeps of a layer for its backward; fake tensors give it no bytes."""
-    values, reverse_and_more = args[0], args[7:]
-    hidden, trains = reverse_and_more[3], reverse_and_more[-1]
+def _lstm_workspace(output: Any, args: tuple[Any, ...]) -> Any:
+    """Add oneDNN's workspace of a layer; fake tensors give it no bytes."""
+    values, hidden, trains = args[0], args[10], args[-1]
     if not trains:
         return output
     length, batch, size = values.shape
-    kept = onednn_lstm_workspace_bytes(length, batch, size, hidden, values.element_size())
-    return (*output[:3], torch.empty(kept, dtype=torch.uint8, device=values.device))
+    workspace = onednn_lstm_workspace_bytes(length, batch, size, hidden, values.element_size())
+    return (*output[:3], torch.empty(workspace, dtype=torch.uint8, device=values.device))
 
 
-def _grouped_product(
+def _grouped_mm(
     left: torch.Tensor,
     right: torch.Tensor,
     offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,  # noqa: ARG001  # the operator's name; no kernel takes one
+    bias: torch.Tensor | None = None,  # noqa: ARG001  # in the operator's schema; no kernel has one
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Products of groups of rows, for experts: fake tensors take bfloat16 only and ask for a driver, the kernels do
-    neither. On CUDA rows begin at multiples of 16 bytes (aten/native/GroupedMMUtils.h)."""
+    """Allocate the products of groups of rows, for experts.
+
+    Fake tensors take bfloat16 only and ask for a driver; the kernels do neither. On CUDA rows start
+    at multiples of 16 bytes (aten/native/GroupedMMUtils.h).
+    """
     groups = [] if offs is None else [offs.shape[0]]
     if left.dim() == right.dim():
         shape = [*(groups if left.dim() == 2 else left.shape[:1]), left.shape[-2], right.shape[-1]]
@@ -107,23 +145,19 @@ def _grouped_product(
     return torch.empty_strided(shape, strides, dtype=dtype, device=left.device)
 
 
-REPLACEMENTS: dict[str, Callable[..., Any]] = {"aten::_grouped_mm": _grouped_product}
-"""Operators whose fake version refuses what the kernel takes."""
+REPLACEMENTS: dict[str, Callable[..., Any]] = {"aten::_grouped_mm": _grouped_mm}
+"""Operators whose fake version refuses inputs that the kernel takes."""
 
 CORRECTIONS: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
     "aten::native_layer_norm": _layer_norm,
     "aten::native_layer_norm_backward": _contiguous,
-    "aten::native_batch_norm": lambda output, args: _norm_with_true_statistics(
-        output, args[0], args[1]
-    ),
-    "aten::native_group_norm": lambda output, args: _norm_with_true_statistics(
-        output, args[0], args[1]
-    ),
-    "aten::native_group_norm_backward": _in_dtype_of_input,
-    "aten::mse_loss": _reduced_in_place,
-    "aten::smooth_l1_loss": _reduced_in_place,
-    "aten::soft_margin_loss": _reduced_in_place,
-    "aten::binary_cross_entropy": _reduced_in_place,
-    "aten::mkldnn_rnn_layer": _lstm_with_workspace,
+    "aten::native_batch_norm": _norm,
+    "aten::native_group_norm": _norm,
+    "aten::native_group_norm_backward": _input_dtype,
+    "aten::mse_loss": _reduced_loss,
+    "aten::smooth_l1_loss": _reduced_loss,
+    "aten::soft_margin_loss": _reduced_loss,
+    "aten::binary_cross_entropy": _reduced_loss,
+    "aten::mkldnn_rnn_layer": _lstm_workspace,
 }
-"""By operator."""
+"""Corrections by operator."""

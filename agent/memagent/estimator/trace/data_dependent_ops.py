@@ -1,11 +1,12 @@
-"""Operators whose result is as long as their values say: a trace has none, so it takes a length that is sound.
+"""Operators whose output length depends on values. A trace has no values and chooses a safe length.
 
-1. What a router chose (`topk` over E experts, compared with one of them or made one-hot) is expected to be spread
-   evenly: each expert gets a share of 1 / E. All experts together get exactly what was routed, so what a layer of them
-   keeps does not depend on the spread; only one expert's temporaries do.
-2. Anything else (a mask of unknown values) is taken to be true everywhere: no run can need more.
+1. Choices of a router (`topk` over E experts, compared with one of them or made one-hot) are
+   expected to be even: each expert gets 1 / E. All experts together get exactly the routed tokens,
+   so the memory that their layer keeps doesn't depend on the distribution. Only the temporaries of
+   a single expert do.
+2. Anything else (a mask of unknown values) counts as true everywhere, because no run can need more.
 
-Either way the trace has a note that says so.
+In both cases the trace gets a note.
 """
 
 from __future__ import annotations
@@ -17,146 +18,144 @@ from typing import Any
 
 import torch
 
-EVEN = "experts are taken to get equal shares of what is routed to them; in a real run that depends on the data"
-WORST = "the length of a result of {op} depends on the data: the largest possible one was taken"
+EVEN_EXPERTS_NOTE = (
+    "experts are assumed to get equal shares of the tokens; in a real run that depends on the data"
+)
+LARGEST_RESULT_NOTE = (
+    "the length of a result of {op} depends on the data: the largest possible one was assumed"
+)
 
 
-class Shares:
-    """Which part of a tensor is expected to be true (or not zero), by storage."""
+class TrueFractions:
+    """Tracks the expected fraction of true (or non-zero) elements of tensors, by storage."""
 
     def __init__(self) -> None:
         self._classes: dict[int, int] = {}
-        self._shares: dict[int, float] = {}
+        self._fractions: dict[int, float] = {}
 
-    def follow(self, op: str, output: Any, args: tuple[Any, ...]) -> None:
-        """Take note of choices among classes and of what is made of them."""
-        handler = _FOLLOWED.get(op)
+    def update(self, op: str, output: Any, args: tuple[Any, ...]) -> None:
+        """Note a choice among classes, or a tensor derived from one."""
+        handler = _TRACKED.get(op)
         if handler is not None and args[0].layout is torch.strided and args[0].dim():
             handler(self, output, args)
 
-    def share_of(self, tensor: torch.Tensor) -> float | None:
-        """The expected share of elements that are not zero; None where nothing is known."""
-        return self._shares.get(_key(tensor))
+    def of(self, tensor: torch.Tensor) -> float | None:
+        """Return the expected fraction of non-zero elements; None if unknown."""
+        return self._fractions.get(_key(tensor))
 
     def forget(self, key: int) -> None:
-        """The storage has died; its place may be taken by another."""
+        """Forget a released storage, whose address another one may reuse."""
         self._classes.pop(key, None)
-        self._shares.pop(key, None)
+        self._fractions.pop(key, None)
 
-    # -- what is followed -------------------------------------------------------------------------------------------
-
-    def _chosen(self, output: Any, args: tuple[Any, ...]) -> None:
+    def _topk(self, output: Any, args: tuple[Any, ...]) -> None:
         dim = args[2] if len(args) > 2 else -1
         self._classes[_key(output[1])] = args[0].shape[dim]
 
-    def _compared(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
-        compared = (
-            item for item in args[:2] if isinstance(item, torch.Tensor)
-        )  # one-hot: with a range
-        classes = next(filter(None, (self._classes.get(_key(item)) for item in compared)), None)
+    def _eq(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+        # For one-hot, either operand may be the range of classes.
+        operands = (item for item in args[:2] if isinstance(item, torch.Tensor))
+        classes = next(filter(None, (self._classes.get(_key(item)) for item in operands)), None)
         if classes:
-            self._shares[_key(output)] = 1 / classes
+            self._fractions[_key(output)] = 1 / classes
 
-    def _scattered(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
-        if self._classes.get(
-            _key(args[2])
-        ):  # one-hot: a one in each row of as many places as there are classes
-            self._shares[_key(output)] = 1 / output.shape[args[1]]
+    def _scatter(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+        if self._classes.get(_key(args[2])):  # one-hot: a one in each row
+            self._fractions[_key(output)] = 1 / output.shape[args[1]]
 
-    def _copied(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+    def _copy(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
         source, target = _key(args[0]), _key(output)
         if source in self._classes:
             self._classes[target] = self._classes[source]
-        if source in self._shares:
-            self._shares[target] = self._shares[source]
-
-
-def sized(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shares: Shares, notes: list[str]
-) -> Any:
-    """The output of an operator that fake tensors refuse, with a length from 1. or 2.; None where there is no rule."""
-    rule = _RULES.get(func.name())
-    if rule is None:
-        return None
-
-    return rule(Call(func, args, kwargs, shares, notes))
+        if source in self._fractions:
+            self._fractions[target] = self._fractions[source]
 
 
 @dataclass(frozen=True)
-class Call:
-    """What was called, and what is known of its arguments."""
+class OperatorCall:
+    """A call of an operator, with what is known of its arguments."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    shares: Shares
+    fractions: TrueFractions
     notes: list[str]
 
-    def count(self, mask: torch.Tensor) -> int:
-        """How many elements are taken to be true; a note says on what grounds."""
-        share = self.shares.share_of(mask)
-        note = WORST.format(op=self.func.name()) if share is None else EVEN
+    def count_true(self, mask: torch.Tensor) -> int:
+        """Return how many elements count as true, and add a note on the assumption."""
+        fraction = self.fractions.of(mask)
+        note = (
+            LARGEST_RESULT_NOTE.format(op=self.func.name())
+            if fraction is None
+            else EVEN_EXPERTS_NOTE
+        )
         if note not in self.notes:
             self.notes.append(note)
-        return mask.numel() if share is None else math.ceil(mask.numel() * share)
+        return mask.numel() if fraction is None else math.ceil(mask.numel() * fraction)
 
 
-def _nonzero(call: Call) -> torch.Tensor:
+def run_data_dependent(call: OperatorCall) -> Any:
+    """Return the output of an operator that fake tensors refuse; None if it has no rule."""
+    rule = _RULES.get(call.func.name())
+    return None if rule is None else rule(call)
+
+
+def _nonzero(call: OperatorCall) -> torch.Tensor:
     mask: torch.Tensor = call.args[0]
-    return mask.new_empty(
-        (mask.dim(), call.count(mask)), dtype=torch.int64
-    ).t()  # column by column, as the kernels write it
+    # The kernels write column by column.
+    return mask.new_empty((mask.dim(), call.count_true(mask)), dtype=torch.int64).t()
 
 
-def _by_index(call: Call) -> Any:
-    """Masks among the indices stand for the places where they are true, one index for each of their dimensions."""
+def _index(call: OperatorCall) -> Any:
+    """Replace each mask among the indices by one index for each of its dimensions."""
     indices: list[Any] = []
     for index in call.args[1]:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             indices.append(index)
         else:
-            places = call.count(index)
-            indices += [index.new_empty(places, dtype=torch.int64) for _ in range(index.dim())]
+            length = call.count_true(index)
+            indices += [index.new_empty(length, dtype=torch.int64) for _ in range(index.dim())]
     return call.func(call.args[0], indices, *call.args[2:], **call.kwargs)
 
 
-def _masked_select(call: Call) -> torch.Tensor:
+def _masked_select(call: OperatorCall) -> torch.Tensor:
     values: torch.Tensor = call.args[0]
     mask: torch.Tensor = call.args[1]
-    whole = math.prod(torch.broadcast_shapes(values.shape, mask.shape))  # type: ignore[no-untyped-call]
-    return values.new_empty(min(whole, call.count(mask) * max(1, whole // max(1, mask.numel()))))
+    total = math.prod(torch.broadcast_shapes(values.shape, mask.shape))  # type: ignore[no-untyped-call]
+    repeats = max(1, total // max(1, mask.numel()))
+    return values.new_empty(min(total, call.count_true(mask) * repeats))
 
 
-def _unique(call: Call) -> Any:
-    """All values may differ. The places and the counts are asked for by the last arguments, or are empty."""
-    values, flags = call.args[0], [*call.args[1:], *call.kwargs.values()]
-    most, wanted = call.count(values), [flag for flag in flags if isinstance(flag, bool)]
-    outputs = len(call.func._schema.returns)
-    wants = wanted[-(outputs - 1) :] if len(wanted) >= outputs - 1 else [False] * (outputs - 1)
-    sizes = [tuple(values.shape), (most,)]
-    rest = [
-        values.new_empty(size if want else (0,), dtype=torch.int64)
-        for size, want in zip(sizes, wants, strict=False)
+def _unique(call: OperatorCall) -> Any:
+    """Assume that all values differ. The last flags request the inverse and the counts."""
+    values, arguments = call.args[0], [*call.args[1:], *call.kwargs.values()]
+    length, flags = call.count_true(values), [flag for flag in arguments if isinstance(flag, bool)]
+    optional = len(call.func._schema.returns) - 1
+    requested = flags[-optional:] if len(flags) >= optional else [False] * optional
+    sizes = [tuple(values.shape), (length,)]
+    outputs = [
+        values.new_empty(size if is_requested else (0,), dtype=torch.int64)
+        for size, is_requested in zip(sizes, requested, strict=False)
     ]
-    return (values.new_empty(most), *rest)
+    return (values.new_empty(length), *outputs)
 
 
-def _ctc_loss(call: Call) -> Any:
-    """Targets are taken to be as long as they may be: alpha has two states for each of their labels, and one more."""
+def _ctc_loss(call: OperatorCall) -> Any:
+    """Assume targets of maximal length: alpha has two states for each label, plus one."""
     scores, targets, lengths = call.args[0], call.args[1], call.args[3]
     batch = scores.shape[1] if scores.dim() == 3 else 1
-    longest = targets.shape[-1] if targets.dim() == 2 else call.count(targets)
+    length = targets.shape[-1] if targets.dim() == 2 else call.count_true(targets)
     if isinstance(lengths, (list, tuple)):
-        longest = max(lengths, default=0)
-    return scores.new_empty(batch), scores.new_empty((batch, scores.shape[0], 2 * longest + 1))
+        length = max(lengths, default=0)
+    return scores.new_empty(batch), scores.new_empty((batch, scores.shape[0], 2 * length + 1))
 
 
-_RULES: dict[str, Callable[[Call], Any]] = {
+_RULES: dict[str, Callable[[OperatorCall], Any]] = {
     "aten::nonzero": _nonzero,
-    "aten::index.Tensor": _by_index,
-    "aten::index_put": _by_index,
-    "aten::index_put_": _by_index,
-    "aten::_index_put_impl_": _by_index,
+    "aten::index.Tensor": _index,
+    "aten::index_put": _index,
+    "aten::index_put_": _index,
+    "aten::_index_put_impl_": _index,
     "aten::masked_select": _masked_select,
     "aten::_unique": _unique,
     "aten::_unique2": _unique,
@@ -164,16 +163,16 @@ _RULES: dict[str, Callable[[Call], Any]] = {
     "aten::_ctc_loss": _ctc_loss,
     "aten::_ctc_loss.Tensor": _ctc_loss,
 }
-_FOLLOWED: dict[str, Callable[[Shares, Any, tuple[Any, ...]], None]] = {
-    "aten::topk": Shares._chosen,
-    "aten::eq.Scalar": Shares._compared,
-    "aten::eq.Tensor": Shares._compared,
-    "aten::scatter.value": Shares._scattered,
-    "aten::scatter_.value": Shares._scattered,
-    **dict.fromkeys(
-        ("aten::clone", "aten::_to_copy", "aten::index.Tensor", "aten::index_select"),
-        Shares._copied,
-    ),
+_TRACKED: dict[str, Callable[[TrueFractions, Any, tuple[Any, ...]], None]] = {
+    "aten::topk": TrueFractions._topk,
+    "aten::eq.Scalar": TrueFractions._eq,
+    "aten::eq.Tensor": TrueFractions._eq,
+    "aten::scatter.value": TrueFractions._scatter,
+    "aten::scatter_.value": TrueFractions._scatter,
+    "aten::clone": TrueFractions._copy,
+    "aten::_to_copy": TrueFractions._copy,
+    "aten::index.Tensor": TrueFractions._copy,
+    "aten::index_select": TrueFractions._copy,
 }
 
 

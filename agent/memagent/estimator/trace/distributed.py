@@ -1,9 +1,11 @@
-"""Models that are spread over ranks: what one rank allocates.
+"""Models distributed over ranks: the allocations of one rank.
 
-- DDP: its reducer holds the real parameters in C++, so the module inside is traced, beside buckets of the gradients' size, which stay.
-  Where gradients are views of the buckets, these take the gradients' place.
-- FSDP2 and other DTensors: a sharded model can not be made fake, its hooks hold the shards. One that a callable builds is built
-  on fake tensors from the start, on a fake process group; all-gathers and reduce-scatters then show as the allocations they are.
+- DDP: its reducer holds the real parameters in C++. The tracer traces the module inside, and adds
+  buckets of the gradients' size that stay allocated. If gradients are views of the buckets, the
+  buckets replace the gradients.
+- FSDP2 and other DTensors: a sharded model can't be converted, because its hooks hold the shards.
+  If a callable builds the model, it builds it from fake tensors, on a fake process group.
+  All-gathers and reduce-scatters then show as the allocations that they are.
 """
 
 from __future__ import annotations
@@ -17,87 +19,87 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memagent.errors import TraceError
 from memagent.estimator.trace.recorder import StorageRecorder
 
-FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
-"""torch's `_DEFAULT_FIRST_BUCKET_BYTES` and default `bucket_cap_mb`: a bucket is closed when it has reached that."""
-
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+"""torch's `_DEFAULT_FIRST_BUCKET_BYTES` and default `bucket_cap_mb`, at which a bucket is full."""
 
 Reduction = Literal["none", "buckets", "views"]
-"""What DDP keeps of the gradients: nothing (no DDP), a copy in buckets, or the buckets in the gradients' place."""
+"""DDP's copy of the gradients: none (no DDP), buckets, or buckets that replace the gradients."""
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Whether a parameter of the model is a DTensor."""
+    """Return whether a parameter of the model is a DTensor."""
     return any(
-        type(parameter).__name__ == "DTensor" or _holds_dtensor(parameter)
+        "DTensor" in (type(parameter).__name__, type(parameter.data).__name__)
         for parameter in model.parameters()
     )
 
 
-def _holds_dtensor(parameter: torch.Tensor) -> bool:
-    return type(parameter.data).__name__ == "DTensor"
-
-
-def built_on_fakes(
+def build_sharded(
     factory: Callable[[], torch.nn.Module] | torch.nn.Module,
     mode: FakeTensorMode,
     device: torch.device,
 ) -> torch.nn.Module:
-    """The sharded model, made of fake tensors from the start."""
+    """Build the sharded model from fake tensors."""
     if isinstance(factory, torch.nn.Module):
         raise TraceError(
-            "a sharded model (FSDP2, DTensor) can't be traced once it is built: pass a callable that builds it on a fake "
-            "process group (torch.testing._internal.distributed.fake_pg), with the device mesh made outside of it"
+            "a sharded model (FSDP2, DTensor) can't be traced once it is built: pass a callable "
+            "that builds it on a fake process group (torch.testing._internal.distributed.fake_pg), "
+            "with the device mesh made outside of it"
         )
     with mode, torch.device(device):
         return factory()
 
 
-def unwrapped(model: torch.nn.Module) -> tuple[torch.nn.Module, Reduction]:
-    """The module that DDP wraps, and what DDP does with the gradients."""
+def unwrap_ddp(model: torch.nn.Module) -> tuple[torch.nn.Module, Reduction]:
+    """Return the module inside DDP, and how DDP stores the gradients."""
     if type(model).__name__ != "DistributedDataParallel":
         return model, "none"
-    return model.module, "views" if getattr(model, "gradient_as_bucket_view", False) else "buckets"  # type: ignore[return-value]
+    views = getattr(model, "gradient_as_bucket_view", False)
+    return model.module, "views" if views else "buckets"  # type: ignore[return-value]
 
 
-def buckets(
+def allocate_buckets(
     recorder: StorageRecorder, model: torch.nn.Module, reduction: Reduction
 ) -> list[torch.Tensor]:
-    """DDP's buckets, as allocations that stay; the caller keeps them alive. With "views", each gradient is copied into its bucket as soon
-    as it is there, and the bucket's part takes its place (torch/csrc/distributed/c10d/reducer.cpp, `mark_variable_ready_dense`)."""
-    made: list[torch.Tensor] = []
-    for members in _assigned(model) if reduction != "none" else ():
-        bucket = torch.empty(
-            sum(map(torch.numel, members)), dtype=members[0].dtype, device=members[0].device
-        )
-        recorder.mark(bucket, "gradients", "DistributedDataParallel")
-        made.append(bucket)
+    """Allocate DDP's buckets; the caller keeps them alive.
+
+    With "views", each new gradient is copied into its bucket, whose part replaces the gradient
+    (torch/csrc/distributed/c10d/reducer.cpp, `mark_variable_ready_dense`).
+    """
+    buckets: list[torch.Tensor] = []
+    for parameters in _assign_to_buckets(model) if reduction != "none" else ():
+        first = parameters[0]
+        length = sum(map(torch.numel, parameters))
+        bucket = torch.empty(length, dtype=first.dtype, device=first.device)
+        recorder.assign_component(bucket, "gradients", "DistributedDataParallel")
+        buckets.append(bucket)
         if reduction == "views":
-            parts = torch.split(bucket, [one.numel() for one in members])
-            for parameter, part in zip(members, parts, strict=True):
-                parameter.register_post_accumulate_grad_hook(_TakesPlace(part))  # type: ignore[no-untyped-call]
-    return made
+            parts = torch.split(bucket, [parameter.numel() for parameter in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.register_post_accumulate_grad_hook(_ReplaceGradient(part))  # type: ignore[no-untyped-call]
+    return buckets
 
 
-def _assigned(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
-    """Trained parameters from the last to the first, by dtype, in buckets of their sizes."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
-    for parameter in reversed(
-        [parameter for parameter in model.parameters() if parameter.requires_grad]
-    ):
-        kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-    for members in kinds.values():
-        limit, bucket = FIRST_BUCKET_BYTES, list[torch.nn.Parameter]()
-        for parameter in members:
+def _assign_to_buckets(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
+    """Yield the trained parameters of each bucket, from last to first, by dtype and device."""
+    groups: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    for parameter in reversed([item for item in model.parameters() if item.requires_grad]):
+        groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    for parameters in groups.values():
+        limit, size, bucket = FIRST_BUCKET_BYTES, 0, list[torch.nn.Parameter]()
+        for parameter in parameters:
             bucket.append(parameter)
-            if sum(one.numel() * one.element_size() for one in bucket) >= limit:
+            size += parameter.numel() * parameter.element_size()
+            if size >= limit:
                 yield bucket
-                limit, bucket = BUCKET_BYTES, []
+                limit, size, bucket = BUCKET_BYTES, 0, []
         if bucket:
             yield bucket
 
 
-class _TakesPlace:
-    """Puts a part of a bucket where a new gradient is."""
+class _ReplaceGradient:
+    """A hook that replaces a new gradient with a part of a bucket."""
 
     def __init__(self, part: torch.Tensor) -> None:
         self._part = part

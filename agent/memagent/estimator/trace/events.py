@@ -1,27 +1,30 @@
-"""What a trace is: every birth and death of a tensor storage in a training step, in order. Plain values; no torch.
+"""A trace: every allocation and release of a tensor storage in a training step, in order.
 
-An event's size is what the program asked the allocator for, in bytes, before the allocator rounds it.
+Plain values without torch. An event's size is the one that the program requested, in bytes, before
+the allocator rounds it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Literal
 
-Kind = Literal["alloc", "free"]
+EventKind = Literal["alloc", "free"]
 
 PHASES = ("data", "forward", "backward", "optimizer")
-"""Where in the step an event happened. The model itself is put on the device in `data` of step 0."""
+"""The phases of a step. The model itself is put on the device in `data` of step 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
-    """One storage is born or dies. `step` 0 is the warm-up, in which the optimizer creates its state; 1 and later are
-    steady."""
+    """The allocation or release of one storage.
 
-    kind: Kind
+    `step` 0 is the warm-up, in which the optimizer creates its state; 1 and later are steady.
+    """
+
+    kind: EventKind
     storage: int
     size_bytes: int
     index: int
@@ -37,7 +40,7 @@ class MemoryEvent:
 
 @dataclass(frozen=True, slots=True)
 class LiveTensor:
-    """A storage that is alive at the peak."""
+    """A storage that is alive at the peak; the fields are those of its allocation."""
 
     size_bytes: int
     component: str
@@ -49,12 +52,15 @@ class LiveTensor:
     op: str
 
 
+_LIVE_TENSOR_FIELDS = tuple(field.name for field in fields(LiveTensor))
+
+
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Peaks of the unrounded sum of live bytes, and what it was made of at the highest of them.
+    """Peaks of the unrounded sum of live bytes, and the content of the highest one.
 
-    `phase_peak_bytes` is over the last step (the steady one), `warmup_peak_bytes` over step 0; `components` and `top`
-    describe the peak.
+    `phase_peak_bytes` covers the last step (a steady one), `warmup_peak_bytes` step 0. `components`
+    and `top` describe the peak.
     """
 
     peak_bytes: int
@@ -70,11 +76,10 @@ class TraceSummary:
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of one traced run, and under which rules it ran.
+    """The events of one traced run, and the device rules that it ran under.
 
-    `device_rules` is "cuda" (the tensors were cuda's), "cuda-on-cpu" (cpu tensors with some of CUDA's rules: see
-    `notes`) or "cpu". `parameters_bytes` counts each storage once. `retained_bytes` is what stays alive between
-    steps.
+    `device_rules` is "cuda" (CUDA tensors), "cuda-on-cpu" (CPU tensors with some of CUDA's rules:
+    see `notes`) or "cpu". `parameters_bytes` counts each storage once.
     """
 
     events: tuple[MemoryEvent, ...]
@@ -87,20 +92,20 @@ class Trace:
     notes: tuple[str, ...] = ()
     duration_s: float = 0.0
     growth_bytes: int = 0
-    hidden_ops: tuple[str, ...] = field(default=())
+    hidden_ops: tuple[str, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes alive at once, as requested (unrounded)."""
+        """The most bytes alive at once, as requested (unrounded)."""
         return self.summary(top=0).peak_bytes
 
     def summary(self, *, top: int = 20) -> TraceSummary:
-        """Peaks by phase and step, with components and the `top` largest tensors at the highest peak."""
+        """Return peaks by phase and step, and the `top` largest tensors at the highest peak."""
         peaks = _peaks(self.events)
         if not peaks:
             return TraceSummary(0, "", 0, 0, 0, 0, {}, {}, ())
         (step, phase), (peak, index) = max(peaks.items(), key=lambda item: item[1][0])
-        live = _alive(self.events, index)
+        live = _live_events(self.events, index)
         components: Counter[str] = Counter()
         for event in live:
             components[event.component] += event.size_bytes
@@ -111,59 +116,47 @@ class Trace:
             peak_phase=phase,
             peak_step=step,
             peak_index=index,
-            warmup_peak_bytes=max(
-                (high for (at, _), (high, _) in peaks.items() if at == 0), default=0
-            ),
-            steady_peak_bytes=max(
-                (high for (at, _), (high, _) in peaks.items() if at == last), default=0
-            ),
+            warmup_peak_bytes=_step_peak(peaks, 0),
+            steady_peak_bytes=_step_peak(peaks, last),
             phase_peak_bytes={
                 name: peaks[last, name][0] for name in PHASES if (last, name) in peaks
             },
             components=dict(components.most_common()),
-            top=tuple(_described(event) for event in largest),
-        )
-
-    def retained_bytes(self) -> int:
-        """Bytes alive after the last event: what stays between steps."""
-        return sum(
-            event.size_bytes if event.kind == "alloc" else -event.size_bytes
-            for event in self.events
+            top=tuple(
+                LiveTensor(*(getattr(event, name) for name in _LIVE_TENSOR_FIELDS))
+                for event in largest
+            ),
         )
 
 
-def _peaks(events: Iterable[MemoryEvent]) -> dict[tuple[int, str], tuple[int, int]]:
-    """The highest sum of live bytes and the event's index, by step and phase."""
-    live, peaks = 0, dict[tuple[int, str], tuple[int, int]]()
+Peaks = dict[tuple[int, str], tuple[int, int]]
+"""The highest sum of live bytes and the event's index, by step and phase."""
+
+
+def _peaks(events: Iterable[MemoryEvent]) -> Peaks:
+    live, peaks = 0, Peaks()
     for event in events:
         live += event.size_bytes if event.kind == "alloc" else -event.size_bytes
-        where = (event.step, event.phase)
-        if live > peaks.get(where, (-1, 0))[0]:
-            peaks[where] = (live, event.index)
+        key = (event.step, event.phase)
+        if live > peaks.get(key, (-1, 0))[0]:
+            peaks[key] = (live, event.index)
     return peaks
 
 
-def _alive(events: Sequence[MemoryEvent], index: int) -> list[MemoryEvent]:
-    """The allocations that are alive just after the event of this index."""
-    alive: dict[int, MemoryEvent] = {}
+def _step_peak(peaks: Peaks, step: int) -> int:
+    return max(
+        (peak for (peak_step, _), (peak, _) in peaks.items() if peak_step == step), default=0
+    )
+
+
+def _live_events(events: Sequence[MemoryEvent], index: int) -> list[MemoryEvent]:
+    """Return the allocations that are alive just after the event `index`."""
+    live: dict[int, MemoryEvent] = {}
     for event in events:
         if event.index > index:
             break
         if event.kind == "alloc":
-            alive[event.storage] = event
+            live[event.storage] = event
         else:
-            alive.pop(event.storage, None)
-    return list(alive.values())
-
-
-def _described(event: MemoryEvent) -> LiveTensor:
-    return LiveTensor(
-        event.size_bytes,
-        event.component,
-        event.phase,
-        event.shape,
-        event.dtype,
-        event.module,
-        event.source,
-        event.op,
-    )
+            live.pop(event.storage, None)
+    return list(live.values())

@@ -1,22 +1,23 @@
-"""CUDA tensors without CUDA: lets autograd run on fake `cuda` tensors in any torch build, without touching a driver.
+"""CUDA tensors without CUDA: autograd on fake `cuda` tensors in any torch build, without a driver.
 
-`FakeTensorMode` gives tensors that say they are on `cuda`, and autocast, dropout and the foreach optimizers then
-behave as they do on a GPU. What stops it on a CPU-only build is the autograd engine: it asks a table in libc10 for a
-*device guard* (streams, events, current device), and CUDA's slot is empty, so the process aborts. On a CUDA build the
-slot holds a guard that talks to the driver, which a forked child must not.
+`FakeTensorMode` makes tensors that report the device `cuda`. Autocast, dropout and the foreach
+optimizers then behave as on a GPU. On a CPU-only build the autograd engine stops it: the engine
+looks up a *device guard* (streams, events, current device) in a table of libc10. CUDA's slot is
+empty there, and the process aborts. On a CUDA build the slot has a guard that talks to the driver,
+which a forked child must not do.
 
-1. Both cases are answered by a guard of our own in that slot. Each of its methods is the same three instructions:
-   return (1, 0). That reads as `DeviceType::CUDA`, `Device(cuda, 0)`, `Stream(cuda:0, id 0)`, one device, or "yes",
-   and nothing at all for a method that returns nothing.
-2. The engine also asks torch's CUDA hooks whether CUDA is built in (`isBuilt`) and has a context
-   (`hasPrimaryContext`): those two say yes. Their places in the table of virtual methods are read from the header
-   that torch ships.
-3. The engine makes one thread for each device the first time anything runs backward in a process. A fork of a process
-   where that has happened (with no device) is told to make them now.
+1. In both cases `install` puts a stub guard in that slot. Each of its methods has the same three
+   instructions: return (1, 0). The caller reads that as `DeviceType::CUDA`, `Device(cuda, 0)`,
+   `Stream(cuda:0, id 0)`, one device, or "true". A void method ignores it.
+2. The engine also asks torch's CUDA hooks whether CUDA is compiled in (`isBuilt`) and has a context
+   (`hasPrimaryContext`). The stub answers both with true. Their indices in the virtual method table
+   come from the header that ships with torch.
+3. The engine starts one thread for each device at the first backward of a process. In the fork of a
+   process that has run a backward without a device, `_start_engine` starts them again.
 
-This is done only in a child process that lives for one trace: see `isolation`. Where it can't be done (no known
-machine code for this processor, no such symbols, no executable page), `install` says why, and the tracer uses cpu
-tensors with CUDA's rules instead.
+Only a child process that lives for one trace does this: see `isolation`. If it isn't possible (no
+machine code for this processor, missing symbols, no executable page), `install` returns the reason,
+and the tracer uses CPU tensors with CUDA's rules instead.
 """
 
 from __future__ import annotations
@@ -27,27 +28,32 @@ import platform
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 _RETURN_ONE_ZERO = {
     "x86_64": "b80100000031d2c3",  # mov eax, 1; xor edx, edx; ret
     "aarch64": "200080d2010080d2c0035fd6",  # mov x0, #1; mov x1, #0; ret
 }
-_CUDA = 1  # c10::DeviceType::CUDA
-_METHODS = 64  # more than either table of virtual methods has (31 and 53 in torch 2.13)
-_HOOKS_BEFORE_FIRST = 2  # the two entries of a virtual destructor come first
-_kept: list[Any] = []  # the tables must outlive every call: they are never freed
+_CUDA = 1
+"""`c10::DeviceType::CUDA`."""
+_MAX_METHODS = 64
+"""More than either virtual method table has (31 and 53 in torch 2.13)."""
+_DESTRUCTOR_ENTRIES = 2
+"""The Itanium C++ ABI has two entries for a virtual destructor, at the start of the table."""
+_HEADER_ENTRIES = 2
+"""Words of a virtual method table before its first method: offset to top and type information."""
+_never_freed: list[object] = []
+"""The tables and pages, which C++ uses until the process ends."""
 
 
 def install() -> str | None:
-    """Make autograd on fake cuda tensors work in this process, for good. Returns why not, or None when it is done."""
+    """Make autograd on fake cuda tensors work in this process. Return the reason if it can't."""
     if sys.platform != "linux":
         return f"fake cuda needs Linux, this is {sys.platform}"
     code = _RETURN_ONE_ZERO.get(platform.machine())
     if code is None:
-        return f"fake cuda is not known for {platform.machine()} processors"
+        return f"fake cuda does not support {platform.machine()} processors"
     try:
-        stub = _executable(bytes.fromhex(code))
+        stub = _make_executable(bytes.fromhex(code))
         _install_guard(stub)
         _install_hooks(stub)
         _start_engine()
@@ -57,18 +63,21 @@ def install() -> str | None:
 
 
 def _start_engine() -> None:
-    """Run one backward on a fake tensor. Raises RuntimeError where the engine refuses."""
+    """Run one backward on a fake tensor. Raises RuntimeError if the engine refuses."""
     try:
         _run_backward()
     except RuntimeError as error:
+        # The fork inherited an engine whose threads exist in the parent only.
         if "device_ready_queues_" not in str(error):
             raise
-        library = ctypes.CDLL(str(_libraries() / "libtorch_cpu.so"))
-        engine_of = library["_ZN5torch8autograd6Engine18get_default_engineEv"]
-        engine_of.restype, engine_of.argtypes = ctypes.c_void_p, []
-        start = library["_ZN5torch8autograd6Engine20start_device_threadsEv"]
-        start.restype, start.argtypes = None, [ctypes.c_void_p]
-        start(engine_of())
+        library = ctypes.CDLL(str(_library_path() / "libtorch_cpu.so"))
+        get_engine = library["_ZN5torch8autograd6Engine18get_default_engineEv"]
+        get_engine.restype = ctypes.c_void_p
+        get_engine.argtypes = []
+        start_threads = library["_ZN5torch8autograd6Engine20start_device_threadsEv"]
+        start_threads.restype = None
+        start_threads.argtypes = [ctypes.c_void_p]
+        start_threads(get_engine())
         _run_backward()
 
 
@@ -80,57 +89,62 @@ def _run_backward() -> None:
         torch.empty(1, device="cuda", requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
 
 
-def _libraries() -> Path:
+def _library_path() -> Path:
     import torch
 
     return Path(torch.__file__).parent / "lib"
 
 
-def _executable(code: bytes) -> int:
-    """The address of a page that holds `code`."""
+def _make_executable(code: bytes) -> int:
+    """Return the address of an executable page with `code`."""
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
-    anchor = ctypes.c_char.from_buffer(page)
-    _kept.extend((page, anchor))
-    return ctypes.addressof(anchor)
+    start = ctypes.c_char.from_buffer(page)
+    _never_freed.extend((page, start))
+    return ctypes.addressof(start)
 
 
 def _install_guard(stub: int) -> None:
-    library = ctypes.CDLL(str(_libraries() / "libc10.so"))
+    library = ctypes.CDLL(str(_library_path() / "libc10.so"))
     registry = (ctypes.c_void_p * (_CUDA + 1)).in_dll(
         library, "_ZN3c104impl26device_guard_impl_registryE"
     )
-    table = (ctypes.c_void_p * _METHODS)(*[stub] * _METHODS)
+    table = (ctypes.c_void_p * _MAX_METHODS)(*[stub] * _MAX_METHODS)
+    # A C++ object without members is a pointer to its virtual method table.
     guard = ctypes.c_void_p(ctypes.addressof(table))
-    _kept.extend((table, guard))
+    _never_freed.extend((table, guard))
     registry[_CUDA] = ctypes.addressof(guard)
 
 
 def _install_hooks(stub: int) -> None:
-    library = ctypes.CDLL(str(_libraries() / "libtorch_cpu.so"))
-    hooks_of = library["_ZN2at6detail12getCUDAHooksEv"]
-    hooks_of.restype, hooks_of.argtypes = ctypes.c_void_p, []
-    instance = ctypes.cast(hooks_of(), ctypes.POINTER(ctypes.c_void_p))
-    # Two words before the first method belong to the table as well (offset to top, type information).
-    words = ctypes.cast(
-        (instance[0] or 0) - 16, ctypes.POINTER(ctypes.c_void_p * (_METHODS + 2))
-    ).contents
-    table = (ctypes.c_void_p * (_METHODS + 2))(*words)
-    for name in ("isBuilt", "hasPrimaryContext"):
-        place = _place_of(name)
-        if place is not None:
-            table[2 + place] = stub
-    _kept.append(table)
-    instance[0] = ctypes.addressof(table) + 16
+    library = ctypes.CDLL(str(_library_path() / "libtorch_cpu.so"))
+    get_hooks = library["_ZN2at6detail12getCUDAHooksEv"]
+    get_hooks.restype = ctypes.c_void_p
+    get_hooks.argtypes = []
+    hooks = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
+    header_bytes = _HEADER_ENTRIES * ctypes.sizeof(ctypes.c_void_p)
+    table_type = ctypes.c_void_p * (_MAX_METHODS + _HEADER_ENTRIES)
+    original = ctypes.cast((hooks[0] or 0) - header_bytes, ctypes.POINTER(table_type)).contents
+    # A copy, because the original is in read-only memory.
+    table = table_type(*original)
+    for method in ("isBuilt", "hasPrimaryContext"):
+        index = _method_index(method)
+        if index is not None:
+            table[_HEADER_ENTRIES + index] = stub
+    _never_freed.append(table)
+    hooks[0] = ctypes.addressof(table) + header_bytes
 
 
-def _place_of(method: str) -> int | None:
-    """The place of a method in the table of `AcceleratorHooksInterface`, from the header; None where this torch has
-    no such method."""
-    header = _libraries().parent / "include" / "ATen" / "detail" / "AcceleratorHooksInterface.h"
+def _method_index(method: str) -> int | None:
+    """Return a method's index in the table of `AcceleratorHooksInterface`, from its header.
+
+    Returns None if this torch has no such method.
+    """
+    include = _library_path().parent / "include"
+    header = include / "ATen" / "detail" / "AcceleratorHooksInterface.h"
     names = re.findall(
         r"^\s*virtual\s+[^;{]*?(~?\w+)\s*\(", header.read_text(encoding="utf-8"), re.MULTILINE
     )
     if not names or not names[0].startswith("~"):
         raise ValueError("torch's AcceleratorHooksInterface.h is not as expected")
-    return names.index(method) - 1 + _HOOKS_BEFORE_FIRST if method in names else None
+    return names.index(method) - 1 + _DESTRUCTOR_ENTRIES if method in names else None

@@ -1,9 +1,10 @@
-"""Sums of gradients: what autograd does in training, and does not do while anything looks on.
+"""Sums of gradients: autograd adds them in place in training, but not under a dispatch mode.
 
-A tensor with several uses gets several gradients, and autograd adds them up. It adds in place where it alone owns the
-sum so far, but never while a dispatch mode is on or on fake tensors (`can_accumulate_inplace` in
-torch/csrc/autograd/input_buffer.cpp), which costs one copy more than the training does. `GradientSums` knows such an
-addition by who else holds its first operand, and lets the recorder make it in place.
+A tensor with several uses gets several gradients, and autograd adds them up. It adds in place if
+nothing else refers to the sum so far. While a dispatch mode is active, or on fake tensors, it never
+does (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp), which costs one copy more
+than the training. `GradientSums` recognizes such an addition by the reference counts of its first
+operand, and the recorder then runs it in place.
 """
 
 from __future__ import annotations
@@ -14,37 +15,45 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-Owners = tuple[int, int, int]
-"""References to a tensor's Python object, to the tensor, and to its storage, as an operator's handler sees them."""
+ReferenceCounts = tuple[int, int, int]
+"""References to a tensor's Python object, to the tensor, and to its storage."""
 
 
 class GradientSums:
-    """Tells autograd's own additions, where nobody else holds the sum so far, from all others.
+    """Distinguishes autograd's own additions from all others.
 
-    Who holds an operand on its way into a handler differs between versions of torch: it is looked up once, in a
-    backward that is known, when the first of these is made, which must not be inside a handler. Should that one not
-    show an addition, nothing is ever taken for one.
+    Versions of torch differ in who refers to an operand on its way into a handler. The first
+    instance therefore reads the counts once, in a backward with a known addition. Create it outside
+    of handlers. If that backward shows no addition, `is_in_place` is always False.
     """
 
-    _alone: Owners | None = None
-    _is_known = False
+    _sum_counts: ReferenceCounts | None = None
+    _is_calibrated = False
 
     def __init__(self) -> None:
-        if not GradientSums._is_known:
-            GradientSums._alone, GradientSums._is_known = _owners_in_a_known_sum(), True
+        if not GradientSums._is_calibrated:
+            GradientSums._sum_counts = _counts_of_known_sum()
+            GradientSums._is_calibrated = True
 
     def is_in_place(self, args: tuple[Any, ...]) -> bool:
-        """Whether autograd would write this sum into its first operand. To be asked by a dispatch handler, with the
-        arguments as they came."""
+        """Return whether autograd would write this sum into its first operand.
+
+        Call it directly from a dispatch handler, with the arguments as received: each additional
+        reference to an operand changes the counts.
+        """
         if len(args) != 2 or not isinstance(args[1], torch.Tensor) or torch.is_grad_enabled():
             return False
-        if _owners(args) != self._alone:
+        if _reference_counts(args) != self._sum_counts:
             return False
-        total, more = args
-        return total.shape == more.shape and total.dtype is more.dtype and _is_dense(total)
+        total, addend = args
+        return (
+            total.shape == addend.shape
+            and total.dtype is addend.dtype
+            and _is_non_overlapping_and_dense(total)
+        )
 
 
-def _owners(args: tuple[Any, ...]) -> Owners:
+def _reference_counts(args: tuple[Any, ...]) -> ReferenceCounts:
     return (
         sys.getrefcount(args[0]),
         args[0]._use_count(),
@@ -52,8 +61,7 @@ def _owners(args: tuple[Any, ...]) -> Owners:
     )
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Each element has a place of its own, and there are no gaps."""
+def _is_non_overlapping_and_dense(tensor: torch.Tensor) -> bool:
     if tensor.is_contiguous():
         return True
     strides = sorted(zip(tensor.stride(), tensor.shape, strict=True))
@@ -65,33 +73,36 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-class _Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Takes note of the owners in additions, with the same calls between as in the recorder's handler."""
+class _CountReader(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reads the counts in additions, through the same calls as the recorder's handler."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[Owners] = []
+        self.counts: list[ReferenceCounts] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # as the recorder
+        return False  # as in the recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.add.Tensor:
-            self._look(args)
+            self._read(args)
         return func(*args, **kwargs)
 
-    def _look(self, args: tuple[Any, ...]) -> None:
-        self.seen.append(_owners(args))
+    def _read(self, args: tuple[Any, ...]) -> None:
+        self.counts.append(_reference_counts(args))
 
 
-def _owners_in_a_known_sum() -> Owners | None:
-    """The owners when the gradients of a tensor with two uses are added up: it is the only addition in that backward."""
+def _counts_of_known_sum() -> ReferenceCounts | None:
+    """Return the counts when the two gradients of a tensor are added up.
+
+    That is the only addition in this backward.
+    """
     with _disable_current_modes(), torch.enable_grad():
         hidden = torch.ones(2, requires_grad=True) * 1.0
         output = (hidden * 2.0).sum() * (hidden * 3.0).sum()
-        witness = _Witness()
-        with witness:
+        reader = _CountReader()
+        with reader:
             output.backward()  # type: ignore[no-untyped-call]
-    return witness.seen[0] if len(witness.seen) == 1 else None
+    return reader.counts[0] if len(reader.counts) == 1 else None

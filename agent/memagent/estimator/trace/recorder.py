@@ -1,20 +1,23 @@
-"""Sees every tensor storage that is born and dies while it is active, on fake tensors and on real ones alike.
+"""Recorder of every tensor storage that is allocated and released, for fake and real tensors.
 
-1. A storage is born the first time an operator's output holds it; views and in-place results hold one that is known
-   already.
-2. It dies when its last owner lets go: a weak reference to the storage object says so, whoever the owner was (Python,
-   autograd, C++).
-3. A storage that is resized dies and is born again with its new size.
-4. What an allocation is *for* is known only later (a tensor becomes a gradient when autograd hands it over, state
-   when the optimizer keeps it): `mark` may be called at any time, and `events` gives every event of the storage the
-   last word.
+1. A storage counts as allocated when an operator's output first refers to it. Views and in-place
+   results refer to a known one.
+2. It's released when its last owner drops it. A weak reference to the storage object reports that
+   for every kind of owner (Python, autograd, C++).
+3. A resized storage is released and allocated again with its new size.
+4. The purpose of an allocation becomes known later: a tensor becomes a gradient when autograd
+   delivers it, and state when the optimizer keeps it. `assign_component` may be called at any time,
+   and `events` gives the final component to every event of the storage.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -25,113 +28,122 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from memagent.estimator.trace.corrections import corrected
-from memagent.estimator.trace.data_dependent_ops import Shares, sized
+import memagent
+from memagent.estimator.trace.corrections import run_corrected
+from memagent.estimator.trace.data_dependent_ops import (
+    OperatorCall,
+    TrueFractions,
+    run_data_dependent,
+)
 from memagent.estimator.trace.events import MemoryEvent
 from memagent.estimator.trace.gradients import GradientSums
-from memagent.estimator.trace.source_lines import source_line
 
-_SMALLEST_WITH_SOURCE_BYTES = 1 << 16
-
-_BORN_IN = {
+_MIN_SIZE_WITH_SOURCE_BYTES = 1 << 16
+_GROWTH_CHECK_INTERVAL = 256
+"""Allocations between two checks of the tracer's own memory."""
+_COMPONENT_BY_PHASE = {
     "data": "data",
     "forward": "activations",
     "backward": "workspace",
     "optimizer": "workspace",
 }
-"""What a storage is taken for by the phase it was born in, until something better is known."""
+"""The assumed component of a storage by the phase of its allocation, until a better one is known."""
+_ASSUMED_COMPONENTS = frozenset(_COMPONENT_BY_PHASE.values())
+_VALUE_OPERATORS = {
+    "aten::_local_scalar_dense": "",
+    "aten::equal": "aten::equal",
+    "aten::allclose": "aten::equal",
+}
+"""Operators that return a Python value, with the question they answer if it is known."""
+_DEVICE_OPERATOR = torch.ops.prim.device.default
+_META_DEVICE = torch.device("meta")
+_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter}
 
 
-class _Grave(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference that knows which storage it watches."""
+class _StorageRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference with the key of its storage."""
 
     __slots__ = ("key",)
 
     key: int
 
 
-class _Life:
-    """One storage from birth on: the facts that do not change, and its component, which may."""
+class _StorageRecord:
+    """One storage from its allocation on: fixed properties, and its component, which may change."""
 
-    __slots__ = (
-        "born_phase",
-        "component",
-        "dtype",
-        "module",
-        "op",
-        "shape",
-        "size_bytes",
-        "source",
-        "uid",
-    )
+    __slots__ = ("component", "dtype", "module", "op", "shape", "size_bytes", "source", "uid")
 
     def __init__(
-        self, uid: int, size_bytes: int, tensor: torch.Tensor | None, component: str, phase: str
+        self, uid: int, size_bytes: int, tensor: torch.Tensor | None, component: str
     ) -> None:
-        self.uid, self.size_bytes, self.component, self.born_phase = (
-            uid,
-            size_bytes,
-            component,
-            phase,
-        )
+        self.uid = uid
+        self.size_bytes = size_bytes
+        self.component = component
         self.shape = tuple(tensor.shape) if tensor is not None else (size_bytes,)
         self.dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else "uint8"
-        self.module = self.source = self.op = ""
+        self.module = ""
+        self.source = ""
+        self.op = ""
 
 
 class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the storages of tensors on `device_type`. Set `phase` and `step` as the run goes on; `module` says
-    where it is.
+    """Records the storages of tensors on `device_type`. Set `phase` and `step` during the run.
 
-    `hidden` gives, for an operator and its arguments, bytes that its kernel allocates and frees inside, which no
-    output shows. `answer` gives a Python number where a program asks a fake tensor for its value; with it, the
-    tensors are taken to be fake.
+    `scratch_bytes` returns, for an operator and its arguments, the bytes that its kernel allocates
+    and frees inside. `answer` returns a Python value when a program reads a fake tensor; if it is
+    given, all tensors are fake. `check_growth` may raise to abort the trace.
     """
 
     def __init__(
         self,
         device_type: str,
         *,
-        hidden: Callable[[str, tuple[Any, ...]], int] | None = None,
+        scratch_bytes: Callable[[str, tuple[Any, ...]], int] | None = None,
         answer: Callable[[StorageRecorder, torch.Tensor, str], Any] | None = None,
-        watch: Callable[[], None] | None = None,
+        check_growth: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device_type = device_type
-        self.phase, self.step = "data", 0
-        self.module: Callable[[], str] = str
+        self.phase = "data"
+        self.step = 0
+        self.module_path: Callable[[], str] = str
         self.last_op = ""
         self.hidden_ops: set[str] = set()
         self.notes: list[str] = []
-        self._hidden, self._answer, self._watch = hidden, answer, watch
-        self._fake = answer is not None
-        self._live: dict[int, tuple[_Life, _Grave]] = {}
-        self._log: list[tuple[bool, _Life, str, int]] = []
-        self._next = 0
-        self._made_by: dict[int, str] = {}
-        self._shares, self._sums = Shares(), GradientSums()
+        self._scratch_bytes = scratch_bytes
+        self._answer = answer
+        self._check_growth = check_growth
+        self._is_fake = answer is not None
+        self._live: dict[int, tuple[_StorageRecord, _StorageRef]] = {}
+        self._log: list[tuple[bool, _StorageRecord, str, int]] = []
+        self._next_uid = 0
+        self._producers: dict[int, str] = {}
+        self._fractions = TrueFractions()
+        self._sums = GradientSums()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No wrapper around each call that hides it from a compiler: nothing is compiled here (torch asks when the class is made)."""
+        """Return False, so that torch adds no wrapper to each call that hides it from a compiler.
+
+        torch asks when it creates the class. Nothing is compiled here.
+        """
         return False
 
-    # -- what torch calls -------------------------------------------------------------------------------------------------------------
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE_OF:
-            return _device_of(args[0]) if self._fake else func(*args)
+        # Autograd and autocast ask for a fake tensor's device more often than they run operators.
+        if func is _DEVICE_OPERATOR:
+            return _fake_device(args[0]) if self._is_fake else func(*args)
         kwargs = kwargs or {}
+        # A wrapper (DTensor, quantized): torch unwraps it and calls again with the tensors inside.
         if any(
-            kind not in _PLAIN and issubclass(kind, torch.Tensor) and _wraps(kind) for kind in types
+            kind not in _PLAIN_TYPES and issubclass(kind, torch.Tensor) and _is_wrapper(kind)
+            for kind in types
         ):
-            return (
-                NotImplemented  # a wrapper (DTensor, quantised): see the tensors inside it instead
-            )
+            return NotImplemented
         name = func.name()
         self.last_op = name
         if (
-            self._fake
+            self._is_fake
             and name.startswith("aten::_foreach_")
             and self._changes_only_values(func, args)
         ):
@@ -139,17 +151,17 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::add.Tensor" and self.phase == "backward" and self._sums.is_in_place(args):
             func, name = torch.ops.aten.add_.Tensor, "aten::add_.Tensor"
         output = self._run(func, name, args, kwargs)
-        for tensor in _tensors(output):
-            self.see(tensor, name)
+        for tensor in _output_tensors(output):
+            self.add(tensor, name)
         if self._answer is not None and isinstance(output, torch.Tensor) and output.numel() == 1:
-            self._remember(output, name, args)
-        if self._hidden is not None and (size := self._hidden(name, args)):
-            self._flash(size, name)
+            self._record_producer(output, name, args)
+        if self._scratch_bytes is not None and (size := self._scratch_bytes(name, args)):
+            self._record_scratch(size, name)
         return output
 
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator's output; for fake tensors with the storages that the real kernel would have made."""
-        if not self._fake:
+        """Run the operator; a fake output gets the storage that the real kernel would allocate."""
+        if not self._is_fake:
             return func(*args, **kwargs)
         if (
             name == "aten::_local_scalar_dense"
@@ -158,188 +170,214 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):
             return self._answer(self, args[0], "")
         try:
-            output = corrected(func, name, args, kwargs)
+            output = run_corrected(func, name, args, kwargs)
         except DataDependentOutputException:
-            if self._answer is None or name not in _ASKS_FOR_VALUES:
+            if self._answer is None or name not in _VALUE_OPERATORS:
                 raise
-            return self._answer(self, args[0], _ASKS_FOR_VALUES[name])
+            return self._answer(self, args[0], _VALUE_OPERATORS[name])
         except DynamicOutputShapeException:
-            output = sized(func, args, kwargs, self._shares, self.notes)
+            call = OperatorCall(func, args, kwargs, self._fractions, self.notes)
+            output = run_data_dependent(call)
             if output is None:
                 raise
-        self._shares.follow(name, output, args)
+        self._fractions.update(name, output, args)
         return output
 
-    # -- what the tracer calls --------------------------------------------------------------------------------------------------------
-
-    def see(
+    def add(
         self,
         tensor: torch.Tensor,
         op: str = "",
         component: str | None = None,
         module: str | None = None,
     ) -> None:
-        """Take note of the tensor's storage, if it is on the device and new, or of another size than before."""
-        device = _device_of(tensor) if type(tensor) is FakeTensor else tensor.device
+        """Record the tensor's storage if it is on the device, and new or resized."""
+        device = _fake_device(tensor) if type(tensor) is FakeTensor else tensor.device
         if device.type != self.device_type or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        known = self._live.get(key)
-        if known is not None:
-            if known[0].size_bytes != size:
+        live = self._live.get(key)
+        if live is not None:
+            if live[0].size_bytes != size:
                 self._resize(key, size, tensor)
             return
-        life = self._born(size, tensor, op, component, module)
-        grave = _Grave(storage, self._died)
-        grave.key = key
-        self._live[key] = (life, grave)
+        record = self._record_alloc(size, tensor, op, component, module)
+        # torch preserves the Python object of a storage as long as any owner, in Python or in C++,
+        # keeps the storage alive. So the callback runs exactly when the memory is released.
+        reference = _StorageRef(storage, self._record_free)
+        reference.key = key
+        self._live[key] = (record, reference)
 
-    def mark(self, tensor: torch.Tensor, component: str, module: str = "") -> None:
-        """Say what the tensor's storage is for; the first mark that is not a guess stays."""
-        for part in parts_of(tensor):
+    def assign_component(self, tensor: torch.Tensor, component: str, module: str = "") -> None:
+        """Set the purpose of the tensor's storage, unless one is already assigned."""
+        for part in plain_tensors(tensor):
             if part.layout is not torch.strided:
-                continue  # sparse: has no storage of its own
-            known = self._live.get(part.untyped_storage()._cdata)
-            if known is not None and known[0].component in _GUESSES:
-                known[0].component = component
-                known[0].module = module or known[0].module
+                continue  # a sparse tensor has no storage
+            live = self._live.get(part.untyped_storage()._cdata)
+            if live is not None and live[0].component in _ASSUMED_COMPONENTS:
+                live[0].component = component
+                live[0].module = module or live[0].module
 
-    def maker_of(self, tensor: torch.Tensor) -> str:
-        """The operator that made a one-element tensor; "" where it is not known."""
-        return self._made_by.get(tensor.untyped_storage()._cdata, "")
+    def producer_of(self, tensor: torch.Tensor) -> str:
+        """Return the operator that made a one-element tensor; "" if unknown."""
+        return self._producers.get(tensor.untyped_storage()._cdata, "")
 
-    def resized(self, storage: Any) -> None:
-        """A storage was resized behind the operators' back (`UntypedStorage.resize_`)."""
+    def on_storage_resize(self, storage: torch.UntypedStorage) -> None:
+        """Record a resize without an operator (`UntypedStorage.resize_`)."""
         if storage._cdata in self._live:
             self._resize(storage._cdata, storage.nbytes(), None)
 
     def live_bytes(self) -> int:
-        """Sum of the sizes of the live storages."""
-        return sum(life.size_bytes for life, _ in self._live.values())
+        """Return the sum of the sizes of the live storages."""
+        return sum(record.size_bytes for record, _ in self._live.values())
 
     def events(self) -> Iterator[MemoryEvent]:
-        """Every birth and death so far, in order."""
-        for index, (born, life, phase, step) in enumerate(self._log):
+        """Yield every allocation and release so far, in order."""
+        for index, (is_alloc, record, phase, step) in enumerate(self._log):
             yield MemoryEvent(
-                "alloc" if born else "free",
-                life.uid,
-                life.size_bytes,
+                "alloc" if is_alloc else "free",
+                record.uid,
+                record.size_bytes,
                 index,
                 phase,
                 step,
-                life.component,
-                life.shape,
-                life.dtype,
-                life.module,
-                life.source,
-                life.op,
+                record.component,
+                record.shape,
+                record.dtype,
+                record.module,
+                record.source,
+                record.op,
             )
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------
-
-    def _born(
+    def _record_alloc(
         self,
         size: int,
         tensor: torch.Tensor | None,
         op: str,
         component: str | None,
         module: str | None = None,
-    ) -> _Life:
-        life = _Life(self._next, size, tensor, component or _BORN_IN[self.phase], self.phase)
-        self._next += 1
-        if self._watch is not None and not self._next % 256:
-            self._watch()
-        life.op, life.module = op, self.module() if module is None else module
-        if size >= _SMALLEST_WITH_SOURCE_BYTES and component is None:
-            life.source = source_line(sys._getframe(2))
+    ) -> _StorageRecord:
+        assumed = _COMPONENT_BY_PHASE[self.phase]
+        record = _StorageRecord(self._next_uid, size, tensor, component or assumed)
+        self._next_uid += 1
+        if self._check_growth is not None and not self._next_uid % _GROWTH_CHECK_INTERVAL:
+            self._check_growth()
+        record.op = op
+        record.module = self.module_path() if module is None else module
+        if size >= _MIN_SIZE_WITH_SOURCE_BYTES and component is None:
+            record.source = _source_line(sys._getframe(2))
         if size:
-            self._log.append((True, life, self.phase, self.step))
-        return life
+            self._log.append((True, record, self.phase, self.step))
+        return record
 
-    def _died(self, grave: Any) -> None:
-        life, _ = self._live.pop(grave.key, (None, None))
-        self._made_by.pop(grave.key, None)
-        self._shares.forget(grave.key)
-        if life is not None and life.size_bytes:
-            self._log.append((False, life, self.phase, self.step))
+    def _record_free(self, reference: Any) -> None:
+        record, _ = self._live.pop(reference.key, (None, None))
+        self._producers.pop(reference.key, None)
+        self._fractions.forget(reference.key)
+        if record is not None and record.size_bytes:
+            self._log.append((False, record, self.phase, self.step))
 
     def _resize(self, key: int, size: int, tensor: torch.Tensor | None) -> None:
-        old, grave = self._live[key]
+        old, reference = self._live[key]
         if old.size_bytes:
             self._log.append((False, old, self.phase, self.step))
-        life = self._born(size, tensor, old.op, old.component, old.module)
+        record = self._record_alloc(size, tensor, old.op, old.component, old.module)
         if tensor is None:
-            life.shape, life.dtype = old.shape, old.dtype
-        self._live[key] = (life, grave)
+            record.shape = old.shape
+            record.dtype = old.dtype
+        self._live[key] = (record, reference)
 
     def _changes_only_values(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """In place, on a list as long as the model: no storage is born, and fakes have no values. Step counters (one
-        element) do."""
+        """Return True for in-place operators on lists, which can be skipped: fakes have no values.
+
+        The lists are as long as the model. Step counters (one element) have values and do run.
+        """
         first = args[0][0]
         return (
             not func._schema.returns and first.numel() > 1 and first.device.type == self.device_type
         )
 
-    def _remember(self, output: torch.Tensor, op: str, args: tuple[Any, ...]) -> None:
-        """What a one-element tensor was made by; a sum that is compared with the number of its terms asks "all?"."""
+    def _record_producer(self, output: torch.Tensor, op: str, args: tuple[Any, ...]) -> None:
+        """Record the operator of a one-element tensor.
+
+        A sum that is compared with the number of its terms asks "all?".
+        """
         if op in ("aten::sum", "aten::sum.dim_IntList"):
             op = f"aten::sum of {args[0].numel()}"
-        elif op == "aten::eq.Scalar" and self.maker_of(args[0]) == f"aten::sum of {args[1]}":
+        elif op == "aten::eq.Scalar" and self.producer_of(args[0]) == f"aten::sum of {args[1]}":
             op = "aten::all"
-        self._made_by[output.untyped_storage()._cdata] = op
+        self._producers[output.untyped_storage()._cdata] = op
 
-    def _flash(self, size: int, op: str) -> None:
-        """Bytes that live only while the kernel runs."""
+    def _record_scratch(self, size: int, op: str) -> None:
+        """Record bytes that live only while the kernel runs."""
         self.hidden_ops.add(op)
-        life = self._born(size, None, op, "workspace")
-        self._log.append((False, life, self.phase, self.step))
+        record = self._record_alloc(size, None, op, "workspace")
+        self._log.append((False, record, self.phase, self.step))
 
 
-_DEVICE_OF = torch.ops.prim.device.default
-"""What autograd and autocast ask of every fake tensor, more often than there are operators."""
-
-
-def _device_of(tensor: Any) -> torch.device:
-    """What FakeTensor's own handler answers."""
-    return _META if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
-
-
-_META = torch.device("meta")
-_ASKS_FOR_VALUES = {
-    "aten::_local_scalar_dense": "",
-    "aten::equal": "aten::equal",
-    "aten::allclose": "aten::equal",
-}
-"""Operators that give Python a value, and what they are an answer to where that is known."""
-
-_GUESSES = frozenset(_BORN_IN.values())
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
-_WRAPS: dict[type, bool] = {}
-
-
-def _wraps(kind: type) -> bool:
-    """Whether this type of tensor holds others inside."""
-    answer = _WRAPS.get(kind)
-    if answer is None:
-        answer = _WRAPS[kind] = hasattr(kind, "__tensor_flatten__")
-    return answer
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (tuple, list)):
-        for item in output:
-            yield from _tensors(item)
-
-
-def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that a tensor is made of: itself, or those inside a wrapper."""
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors inside a wrapper, or the tensor itself if it is plain."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
     for name in tensor.__tensor_flatten__()[0]:
         part = getattr(tensor, name)
         if isinstance(part, torch.Tensor):  # a DTensor's parts include its mesh
-            yield from parts_of(part)
+            yield from plain_tensors(part)
+
+
+def _fake_device(tensor: Any) -> torch.device:
+    """Return the device of a fake tensor as FakeTensor's own handler would, but faster."""
+    return _META_DEVICE if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
+
+
+_wrapper_types: dict[type, bool] = {}
+
+
+def _is_wrapper(kind: type) -> bool:
+    """Return whether this type of tensor has other tensors inside."""
+    is_wrapper = _wrapper_types.get(kind)
+    if is_wrapper is None:
+        is_wrapper = _wrapper_types[kind] = hasattr(kind, "__tensor_flatten__")
+    return is_wrapper
+
+
+def _output_tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (tuple, list)):
+        for item in output:
+            yield from _output_tensors(item)
+
+
+_MAX_FRAMES = 60
+_TORCH_FILES = (str(Path(torch.__file__).parent) + os.sep, "<")
+_MEMAGENT_FILES = str(Path(memagent.__file__).parent) + os.sep
+_STEP_RUNNER = "steps.py"
+_END = "the tracer"
+"""The label of the frame that runs the step. Its callers aren't part of the step."""
+_file_labels: dict[CodeType, str] = {}
+
+
+def _source_line(frame: FrameType | None) -> str:
+    """Return "file.py:123" of the nearest caller outside torch and memagent; "" if there is none.
+
+    That is the user's program, or a library between it and torch.
+    """
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return ""
+        label = _file_labels.get(frame.f_code)
+        if label is None:
+            label = _file_labels[frame.f_code] = _file_label(frame.f_code.co_filename)
+        if label:
+            return "" if label is _END else f"{label}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _file_label(path: str) -> str:
+    """Return a file's name; "" for files of torch and memagent, which the search skips."""
+    if path.startswith(_MEMAGENT_FILES):
+        return _END if path.endswith(_STEP_RUNNER) else ""
+    return "" if path.startswith(_TORCH_FILES) else Path(path).name

@@ -1,8 +1,8 @@
-"""Runs training steps of the user's objects while a recorder looks on; the same code runs them on fake tensors and on
-real ones.
+"""Run training steps of the user's objects under a recorder, on fake or real tensors.
 
-A step is: the batch arrives on the device, forward under autocast, loss, backward (as many times as gradients are
-accumulated), the optimizer, gradients cleared. Between steps nothing but the program's own state stays alive.
+A step: the batch arrives on the device, forward under autocast, loss, backward (once for each
+accumulation), the optimizer, zeroed gradients. Between steps only the program's own state stays
+alive.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from typing import Any
 import torch
 
 from memagent.errors import TraceError
-from memagent.estimator.trace.recorder import StorageRecorder, parts_of
+from memagent.estimator.trace.recorder import StorageRecorder, plain_tensors
+
+_DTYPE_BY_SHORT_NAME = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+_MEAN_LOSS_NOTE = "without a loss, the trace takes the mean of the model's output"
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one training step does. `loss(output, targets or inputs)`, `loss(output)` or None: the output's own;
-    `clip_norm` is a gradient norm, or None.
+    """The operations of one training step.
 
-    `keep_output`: whether the model's output outlives backward, as a variable of the training loop does.
+    `loss` takes (output, targets or inputs) or (output); None means the output's own loss.
+    `clip_norm` is a gradient norm or None. With `keep_output`, the model's output lives through
+    backward, as a variable of the training loop does.
     """
 
     loss: Callable[..., Any] | None = None
@@ -41,23 +45,22 @@ class StepPlan:
 def run_steps(
     recorder: StorageRecorder,
     model: torch.nn.Module,
-    batch: Callable[[], tuple[Any, Any]],
+    make_batch: Callable[[], tuple[Any, Any]],
     optimizer: torch.optim.Optimizer | None,
     plan: StepPlan,
 ) -> list[str]:
-    """Run the plan's steps under the recorder, which must be active. `batch` makes inputs and targets (None: none)
-    anew each time.
+    """Run the plan's steps under the active recorder and return notes.
 
-    Returns notes.
+    `make_batch` creates the inputs and targets (None: no targets) of each forward.
     """
     notes: list[str] = []
-    scaler = _scaler(recorder, plan)
+    scaler = _NonBlockingScaler(recorder.device_type) if plan.scaler else None
     for step in range(plan.steps):
         recorder.step = step
         for _ in range(plan.accumulate):
             recorder.phase = "data"
-            inputs, targets = batch()
-            _mark(recorder, [inputs, targets], "data")
+            inputs, targets = make_batch()
+            _assign_component(recorder, [inputs, targets], "data")
             _forward_backward(recorder, model, inputs, targets, plan, scaler, notes)
             del inputs, targets
         recorder.phase = "optimizer"
@@ -67,20 +70,20 @@ def run_steps(
     return notes
 
 
-def mark_model(recorder: StorageRecorder, model: torch.nn.Module) -> None:
-    """Say which storages are the model's, and have each gradient marked as it is handed over."""
+def record_model(recorder: StorageRecorder, model: torch.nn.Module) -> None:
+    """Record the model's storages, and have each new gradient assigned to its parameter."""
     for name, parameter in model.named_parameters():
-        for part in parts_of(parameter):
-            recorder.see(part, "", "parameters", name)
+        for part in plain_tensors(parameter):
+            recorder.add(part, "", "parameters", name)
         if parameter.requires_grad and parameter.is_leaf:
-            parameter.register_post_accumulate_grad_hook(_Marker(recorder, name))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(_GradientHook(recorder, name))  # type: ignore[no-untyped-call]
     for name, buffer in model.named_buffers():
-        for part in parts_of(buffer):
-            recorder.see(part, "", "buffers", name)
+        for part in plain_tensors(buffer):
+            recorder.add(part, "", "buffers", name)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a batch, an output or an optimizer's state of any nesting."""
+    """Yield the tensors in a batch, an output or an optimizer's state of any nesting."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -91,22 +94,31 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def _mark(recorder: StorageRecorder, value: Any, component: str) -> None:
-    for tensor in tensors_in(
-        value
-    ):  # a function of its own: a loop's variable would keep the last tensor alive
-        recorder.mark(tensor, component)
+class _NonBlockingScaler(torch.amp.GradScaler):
+    """A GradScaler that never reads whether it found infinities: fake tensors have no values."""
+
+    def _maybe_opt_step(
+        self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        return optimizer.step(*args, **kwargs)
 
 
-class _Marker:
-    """Marks the storage of a parameter's gradient."""
+class _GradientHook:
+    """Assigns the storage of a parameter's gradient."""
 
     def __init__(self, recorder: StorageRecorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
+        self._recorder = recorder
+        self._name = name
 
     def __call__(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            self._recorder.mark(parameter.grad, "gradients", self._name)
+            self._recorder.assign_component(parameter.grad, "gradients", self._name)
+
+
+def _assign_component(recorder: StorageRecorder, value: Any, component: str) -> None:
+    # A function of its own, because a loop's variable would keep the last tensor alive.
+    for tensor in tensors_in(value):
+        recorder.assign_component(tensor, component)
 
 
 def _forward_backward(
@@ -115,20 +127,20 @@ def _forward_backward(
     inputs: Any,
     targets: Any,
     plan: StepPlan,
-    scaler: Any,
+    scaler: torch.amp.GradScaler | None,
     notes: list[str],
 ) -> None:
     recorder.phase = "forward"
     with _autocast(recorder.device_type, plan.autocast):
-        output = _called(model, inputs)
-        loss = _loss_of(output, inputs if targets is None else targets, plan.loss, notes)
+        output = _call_model(model, inputs)
+        loss = _compute_loss(output, inputs if targets is None else targets, plan.loss, notes)
     if not plan.keep_output:
         del output
     if plan.accumulate > 1:
         loss = loss / plan.accumulate
     recorder.phase = "backward"
     if loss.requires_grad:
-        (scaler.scale(loss) if scaler is not None else loss).backward()
+        (scaler.scale(loss) if scaler is not None else loss).backward()  # type: ignore[no-untyped-call]
 
 
 def _update(
@@ -136,7 +148,7 @@ def _update(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     plan: StepPlan,
-    scaler: Any,
+    scaler: torch.amp.GradScaler | None,
 ) -> None:
     if plan.clip_norm is not None:
         if scaler is not None:
@@ -147,11 +159,11 @@ def _update(
         scaler.update()
     else:
         optimizer.step()
-    _mark(recorder, list(optimizer.state.values()), "optimizer_state")
+    _assign_component(recorder, list(optimizer.state.values()), "optimizer_state")
     optimizer.zero_grad(set_to_none=plan.set_to_none)
 
 
-def _called(model: torch.nn.Module, inputs: Any) -> Any:
+def _call_model(model: torch.nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, (tuple, list)):
@@ -159,64 +171,42 @@ def _called(model: torch.nn.Module, inputs: Any) -> Any:
     return model(inputs)
 
 
-def _loss_of(
+def _compute_loss(
     output: Any, inputs: Any, loss: Callable[..., Any] | None, notes: list[str]
 ) -> torch.Tensor:
     if loss is not None:
-        value = loss(output, inputs) if _takes_two(loss) else loss(output)
+        value = loss(output, inputs) if _takes_two_arguments(loss) else loss(output)
         if not isinstance(value, torch.Tensor):
-            raise TraceError(f"the loss gave {type(value).__name__}, not a tensor")
+            raise TraceError(f"the loss returned {type(value).__name__}, not a tensor")
         return value
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
         return own
     tensors = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
     if not tensors:
-        raise TraceError(
-            "the model's output holds no floating-point tensor to take a loss of: pass loss="
-        )
+        raise TraceError("the model's output has no floating-point tensor for a loss: pass loss=")
     if tensors[0].numel() == 1:
         return tensors[0].squeeze()
-    note = "no loss was given: the mean of the model's output stands for it"
-    if note not in notes:
-        notes.append(note)
+    if _MEAN_LOSS_NOTE not in notes:
+        notes.append(_MEAN_LOSS_NOTE)
     return tensors[0].mean()
 
 
-def _takes_two(loss: Callable[..., Any]) -> bool:
+def _takes_two_arguments(loss: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(loss).parameters.values()
     except (TypeError, ValueError):
         return True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [
-        item
-        for item in parameters
-        if item.kind in kinds and item.default is inspect.Parameter.empty
-    ]
+    required = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
     return len(required) >= 2 or any(
-        item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters
+        parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters
     )
 
 
 def _autocast(device_type: str, dtype: str | None) -> contextlib.AbstractContextManager[Any]:
     if dtype is None:
         return contextlib.nullcontext()
-    from memagent.estimator.trace.convert import dtype_named
+    from memagent.estimator.trace.convert import parse_dtype
 
-    short = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
-    return torch.autocast(device_type, dtype=dtype_named(short.get(dtype, dtype)))
-
-
-def _scaler(recorder: StorageRecorder, plan: StepPlan) -> Any:
-    """A GradScaler that never looks whether it found infinities: fake tensors have no values."""
-    if not plan.scaler:
-        return None
-
-    class _Scaler(torch.amp.GradScaler):
-        def _maybe_opt_step(
-            self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            return optimizer.step(*args, **kwargs)
-
-    return _Scaler(recorder.device_type)
+    return torch.autocast(device_type, dtype=parse_dtype(_DTYPE_BY_SHORT_NAME.get(dtype, dtype)))

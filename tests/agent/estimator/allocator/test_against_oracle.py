@@ -8,12 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memagent.estimator.allocator import (
-    AllocatorConfig,
-    CachingAllocator,
-    SimulatedOutOfMemory,
-    score_history,
-)
+from benchmarks.estimator.simulation_score import score_history
+from memagent.estimator.allocator import AllocatorConfig, CachingAllocator, SimulatedOutOfMemory
 from memagent.estimator.allocator.config import UNLIMITED
 
 MIB = 2**20

@@ -139,37 +139,3 @@ def test_it_agrees_with_the_installed_torch_on_what_is_valid(text):
 def test_the_other_allocator_of_cuda_is_not_simulated():
     with pytest.raises(EstimateError, match="cudaMallocAsync"):
         AllocatorConfig.parse("backend:cudaMallocAsync")
-
-
-def test_it_reads_the_environment_with_the_new_name_first():
-    assert AllocatorConfig.from_environment({}) == AllocatorConfig()
-    both = {
-        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
-        "PYTORCH_ALLOC_CONF": "max_split_size_mb:32",
-    }
-    assert AllocatorConfig.from_environment(both).max_split_bytes == 32 * MIB
-    del both["PYTORCH_ALLOC_CONF"]
-    assert AllocatorConfig.from_environment(both).max_split_bytes == 64 * MIB
-
-
-def test_it_reads_the_settings_recorded_in_a_snapshot():
-    told = {
-        "PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:32",
-        "max_split_size": -1,
-        "garbage_collection_threshold": 0.8,
-        "expandable_segments": True,
-        "roundup_power2_divisions": {str(2**power): 4 if power == 3 else 0 for power in range(16)},
-    }
-    config = AllocatorConfig.from_snapshot({"allocator_settings": told})
-    assert config.expandable_segments
-    assert config.max_split_bytes == UNLIMITED
-    assert config.garbage_collection_threshold == 0.8
-    assert config.large_segment_bytes == 32 * MIB
-    assert divisions(config, 4, 8, 16) == [0, 4, 0]
-    assert AllocatorConfig.from_snapshot({}) == AllocatorConfig()
-    assert (
-        AllocatorConfig.from_snapshot(
-            {"allocator_settings": {"max_split_size": 64 * MIB}}
-        ).max_split_bytes
-        == 64 * MIB
-    )

@@ -1,4 +1,4 @@
-"""The truth that traces are tested against: the same steps on real tensors, seen by the same recorder."""
+"""The truth for the tests of traces: the same steps on real tensors, with the same recorder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.recorder import StorageRecorder
-from memagent.estimator.trace.session import optimizer_of
-from memagent.estimator.trace.steps import StepPlan, mark_model, run_steps
+from memagent.estimator.trace.session import build_optimizer
+from memagent.estimator.trace.steps import StepPlan, record_model, run_steps
 
 
 def real_trace(
@@ -22,26 +22,33 @@ def real_trace(
     optimizer: Any = "adamw",
     **plan: Any,
 ) -> Trace:
-    """Run the step for real on the CPU, with fresh copies of the inputs each time."""
+    """Run the step on real CPU tensors, with new copies of the inputs each time."""
     model = factory()
     recorder = StorageRecorder("cpu")
-    made = optimizer_of(optimizer, model, lambda _: None)
+    made = build_optimizer(optimizer, model, lambda _: None)
     gc.collect()
     gc.disable()
     try:
         with recorder:
-            mark_model(recorder, model)
+            record_model(recorder, model)
             run_steps(
-                recorder, model, lambda: (_copied(inputs), _copied(targets)), made, StepPlan(**plan)
+                recorder, model, lambda: (_copy(inputs), _copy(targets)), made, StepPlan(**plan)
             )
     finally:
         gc.enable()
     return Trace(tuple(recorder.events()), plan.get("steps", 2), 0, 0, "cpu")
 
 
-def _copied(value: Any) -> Any:
+def retained_bytes(trace: Trace) -> int:
+    """Return the bytes alive after the last event."""
+    return sum(
+        event.size_bytes if event.kind == "alloc" else -event.size_bytes for event in trace.events
+    )
+
+
+def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
-    return tuple(map(_copied, value)) if isinstance(value, tuple) else value
+        return {name: _copy(item) for name, item in value.items()}
+    return tuple(map(_copy, value)) if isinstance(value, tuple) else value

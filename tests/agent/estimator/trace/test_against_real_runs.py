@@ -7,7 +7,7 @@ import torch
 
 from memagent.estimator.trace import record_trace
 from tests.agent.estimator.trace.models import Lstm, cases, ids, word_loss
-from tests.agent.estimator.trace.real import real_trace
+from tests.agent.estimator.trace.real import real_trace, retained_bytes
 
 CASES = cases()
 
@@ -68,4 +68,4 @@ def test_it_frees_what_it_allocates():
         for event in trace.events
         if event.kind == "alloc" and event.component in ("parameters", "buffers", "optimizer_state")
     )
-    assert trace.retained_bytes() == state
+    assert retained_bytes(trace) == state

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
-from memagent.estimator.trace.workspace import onednn_lstm_workspace_bytes
+from memagent.estimator.trace.corrections import onednn_lstm_workspace_bytes
 from tests.agent.estimator.trace.real import real_trace
 
 ROWS = torch.rand(32, 64)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
-from memagent.estimator.trace.data_dependent_ops import EVEN, WORST
+from memagent.estimator.trace.data_dependent_ops import EVEN_EXPERTS_NOTE, LARGEST_RESULT_NOTE
 from tests.agent.estimator.trace.real import real_trace
 
 TOKENS, EXPERTS, BEST = 64, 4, 2
@@ -41,7 +41,7 @@ class Mixture(nn.Module):
 def test_experts_get_equal_shares_of_what_is_routed(one_hot):
     real = real_trace(lambda: Mixture(one_hot=one_hot), ROWS).summary()
     trace = record_trace(lambda: Mixture(one_hot=one_hot), ROWS, device="cpu")
-    assert EVEN in trace.notes
+    assert EVEN_EXPERTS_NOTE in trace.notes
     assert trace.summary().phase_peak_bytes == real.phase_peak_bytes
     assert record_trace(lambda: Mixture(one_hot=one_hot), ROWS).device_rules == "cuda"
 
@@ -70,7 +70,7 @@ class Masked(nn.Module):
 def test_an_unknown_mask_is_taken_to_leave_everything(way):
     real = real_trace(lambda: Masked(way), ROWS).summary()
     trace = record_trace(lambda: Masked(way), ROWS, device="cpu")
-    assert any(note.startswith(WORST.split("{")[0]) for note in trace.notes)
+    assert any(note.startswith(LARGEST_RESULT_NOTE.split("{")[0]) for note in trace.notes)
     assert trace.summary().phase_peak_bytes == real.phase_peak_bytes
 
 

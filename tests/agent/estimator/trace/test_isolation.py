@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from memagent.estimator.trace import MemoryEvent, TraceError, record_trace
-from memagent.estimator.trace.isolation import trace_in_interpreter
-from memagent.estimator.trace.session import CPU, CUDA, CUDA_ON_CPU, Job
+from memagent.estimator.trace.session import CPU, CUDA, CUDA_ON_CPU, TraceJob
+from memagent.estimator.trace.tracing import trace_in_fork, trace_in_interpreter
 from tests.agent.estimator.trace.models import mlp
 
 ROWS = torch.ones(32, 64)
@@ -162,7 +162,9 @@ def test_it_traces_in_a_fresh_interpreter_where_it_can_not_fork(tmp_path):
     script = tmp_path / "build.py"
     script.write_text("from torch import nn\ndef model():\n    return nn.Linear(64, 64)\n")
     inputs = ((32, 64), "float32")
-    fresh = trace_in_interpreter(Job(f"{script}:model", inputs, device_rules=CUDA), timeout_s=60)
+    fresh = trace_in_interpreter(
+        TraceJob(f"{script}:model", inputs, device_rules=CUDA), timeout_s=60
+    )
     assert fresh.summary() == record_trace(f"{script}:model", inputs).summary()
 
 
@@ -173,7 +175,7 @@ def test_it_sends_a_live_model_by_shape_to_a_fresh_interpreter():
     model.append(nn.Linear(10, 10, bias=False))
     model[4].weight = model[3].weight  # tied
     optimizer = torch.optim.AdamW(model.parameters())
-    job = Job(model, ROWS, optimizer=optimizer, device_rules=CUDA)
+    job = TraceJob(model, ROWS, optimizer=optimizer, device_rules=CUDA)
     assert (
         trace_in_interpreter(job, timeout_s=60).summary()
         == record_trace(model, ROWS, optimizer=optimizer).summary()
@@ -182,13 +184,11 @@ def test_it_sends_a_live_model_by_shape_to_a_fresh_interpreter():
 
 def test_it_says_that_a_live_model_can_not_be_sent():
     with pytest.raises(TraceError, match=r"path\.py:factory"):
-        trace_in_interpreter(Job(lambda: mlp(), ROWS), timeout_s=60)
+        trace_in_interpreter(TraceJob(lambda: mlp(), ROWS), timeout_s=60)
 
 
 def test_it_does_with_cpu_tensors_where_fake_cuda_can_not_be_had():
-    from memagent.estimator.trace.isolation import trace_in_fork
-
-    stand_in = trace_in_fork(Job(mlp, ROWS, device_rules=CUDA_ON_CPU), timeout_s=60)
+    stand_in = trace_in_fork(TraceJob(mlp, ROWS, device_rules=CUDA_ON_CPU), timeout_s=60)
     cuda = record_trace(mlp, ROWS)
     assert stand_in.notes != cuda.notes
     assert (
@@ -196,7 +196,7 @@ def test_it_does_with_cpu_tensors_where_fake_cuda_can_not_be_had():
         - cuda.summary().phase_peak_bytes["backward"]
         == 4 * 4
     )
-    assert trace_in_fork(Job(mlp, ROWS, device_rules=CPU), timeout_s=60).device_rules == "cpu"
+    assert trace_in_fork(TraceJob(mlp, ROWS, device_rules=CPU), timeout_s=60).device_rules == "cpu"
 
 
 def test_its_events_hold_what_an_allocator_needs():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
-from memagent.estimator.trace.torch_patches import COMPILED
+from memagent.estimator.trace.torch_patches import COMPILED_NOTE
 from tests.agent.estimator.trace.models import Lstm, Transformer, ids, mlp, word_loss
 
 ROWS = torch.ones(32, 64)
@@ -225,7 +225,7 @@ def test_a_compiled_model_is_traced_as_it_is_written(how):
         return model
 
     compiled, plain = record_trace(build, ROWS), record_trace(mlp, ROWS)
-    assert COMPILED in compiled.notes and COMPILED not in plain.notes
+    assert COMPILED_NOTE in compiled.notes and COMPILED_NOTE not in plain.notes
     assert compiled.summary().phase_peak_bytes == plain.summary().phase_peak_bytes
     assert (
         record_trace(build(), ROWS).summary().phase_peak_bytes == plain.summary().phase_peak_bytes

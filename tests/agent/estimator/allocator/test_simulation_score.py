@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.estimator.simulation_score import (
+    config_from_snapshot,
+    history_events,
+    score_history,
+)
 from memagent.errors import EstimateError
-from memagent.estimator.allocator import AllocatorConfig, history_events, replay, score_history
+from memagent.estimator.allocator import AllocatorConfig, replay
+from memagent.estimator.allocator.config import UNLIMITED
 
 MIB = 2**20
 BASE = 0x7F00_0000_0000
@@ -201,3 +207,24 @@ def test_other_devices_have_their_own_trace():
     assert score_history(both, device=1).allocations == 3
     with pytest.raises(EstimateError, match="device 2"):
         list(history_events(both, device=2))
+
+
+def test_it_reads_the_settings_recorded_in_a_snapshot():
+    settings = {
+        "PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:32",
+        "max_split_size": -1,
+        "garbage_collection_threshold": 0.8,
+        "expandable_segments": True,
+        "roundup_power2_divisions": {str(2**power): 4 if power == 3 else 0 for power in range(16)},
+    }
+    config = config_from_snapshot({"allocator_settings": settings})
+    assert config.expandable_segments
+    assert config.max_split_bytes == UNLIMITED
+    assert config.garbage_collection_threshold == 0.8
+    assert config.large_segment_bytes == 32 * MIB
+    assert [config.divisions_for(size * MIB) for size in (4, 8, 16)] == [0, 4, 0]
+    assert config_from_snapshot({}) == AllocatorConfig()
+    assert (
+        config_from_snapshot({"allocator_settings": {"max_split_size": 64 * MIB}}).max_split_bytes
+        == 64 * MIB
+    )

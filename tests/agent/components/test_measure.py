@@ -18,7 +18,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from memagent.components import EMPTY, Components, by_device, measure, parameters_of, state_mark
+from memagent.components import (
+    EMPTY,
+    Components,
+    measure,
+    measure_by_device,
+    parameters_of,
+    state_fingerprint,
+)
 
 
 def real(library: str) -> Any:
@@ -112,7 +119,7 @@ def test_storages_without_memory_count_nothing_and_hide_nothing():
         empty=torch.zeros(0),
         held=torch.zeros(7),
     )
-    assert by_device([model], []) == {"cpu": Components(0, 0, 0, 28)}
+    assert measure_by_device([model], []) == {"cpu": Components(0, 0, 0, 28)}
 
 
 def test_fake_tensors_hold_nothing():
@@ -202,7 +209,7 @@ def test_only_the_asked_device_counts():
 
 def test_one_walk_finds_all_devices(two_devices):
     model, optimizer = two_devices
-    assert by_device([model], [optimizer]) == {
+    assert measure_by_device([model], [optimizer]) == {
         "cpu": Components(40, 40, 4000, 0),
         "privateuseone:0": Components(0, 0, 0, 64),
     }
@@ -252,7 +259,7 @@ def test_measuring_initialises_no_device_and_asks_for_no_data(monkeypatch):
 
 
 def test_without_torch_there_is_nothing_to_measure():
-    code = "import sys; from memagent.components import by_device; assert by_device([], []) == {}; assert 'torch' not in sys.modules"
+    code = "import sys; from memagent.components import measure_by_device; assert measure_by_device([], []) == {}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -484,17 +491,17 @@ def test_shards_count_what_this_rank_holds(warm_python, tmp_path):
 
 def test_the_mark_stays_while_nothing_changes_and_tells_when_something_does(training):
     model, optimizer, step = training
-    marks = [state_mark([optimizer])]
+    marks = [state_fingerprint([optimizer])]
     step()
-    marks.append(state_mark([optimizer]))
+    marks.append(state_fingerprint([optimizer]))
     step()
-    assert state_mark([optimizer]) == marks[-1]
+    assert state_fingerprint([optimizer]) == marks[-1]
     optimizer.load_state_dict(optimizer.state_dict())
-    marks.append(state_mark([optimizer]))
+    marks.append(state_fingerprint([optimizer]))
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
-    marks.append(state_mark([optimizer]))
+    marks.append(state_fingerprint([optimizer]))
     optimizer.state.clear()
-    marks.append(state_mark([optimizer]))
+    marks.append(state_fingerprint([optimizer]))
     assert all(a != b for a, b in itertools.pairwise(marks))
 
 
@@ -509,6 +516,6 @@ def test_the_mark_follows_the_history_of_lbfgs():
         return loss
 
     optimizer.step(closure)
-    before = state_mark([optimizer])
+    before = state_fingerprint([optimizer])
     optimizer.step(closure)
-    assert state_mark([optimizer]) != before
+    assert state_fingerprint([optimizer]) != before

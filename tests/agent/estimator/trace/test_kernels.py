@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from memagent.estimator.trace.workspace import scratch_bytes
+from memagent.estimator.trace.kernels import scratch_bytes
 
 
 def test_it_rounds_flash_attention_s_scratch_as_the_kernel_does():

@@ -141,6 +141,7 @@ class CodeBase:
         """Apply a rule to the source of every module of the product."""
         return [item for module in self.product for item in rule(module.source, module.place)]
 
+    @cached_property
     def prose(self) -> dict[str, str]:
         """Return everything that people read, by place: code, messages, templates and docs."""
         texts = {}
@@ -155,10 +156,10 @@ class CodeBase:
 
     def prose_findings(self, rule: Callable[[str, str], list[Finding]]) -> list[Finding]:
         """Apply a rule to everything that people read."""
-        return [item for place, text in self.prose().items() for item in rule(text, place)]
+        return [item for place, text in self.prose.items() for item in rule(text, place)]
 
     def prose_words(self) -> int:
-        return sum(map(style_rules.count_words, self.prose().values()))
+        return sum(map(style_rules.count_words, self.prose.values()))
 
     def docs_words(self) -> int:
         """Count the words of docs/ as a reader meets them, tables included."""
@@ -177,7 +178,7 @@ class CodeBase:
         return [
             (module, node)
             for module in self.product
-            for node in ast.walk(module.tree)
+            for node in style_rules.nodes_of(module.source)
             if isinstance(node, ast.ClassDef)
         ]
 
@@ -214,7 +215,7 @@ class CodeBase:
         return [
             node.end_lineno - node.lineno + 1
             for module in self.product
-            for node in ast.walk(module.tree)
+            for node in style_rules.nodes_of(module.source)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
         ]
 
@@ -236,7 +237,7 @@ class CodeBase:
         return len(
             {
                 node.module
-                for node in ast.walk(module.tree)
+                for node in style_rules.nodes_of(module.source)
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memagent")
             }
         )

@@ -13,6 +13,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,6 +78,12 @@ class Finding:
         return f"{self.place}: {self.rule}: {self.text}"
 
 
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Parse a source once, and return every node of its tree."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
 def words_of(name: str) -> list[str]:
     """Split an identifier or module name into lower-case words."""
     return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
@@ -108,9 +115,9 @@ def shared_stems(modules: Iterable[Path]) -> list[Finding]:
     ]
 
 
-def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def identifiers(source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, name) of every variable, argument, function and attribute that code defines."""
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -124,7 +131,7 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def bad_identifiers(source: str, place: str) -> list[Finding]:
     """Report participles used as names, and limits that are not called `MAX_` or `MIN_`."""
     findings = []
-    for line, name in sorted(set(identifiers(ast.parse(source)))):
+    for line, name in sorted(set(identifiers(source))):
         if name.strip("_") in PARTICIPLES:
             findings.append(Finding(f"{place}:{line}", "participle as a name", name))
         if EXTREMES.match(name):
@@ -136,7 +143,7 @@ def tuple_assignments(source: str, place: str) -> list[Finding]:
     """Report assignments of several attributes in one line."""
     return [
         Finding(f"{place}:{node.lineno}", "one attribute a line", ast.unparse(node)[:60])
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
         if isinstance(node, ast.Assign)
         and any(
             isinstance(target, ast.Tuple)
@@ -149,7 +156,7 @@ def tuple_assignments(source: str, place: str) -> list[Finding]:
 def docstrings(source: str) -> list[tuple[int, str]]:
     """Return (line, text) of the docstrings of a module, its classes and functions."""
     texts = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -160,7 +167,7 @@ def docstrings(source: str) -> list[tuple[int, str]]:
 def attribute_docs(source: str) -> list[tuple[int, str]]:
     """Return (line, text) of the strings that document the assignment above them."""
     texts = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         body = getattr(node, "body", None)
         for before, after in pairwise(body) if isinstance(body, list) else ():
             is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
@@ -169,6 +176,7 @@ def attribute_docs(source: str) -> list[tuple[int, str]]:
     return texts
 
 
+@cache
 def comments(source: str) -> list[tuple[int, str]]:
     """Return (line, text) of the comments, without directives for tools."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -195,21 +203,20 @@ def messages(source: str) -> list[tuple[int, str]]:
 
     These are errors, log lines, help and labels. The variable parts of an f-string become "it".
     """
-    tree = ast.parse(source)
     documentation = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     parts = {
         id(part)
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if part is not node
     }
     texts = []
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if id(node) in documentation or id(node) in parts:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

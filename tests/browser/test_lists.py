@@ -71,7 +71,7 @@ def test_a_row_tells_the_facts_of_a_run(server, tell, stories, open_page):
         "ana on gpu-07",
         "1,180\nof 5,000",
         "of 79.00 GiB",
-        "+43 % on predicted",
+        "+43 % vs predicted",
         "~420 steps",
     ):
         assert words in row
@@ -126,7 +126,7 @@ def test_alerts_tell_their_history_and_lead_to_the_run(server, tell, stories, op
     ):
         assert words in shown
     page.get_by_role("link", name="Averted").click()
-    assert "No alert in this state" in page.locator("#alerts").inner_text()
+    assert "No alerts in this state" in page.locator("#alerts").inner_text()
     page.get_by_role("link", name="Open", exact=True).click()
     page.get_by_role("link", name="gpt2-medium, longer context").click()
     page.wait_for_selector("#memory-chart[data-drawn]")

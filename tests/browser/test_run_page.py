@@ -124,10 +124,10 @@ def test_the_page_says_what_the_chart_shows(server, tell, stories, open_page):
 def test_a_dead_run_shows_how_early_the_warning_was(server, tell, stories, open_page):
     tell(stories.died())
     page = drawn(open_page(f"{server.url}/runs/d1ed"))
-    assert page.locator(".headline").inner_text() == "Died of out-of-memory at step 1,234"
+    assert page.locator(".headline").inner_text() == "Out of memory at step 1,234"
     assert (
         page.locator(".headline-detail").inner_text()
-        == "First warning 310 steps before, at step 924."
+        == "First warning 310 steps earlier, at step 924."
     )
     assert "First warning's forecast" in page.locator("#chart-legend").inner_text()
     assert pixels(page, "bar-warning") > 100

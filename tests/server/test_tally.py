@@ -69,7 +69,7 @@ def test_without_a_place_for_the_file_a_process_counts_for_itself(tmp_path, monk
     monkeypatch.setenv(FOLDER, str(tmp_path / "gone"))
     tally = open_counters("test", 1, "secret")
     add(tally, "key")
-    assert read(tally, "key") == [1.0] and "counts for itself" in caplog.text
+    assert read(tally, "key") == [1.0] and "counts alone" in caplog.text
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """What a route takes, returns and requires, declared by decorators on its view.
 
-`auth` reads the required scope, `openapi` the rest. `check_request` enforces what all routes of the API share: it refuses unknown
-query parameters, and clients that accept none of the route's media types.
+`auth` reads the required scope, `openapi` the rest. `check_request` enforces what all routes of the
+API share: it refuses unknown query parameters, and clients that accept none of the route's media
+types.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _ANY_MEDIA_TYPE = "*/*"
 class RequiredScope:
     """What a token needs for a route. A `scope` of None means that the route is public.
 
-    `of_server` marks what concerns the whole server; tokens that are limited to projects are refused there.
+    `of_server` marks what concerns the whole server; tokens that are limited to projects are
+    refused there.
     """
 
     scope: Scope | None
@@ -51,7 +53,9 @@ def require_scope(scope: Scope | None, *, of_server: bool = False) -> Callable[[
 
 
 def required_scope_of(view: Callable[..., Any] | None, *, changes: bool) -> RequiredScope:
-    """Return a view's declared scope; by default READ, or CHANGE for a request that changes something."""
+    """Return a view's declared scope; by default READ, or CHANGE for a request that changes
+    something.
+    """
     required: RequiredScope = getattr(view, _REQUIRED_SCOPE, CHANGE if changes else READ)
     return required
 
@@ -60,8 +64,9 @@ def required_scope_of(view: Callable[..., Any] | None, *, changes: bool) -> Requ
 class Operation:
     """An operation of the API.
 
-    `gives` maps each success status to the response's type, or to None for no body. `media` lists the response's media types.
-    `problems` lists error statuses that are specific to this route; `openapi` adds the common ones.
+    `gives` maps each success status to the response's type, or to None for no body. `media` lists
+    the response's media types. `problems` lists error statuses that are specific to this route;
+    `openapi` adds the common ones.
     """
 
     tag: str
@@ -78,7 +83,8 @@ class Operation:
 def operation(
     tag: str, scope: Scope | None, gives: Any, *, of_server: bool = False, **details: Any
 ) -> Callable[[View], View]:
-    """Describe a view: `details` are the fields of `Operation`. The view's docstring becomes its summary and description.
+    """Describe a view: `details` are the fields of `Operation`. The view's docstring becomes its
+    summary and description.
 
     A `gives` that is not a dict is the type of the response with status 200.
     """
@@ -99,12 +105,17 @@ def operation_of(view: Callable[..., Any] | None) -> Operation | None:
 
 
 def install(app: Flask) -> None:
-    """Check every request of the API. Install after `auth`, so that strangers learn nothing about a route."""
+    """Check every request of the API.
+
+    Install after `auth`, so that strangers learn nothing about a route.
+    """
     app.before_request(check_request)
 
 
 def check_request() -> None:
-    """Raises Problem 422 for an unknown query parameter, 406 if the client accepts no media type of the route."""
+    """Raises Problem 422 for an unknown query parameter, 406 if the client accepts no media type of
+    the route.
+    """
     view = current_app.view_functions.get(request.endpoint or "")
     described = operation_of(view)
     if described is None or not request.path.startswith(API):

@@ -1,15 +1,18 @@
 """Authentication and authorization: bearer tokens with a scope, and a signed cookie for browsers.
 
-1. A token is random and shown once. The database stores its HMAC-SHA256 under the server's secret key: a stolen database opens
-   nothing.
-2. Scope `ingest` may post what agents post; `read` may read everything, and acknowledge alerts; `admin` may do everything.
-   MEMAGENT_ADMIN_TOKEN is one more admin token. A route declares the scope that it requires with `require_scope`.
-   A token that is limited to projects reads and writes only their runs, and cannot change the server as a whole.
-3. While no token has ever been created and no admin token is set, the server is unprotected: anyone on this machine may do everything.
-   It then listens on loopback only, and refuses remote clients and proxies. Because a web page can reach loopback through DNS
-   rebinding, the Host header must be a loopback name.
-4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked against the database each time.
-   A request that changes something must come from the server's own origin; `csrf` adds a token for forms.
+1. A token is random and shown once. The database stores its HMAC-SHA256 under the server's secret
+   key: a stolen database opens nothing.
+2. Scope `ingest` may post what agents post; `read` may read everything, and acknowledge alerts;
+   `admin` may do everything. MEMAGENT_ADMIN_TOKEN is one more admin token. A route declares the
+   scope that it requires with `require_scope`. A token that is limited to projects reads and writes
+   only their runs, and cannot change the server as a whole.
+3. While no token has ever been created and no admin token is set, the server is unprotected: anyone
+   on this machine may do everything. It then listens on loopback only, and refuses remote clients
+   and proxies. Because a web page can reach loopback through DNS rebinding, the Host header must be
+   a loopback name.
+4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked
+   against the database each time. A request that changes something must come from the server's own
+   origin; `csrf` adds a token for forms.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ _NEW_COOKIE = "memagent_new_session"
 
 @dataclass(frozen=True)
 class Access:
-    """What a token allows. `token_id` is None for the admin token of the settings and on an unprotected server.
+    """What a token allows. `token_id` is None for the admin token of the settings and on an
+    unprotected server.
 
     Empty `projects` mean all projects.
     """
@@ -305,7 +309,10 @@ def _request_token() -> Response:
 
 
 def _refuse_remote_client() -> None:
-    """Require a loopback address and a loopback name. A proxy's clients and its Host header may be anything."""
+    """Require a loopback address and a loopback name.
+
+    A proxy's clients and its Host header may be anything.
+    """
     is_proxied = any(name in request.headers for name in _PROXY_HEADERS)
     if is_proxied or not is_loopback_name(request.remote_addr or ""):
         raise Problem(
@@ -334,7 +341,10 @@ def is_loopback_name(host: str) -> bool:
 
 
 def refuse_foreign_origin() -> None:
-    """Raises Problem 403 for a change that another site's page sends. Scripts and agents send no Origin."""
+    """Raises Problem 403 for a change that another site's page sends.
+
+    Scripts and agents send no Origin.
+    """
     if request.method in SAFE_METHODS:
         return
     origin = request.headers.get("Origin")

@@ -1,6 +1,8 @@
-"""The context of a request: settings, database and clock. `create_app` attaches it to the app, `current()` returns it.
+"""The context of a request: settings, database and clock. `create_app` attaches it to the app,
+`current()` returns it.
 
-For a token that is limited to projects, the database is filtered to them, so routes need no project filter.
+For a token that is limited to projects, the database is filtered to them, so routes need no project
+filter.
 """
 
 from __future__ import annotations

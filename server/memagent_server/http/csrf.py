@@ -1,10 +1,13 @@
 """Cross-site request forgery protection: every form carries a token that no other site can know.
 
-1. A browser that gets a form also gets a random cookie. The form's hidden field is the HMAC of that cookie and of the session cookie,
-   under the server's secret key. A host that can set a cookie here (a sibling domain) still cannot forge the field for a login.
-2. A post outside of /api/ must send both, and at most MAX_FORM_BYTES. A request with an Authorization header needs neither, because
-   no site can make a browser send one. Logging in without a cookie and without an Origin is a program's doing.
-3. This adds to SameSite cookies and to the checks of Origin and Sec-Fetch-Site, which also protect /api/: see `auth`.
+1. A browser that gets a form also gets a random cookie. The form's hidden field is the HMAC of that
+   cookie and of the session cookie, under the server's secret key. A host that can set a cookie
+   here (a sibling domain) still cannot forge the field for a login.
+2. A post outside of /api/ must send both, and at most MAX_FORM_BYTES. A request with an
+   Authorization header needs neither, because no site can make a browser send one. Logging in
+   without a cookie and without an Origin is a program's doing.
+3. This adds to SameSite cookies and to the checks of Origin and Sec-Fetch-Site, which also protect
+   /api/: see `auth`.
 """
 
 from __future__ import annotations
@@ -43,7 +46,10 @@ def form_token() -> str:
 
 
 def check_form() -> None:
-    """Raises Problem 403 for a form without a valid token. Larger bodies than a form's get 413 when read."""
+    """Raises Problem 403 for a form without a valid token.
+
+    Larger bodies than a form's get 413 when read.
+    """
     is_page = request.endpoint is not None and not request.path.startswith("/api/")
     if request.method in auth.SAFE_METHODS or not is_page:
         return

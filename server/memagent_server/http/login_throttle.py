@@ -1,9 +1,11 @@
 """Block addresses that keep guessing tokens.
 
-1. An address that sent MAX_FAILURES invalid tokens within WINDOW_S seconds gets 429 for its next token, right or wrong.
-2. A token that was valid before is accepted all the same: one broken script behind an office's address must not stop its agents.
-3. The web processes of a server count together (`shared_counters`), until the server stops. The throttle protects an admin token
-   that a person made up: 256 random bits need no such help.
+1. An address that sent MAX_FAILURES invalid tokens within WINDOW_S seconds gets 429 for its next
+   token, right or wrong.
+2. A token that was valid before is accepted all the same: one broken script behind an office's
+   address must not stop its agents.
+3. The web processes of a server count together (`shared_counters`), until the server stops. The
+   throttle protects an admin token that a person made up: 256 random bits need no such help.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ _LOGIN = ("POST", "/login")
 
 
 class LoginThrottle:
-    """Failed attempts by address, and tokens known to be valid. The check of a known token takes no lock.
+    """Failed attempts by address, and tokens known to be valid. The check of a known token takes no
+    lock.
 
-    A row of `failures` holds the times of an address's last MAX_FAILURES failures, oldest first, by the monotonic `clock`.
-    A row of `valid` holds a number other than 0 for a valid token.
+    A row of `failures` holds the times of an address's last MAX_FAILURES failures, oldest first, by
+    the monotonic `clock`. A row of `valid` holds a number other than 0 for a valid token.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class LoginThrottle:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: OrderedDict[int, None] = OrderedDict()
-        """Python's keyed hashes of the valid tokens that this process has seen. A collision only lets a guess be checked."""
+        """Python's keyed hashes of the valid tokens that this process has seen. A collision only
+        lets a guess be checked.
+        """
 
     def wait_s(self, address: str) -> float:
         """Return the seconds until this address is unblocked, 0 if it isn't blocked."""

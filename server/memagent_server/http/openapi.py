@@ -1,8 +1,12 @@
-"""The document /openapi.json: OpenAPI 3.1, made of the routes of an application and of what stands beside each (`operation`).
+"""The document /openapi.json: OpenAPI 3.1, made of the routes of an application and of what stands
+beside each (`operation`).
 
-1. A path is a rule of the application; a converter that names its options (`any`) becomes a path for each of them.
-2. Schemas are msgspec's of the very types that bodies are decoded into and answers are checked against.
-3. What every route may answer (401, 404, 500 ...) is derived from what the route is, and defined once.
+1. A path is a rule of the application; a converter that names its options (`any`) becomes a path
+   for each of them.
+2. Schemas are msgspec's of the very types that bodies are decoded into and answers are checked
+   against.
+3. What every route may answer (401, 404, 500 ...) is derived from what the route is, and defined
+   once.
 """
 
 from __future__ import annotations

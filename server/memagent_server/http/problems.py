@@ -21,7 +21,9 @@ from memagent_server.store.db_errors import SOON_S, reason_of, trouble_of
 from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
 
 ERROR_PAGE = "memagent_error_page"
-"""The key in `app.extensions` of a function (status, title, detail) -> HTML page, which the pages register."""
+"""The key in `app.extensions` of a function (status, title, detail) -> HTML page, which the pages
+register.
+"""
 
 PROBLEM_JSON = "application/problem+json"
 _PROGRAM_PATHS = ("/api/", "/metrics", "/healthz", "/readyz")
@@ -29,7 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457 calls it that
-    """An error response. `detail` says what is wrong and what to do; `field` names the field at fault."""
+    """An error response.
+
+    `detail` says what is wrong and what to do; `field` names the field at fault.
+    """
 
     def __init__(
         self,

@@ -1,11 +1,14 @@
-"""Rate limits by token: so many requests and so many bytes a second, with a burst of BURST_S seconds' worth.
+"""Rate limits by token: so many requests and so many bytes a second, with a burst of BURST_S
+seconds' worth.
 
 1. One runaway script must not keep all other batches from the database. Off by default.
-2. Each token has a bucket of each kind that fills at the quota's rate and is full after BURST_S. A request that finds too little in it
-   gets 429 and the time until there is enough. An agent waits that long, and no data of a run is lost.
-3. A request larger than a bucket is accepted when that is full, and leaves a debt: otherwise it could never pass.
-4. The web processes of a server count together (`shared_counters`); several servers count separately. Browsers, the admin token of
-   the settings and servers without tokens are not limited.
+2. Each token has a bucket of each kind that fills at the quota's rate and is full after BURST_S. A
+   request that finds too little in it gets 429 and the time until there is enough. An agent waits
+   that long, and no data of a run is lost.
+3. A request larger than a bucket is accepted when that is full, and leaves a debt: otherwise it
+   could never pass.
+4. The web processes of a server count together (`shared_counters`); several servers count
+   separately. Browsers, the admin token of the settings and servers without tokens are not limited.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ BURST_S = 10.0
 
 @dataclass
 class Bucket:
-    """A token bucket: it had `level` units at time `at`, in seconds, and fills by `rate` units a second up to BURST_S seconds' worth."""
+    """A token bucket: it had `level` units at time `at`, in seconds, and fills by `rate` units a
+    second up to BURST_S seconds' worth.
+    """
 
     rate: float
     level: float
@@ -39,7 +44,9 @@ class Bucket:
         return cls(rate, rate * BURST_S, now)
 
     def take(self, cost: float, now: float) -> float:
-        """Take the cost and return 0; take nothing and return the seconds to wait if there's too little."""
+        """Take the cost and return 0; take nothing and return the seconds to wait if there's too
+        little.
+        """
         capacity = self.rate * BURST_S
         self.level = min(capacity, self.level + self.rate * max(0.0, now - self.at))
         self.at = now
@@ -51,7 +58,10 @@ class Bucket:
 
 
 class RateLimits:
-    """The buckets of all tokens. A row of `buckets` holds a bucket's level and time; `clock` is monotonic, in seconds."""
+    """The buckets of all tokens.
+
+    A row of `buckets` holds a bucket's level and time; `clock` is monotonic, in seconds.
+    """
 
     def __init__(
         self,

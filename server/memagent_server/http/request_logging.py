@@ -1,7 +1,8 @@
 """Give every request an id, log it, and count it in the server's own metrics.
 
-A valid X-Request-ID of a proxy or an agent is kept, otherwise a new id is generated. The id is in the response, in every line that is
-logged during the request, and in problems. The access log never contains a token, a cookie, a query string or a header.
+A valid X-Request-ID of a proxy or an agent is kept, otherwise a new id is generated. The id is in
+the response, in every line that is logged during the request, and in problems. The access log never
+contains a token, a cookie, a query string or a header.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _MAX_DRAINED_BYTES = 65_536
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _FREQUENT_ROUTES = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs/<run_id>/batches")
-"""Routes called every few seconds. Their successes are logged at DEBUG: they would drown all other lines, and are counted anyway."""
+"""Routes called every few seconds. Their successes are logged at DEBUG: they would drown all other
+lines, and are counted anyway.
+"""
 _log = logging.getLogger("memagent.access")
 
 
@@ -69,7 +72,9 @@ def _finish(response: Response) -> Response:
 
 
 def _drain_body() -> None:
-    """Read a short body that no view has read: if it arrived after the response, the client would lose its connection."""
+    """Read a short body that no view has read: if it arrived after the response, the client would
+    lose its connection.
+    """
     if request.method in _BODY_METHODS and 0 < (request.content_length or 0) <= _MAX_DRAINED_BYTES:
         # An incomplete body, or one too long for its route, may cost the connection.
         with suppress(HTTPException, OSError):

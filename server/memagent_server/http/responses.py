@@ -1,4 +1,7 @@
-"""JSON responses of the API. Those to GET carry an ETag, which makes polling cheap. msgspec never writes NaN."""
+"""JSON responses of the API.
+
+Those to GET carry an ETag, which makes polling cheap. msgspec never writes NaN.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from flask import Response, request
 
 _MIN_GZIP_BYTES = 4096
 _GZIP_LEVEL = 1
-"""Takes 2 ms for the longest chart and leaves a third of its size; higher levels cost more than they save."""
+"""Takes 2 ms for the longest chart and leaves a third of its size; higher levels cost more than
+they save.
+"""
 
 
 def json_answer(
@@ -28,7 +33,10 @@ def json_answer(
 
 
 def chart_answer(value: Any) -> Response:
-    """Return the thousands of numbers of a chart, with gzip if accepted. They hold no secret that the length could reveal."""
+    """Return the thousands of numbers of a chart, with gzip if accepted.
+
+    They hold no secret that the length could reveal.
+    """
     response = json_answer(value)
     response.headers["Vary"] = "Accept-Encoding"
     body = response.get_data()

@@ -1,11 +1,15 @@
-"""Small tables of numbers that the web processes of a server share, so that their limits hold together.
+"""Small tables of numbers that the web processes of a server share, so that their limits hold
+together.
 
-1. A table is a file in the folder of `self_metrics`, mapped into every process. Without that folder there is one process, and the
-   table is in its memory.
-2. Each key has a row. A row is read and changed under a file lock against other processes, and a lock against other threads.
-3. A key's digest gives its set of WAYS places. If all of them are in use, the least recently used row is replaced.
-4. Times in a table are of the system's monotonic clock, which all processes of a machine share. After a reboot, times that are left
-   in the folder can lie in the future: readers must check for that.
+1. A table is a file in the folder of `self_metrics`, mapped into every process. Without that folder
+   there is one process, and the table is in its memory.
+2. Each key has a row. A row is read and changed under a file lock against other processes, and a
+   lock against other threads.
+3. A key's digest gives its set of WAYS places. If all of them are in use, the least recently used
+   row is replaced.
+4. Times in a table are of the system's monotonic clock, which all processes of a machine share.
+   After a reboot, times that are left in the folder can lie in the future: readers must check for
+   that.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ _ITEM_BYTES = 8
 
 
 class SharedCounters:
-    """A table with `width` floats for each key, initially 0. `secret` keys the digests, so the file reveals no keys."""
+    """A table with `width` floats for each key, initially 0.
+
+    `secret` keys the digests, so the file reveals no keys.
+    """
 
     def __init__(self, name: str, width: int, secret: str, folder: str | None = None) -> None:
         self._row_items = _HEADER + width

@@ -1,4 +1,7 @@
-"""Read all exposed metrics with a fixed number of queries. The number of streams is capped; one metric counts those left out."""
+"""Read all exposed metrics with a fixed number of queries.
+
+The number of streams is capped; one metric counts those left out.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,13 @@ from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.streams import phase_of
 
 ENDED_RUN_S = 300.0
-"""An ended run is exposed this long, so that its last state is scraped: a run that vanishes looks healthy."""
+"""An ended run is exposed this long, so that its last state is scraped: a run that vanishes looks
+healthy.
+"""
 REREAD_FACTOR = 20.0
-"""A slow value is cached for this many times as long as reading it took: reading takes 5 % of the time at most."""
+"""A slow value is cached for this many times as long as reading it took: reading takes 5 % of the
+time at most.
+"""
 
 Labels = Mapping[str, str]
 _NAMES_BY_COLUMN = {metric.column: metric.name for metric in METRICS if metric.column is not None}
@@ -77,7 +84,10 @@ def collect(database: Database, now: float, slow_values: SlowValues, max_streams
 
 
 class _Families:
-    """All metric families by name. The samples of a stream share one dict of labels: see `exposition.write`."""
+    """All metric families by name.
+
+    The samples of a stream share one dict of labels: see `exposition.write`.
+    """
 
     def __init__(self) -> None:
         self._families: dict[str, Metric] = {}

@@ -1,12 +1,14 @@
 """The cached exposition of this process: when it is built, and its text.
 
 1. Up to MAX_LIVE_STREAMS streams, a scrape reads the store: its values are as new as the store.
-2. Beyond, a scrape gets the newest exposition at once. If that is older than REFRESH_S, a background thread builds the next.
+2. Beyond, a scrape gets the newest exposition at once. If that is older than REFRESH_S, a
+   background thread builds the next.
 3. A scrape that arrives during a build gets the last exposition. Only the first ever is waited for.
 
-prometheus-client sorts, checks and escapes the labels of every sample. For 1,000 streams of 15 series that takes 110 ms of CPU for text
-and 160 ms for OpenMetrics, which Prometheus asks for; `write` takes 28 ms for the same bytes. A stream's samples share one dict of
-labels, so `write` formats it once.
+prometheus-client sorts, checks and escapes the labels of every sample. For 1,000 streams of 15
+series that takes 110 ms of CPU for text and 160 ms for OpenMetrics, which Prometheus asks for;
+`write` takes 28 ms for the same bytes. A stream's samples share one dict of labels, so `write`
+formats it once.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class CollectedMetrics(Collector):
 class Scrape(Collector):
     """The result of one collection, with the texts requested so far.
 
-    `families` are gauges and counters. `own_metrics` are the server's own, few and with histograms: prometheus-client writes them.
+    `families` are gauges and counters. `own_metrics` are the server's own, few and with histograms:
+    prometheus-client writes them.
     """
 
     families: list[Metric]
@@ -135,7 +138,9 @@ class Exposition:
 
 
 def write(families: Iterable[Metric], *, openmetrics: bool) -> bytes:
-    """Write gauges and counters in the Prometheus text format or OpenMetrics: prometheus-client's bytes."""
+    """Write gauges and counters in the Prometheus text format or OpenMetrics: prometheus-client's
+    bytes.
+    """
     lines: list[str] = []
     texts: dict[int, str] = {}  # by the id of a dict of labels, which the families keep alive
     for family in families:

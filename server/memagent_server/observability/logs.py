@@ -42,7 +42,10 @@ def configure(settings: Settings) -> None:
 
 
 class LineFormatter(logging.Formatter):
-    """Format a record as one line: `time level logger message`, its own fields, `request_id`, and `trace` of an exception."""
+    """Format a record as one line:
+
+    `time level logger message`, its own fields, `request_id`, and `trace` of an exception.
+    """
 
     def __init__(self, style: str, secrets: tuple[str, ...] = ()) -> None:
         super().__init__()
@@ -96,6 +99,8 @@ def _logfmt(fields: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Return a plain word unchanged, and anything else as a JSON string, which escapes control characters and non-ASCII."""
+    """Return a plain word unchanged, and anything else as a JSON string, which escapes control
+    characters and non-ASCII.
+    """
     text = str(value)
     return text if re.fullmatch(r"[!#-<>-~]+", text) else json.dumps(text)

@@ -1,8 +1,9 @@
 """The server's own metrics. Every process counts separately; a scrape returns the sums.
 
-`memagent serve` gives its processes a common folder (PROMETHEUS_MULTIPROC_DIR). prometheus-client keeps the counts in files there, and
-the process that answers a scrape adds up all files, including those of dead processes: see docs/adr/0010.
-Without the folder there is one process, which counts in memory.
+`memagent serve` gives its processes a common folder (PROMETHEUS_MULTIPROC_DIR). prometheus-client
+keeps the counts in files there, and the process that answers a scrape adds up all files, including
+those of dead processes: see docs/adr/0010. Without the folder there is one process, which counts in
+memory.
 """
 
 from __future__ import annotations
@@ -43,15 +44,20 @@ REQUESTS = MetricSpec(
     "memagent_http_requests_total", "HTTP requests.", ("method", "route", "status")
 )
 REQUEST_SECONDS = MetricSpec(
-    "memagent_http_request_seconds", "Time from the headers of a request to the start of its response.", ("route",), _SECOND_BUCKETS
-)  # fmt: skip
+    "memagent_http_request_seconds",
+    "Time from the headers of a request to the start of its response.",
+    ("route",),
+    _SECOND_BUCKETS,
+)
 BATCH_SAMPLES = MetricSpec(
     "memagent_batch_samples", "Samples in a stored batch.", buckets=_SAMPLE_BUCKETS
 )
 BATCH_BYTES = MetricSpec("memagent_batch_bytes", "Size of a batch as sent.", buckets=_BYTE_BUCKETS)
 BATCH_STORE_SECONDS = MetricSpec(
-    "memagent_batch_store_seconds", "Time to commit a validated batch, including the wait for the write lock.", buckets=_SECOND_BUCKETS
-)  # fmt: skip
+    "memagent_batch_store_seconds",
+    "Time to commit a validated batch, including the wait for the write lock.",
+    buckets=_SECOND_BUCKETS,
+)
 METRICS = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS)
 
 
@@ -59,7 +65,8 @@ class ServerMetrics:
     """The counters and histograms of one process."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
+        # Each counter's creation time would double the number of series.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         self.requests = self._counter(REQUESTS)
         self.request_seconds = self._histogram(REQUEST_SECONDS)
@@ -67,7 +74,9 @@ class ServerMetrics:
         self.batch_bytes = self._histogram(BATCH_BYTES)
         self.batch_store_seconds = self._histogram(BATCH_STORE_SECONDS)
         self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """By method, route and status: looking up the labels takes prometheus-client longer than counting."""
+        """By method, route and status: looking up the labels takes prometheus-client longer than
+        counting.
+        """
 
     def count_request(self, method: str, route: str, status: int, duration_s: float) -> None:
         key = (method, route, status)
@@ -94,7 +103,9 @@ class ServerMetrics:
         )
 
     def collector(self) -> Collector:
-        """Return the collector of all processes that share the folder, or of this process if there's none."""
+        """Return the collector of all processes that share the folder, or of this process if
+        there's none.
+        """
         folder = os.environ.get(FOLDER)
         if not folder:
             return self.registry

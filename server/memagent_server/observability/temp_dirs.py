@@ -1,9 +1,11 @@
 """Temporary folders that don't outlive a killed owner for long: the next owner deletes them.
 
-1. An owner creates its folder and locks the file `owner` in it. It deletes the folder when it is done.
-2. The system releases a lock when its process ends, even if it's killed. Creating a folder deletes those of the same prefix and user
-   whose lock is free.
-3. The file gets its name only after it is locked, so no folder in use has an unlocked owner. Folders without the file are left alone.
+1. An owner creates its folder and locks the file `owner` in it. It deletes the folder when it is
+   done.
+2. The system releases a lock when its process ends, even if it's killed. Creating a folder deletes
+   those of the same prefix and user whose lock is free.
+3. The file gets its name only after it is locked, so no folder in use has an unlocked owner.
+   Folders without the file are left alone.
 4. Without `flock` (on Windows), the folders of killed processes are left behind.
 """
 
@@ -64,7 +66,10 @@ def _delete_abandoned(prefix: str, clean_up: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def _open_owner(path: Path) -> Iterator[int]:
-    """Open the `owner` file of this user's folder. Raises OSError for any other: another user could plant a trap there."""
+    """Open the `owner` file of this user's folder.
+
+    Raises OSError for any other: another user could plant a trap there.
+    """
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{path} belongs to another user")

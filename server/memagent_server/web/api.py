@@ -1,4 +1,6 @@
-"""The API that programs read: every route of docs/http.md except what agents post (`ingest`) and alerts (`api_alerts`)."""
+"""The API that programs read: every route of docs/http.md except what agents post (`ingest`) and
+alerts (`api_alerts`).
+"""
 
 from __future__ import annotations
 
@@ -147,8 +149,8 @@ def delete_one_run(run_id: str) -> Response:
 def get_series(run_id: str) -> Response:
     """Return samples for a chart.
 
-    If the window has more samples than points, neighbors share a bucket that keeps their minimum and maximum, so
-    that no spike is lost.
+    If the window has more samples than points, neighbors share a bucket that keeps their minimum
+    and maximum, so that no spike is lost.
     """
     params = query.read(queries.SeriesQuery)
     with current().database.read() as session:

@@ -1,4 +1,7 @@
-"""The API of alerts, rules, the scoreboard, notifications and channels. The pages share its functions."""
+"""The API of alerts, rules, the scoreboard, notifications and channels.
+
+The pages share its functions.
+"""
 
 from __future__ import annotations
 
@@ -120,14 +123,18 @@ def get_alerts() -> Response:
 def post_alert(alert_id: int, action: str) -> Response:
     """Acknowledge an alert, snooze it, or mark it as a false alarm.
 
-    This acts on the alert's whole incident. `for_s` is the length of a snooze; 409 if a snoozed alert is over.
+    This acts on the alert's whole incident. `for_s` is the length of a snooze; 409 if a snoozed
+    alert is over.
     """
     details = read_message(request, AlertAction) if request.content_length else AlertAction()
     return json_answer(act_on_alert(alert_id, action, details))
 
 
 def act_on_alert(alert_id: int, action: str, details: AlertAction) -> Mapping[str, Any]:
-    """Do one of ALERT_ACTIONS to an alert's incident; return the alert. Raises Problem 404 or 409."""
+    """Do one of ALERT_ACTIONS to an alert's incident; return the alert.
+
+    Raises Problem 404 or 409.
+    """
     access, context = auth.current_access(), current()
     now = context.clock()
     by, note = details.by or (access.name if access is not None else None), details.note
@@ -164,7 +171,10 @@ def get_rules() -> Response:
 @blueprint.put("/rules")
 @operation("alerts", "admin", schemas.Rules, query=RulesQuery, body=RuleChanges)
 def put_rules() -> Response:
-    """Change the rules that are named; null restores the defaults. All changes are stored, or none."""
+    """Change the rules that are named; null restores the defaults.
+
+    All changes are stored, or none.
+    """
     project = query.read(RulesQuery).project
     changes = read_message(request, RuleChanges)
     with current().database.write() as session:
@@ -173,7 +183,10 @@ def put_rules() -> Response:
 
 
 def save_rules(session: Session, project: str, changes: RuleChanges) -> None:
-    """Check all changes, then store those that differ from the defaults. Raises Problem 403 or 422."""
+    """Check all changes, then store those that differ from the defaults.
+
+    Raises Problem 403 or 422.
+    """
     auth.check_project(project)
     for name, settings in changes.rules.items():
         if name not in RULES:

@@ -1,4 +1,6 @@
-"""`POST /api/v1/estimate`: the formula estimator for people who have no model at hand, only its name, its config.json or its shape."""
+"""`POST /api/v1/estimate`: the formula estimator for people who have no model at hand, only its
+name, its config.json or its shape.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,10 @@ _LARGEST_BATCH = 2**16
 
 
 class EstimateBody(msgspec.Struct, kw_only=True):
-    """A model, by `model` (a preset's name), `config` (the content of a config.json) or its shape, and how it is trained. The fields of
-    training are those of `memagent.estimator.formula.spec.TrainingSpec` and `parallel.Parallel`."""
+    """A model, by `model` (a preset's name), `config` (the content of a config.json) or its shape,
+    and how it is trained. The fields of training are those of
+    `memagent.estimator.formula.spec.TrainingSpec` and `parallel.Parallel`.
+    """
 
     model: Name | None = None
     config: dict[str, Any] | None = None
@@ -84,7 +88,10 @@ _TRAINING = (
 
 
 def answer(session: Session, request: EstimateBody) -> dict[str, Any]:
-    """The estimate with advice and the largest batch that fits, JSON-ready. Raises Problem 422 that names the field at fault."""
+    """The estimate with advice and the largest batch that fits, JSON-ready.
+
+    Raises Problem 422 that names the field at fault.
+    """
     shape = _model(request)
     _known("optimizer", optimizer_named, request.optimizer)
     _known("precision", precision_named, request.precision)
@@ -145,7 +152,9 @@ def _known(field: str, look_up: Callable[[Any], T], value: Any) -> T:
 
 
 def _context(session: Session, request: EstimateBody) -> int | None:
-    """What is told; else what agents measured on a GPU of that name; else None: the estimator's own for the GPU, with its range."""
+    """What is told; else what agents measured on a GPU of that name; else None: the estimator's own
+    for the GPU, with its range.
+    """
     if request.context_bytes is not None or request.gpu is None:
         return request.context_bytes
     known = context_of(session, request.gpu)

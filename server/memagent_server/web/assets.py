@@ -1,10 +1,13 @@
-"""Scripts, styles and pictures of the pages: under an address of their content, so that browsers keep them for good.
+"""Static files under addresses that contain a digest of their content, so that browsers cache them
+forever.
 
-1. The address holds a digest of all files. A script that imports another by its relative path is then led to the same digest: nothing
-   is asked for again until the server is another one.
-2. An address with another digest, or none, is answered too, and not kept: a page of before an upgrade still finds its scripts.
-3. Text is sent as gzip where that is taken: a third to a quarter of its size. It is packed once.
-4. Digest and packed text are made once in the life of a process: who edits a file here starts the server anew.
+1. The digest covers all files. A script that imports another by a relative path gets the same
+   digest, and browsers request nothing again until an upgrade of the server.
+2. An address with another digest, or none, is served uncached: a page loaded before an upgrade
+   still finds its scripts.
+3. Text is sent with gzip if accepted, at a third to a quarter of its size. It is compressed once.
+4. Digest and compressed text live as long as the process: restart the server after editing a file
+   here.
 """
 
 from __future__ import annotations
@@ -21,48 +24,50 @@ from werkzeug.security import safe_join
 
 FOLDER = Path(__file__).parent / "static"
 FOREVER = "public, max-age=31536000, immutable"
-_PACKED_LEVEL = 9
-_TEXTS = (".css", ".js", ".svg")
+_GZIP_LEVEL = 9
+_TEXT_SUFFIXES = (".css", ".js", ".svg")
 
 
 def address(name: str) -> str:
-    """Address of a static file that changes with the content of any of them."""
+    """Return the address of a static file. It changes with the content of any of them."""
     return url_for("web.static", digest=_current_digest(), filename=name)
 
 
 def send(filename: str, digest: str | None = None) -> Response:
-    """One file. Raises NotFound, also for a path that leaves the folder."""
-    is_text = filename.endswith(_TEXTS)
-    is_packed = is_text and "gzip" in request.headers.get("Accept-Encoding", "")
-    found = _send_packed(filename) if is_packed else send_from_directory(FOLDER, filename)
-    found.headers["Cache-Control"] = (
+    """Return one file. Raises NotFound, also for a path outside the folder."""
+    is_text = filename.endswith(_TEXT_SUFFIXES)
+    is_compressed = is_text and "gzip" in request.headers.get("Accept-Encoding", "")
+    response = (
+        _send_compressed(filename) if is_compressed else send_from_directory(FOLDER, filename)
+    )
+    response.headers["Cache-Control"] = (
         FOREVER if digest is not None and digest == _current_digest() else "no-cache"
     )
     if is_text:
-        found.headers["Vary"] = "Accept-Encoding"
-    return found
+        response.headers["Vary"] = "Accept-Encoding"
+    return response
 
 
-def _send_packed(filename: str) -> Response:
+def _send_compressed(filename: str) -> Response:
     path = safe_join(str(FOLDER), filename)
     if path is None or not Path(path).is_file():
         raise NotFound
-    answer = Response(
-        _packed(Path(path)), mimetype=guess_type(path)[0], headers={"Content-Encoding": "gzip"}
+    response = Response(
+        _compressed(Path(path)), mimetype=guess_type(path)[0], headers={"Content-Encoding": "gzip"}
     )
-    answer.add_etag()
-    answer.make_conditional(request)
-    return answer
+    response.add_etag()
+    response.make_conditional(request)
+    return response
 
 
 @cache
-def _packed(path: Path) -> bytes:
-    return gzip.compress(path.read_bytes(), _PACKED_LEVEL, mtime=0)
+def _compressed(path: Path) -> bytes:
+    return gzip.compress(path.read_bytes(), _GZIP_LEVEL, mtime=0)
 
 
 @cache
 def _current_digest() -> str:
-    found = blake2b(digest_size=6)
+    digest = blake2b(digest_size=6)
     for path in sorted(path for path in FOLDER.rglob("*") if path.is_file()):
-        found.update(path.relative_to(FOLDER).as_posix().encode() + path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.relative_to(FOLDER).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()

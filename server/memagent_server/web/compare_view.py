@@ -1,4 +1,7 @@
-"""What the compare page shows of runs beside each other. Pure: the shape of GET /compare in, rows of text and widths out."""
+"""The data of the compare page.
+
+Pure functions: a result of GET /compare in, rows of text and widths out.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from memagent_server.web.labels import (
 from memagent_server.web.view_models import plain, residual_tone
 
 TONES = 10
-"""Colours that runs are told apart by; from there on they come again, dashed."""
+"""The number of distinct colors of runs. Further runs reuse them with dashed lines."""
 CURVES = (
     ("peak_allocated_bytes", "Peak within the step"),
     ("allocated_bytes", "Allocated after the step"),
     ("reserved_bytes", "Reserved by the allocator"),
-    ("device_used_bytes", "Device used, by everybody"),
-    ("step_s", "Seconds a step"),
+    ("device_used_bytes", "Device used, all processes"),
+    ("step_s", "Seconds per step"),
 )
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run of the comparison. `others` are the ids that are left without it."""
+    """A run of the comparison. `others` lists the ids of the other runs."""
 
     id: str
     name: str
@@ -45,7 +48,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, and below it what it is beside the first run's."""
+    """A value, with a note below it, usually the difference from the first run."""
 
     text: str
     note: str = ""
@@ -54,72 +57,91 @@ class Cell:
 
 @dataclass(frozen=True)
 class ComponentBar:
-    """A run's components one after another: (name, tone, text, x, width), in per cent of the largest run's sum."""
+    """A run's components in a row:
+
+    (name, tone, text, x, width), in per cent of the largest run's sum.
+    """
 
     parts: Sequence[tuple[str, str, str, float, float]]
     sum: str
 
 
 def compared_runs(runs: Sequence[Record]) -> list[ComparedRun]:
-    """The runs with the colours that they have all over the page."""
+    """Return the runs with the colors that identify them on the whole page."""
+    ids = [run["id"] for run in runs]
     return [
         ComparedRun(
-            id=run["id"], name=run["name"], project=run["project"], badge=status_badge(run["status"]), tone=place % TONES,
-            is_dashed=place >= TONES, others=",".join(other["id"] for other in runs if other is not run),
+            id=run["id"],
+            name=run["name"],
+            project=run["project"],
+            badge=status_badge(run["status"]),
+            tone=place % TONES,
+            is_dashed=place >= TONES,
+            others=",".join(other for other in ids if other != run["id"]),
         )
         for place, run in enumerate(runs)
-    ]  # fmt: skip
+    ]
 
 
 def differing(differences: Mapping[str, Sequence[Any]]) -> list[tuple[str, list[str]]]:
-    """(key, the value of each run as text)."""
+    """Return (key, the value of each run as text)."""
     return [(key, [_text(value) for value in values]) for key, values in differences.items()]
 
 
 def figure_rows(runs: Sequence[Record], now: float) -> list[list[Cell]]:
-    """For each run: device, peak, limit, headroom, predicted peak, residual, time of a step, steps, and how long it took."""
-    first = runs[0]
+    """Return for each run: device, peak, limit, headroom, predicted peak, residual, step time,
+    steps and duration.
+    """
+    return [_figures(run, runs[0], now) for run in runs]
+
+
+def _figures(run: Record, first: Record, now: float) -> list[Cell]:
+    ranks = f"{run['world_size']} ranks" if run["world_size"] > 1 else ""
+    total_steps = f"of {count(run['total_steps'])}" if run["total_steps"] else ""
+    residual, predicted = run["residual_bytes"], run["predicted_peak_bytes"]
+    started_at = run["started_at"] or run["created_at"]
     return [
-        [
-            Cell(run["device_name"] or "–", f"{run['world_size']} ranks" if run["world_size"] > 1 else ""),
-            Cell(format_bytes(run["peak_bytes"]), _beside(run, first, "peak_bytes")),
-            Cell(format_bytes(run["limit_bytes"])),
-            _headroom(run),
-            Cell(format_bytes(run["predicted_peak_bytes"])),
-            Cell(signed_bytes(run["residual_bytes"]), tone=residual_tone(run["residual_bytes"], run["predicted_peak_bytes"])),
-            Cell(_seconds(run["step_s"]), _slower(run, first)),
-            Cell(count(run["step"]), f"of {count(run['total_steps'])}" if run["total_steps"] else ""),
-            Cell(duration_between(run["started_at"] or run["created_at"], run["finished_at"], now)),
-        ]
-        for run in runs
-    ]  # fmt: skip
+        Cell(run["device_name"] or "–", ranks),
+        Cell(format_bytes(run["peak_bytes"]), _difference(run, first, "peak_bytes")),
+        Cell(format_bytes(run["limit_bytes"])),
+        _headroom(run),
+        Cell(format_bytes(predicted)),
+        Cell(signed_bytes(residual), tone=residual_tone(residual, predicted)),
+        Cell(_seconds(run["step_s"]), _step_time_change(run, first)),
+        Cell(count(run["step"]), total_steps),
+        Cell(duration_between(started_at, run["finished_at"], now)),
+    ]
 
 
 def component_rows(runs: Sequence[Record]) -> list[tuple[str, list[Cell]]]:
-    """(component, for each run the observed size with the predicted one below it)."""
+    """Return (component, a cell for each run with the observed size and the predicted one as its
+    note).
+    """
     tables = [{row["component"]: row for row in run["components"]["components"]} for run in runs]
     known = [name for name in COMPONENTS if any(name in table for table in tables)]
     return [(name, [_component(table.get(name)) for table in tables]) for name in known]
 
 
 def bars(runs: Sequence[Record]) -> list[ComponentBar]:
-    """Each run's components as one bar; what was observed, or where nothing was, predicted."""
+    """Return each run's components as one bar: the observed ones, or if there are none, the
+    predicted ones.
+    """
     sizes = [_sizes(run["components"]["components"]) for run in runs]
-    whole = max((sum(one.values()) for one in sizes), default=0) or 1
+    whole = max((sum(parts.values()) for parts in sizes), default=0) or 1
     return [
-        ComponentBar(_parts(one, whole), format_bytes(sum(one.values())) if one else "–")
-        for one in sizes
+        ComponentBar(_parts(parts, whole), format_bytes(sum(parts.values())) if parts else "–")
+        for parts in sizes
     ]
 
 
 def curves(runs: Sequence[Record]) -> list[tuple[str, str]]:
-    """(name, title) of what can be drawn: memory, and the scalars that at least one run logs."""
+    """Return (name, title) of each curve: memory, and the scalars that at least one run logs."""
     scalars = sorted({name for run in runs for name in run["scalars"]})
     return [*CURVES, *((f"scalar:{name}", name) for name in scalars)]
 
 
 def chart_facts(runs: Sequence[Record]) -> list[dict[str, Any]]:
-    """What the page's script must know of each run."""
+    """Return the input of the page's script for each run."""
     names = (
         "id",
         "name",
@@ -144,13 +166,13 @@ def _text(value: Any) -> str:
     )
 
 
-def _beside(run: Record, first: Record, name: str) -> str:
+def _difference(run: Record, first: Record, name: str) -> str:
     if run is first or run[name] is None or first[name] is None:
         return ""
     return signed_bytes(run[name] - first[name]) if run[name] != first[name] else "the same"
 
 
-def _slower(run: Record, first: Record) -> str:
+def _step_time_change(run: Record, first: Record) -> str:
     if run is first or not run["step_s"] or not first["step_s"]:
         return ""
     percent = round(100 * (run["step_s"] / first["step_s"] - 1))
@@ -158,16 +180,12 @@ def _slower(run: Record, first: Record) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    """A step's time in three digits, in milliseconds below a second."""
+    """Return a step's time with three digits, in milliseconds below a second."""
     if seconds is None:
         return "–"
-    return (
-        f"{1000 * seconds:.3g} ms"
-        if seconds < 1
-        else f"{seconds:.3g} s"
-        if seconds < 100
-        else format_duration(seconds)
-    )
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)
 
 
 def _headroom(run: Record) -> Cell:

@@ -1,7 +1,8 @@
-"""The manual of the running version, offline: `/docs`, and `/runbooks`, where messages about alerts link to.
+"""The manual of the running version, offline: `/docs`, and `/runbooks`, where messages about alerts
+link to.
 
-Markdown of `docs/` becomes HTML. The pages' policy forbids inline style, and keyboard users must reach everything that scrolls:
-see `_accessible`. Raw HTML is shown as text.
+Markdown of `docs/` becomes HTML. The pages' policy forbids inline style, and keyboard users must
+reach everything that scrolls: see `_accessible`. Raw HTML is shown as text.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Heading:
 
 @dataclass(frozen=True)
 class Document:
-    """A rendered page. `title` is the first heading, which isn't in `html`; `headings` are the others."""
+    """A rendered page.
+
+    `title` is the first heading, which isn't in `html`; `headings` are the others.
+    """
 
     title: str
     html: Markup

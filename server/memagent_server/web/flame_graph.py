@@ -1,6 +1,8 @@
-"""A flame graph of what is held: rectangles of call stacks, as wide as their bytes. Pure: stacks in, rectangles out.
+"""Flame graph of live memory: a rectangle for each frame, as wide as its bytes. Pure functions:
+stacks in, rectangles out.
 
-The outermost frame is at the top (an icicle, as people read a stack trace). What is narrower than a pixel is left out.
+The outermost frame is at the top (an icicle graph), as in a stack trace. Rectangles narrower than a
+pixel are omitted.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from typing import Any
 from memagent.units import format_bytes
 
 WIDTH = 1000.0
-"""Of the picture, in its own units."""
+"""The width of the picture in SVG units."""
 ROW_HEIGHT = 18
-_NARROWEST = 1.0
-_DEEPEST = 48
-_UNIT_PER_LETTER = 6.6
+_MIN_WIDTH = 1.0
+_MAX_DEPTH = 48
+_LETTER_WIDTH = 6.6
 _TONES = 6
 
 
 @dataclass(frozen=True)
 class Block:
-    """One frame. `text` is what fits into it, `title` all of it; `tone` picks a colour, the same for the same frame."""
+    """One frame. `text` is the part of `title` that fits; `tone` selects the frame's color."""
 
     x: float
     y: int
@@ -39,7 +41,7 @@ class _Node:
 
 
 def flame(stacks: Sequence[dict[str, Any]]) -> tuple[list[Block], int]:
-    """(blocks, height of the picture) of `Stack`s as dicts; nothing for nothing."""
+    """Return (blocks, height of the picture) for `Stack`s as dicts."""
     root = _Node()
     for stack in stacks:
         _add(root, stack["frames"] or ["(unknown)"], stack["size_bytes"])
@@ -52,7 +54,7 @@ def flame(stacks: Sequence[dict[str, Any]]) -> tuple[list[Block], int]:
 def _add(root: _Node, frames: Sequence[str], size: int) -> None:
     node = root
     node.size += size
-    for frame in frames[:_DEEPEST]:
+    for frame in frames[:_MAX_DEPTH]:
         node = node.children.setdefault(frame, _Node())
         node.size += size
 
@@ -60,14 +62,14 @@ def _add(root: _Node, frames: Sequence[str], size: int) -> None:
 def _blocks(node: _Node, x: float, y: int, scale: float, total: int) -> Iterator[Block]:
     for frame, child in sorted(node.children.items(), key=lambda item: -item[1].size):
         width = child.size * scale
-        if width < _NARROWEST:
+        if width < _MIN_WIDTH:
             return
         share = 100 * child.size / total
         yield Block(
             x=round(x, 2),
             y=y,
             width=round(width, 2),
-            text=_fitting(frame, width),
+            text=_truncate(frame, width),
             title=f"{frame}: {format_bytes(child.size)} ({share:.0f} %)",
             tone=sum(frame.encode()) % _TONES,
         )
@@ -75,9 +77,9 @@ def _blocks(node: _Node, x: float, y: int, scale: float, total: int) -> Iterator
         x += width
 
 
-def _fitting(frame: str, width: float) -> str:
-    """As much of a frame's name as fits; nothing where that is not worth reading."""
-    room = int((width - 6) / _UNIT_PER_LETTER)
+def _truncate(frame: str, width: float) -> str:
+    """Return as much of a frame's name as fits, empty if that is too short to read."""
+    room = int((width - 6) / _LETTER_WIDTH)
     if room < 4:
         return ""
     return frame if len(frame) <= room else frame[: room - 1] + "…"

@@ -1,7 +1,8 @@
-"""Record in plain words: what the pages say of a run, its forecast and its end. Pure: values in, text out.
+"""The texts of the pages about runs, forecasts and alerts. Pure functions: values in, text out.
 
-A *tone* is how grave something is, and the only thing that colours are chosen by: `ok notice warning critical`, `busy` for what is
-going on, `plain` for the rest. No meaning is carried by colour alone: every tone comes with words.
+A *tone* is the severity of something and decides its color: `ok`, `notice`, `warning`, `critical`,
+`busy` for anything in progress, and `plain` for the rest. Color never carries meaning alone: every
+tone comes with a text.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 
 Record = Mapping[str, Any]
+"""A result of the store, with the fields of docs/http.md."""
 
 
 @dataclass(frozen=True)
 class Badge:
-    """A short label. `hint` says the same in a sentence."""
+    """A short label, with `hint` as its tooltip."""
 
     tone: str
     text: str
@@ -28,7 +30,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Headline:
-    """What a run page says first: one sentence, and one more that gives the figures behind it."""
+    """The first sentence of a run page, and another with the figures behind it."""
 
     tone: str
     text: str
@@ -36,36 +38,36 @@ class Headline:
 
 
 _STATUSES = {
-    "running": Badge("busy", "running", "Samples are coming in"),
-    "completed": Badge("ok", "completed", "Ended by itself, without an error"),
+    "running": Badge("busy", "running", "Samples are arriving"),
+    "completed": Badge("ok", "completed", "Ended without an error"),
     "failed": Badge("warning", "failed", "Ended with an error other than out-of-memory"),
-    "oom": Badge("critical", "out of memory", "Died of out-of-memory"),
+    "oom": Badge("critical", "out of memory", "The run ran out of memory"),
     "lost_contact": Badge(
-        "notice", "lost contact", "Stopped sending without saying why; it may have been killed"
+        "notice",
+        "lost contact",
+        "Stopped sending without a reason; the process may have been killed",
     ),
 }
 
 _STATES = {
-    "pending": Badge(
-        "notice", "pending", "Seen once; waits for confirmation before anybody is told"
-    ),
-    "firing": Badge("critical", "firing", "Confirmed, and people have been told"),
-    "averted": Badge("ok", "averted", "The danger went away while the run went on"),
+    "pending": Badge("notice", "pending", "Detected once; not yet confirmed, no notification sent"),
+    "firing": Badge("critical", "firing", "Confirmed, and notifications were sent"),
+    "averted": Badge("ok", "averted", "The risk ended while the run continued"),
     "finished": Badge("ok", "finished", "The run ended before it ran out of memory"),
-    "oom": Badge("critical", "out of memory", "It came true: the run died of out-of-memory"),
+    "oom": Badge("critical", "out of memory", "The run ran out of memory"),
     "lost_contact": Badge(
         "notice", "lost contact", "The run stopped sending while the alert was open"
     ),
     "ok": Badge(
-        "plain", "not confirmed", "Seen, and gone before it was confirmed; nobody was told"
+        "plain", "not confirmed", "Ended before it was confirmed; no notification was sent"
     ),
 }
 
 _DELIVERIES = {
     "waiting": Badge("busy", "waiting", "Will be sent"),
-    "leased": Badge("busy", "sending", "Is being sent"),
-    "sent": Badge("ok", "sent", "The channel took it"),
-    "dead": Badge("critical", "given up", "The channel refused it for good"),
+    "leased": Badge("busy", "sending", "Being sent"),
+    "sent": Badge("ok", "sent", "Accepted by the channel"),
+    "dead": Badge("critical", "failed", "The channel refused it; no more retries"),
     "skipped": Badge("plain", "skipped", "Not severe enough for this channel"),
 }
 
@@ -75,22 +77,27 @@ def status_badge(status: str) -> Badge:
 
 
 def state_badge(state: str, severity: str = "") -> Badge:
-    """Of an alert; a firing warning is less grave than a firing critical one."""
+    """Return the badge of an alert.
+
+    A firing warning is less severe than a firing critical alert.
+    """
     if state == "firing" and severity == "warning":
         return Badge("warning", "firing", _STATES["firing"].hint)
     if state == "firing" and severity == "note":
-        return Badge("notice", "noted", "It stands; nobody was told, for its rule only takes note")
+        return Badge("notice", "noted", "Open; its rule sends no notifications")
     if severity == "note" and state in _STATES:
         return Badge("plain", _STATES[state].text, _STATES[state].hint)
     return _STATES.get(state, Badge("plain", state))
 
 
-CHANGES_SHOWN = 12
+MAX_CHANGES_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class IncidentView:
-    """An incident in one card: the words of the alert that stands for all, and the changes and messages of all of them."""
+    """The content of an incident's card: a summary, and the changes and notifications of all its
+    alerts.
+    """
 
     summary: str
     changes: Sequence[Record]
@@ -99,25 +106,29 @@ class IncidentView:
 
 
 def incident_view(incident: Record) -> IncidentView:
-    """The newest CHANGES_SHOWN changes of all its alerts in order. The alert that made the incident what it is now speaks for it."""
+    """Return an incident's view, with the newest MAX_CHANGES_SHOWN changes of all its alerts in
+    order.
+
+    The summary is that of the first alert in the incident's state.
+    """
     alerts = incident["alerts"]
     changes = [
         {**change, "rank": alert["rank"]} for alert in alerts for change in alert["transitions"]
     ]
-    folded = _folded(sorted(changes, key=lambda change: change["at"]))
-    speaker = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
-    notes = [note for alert in alerts for note in alert["notifications"]]
-    hidden_changes = max(0, len(folded) - CHANGES_SHOWN)
-    return IncidentView(speaker["summary"], folded[hidden_changes:], notes, hidden_changes)
+    merged = _merge_changes(sorted(changes, key=lambda change: change["at"]))
+    leading = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
+    notifications = [item for alert in alerts for item in alert["notifications"]]
+    hidden_changes = max(0, len(merged) - MAX_CHANGES_SHOWN)
+    return IncidentView(leading["summary"], merged[hidden_changes:], notifications, hidden_changes)
 
 
 def incident_ranks(incident: Record) -> str:
-    """The ranks that have it, in words; nothing where no alert knows its rank."""
+    """Return the ranks of an incident as text, empty if no alert has a rank."""
     return name_ranks({alert["rank"] for alert in incident["alerts"]})
 
 
 def name_ranks(ranks: Collection[int | None]) -> str:
-    """`rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`."""
+    """Return ranks as text: `rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`."""
     known = sorted(rank for rank in ranks if rank is not None)
     if len(known) < 2:
         return f"rank {known[0]}" if known else ""
@@ -127,17 +138,20 @@ def name_ranks(ranks: Collection[int | None]) -> str:
     )
 
 
-def _folded(changes: Sequence[Record]) -> list[Record]:
-    """Changes of several ranks to the same state at the same step as one, with `ranks` in words; the first one's reason stands for all."""
-    found: dict[tuple[str, str, int], tuple[Record, set[int | None]]] = {}
+def _merge_changes(changes: Sequence[Record]) -> list[Record]:
+    """Merge changes of several ranks to the same state at the same step.
+
+    The merged change has the first one's reason.
+    """
+    merged: dict[tuple[str, str, int], tuple[Record, set[int | None]]] = {}
     for change in changes:
         key = (change["to_state"], change["severity"], change["step"])
-        found.setdefault(key, (change, set()))[1].add(change["rank"])
-    return [{**change, "ranks": name_ranks(ranks)} for change, ranks in found.values()]
+        merged.setdefault(key, (change, set()))[1].add(change["rank"])
+    return [{**change, "ranks": name_ranks(ranks)} for change, ranks in merged.values()]
 
 
 def time_to(at: str, now: float) -> str:
-    """How long it is until an ISO 8601 time."""
+    """Return the duration until an ISO 8601 time."""
     return format_duration(max(0.0, to_seconds(at) - now))
 
 
@@ -146,13 +160,13 @@ def delivery_badge(state: str) -> Badge:
 
 
 def forecast_badge(run: Record) -> Badge | None:
-    """Of a run in the list; None where nothing is to be forecast: it has ended, or has said nothing yet."""
+    """Return the forecast badge of a run in the list, None if it has ended or has no forecast yet."""
     forecast = run.get("forecast")
     if run["status"] != "running" or not forecast:
         return None
     level, left = forecast["level"], steps_left(run, forecast)
     if level == "ok":
-        return Badge("ok", "fits", "No sign that it runs out of memory")
+        return Badge("ok", "fits", "No sign of running out of memory")
     if left is None:
         return Badge(level, level, f"May run out of memory{_because(forecast)}")
     return Badge(
@@ -163,59 +177,58 @@ def forecast_badge(run: Record) -> Badge | None:
 def headline(
     run: Record, forecast: Record | None, first_warning_step: int | None, now: float
 ) -> Headline:
-    """The first sentence of a run page. `forecast` is the gravest of the run's newest ones."""
+    """Return the headline of a run page. `forecast` is the most severe of the run's newest ones."""
     status, step = run["status"], run["step"]
     if status == "oom":
         return Headline(
             "critical",
-            f"Died of out-of-memory at step {count(step)}",
-            _warned(step, first_warning_step),
+            f"Out of memory at step {count(step)}",
+            _warning_lead(step, first_warning_step),
         )
     if status == "failed":
         return Headline("warning", f"Failed at step {count(step)}", _peak(run))
     if status == "lost_contact":
-        silent = f"Silent for {format_duration(_since(run.get('last_seen_at'), now))}."
+        silence = f"No contact for {format_duration(_since(run.get('last_seen_at'), now))}."
         return Headline(
             "notice",
             f"Lost contact at step {count(step)}",
-            f"{silent} {_last_words(forecast)}".strip(),
+            f"{silence} {_expected_end(forecast)}".strip(),
         )
     if run.get("peak_bytes") is None:
         return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
     if status == "completed":
-        return Headline("ok", f"Completed: {_peak(run)}", _warned_in_vain(first_warning_step))
-    return _outlook(run, forecast)
+        return Headline("ok", f"Completed: {_peak(run)}", _false_warning(first_warning_step))
+    return _running_headline(run, forecast)
 
 
 def steps_left(run: Record, forecast: Record) -> float | None:
-    """Steps from where the run is to where the forecast puts the limit; None where it names no step."""
+    """Return the steps until the forecast reaches the limit, None if the forecast names no step."""
     eta = forecast.get("eta_step")
     return None if eta is None else max(0.0, eta - max(run["step"], forecast.get("step") or 0))
 
 
 def format_part_of(part: float | None, whole: float | None) -> str:
-    """`3.10 of 8.00 GiB`, with the unit once where both have the same."""
+    """Return `3.10 of 8.00 GiB`: a unit that both share is written once."""
     if whole is None:
         return format_bytes(part)
     number, _, unit = format_bytes(part).partition(" ")
-    return f"{number} of {format_bytes(whole)}" if format_bytes(whole).endswith(f" {unit}") else (
-        f"{format_bytes(part)} of {format_bytes(whole)}"
-    )  # fmt: skip
+    total = format_bytes(whole)
+    return f"{number if total.endswith(f' {unit}') else format_bytes(part)} of {total}"
 
 
 def signed_bytes(size: float | None) -> str:
-    """`+1.21 GiB`, `−3.0 MiB`, `0 B`, and a dash for None: with a true minus sign."""
+    """Return `+1.21 GiB`, `−3.0 MiB` with a typographic minus, `0 B`, or a dash for None."""
     text = format_bytes(size)
     return f"+{text}" if size is not None and size > 0 else text.replace("-", "−")
 
 
 def count(number: float | None) -> str:
-    """`1,234`, and a dash for None."""
+    """Return `1,234`, or a dash for None."""
     return "–" if number is None else f"{number:,.0f}"
 
 
 def steps(number: float) -> str:
-    """About so many steps, to two digits: `420 steps`, `1 step`, `1,200 steps`."""
+    """Return a number of steps, rounded to two digits: `420 steps`, `1 step`, `1,200 steps`."""
     whole = round(number)
     if whole >= 100:
         magnitude = 10 ** (len(str(whole)) - 2)
@@ -224,7 +237,7 @@ def steps(number: float) -> str:
 
 
 def ago(at: str | None, now: float) -> str:
-    """`just now`, `3 min ago`, of an ISO 8601 time; a dash for None."""
+    """Return the age of an ISO 8601 time, `just now` or `3 min ago`; a dash for None."""
     seconds = _since(at, now)
     if seconds is None:
         return "–"
@@ -232,7 +245,7 @@ def ago(at: str | None, now: float) -> str:
 
 
 def duration_between(started_at: str | None, ended_at: str | None, now: float) -> str:
-    """How long something took, or has been going on."""
+    """Return the duration between two times; until now if the end is None."""
     if started_at is None:
         return "–"
     end = now if ended_at is None else to_seconds(ended_at)
@@ -240,37 +253,39 @@ def duration_between(started_at: str | None, ended_at: str | None, now: float) -
 
 
 def to_seconds(at: str) -> float:
-    """UTC seconds since the Unix epoch of an ISO 8601 time as the API writes it."""
+    """Return the Unix time of an ISO 8601 time as the API writes it."""
     return datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
-_SPELT = {"oom": "OOM", "pagerduty": "PagerDuty"}
+_SPELLINGS = {"oom": "OOM", "pagerduty": "PagerDuty"}
 
 
 def humanize(identifier: str) -> str:
-    """`optimizer state` of `optimizer_state`, `OOM forecast` of `oom_forecast`."""
-    return " ".join(_SPELT.get(word, word) for word in identifier.split("_"))
+    """Return an identifier as words:
+
+    `optimizer_state` as `optimizer state`, `oom_forecast` as `OOM forecast`.
+    """
+    return " ".join(_SPELLINGS.get(word, word) for word in identifier.split("_"))
 
 
-def _outlook(run: Record, forecast: Record | None) -> Headline:
+def _running_headline(run: Record, forecast: Record | None) -> Headline:
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
     level, left = forecast["level"], steps_left(run, forecast)
     if level == "ok":
-        return Headline("ok", f"Fits: {_peak(run)}", "No sign that it runs out of memory.")
+        return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
     verb = "Runs" if level in PAGING_LEVELS else "May run"
-    when = (
-        ""
-        if left is None
-        else " any moment now"
-        if left < 1
-        else f" in about {steps(left)}{_time_left(forecast, left)}"
-    )
+    if left is None:
+        when = ""
+    elif left < 1:
+        when = " any moment now"
+    else:
+        when = f" in about {steps(left)}{_time_left(forecast, left)}"
     return Headline(level, f"{verb} out of memory{when}", _growth(forecast))
 
 
 def _time_left(forecast: Record, left: float) -> str:
-    """The forecast's seconds, less the share of its way that the run has gone since."""
+    """Return the forecast's time, scaled down by the steps done since the forecast."""
     seconds, whole = forecast.get("eta_s"), forecast["eta_step"] - (forecast.get("step") or 0)
     if seconds is None or whole <= 0:
         return ""
@@ -284,7 +299,8 @@ def _growth(forecast: Record) -> str:
     growth, since = forecast.get("growth_bytes_per_step"), forecast.get("growing_since_step")
     if not growth:
         return f"{used}."
-    return f"{used}, {format_bytes(growth)} more each step{f' since step {count(since)}' if since is not None else ''}."
+    start = f" since step {count(since)}" if since is not None else ""
+    return f"{used}, {format_bytes(growth)} more each step{start}."
 
 
 def _peak(run: Record) -> str:
@@ -295,26 +311,26 @@ def _because(forecast: Record) -> str:
     return f" (cause: {humanize(forecast['cause'])})" if forecast.get("cause") else ""
 
 
-def _warned(step: int, first_warning_step: int | None) -> str:
+def _warning_lead(step: int, first_warning_step: int | None) -> str:
     if first_warning_step is None:
-        return "No warning came before."
+        return "There was no warning."
     before = max(0, step - first_warning_step)
-    return f"First warning {before:,} step{'' if before == 1 else 's'} before, at step {count(first_warning_step)}."
+    lead = f"{before:,} step{'' if before == 1 else 's'}"
+    return f"First warning {lead} earlier, at step {count(first_warning_step)}."
 
 
-def _warned_in_vain(first_warning_step: int | None) -> str:
-    return (
-        ""
-        if first_warning_step is None
-        else f"There had been a warning at step {count(first_warning_step)}."
-    )
+def _false_warning(first_warning_step: int | None) -> str:
+    if first_warning_step is None:
+        return ""
+    return f"There was a warning at step {count(first_warning_step)}."
 
 
-def _last_words(forecast: Record | None) -> str:
+def _expected_end(forecast: Record | None) -> str:
     if forecast is None or forecast["level"] not in PAGING_LEVELS:
         return ""
     eta = forecast.get("eta_step")
-    return f"It was expected to run out of memory{f' at step {count(eta)}' if eta is not None else ''}."
+    when = f" at step {count(eta)}" if eta is not None else ""
+    return f"It was expected to run out of memory{when}."
 
 
 def _since(at: str | None, now: float) -> float | None:

@@ -1,6 +1,7 @@
-"""Query parameters: read, bounded, and refused by name.
+"""Read and check query parameters; errors name the parameter.
 
-Routes of the API have a shape for their query and `read` it whole; pages, which ignore what they do not know, ask one by one.
+Routes of the API declare a type for their query and `read` all of it. Pages ignore unknown
+parameters and read them one by one.
 """
 
 from __future__ import annotations
@@ -20,47 +21,48 @@ from memagent_server.schemas.queries import Query
 
 Q = TypeVar("Q", bound=Query)
 
-_LONGEST, _LONGEST_LIST = 1000, 20_000
+_MAX_LENGTH = 1000
+_MAX_LIST_LENGTH = 20_000
 
 
 def read(kind: type[Q]) -> Q:
-    """The query of this request, as its route describes it. Raises Problem 422 that names the parameter.
+    """Return this request's query as its route's type. Raises Problem 422.
 
-    An empty text or list is one that was not given; an empty number or choice makes no sense.
+    An empty string or list counts as missing; an empty number or choice is an error.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field, type_ in _fields(kind):
         name = field.encode_name
-        given = None
+        raw = None
         if name in request.args:
-            given = _joined(name) if type_ == "array" else text(name)
-            if given is None and type_ not in ("array", "string"):
-                given = ""
-        if given is not None:
-            found[field.name] = _value(name, given, field.type)
+            raw = _joined(name) if type_ == "array" else text(name)
+            if raw is None and type_ not in ("array", "string"):
+                raw = ""
+        if raw is not None:
+            values[field.name] = _value(name, raw, field.type)
         elif field.default is NODEFAULT:
-            raise Problem(422, f"{name} is needed: {_wanted(field.type)}", field=name)
-    return kind(**found)
+            raise Problem(422, f"{name} is required: {_expected(field.type)}.", field=name)
+    return kind(**values)
 
 
 @cache
 def _fields(kind: type[Query]) -> list[tuple[FieldInfo, str | None]]:
-    """The parameters, and what JSON would call their types."""
+    """Return the parameters with their JSON types."""
     return [(field, _schema(field.type).get("type")) for field in msgspec.structs.fields(kind)]
 
 
-def _value(name: str, given: str, kind: Any) -> Any:
+def _value(name: str, raw: str, kind: Any) -> Any:
     is_list = _schema(kind).get("type") == "array"
-    parts = [part.strip() for part in given.split(",") if part.strip()] if is_list else given
+    parts = [part.strip() for part in raw.split(",") if part.strip()] if is_list else raw
     try:
         return msgspec.convert(parts, _without_none(kind), strict=False)
     except msgspec.ValidationError as error:
-        raise Problem(422, f"{name}: {given!r} is not {_wanted(kind)}", field=name) from error
+        raise Problem(422, f"{name}: {raw!r} is not {_expected(kind)}.", field=name) from error
 
 
 @lru_cache(maxsize=256)
 def _without_none(kind: Any) -> Any:
-    """What a parameter is where it is given."""
+    """Return the type of a parameter that is present."""
     options = tuple(option for option in get_args(kind) if option is not type(None))
     return Union[options] if type(None) in get_args(kind) else kind  # noqa: UP007 - options are known at run time only
 
@@ -70,15 +72,15 @@ def _schema(kind: Any) -> dict[str, Any]:
     return msgspec.json.schema(_without_none(kind))
 
 
-def _wanted(kind: Any) -> str:
-    """In words, what a parameter may be."""
+def _expected(kind: Any) -> str:
+    """Describe the values that a parameter accepts."""
     schema = _schema(kind)
     if schema.get("type") == "array":
-        fewest, most = schema.get("minItems", 1), schema.get("maxItems")
+        min_items, max_items = schema.get("minItems", 1), schema.get("maxItems")
         listed = (
-            f"{fewest} to {most} of them, separated by commas"
-            if most
-            else "a list separated by commas"
+            f"{min_items} to {max_items} values, separated by commas"
+            if max_items
+            else "a list, separated by commas"
         )
         options = _options(schema["items"])
         return f"{listed}, each one of {', '.join(options)}" if options else listed
@@ -86,7 +88,7 @@ def _wanted(kind: Any) -> str:
         return f"one of {', '.join(options)}"
     if schema.get("type") == "integer":
         return f"a whole number from {schema['minimum']} to {schema['maximum']}"
-    return f"a text of at most {schema['maxLength']} characters"
+    return f"text of at most {schema['maxLength']} characters"
 
 
 def _options(schema: dict[str, Any]) -> list[str]:
@@ -94,65 +96,60 @@ def _options(schema: dict[str, Any]) -> list[str]:
 
 
 def text(name: str) -> str | None:
-    """A parameter as it was given, None where it is missing or empty."""
-    return _bounded(name, request.args.get(name, ""), _LONGEST)
+    """Return a parameter, None if it's missing or empty."""
+    return _bounded(name, request.args.get(name, ""), _MAX_LENGTH)
 
 
 def _joined(name: str) -> str | None:
-    """A list as it was given: in one parameter, or each entry in one of its own."""
-    return _bounded(name, ",".join(request.args.getlist(name)), _LONGEST_LIST)
+    """Return a list as one string.
+
+    Its values may be in one parameter or in several of the same name.
+    """
+    return _bounded(name, ",".join(request.args.getlist(name)), _MAX_LIST_LENGTH)
 
 
-def _bounded(name: str, value: str, longest: int) -> str | None:
+def _bounded(name: str, value: str, max_length: int) -> str | None:
     value = value.strip()
-    if "\0" in value or len(value) > longest:
-        raise Problem(
-            422, f"{name}: more than {longest:,} characters, or a NUL among them", field=name
-        )
+    if "\0" in value or len(value) > max_length:
+        raise Problem(422, f"{name}: at most {max_length:,} characters, without NUL.", field=name)
     return value or None
 
 
 def number(name: str, *, least: int, most: int) -> int | None:
-    """A whole number within bounds. Raises Problem 422."""
+    """Return an integer parameter within bounds. Raises Problem 422."""
     value = text(name)
     if value is None:
         return None
     if re.fullmatch(r"-?[0-9]{1,19}", value) is None or not least <= int(value) <= most:
         raise Problem(
-            422, f"{name}: {value!r} is no whole number from {least} to {most}", field=name
+            422, f"{name}: {value!r} is not a whole number from {least} to {most}.", field=name
         )
     return int(value)
 
 
 def choice(name: str, options: Collection[str]) -> str | None:
-    """One of the options. Raises Problem 422."""
+    """Return a parameter that is one of the options. Raises Problem 422."""
     value = text(name)
     if value is not None and value not in options:
-        raise Problem(422, f"{name}: {value!r} is none of {', '.join(options)}", field=name)
+        raise Problem(422, f"{name}: {value!r} is not one of {', '.join(options)}.", field=name)
     return value
 
 
-def names(name: str, *, most: int) -> list[str] | None:
-    """A comma-separated list. Raises Problem 422 for more than `most` of them."""
-    value = text(name)
-    if value is None:
-        return None
-    found = [part.strip() for part in value.split(",") if part.strip()]
-    if len(found) > most:
-        raise Problem(422, f"{name}: at most {most} of them", field=name)
-    return found
+def run_ids(name: str, raw: Sequence[str], *, fewest: int, most: int) -> list[str]:
+    """Return the distinct run ids of the values of a parameter, separated by commas.
 
-
-def run_ids(name: str, given: Sequence[str], *, fewest: int, most: int) -> list[str]:
-    """Different runs of the values `given` under a name, each one run or several separated by commas. Raises Problem 422."""
-    parts = [part.strip() for value in given for part in value.split(",")]
-    found = list(dict.fromkeys(part for part in parts if part))
-    if not fewest <= len(found) <= most:
+    Raises Problem 422.
+    """
+    parts = [part.strip() for value in raw for part in value.split(",")]
+    ids = list(dict.fromkeys(part for part in parts if part))
+    if not fewest <= len(ids) <= most:
         raise Problem(
             422,
-            f"{name}: name {fewest} to {most} runs, separated by commas; {len(found)} are named",
+            f"{name}: name {fewest} to {most} runs, separated by commas, not {len(ids)}.",
             field=name,
         )
-    if any("\0" in part or len(part) > _LONGEST for part in found):
-        raise Problem(422, f"{name}: a run's id is shorter than that, and holds no NUL", field=name)
-    return found
+    if any("\0" in part or len(part) > _MAX_LENGTH for part in ids):
+        raise Problem(
+            422, f"{name}: ids have at most {_MAX_LENGTH:,} characters, without NUL.", field=name
+        )
+    return ids

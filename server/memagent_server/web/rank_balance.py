@@ -1,4 +1,4 @@
-"""How evenly the ranks of a run are filled, in words. Pure: streams as GET /runs/{id} describes them in, text out."""
+"""Compare the memory of a run's ranks. Pure functions: streams of GET /runs/{id} in, text out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from memagent.units import format_bytes
 from memagent_server.web.labels import Record, signed_bytes
 
 EVEN_RATIO = 0.05
-"""Ranks whose peaks are no further apart than this share of the median are called even."""
+"""Ranks are even if their peaks differ by at most this share of the median."""
 
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank beside the others. `beside` holds its peak against the median of all."""
+    """A rank's row. `relative` is its peak minus the median of all ranks."""
 
     rank: int
     device: str
@@ -23,53 +23,62 @@ class RankRow:
     peak: str
     share: str
     headroom: str
-    beside: str
+    relative: str
 
 
 def compared_ranks(streams: Sequence[Record]) -> list[Record]:
-    """The streams that can be held against each other: those of GPUs where there are any. Empty where fewer than two ranks have one."""
+    """Return the streams that can be compared, of GPUs if there are any; empty for fewer than two
+    ranks.
+    """
     known = [stream for stream in streams if stream["samples"]]
     on_gpu = [stream for stream in known if stream["kind"] != "host"]
-    chosen = sorted(on_gpu or known, key=lambda stream: (stream["rank"], stream["device"]))
-    return chosen if len({stream["rank"] for stream in chosen}) > 1 else []
+    compared = sorted(on_gpu or known, key=lambda stream: (stream["rank"], stream["device"]))
+    return compared if len({stream["rank"] for stream in compared}) > 1 else []
 
 
 def imbalance(streams: Sequence[Record]) -> str:
-    """One sentence on how evenly the ranks are filled, by their peaks; empty where fewer than two are known."""
+    """Return a sentence about how evenly the ranks use memory, empty if fewer than two peaks are
+    known.
+    """
     peaks = sorted(
         (stream["peak_bytes"], stream["rank"]) for stream in streams if stream["peak_bytes"]
     )
     if len(peaks) < 2:
         return ""
-    (least, emptiest), (most, fullest), middle = (
-        peaks[0],
-        peaks[-1],
-        median(peak for peak, _ in peaks),
-    )
-    if most - least <= EVEN_RATIO * middle:
-        return f"Even: the peaks of {len(peaks)} ranks are within {max(1, round(100 * (most - least) / middle))} % of each other."
-    fullest_text = f"Uneven: rank {fullest} peaks at {format_bytes(most)}"
+    (lowest, emptiest), (highest, fullest) = peaks[0], peaks[-1]
+    middle = median(peak for peak, _ in peaks)
+    if highest - lowest <= EVEN_RATIO * middle:
+        spread = max(1, round(100 * (highest - lowest) / middle))
+        return f"Even: the peaks of {len(peaks)} ranks are within {spread} % of each other."
+    fullest_text = f"Uneven: rank {fullest} peaks at {format_bytes(highest)}"
     if len(peaks) == 2:
-        return f"{fullest_text}, {round(100 * (most / least - 1))} % above rank {emptiest}."
-    over = round(100 * (most / middle - 1))
-    return f"{fullest_text}, {over} % above the median of {len(peaks)} ranks; rank {emptiest} at {format_bytes(least)}."
+        return f"{fullest_text}, {round(100 * (highest / lowest - 1))} % above rank {emptiest}."
+    over = round(100 * (highest / middle - 1))
+    return (
+        f"{fullest_text}, {over} % above the median of {len(peaks)} ranks; "
+        f"rank {emptiest} at {format_bytes(lowest)}."
+    )
 
 
 def rank_rows(streams: Sequence[Record]) -> list[RankRow]:
-    """The heat map's ranks in words."""
+    """Return the heat map as table rows."""
     peaks = [stream["peak_bytes"] for stream in streams if stream["peak_bytes"]]
     middle = median(peaks) if peaks else None
-    return [
-        RankRow(
-            rank=stream["rank"], device=stream["device"], name=stream["name"], peak=format_bytes(stream["peak_bytes"]),
-            share=_share(stream["peak_bytes"], stream["limit_bytes"]),
-            headroom=format_bytes(
-                stream["limit_bytes"] - stream["peak_bytes"] if stream["limit_bytes"] and stream["peak_bytes"] else None
-            ).replace("-", "−"),
-            beside=signed_bytes(round(stream["peak_bytes"] - middle)) if middle and stream["peak_bytes"] else "–",
-        )
-        for stream in streams
-    ]  # fmt: skip
+    return [_rank_row(stream, middle) for stream in streams]
+
+
+def _rank_row(stream: Record, middle: float | None) -> RankRow:
+    peak, limit = stream["peak_bytes"], stream["limit_bytes"]
+    headroom = limit - peak if limit and peak else None
+    return RankRow(
+        rank=stream["rank"],
+        device=stream["device"],
+        name=stream["name"],
+        peak=format_bytes(peak),
+        share=_share(peak, limit),
+        headroom=format_bytes(headroom).replace("-", "−"),
+        relative=signed_bytes(round(peak - middle)) if middle and peak else "–",
+    )
 
 
 def _share(part: float | None, whole: float | None) -> str:

@@ -1,7 +1,7 @@
 """Build the responses of pages: a rendered template with an ETag, or a redirect within this server.
 
-Pages refresh themselves by requesting themselves again (`static/live.js`). The ETag turns that into an empty 304
-while nothing changes.
+Pages refresh themselves by requesting themselves again (`static/live.js`). The ETag turns that into
+an empty 304 while nothing changes.
 """
 
 from __future__ import annotations

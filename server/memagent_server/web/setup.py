@@ -1,6 +1,8 @@
-"""Set up the app for pages: security headers, template filters and globals, static files, and error pages.
+"""Set up the app for pages: security headers, template filters and globals, static files, and error
+pages.
 
-Pages contain no inline script or style, and the policy forbids both: text that slipped through escaping could not run.
+Pages contain no inline script or style, and the policy forbids both: text that slipped through
+escaping could not run.
 """
 
 from __future__ import annotations

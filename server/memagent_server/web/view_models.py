@@ -1,4 +1,7 @@
-"""Figures that pages draw: bars, tables and what the chart's script must know. Pure: values in, values out."""
+"""The data behind the drawings of pages: bars, tables, and the input of the chart's script.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from memagent.wire.fields import PHASES
 from memagent_server.store.streams import phase_of
 from memagent_server.web.labels import Record, format_part_of, humanize, signed_bytes
 
-MOST_MARKERS = 60
-MOST_PAIRS = 300
-MOST_PHASES = 4
+MAX_MARKERS = 60
+MAX_PAIRS = 300
+MAX_PHASES = 4
 STACKED = (
     "parameters",
     "gradients",
@@ -23,8 +26,10 @@ STACKED = (
     "other",
     "activations",
 )
-"""From the bottom to the top: what a run has from its start lies below what each step makes anew."""
-_DRAWN = (
+"""From bottom to top: components that live as long as the run are below those that each step
+creates.
+"""
+_FORECAST_FIELDS = (
     "level",
     "step",
     "used_bytes",
@@ -34,13 +39,13 @@ _DRAWN = (
     "eta_high",
     "growth_bytes_per_step",
 )
-_QUIET_EVENTS = ("phase", "attach", "finish", "hints")
-"""Events that happen in every run, or all the time: the chart would drown in them."""
+_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints")
+"""Events of every run, or too frequent for the chart."""
 
 
 @dataclass(frozen=True)
 class MemoryBar:
-    """Widths in per cent of the limit, at most 100; None where it is not known."""
+    """Widths in per cent of the limit, at most 100; None if unknown."""
 
     peak: float
     predicted: float | None
@@ -50,7 +55,10 @@ class MemoryBar:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One figure, predicted beside observed. Widths in per cent of the largest figure of the table."""
+    """One value, predicted and observed.
+
+    Widths are in per cent of the largest value of the table.
+    """
 
     name: str
     predicted: str
@@ -63,7 +71,9 @@ class ComparedRow:
 
 
 def memory_bar(run: Record) -> MemoryBar | None:
-    """Peak against limit, with the predicted peak as a mark; None before the first sample."""
+    """Return the bar of a run's peak within its limit, with a mark at the predicted peak; None
+    before the first sample.
+    """
     peak, limit = run.get("peak_bytes"), run.get("limit_bytes")
     if peak is None:
         return None
@@ -78,14 +88,14 @@ def memory_bar(run: Record) -> MemoryBar | None:
 
 @dataclass(frozen=True)
 class Sparkline:
-    """Points of the curve and of the area below it, on 100 by 24."""
+    """SVG points of a curve and of the area below it, in a box of 100 by 24."""
 
     line: str
     area: str
 
 
 def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
-    """The course of memory from nothing to its peak; None where fewer than two figures are known."""
+    """Return the curve of memory, scaled to its peak; None if fewer than two values are known."""
     known = [(place, peak) for place, peak in enumerate(peaks or ()) if peak is not None]
     if len(known) < 2:
         return None
@@ -99,17 +109,20 @@ def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
 
 
 def residual_label(run: Record) -> tuple[str, str] | None:
-    """(text, tone) of a run's peak beside the predicted one: `+43 % on predicted`."""
+    """Return (text, tone) of a run's peak relative to the predicted one: `+43 % vs predicted`."""
     peak, predicted = run.get("peak_bytes"), run.get("predicted_peak_bytes")
     if peak is None or not predicted:
         return None
     percent = round(100 * (peak / predicted - 1))
-    text = "as predicted" if abs(percent) < 2 else f"{percent:+,} % on predicted".replace("-", "−")
+    text = "as predicted" if abs(percent) < 2 else f"{percent:+,} % vs predicted".replace("-", "−")
     return text, residual_tone(peak - predicted, predicted)
 
 
 def compared_groups(compared: Record) -> list[tuple[str, list[ComparedRow]]]:
-    """GET /components as titled groups of rows: components, the peak at each level, the peak of each phase. Empty groups are left out."""
+    """Group the rows of GET /components: components, peak by level, peak by phase.
+
+    Empty groups are omitted.
+    """
     named = (
         ("Components", [(humanize(row["component"]), row) for row in compared["components"]]),
         ("Peak", [(row["level"], row) for row in compared["levels"]]),
@@ -120,14 +133,14 @@ def compared_groups(compared: Record) -> list[tuple[str, list[ComparedRow]]]:
         (row[key] or 0 for row in rows for key in ("predicted_bytes", "observed_bytes")), default=0
     )
     return [
-        (title, _said_once([_compared_row(name, row, largest) for name, row in group]))
+        (title, _shorten_repeated_notes([_compared_row(name, row, largest) for name, row in group]))
         for title, group in named
         if group
     ]
 
 
-def _said_once(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
-    """A reason that was said for the row above is not said again in full."""
+def _shorten_repeated_notes(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """Shorten a reason that repeats that of the row above."""
     above = [None, *(row.note for row in rows)]
     return [
         replace(row, note="Likely the same.")
@@ -138,15 +151,15 @@ def _said_once(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
 
 
 def choose_stream(streams: Sequence[Record], rank: int | None, device: str | None) -> Record | None:
-    """The stream to chart: the one asked for, else the fullest of the newest launch."""
-    wanted = [
+    """Return the stream to chart: the requested one, otherwise the fullest of the newest launch."""
+    requested = [
         stream
         for stream in streams
         if (rank is None or stream["rank"] == rank)
         and (device is None or stream["device"] == device)
     ]
     return max(
-        wanted or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None
+        requested or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None
     )
 
 
@@ -157,9 +170,10 @@ def chart_facts(
     first_warning: Record | None,
     predicted_peak_bytes: int | None,
 ) -> dict[str, Any]:
-    """What the chart's script draws besides the series.
+    """Return everything that the chart draws besides the series.
 
-    `run` is as GET /runs/{id} describes it, `newest` the newest forecasts of all its streams, `first_warning` this stream's.
+    `run` is a result of GET /runs/{id}, `newest` has the newest forecasts of all streams, and
+    `first_warning` is this stream's.
     """
     return {
         "rank": stream["rank"],
@@ -182,17 +196,18 @@ def chart_facts(
 
 
 def rare_phases(stream: Record) -> list[str]:
-    """Phases that are no part of every step (eval, checkpoint, the user's own): the chart marks the steps that had them."""
-    seen = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
-    return sorted(seen, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[
-        :MOST_PHASES
-    ]
+    """Return phases that aren't part of every step, such as eval and checkpoint: the chart marks
+    their steps.
+    """
+    rare = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
+    return sorted(rare, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MAX_PHASES]
 
 
 def stacked_parts(stream: Record) -> list[str]:
-    """Components whose course a chart stacks up to the peak, with what is left over as `other`; none where the agent read none.
+    """Return the components of the stacked chart, with `other` for the rest; empty if the agent
+    reads none.
 
-    A GPU's context lies beside the allocator, a host's is part of what the process holds.
+    A GPU's CUDA context is outside the allocator; on a host it's part of the process's memory.
     """
     latest, on_host = stream["latest"], stream["kind"] == "host"
     if latest.get("peak_allocated_bytes") is None:
@@ -208,16 +223,20 @@ def stacked_parts(stream: Record) -> list[str]:
 def drawn_forecast(
     status: str, newest: Record | None, first_warning: Record | None
 ) -> dict[str, Any] | None:
-    """The newest forecast of a run that goes on; of one that died the first warning, to hold it against what happened."""
-    chosen = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
-    if chosen is None or chosen["level"] == "ok" or chosen["eta_step"] is None:
+    """Return the newest forecast of a running run; for one that died, its first warning, to compare
+    with what happened.
+    """
+    forecast = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
+    if forecast is None or forecast["level"] == "ok" or forecast["eta_step"] is None:
         return None
-    return {name: chosen[name] for name in _DRAWN}
+    return {name: forecast[name] for name in _FORECAST_FIELDS}
 
 
 def markers(alerts: Sequence[Record], events: Sequence[Record]) -> list[dict[str, Any]]:
-    """Lines across the chart: alerts that fired or were averted, and what the agent told of."""
-    found: list[dict[str, Any]] = []
+    """Return the vertical lines of the chart: alerts that fired or were averted, and the agent's
+    events.
+    """
+    lines: list[dict[str, Any]] = []
     for alert in alerts:
         for transition in alert["transitions"]:
             if transition["from_state"] != transition["to_state"] and transition["to_state"] in (
@@ -228,18 +247,21 @@ def markers(alerts: Sequence[Record], events: Sequence[Record]) -> list[dict[str
                 tone = "plain" if is_note else alert["severity"] if fires else "ok"
                 label = humanize(alert["rule"]) if is_note else "warning" if fires else "averted"
                 if fires or not is_note:
-                    found.append({"step": transition["step"], "label": label, "tone": tone})
+                    lines.append({"step": transition["step"], "label": label, "tone": tone})
     for event in events:
-        if event["kind"] not in _QUIET_EVENTS:
+        if event["kind"] not in _HIDDEN_EVENTS:
             tone = "critical" if event["kind"] == "oom" else "plain"
             label = "out of memory" if event["kind"] == "oom" else humanize(event["kind"])
-            found.append({"step": event["step"], "label": label, "tone": tone})
-    distinct = {(marker["step"], marker["label"]): marker for marker in found}
-    return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MOST_MARKERS:]
+            lines.append({"step": event["step"], "label": label, "tone": tone})
+    distinct = {(marker["step"], marker["label"]): marker for marker in lines}
+    return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MAX_MARKERS:]
 
 
 def event_details(event: Record) -> list[tuple[str, str]]:
-    """What an event says, as pairs. Of last words only what is short: the rest is the report of the death. Of a preflight its verdict."""
+    """Return an event's data as pairs.
+
+    An OOM's long values are in its report; of a preflight only the verdict is shown.
+    """
     data = event["data"]
     if event["kind"] == "preflight" and data.get("verdict"):
         return [("", str(data["verdict"]).removeprefix("preflight: "))]
@@ -250,22 +272,22 @@ def event_details(event: Record) -> list[tuple[str, str]]:
             if not isinstance(value, Mapping | list) and key != "error"
         }
     return (
-        [_said_shortly(key, value) for key, value in data.items()]
+        [_short_pair(key, value) for key, value in data.items()]
         if event["kind"] == "oom"
         else pairs(data)
     )
 
 
-def _said_shortly(key: str, value: Any) -> tuple[str, str]:
-    """`asked` and `8.0 MiB` of asked_bytes: nobody reads a death to the byte."""
+def _short_pair(key: str, value: Any) -> tuple[str, str]:
+    """Return (`asked`, `8.0 MiB`) for asked_bytes: exact bytes don't help to understand an OOM."""
     if key.endswith("_bytes"):
         return humanize(key.removesuffix("_bytes")), format_bytes(value)
     return humanize(key), plain(value)
 
 
 def pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """A nested mapping as (dotted key, text), at most MOST_PAIRS of them."""
-    return [pair for pair, _ in zip(_pairs(values, prefix), range(MOST_PAIRS), strict=False)]
+    """Flatten a nested mapping to (dotted key, text), at most MAX_PAIRS of them."""
+    return [pair for pair, _ in zip(_pairs(values, prefix), range(MAX_PAIRS), strict=False)]
 
 
 def _pairs(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -281,7 +303,7 @@ def _pairs(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def plain(value: Any) -> str:
-    """One value as text: a dash for what is missing, yes and no for a truth."""
+    """Return a value as text: a dash if it's missing, yes or no for a boolean."""
     if value is None or value == {}:
         return "–"
     if isinstance(value, bool):
@@ -304,7 +326,7 @@ def _compared_row(name: str, row: Record, largest: int) -> ComparedRow:
 
 
 def _note(row: Record) -> str | None:
-    """The likely reason of a residual, or the interval of a level."""
+    """Return the likely reason of a residual, or the interval of a level."""
     if row.get("reason"):
         return f"Likely: {row['reason']}."
     if row.get("low_bytes") is None or row.get("high_bytes") is None:
@@ -313,7 +335,9 @@ def _note(row: Record) -> str | None:
 
 
 def residual_tone(residual: int | None, predicted: int | None) -> str:
-    """More memory than predicted is worth a look from a tenth on; less never hurt anybody."""
+    """Return the tone of a residual: more than 10 % above the prediction is a notice, below it is
+    never a problem.
+    """
     if residual is None or not predicted or residual <= 0.1 * predicted:
         return "plain"
     return "warning" if residual > 0.5 * predicted else "notice"

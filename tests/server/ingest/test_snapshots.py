@@ -80,7 +80,7 @@ def test_suspects_that_only_the_last_words_tell_of_are_named_all_the_same(starte
         (7, [0], 44, None),
     ]
     shown = started.get("/runs/r").get_data(as_text=True)
-    assert "train.py:42" in shown and "Who holds the memory" in shown
+    assert "train.py:42" in shown and "Leak suspects" in shown
 
 
 def test_a_snapshots_suspect_is_not_told_twice(started):

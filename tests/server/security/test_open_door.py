@@ -13,7 +13,7 @@ def test_nobody_else_is_served_whatever_host_they_name(sqlite_client, address):
     )
     assert (
         answer.status_code == 403
-        and "create a token first" in answer.get_json(force=True)["detail"]
+        and "Create a token first" in answer.get_json(force=True)["detail"]
     )
 
 

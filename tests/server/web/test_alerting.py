@@ -253,5 +253,5 @@ def test_the_settings_page_saves_what_was_changed_and_nothing_else(client):
 
 def test_the_scoreboard_is_a_page(client, alert_id):
     page = client.get("/alerts/scoreboard", headers=HTML).get_data(as_text=True)
-    assert "How good the warnings were" in page and ">nlp</th>" in page and ">leak</th>" in page
+    assert "Warning accuracy" in page and ">nlp</th>" in page and ">leak</th>" in page
     assert client.get("/alerts/scoreboard?days=0", headers=HTML).status_code == 422

@@ -52,10 +52,10 @@ def test_a_row_tells_share_headroom_and_what_it_is_beside_the_median():
     first, _, last = rank_balance.rank_rows(
         [stream(0, 20 * GIB), stream(1, 40 * GIB), stream(2, None, limit=None)]
     )
-    assert (first.peak, first.share, first.headroom, first.beside) == (
+    assert (first.peak, first.share, first.headroom, first.relative) == (
         "20.00 GiB",
         "25 %",
         "60.00 GiB",
         "−10.00 GiB",
     )
-    assert (last.share, last.headroom, last.beside) == ("–", "–", "–")
+    assert (last.share, last.headroom, last.relative) == ("–", "–", "–")

@@ -27,7 +27,7 @@ def page(client, **given):
 def test_it_starts_with_an_example(client):
     html = page(client)
     assert "Will not fit" in html or "Fits: needs" in html
-    assert "not even a batch of 1 fits" in html
+    assert "a batch of 1 does not fit" in html
     assert "What would save memory" in html
 
 

@@ -47,7 +47,7 @@ def test_it_shows_config_components_and_figures_beside_each_other(client):
     order = [
         shown.index(title)
         for title in (
-            "What differs in the config",
+            "Differences in the config",
             "Curves",
             "Components",
             "Peaks, headroom and time",
@@ -59,7 +59,7 @@ def test_it_shows_config_components_and_figures_beside_each_other(client):
 def test_runs_that_differ_in_nothing_say_so(sqlite_client):
     for run_id in "ab":
         start(sqlite_client, run_id)
-    assert "the configs are the same" in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+    assert "the configs are equal" in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
 
 
 def test_a_form_is_sent_on_to_the_address_that_people_share(sqlite_client):
@@ -84,7 +84,7 @@ def test_runs_that_nobody_knows_are_named(sqlite_client):
     start(sqlite_client, "a")
     answer = sqlite_client.get("/compare?runs=a,b,c", headers=HTML)
     assert answer.status_code == 404
-    assert "No run &#39;b&#39;, &#39;c&#39; is known" in answer.text
+    assert "Unknown run &#39;b&#39;, &#39;c&#39;" in answer.text
 
 
 def test_a_run_can_be_taken_out_while_two_are_left(sqlite_client):

@@ -335,8 +335,8 @@ def test_one_figure_is_no_course(peaks):
 @pytest.mark.parametrize(
     ("peak", "predicted", "found"),
     [
-        (143, 100, ("+43 % on predicted", "notice")),
-        (88, 100, ("−12 % on predicted", "plain")),
+        (143, 100, ("+43 % vs predicted", "notice")),
+        (88, 100, ("−12 % vs predicted", "plain")),
         (101, 100, ("as predicted", "plain")),
         (None, 100, None),
         (100, None, None),
@@ -344,8 +344,7 @@ def test_one_figure_is_no_course(peaks):
 )
 def test_a_run_is_held_against_its_prediction(peak, predicted, found):
     assert (
-        view_models.against_prediction({"peak_bytes": peak, "predicted_peak_bytes": predicted})
-        == found
+        view_models.residual_label({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found
     )
 
 

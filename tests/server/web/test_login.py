@@ -61,7 +61,7 @@ def test_a_wrong_token_is_refused_with_words(sqlite_client, token_of):
     answer = sqlite_client.post("/login", data={"token": "mag_guess", "next": "/alerts"})
     assert answer.status_code == 401
     shown = answer.get_data(as_text=True)
-    assert "No such token" in shown
+    assert "Unknown, revoked or expired token" in shown
     assert 'value="/alerts"' in shown
     assert "mag_guess" not in shown
     assert sqlite_client.get("/", headers=HTML).status_code == 303

@@ -54,10 +54,10 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
 @pytest.mark.parametrize(
     ("what", "run_ids", "tag", "status", "said"),
     [
-        ("delete", ["a"], "", 422, "none of tag, untag, archive, restore"),
-        ("tag", [], "x", 422, "Runs: choose 1 to 200 runs; 0 are chosen"),
-        ("tag", ["a"], " , ", 422, "give a tag of 1 to 200 characters"),
-        ("tag", ["a"], "y" * 201, 422, "give a tag of 1 to 200 characters"),
+        ("delete", ["a"], "", 422, "not one of tag, untag, archive, restore"),
+        ("tag", [], "x", 422, "Runs: select 1 to 200 runs, not 0."),
+        ("tag", ["a"], " , ", 422, "enter tags of 1 to 200 characters"),
+        ("tag", ["a"], "y" * 201, 422, "enter tags of 1 to 200 characters"),
         ("tag", ["a", "\0"], "y", 422, "NUL"),
         ("archive", ["a", "nobody"], "", 404, "nobody"),
     ],

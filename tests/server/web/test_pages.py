@@ -131,7 +131,7 @@ def test_the_list_is_searched_and_filtered_and_says_when_nothing_matches(client)
     assert names("/?q=fir") == ["first"]
     assert names("/?status=completed") == ["second"]
     assert names("/?project=vision") == ["second"]
-    assert "No run matches" in page(client, "/?q=third")
+    assert "No runs match" in page(client, "/?q=third")
     assert client.get("/?status=dead", headers=HTML).status_code == 422
 
 
@@ -166,8 +166,8 @@ def test_a_run_page_of_a_dead_run_tells_how_early_the_warning_was(app, client):
         json={"status": "oom", "step": 312, "error": "OutOfMemoryError: no"},
     )
     shown = text_of(page(client, "/runs/r"))
-    assert "Died of out-of-memory at step 312" in shown
-    assert "First warning 310 steps before, at step 2." in shown
+    assert "Out of memory at step 312" in shown
+    assert "First warning 310 steps earlier, at step 2." in shown
     assert "OutOfMemoryError: no" in shown
 
 
@@ -177,7 +177,7 @@ def test_warnings_of_an_earlier_launch_are_not_counted(app, client):
     warn(app.extensions["memagent"].database)
     start(client, attempt=1)
     client.post("/api/v1/runs/r/finish", json={"status": "oom", "step": 9, "attempt": 1})
-    assert "No warning came before." in text_of(page(client, "/runs/r"))
+    assert "There was no warning." in text_of(page(client, "/runs/r"))
 
 
 def test_a_run_page_shows_predicted_beside_observed(client):
@@ -231,7 +231,7 @@ def test_alerts_are_listed_and_counted_in_the_navigation(app, client):
     assert "because" in shown
     assert 'title="1 open"' in shown
     assert 'href="/runs/r"' in shown
-    assert "No alert in this state" in page(client, "/alerts?state=averted")
+    assert "No alerts in this state" in page(client, "/alerts?state=averted")
     assert "it leaks" in page(client, "/runs/r")
 
 

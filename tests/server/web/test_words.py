@@ -69,21 +69,19 @@ def test_it_tells_how_early_the_warning_of_a_dead_run_was():
     dead = a_run(status="oom", step=1234)
     assert headline(dead, LEAK, 924) == (
         "critical",
-        "Died of out-of-memory at step 1,234",
-        "First warning 310 steps before, at step 924.",
+        "Out of memory at step 1,234",
+        "First warning 310 steps earlier, at step 924.",
     )
-    assert headline(dead, LEAK, 1233)[2] == "First warning 1 step before, at step 1,233."
+    assert headline(dead, LEAK, 1233)[2] == "First warning 1 step earlier, at step 1,233."
 
 
 def test_it_admits_that_no_warning_came():
-    assert headline(a_run(status="oom", step=7))[2] == "No warning came before."
+    assert headline(a_run(status="oom", step=7))[2] == "There was no warning."
 
 
 def test_it_tells_the_end_of_other_runs():
     assert headline(a_run(status="completed"))[:2] == ("ok", "Completed: peak 3.10 of 8.00 GiB")
-    assert (
-        headline(a_run(status="completed"), None, 40)[2] == "There had been a warning at step 40."
-    )
+    assert headline(a_run(status="completed"), None, 40)[2] == "There was a warning at step 40."
     assert headline(a_run(status="failed", step=7))[1:] == (
         "Failed at step 7",
         "peak 3.10 of 8.00 GiB",
@@ -91,7 +89,7 @@ def test_it_tells_the_end_of_other_runs():
     lost = headline(a_run(status="lost_contact"), LEAK)
     assert lost[1:] == (
         "Lost contact at step 1,000",
-        "Silent for 10 min. It was expected to run out of memory at step 1,420.",
+        "No contact for 10 min. It was expected to run out of memory at step 1,420.",
     )
 
 
@@ -151,7 +149,7 @@ def test_steps_are_rounded_to_two_digits(number, text):
     ],
 )
 def test_an_amount_names_its_unit_once(part, whole, text):
-    assert labels.amount_of(part, whole) == text
+    assert labels.format_part_of(part, whole) == text
 
 
 def test_a_residual_has_a_sign():
@@ -167,6 +165,6 @@ def test_times_are_told_from_now():
     assert labels.ago("2025-12-31T23:57:00.000Z", NOW) == "3 min ago"
     assert labels.ago("2026-01-01T00:00:03.000Z", NOW) == "just now"  # the other clock is ahead
     assert labels.ago(None, NOW) == "–"
-    assert labels.lasted("2025-12-31T22:00:00Z", "2025-12-31T23:00:00Z", NOW) == "60 min"
-    assert labels.lasted("2025-12-31T22:00:00Z", None, NOW) == "2 h"
-    assert labels.lasted(None, None, NOW) == "–"
+    assert labels.duration_between("2025-12-31T22:00:00Z", "2025-12-31T23:00:00Z", NOW) == "60 min"
+    assert labels.duration_between("2025-12-31T22:00:00Z", None, NOW) == "2 h"
+    assert labels.duration_between(None, None, NOW) == "–"

@@ -1,6 +1,8 @@
-"""`/estimate`: the formula estimator as a calculator. The address holds everything that was typed, so a page can be sent to somebody.
+"""`/estimate`: the formula estimator as a calculator. The address holds everything that was typed,
+so a page can be sent to somebody.
 
-What is typed stays as text until all of it is read: a field that makes no sense is told so beside it, and nothing else is lost.
+What is typed stays as text until all of it is read: a field that makes no sense is told so beside
+it, and nothing else is lost.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class Form:
-    """What was typed, field by field; what it asks for, None where a field makes no sense; and what is wrong with which field."""
+    """What was typed, field by field; what it asks for, None where a field makes no sense; and what
+    is wrong with which field.
+    """
 
     values: dict[str, str]
     asked: EstimateBody | None
@@ -77,7 +81,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Stack:
-    """The parts end to end, what is needed at once with its interval, and the limit: all in per cent of one scale."""
+    """The parts end to end, what is needed at once with its interval, and the limit: all in per
+    cent of one scale.
+    """
 
     parts: list[Part]
     needed: float
@@ -114,7 +120,10 @@ def show_estimate() -> Response:
 
 
 def read_form(given: Mapping[str, str]) -> Form:
-    """The fields of a query, checked one by one. Text is kept as it was typed, also where it is wrong."""
+    """The fields of a query, checked one by one.
+
+    Text is kept as it was typed, also where it is wrong.
+    """
     values = {
         name: given.get(name, "").replace("\0", "").strip()[:_LONGEST]
         for name in (*_DEFAULTS, *CHOICES, *_MOST, "gpu", "limit", *SWITCHES)
@@ -147,7 +156,10 @@ def read_form(given: Mapping[str, str]) -> Form:
 
 
 def stack(found: Record) -> Stack:
-    """The components against the limit. They are each at its largest, so they may add up to more than what is needed at once."""
+    """The components against the limit.
+
+    They are each at its largest, so they may add up to more than what is needed at once.
+    """
     needed = found["peak_device_bytes"] or found["peak_allocated_bytes"]
     low, high = (
         found["intervals"].get("device") or found["intervals"].get("allocated") or (None, None)

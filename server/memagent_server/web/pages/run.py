@@ -1,6 +1,7 @@
 """The page of one run.
 
-It reads the store, lets `labels` and `view_models` turn the results into text and widths, and renders a template.
+It reads the store, lets `labels` and `view_models` turn the results into text and widths, and
+renders a template.
 """
 
 from __future__ import annotations

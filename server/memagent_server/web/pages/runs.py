@@ -1,4 +1,6 @@
-"""The list of runs, with its filters, and what people do to the runs they select: tag, untag, archive and restore."""
+"""The list of runs, with its filters, and what people do to the runs they select: tag, untag,
+archive and restore.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def measure(count: int, repeats: int) -> dict[str, float | int]:
         objects = len(gc.get_objects())
         bare = _timed(_pass, repeats)
         taken = _timed(lambda: census.take(0, census.live_tensors()), repeats)
-        graph = _timed(lambda: autograd_graphs.count(census.live_tensors()), repeats)
+        graph = _timed(lambda: autograd_graphs.count_nodes(census.live_tensors()), repeats)
         diagnoses = [_diagnosis() for _ in range(max(3, repeats // 3))]
     finally:
         ballast.clear()

@@ -43,7 +43,7 @@ def test_it_names_the_list_and_the_line_that_allocates(gpu_training):
     assert kinds["list"].bytes_per_step == kinds["allocation"].bytes_per_step == 2**20
     assert flame(finder.history.grown)["bytes"] >= 2**20
     largest = finder.diagnosis.grown[0]
-    assert finder.diagnosis.method == "history" and largest.place[:2] == (__file__, line)
+    assert finder.diagnosis.method == "history" and largest.script_frame[:2] == (__file__, line)
     assert largest.size_bytes == largest.blocks * 2**20
 
 

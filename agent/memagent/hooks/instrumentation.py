@@ -17,7 +17,7 @@ from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import input_size, watch_compiled, watch_forward
 from memagent.hooks.step import Remove, StepHooks
-from memagent.leaks.largest_tensors import Holder, largest
+from memagent.leaks.largest_tensors import LargeTensor, largest_tensors
 from memagent.probe.host import HostProbe
 from memagent.sampling.sampler import Sampler
 
@@ -139,9 +139,9 @@ class ModelInstrumentation:
         """The models and optimizers that are still there."""
         return self._models, self._optimizers
 
-    def largest_tensors(self, error: BaseException | None = None) -> list[Holder]:
+    def largest_tensors(self, error: BaseException | None = None) -> list[LargeTensor]:
         """The largest live tensors, by the names that models, optimizers and the script have for them; also where an `error` ended it."""
-        return largest(
+        return largest_tensors(
             self._models, self._optimizers, with_gradients=not self._is_shared, error=error
         )
 

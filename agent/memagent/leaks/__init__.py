@@ -1,6 +1,6 @@
-"""Who holds the memory: `find` and `Finder` name the line that makes it grow, `holders` the largest tensors.
+"""Leak finding: `find` and `Finder` name the line that makes memory grow, and the fix for it.
 
-diagnosis = memagent.leaks.find(train_step)          # runs it some twenty times
+diagnosis = memagent.leaks.find(train_step)  # runs it about twenty times
 diagnosis.suspects[0].file, .line, .holder, .fix
 """
 

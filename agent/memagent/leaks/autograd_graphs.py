@@ -1,4 +1,7 @@
-"""Autograd's graphs: who keeps them, and how large they are. What they save has no referrers in Python; their roots have names."""
+"""Autograd's graphs: the tensors that keep them, and their size.
+
+What a graph saves has no referrers in Python, but the tensors at its roots have names.
+"""
 
 from __future__ import annotations
 
@@ -8,142 +11,145 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-MOST_NODES = 100_000
-_MOST_ROOTS, _MOST_GRADIENTS = 64, 4
+MAX_NODES = 100_000
+_MAX_ROOTS = 64
+_MAX_GRADIENTS = 4
 
 
 @dataclass(frozen=True)
-class Root:
-    """A live tensor and how many nodes of autograd's graph it keeps; `parameter` is whose gradient it is, where it is one."""
+class GraphRoot:
+    """A live tensor and the number of graph nodes it keeps."""
 
     tensor: Any
     nodes: int
     parameter: Any = None
+    """The parameter whose gradient the tensor is, if it is one."""
 
 
-def roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """(tensor, None) of all that were computed with gradients, (gradient, parameter) of gradients that have a graph themselves."""
-    found: list[tuple[Any, Any]] = []
+def count_nodes(tensors: Iterable[Any], limit: int = MAX_NODES) -> int:
+    """Return the number of nodes in these tensors' graphs together, counted up to `limit`."""
+    return len(_reachable_nodes([tensor.grad_fn for tensor, _ in _roots(tensors)], limit))
+
+
+def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
+    """Return the tensors that aren't part of another one's graph.
+
+    These alone may keep the others, since autograd also saves tensors that Python has seen.
+    """
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        nodes = [tensor.grad_fn for tensor in tensors]
+    inputs = [part for node in nodes if node is not None for part, _ in node.next_functions]
+    inner = _reachable_nodes(inputs, limit)
+    return [tensor for tensor, node in zip(tensors, nodes, strict=True) if id(node) not in inner]
+
+
+def largest_roots(tensors: Iterable[Any], limit: int = MAX_NODES) -> list[GraphRoot]:
+    """Return the roots, largest graph first. If there are very many, only the newest."""
+    roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(pair[0]))
+    computed = [pair for pair in roots if pair[1] is None]
+    gradients = islice((pair for pair in roots if pair[1] is not None), _MAX_GRADIENTS)
+    sized = [
+        GraphRoot(tensor, len(_reachable_nodes([tensor.grad_fn], limit // 4)), parameter)
+        for tensor, parameter in [*computed[:_MAX_ROOTS], *gradients]
+    ]
+    return sorted(sized, key=lambda root: -root.nodes)
+
+
+def _roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return (tensor, None) for computed tensors, (gradient, parameter) for computed gradients."""
     torch = sys.modules.get("torch")
+    roots: list[tuple[Any, Any]] = []
     if torch is None:
-        return found
+        return roots
     with torch._C.DisableTorchFunction():
         for tensor in tensors:
             if not tensor.requires_grad:
                 continue
             if tensor.grad_fn is not None:
-                found.append((tensor, None))
+                roots.append((tensor, None))
             elif (gradient := tensor.grad) is not None and gradient.grad_fn is not None:
-                found.append((gradient, tensor))
-    return found
+                roots.append((gradient, tensor))
+    return roots
 
 
-def count(tensors: Iterable[Any], limit: int = MOST_NODES) -> int:
-    """Nodes that these tensors' graphs have together, counted up to `limit`."""
-    return len(_reach([tensor.grad_fn for tensor, _ in roots(tensors)], limit))
+def saved_bytes(tensor: Any, limit: int = MAX_NODES) -> int:
+    """Return the size of the outputs of a graph's nodes, which it may hold.
 
-
-def heads(tensors: Sequence[Any], limit: int = MOST_NODES) -> list[Any]:
-    """Those that no other one's graph leads to. The rest may be kept by these alone: autograd saves what Python has seen, too."""
-    torch = sys.modules["torch"]
-    with torch._C.DisableTorchFunction():
-        nodes = [tensor.grad_fn for tensor in tensors]
-    below = _reach(
-        [following for node in nodes if node is not None for following, _ in node.next_functions],
-        limit,
-    )
-    return [tensor for tensor, node in zip(tensors, nodes, strict=True) if id(node) not in below]
-
-
-def largest(tensors: Iterable[Any], limit: int = MOST_NODES) -> list[Root]:
-    """The roots, largest graph first. Newest roots only where there are very many."""
-    found = sorted(roots(tensors), key=lambda pair: -_age(pair[0]))
-    computed = [pair for pair in found if pair[1] is None]
-    gradients = islice((pair for pair in found if pair[1] is not None), _MOST_GRADIENTS)
-    sized = [Root(tensor, len(_reach([tensor.grad_fn], limit // 4)), parameter)
-             for tensor, parameter in [*computed[:_MOST_ROOTS], *gradients]]  # fmt: skip
-    return sorted(sized, key=lambda root: -root.nodes)
-
-
-def saved_bytes(tensor: Any, limit: int = MOST_NODES) -> int:
-    """What a graph may hold: the outputs of its nodes. A rough figure, as some are views and others not saved."""
-    total, todo = 0, [tensor.grad_fn]
-    seen: dict[int, Any] = {}
-    while todo and len(seen) < limit:
-        node = todo.pop()
-        if node is None or id(node) in seen:
-            continue
-        seen[id(node)] = node  # kept, so that ids stay true
-        if any(name.startswith("_raw_saved_") for name in dir(type(node))):
-            total += sum(map(_bytes_of, getattr(node, "_input_metadata", ())))
-        todo.extend(following for following, _ in node.next_functions)
+    A rough figure, as some outputs are views and others aren't saved.
+    """
+    total = 0
+    for node in _reachable_nodes([tensor.grad_fn], limit).values():
+        if _saved_names(type(node)):
+            total += sum(map(_metadata_bytes, getattr(node, "_input_metadata", ())))
     return total
 
 
-def kept_storages(
-    tensors: Sequence[Any], limit: int = MOST_NODES
+def held_storages(
+    tensors: Sequence[Any], limit: int = MAX_NODES
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Bytes by storage: of those the tensors lie on, and of those their graphs save.
-    What a script packs by hooks of its own is not unpacked."""
+    """Return bytes by storage: of the tensors' own storages, and of those their graphs save.
+
+    What a script packs with its own hooks isn't unpacked.
+    """
     torch = sys.modules["torch"]
     names: dict[type, list[str]] = {}
     with torch._C.DisableTorchFunction():
         own = dict(filter(None, map(_storage_of, tensors)))
-        kept: dict[int, int] = {}
-        for node in _reach([tensor.grad_fn for tensor in tensors], limit).values():
+        saved: dict[int, int] = {}
+        for node in _reachable_nodes([tensor.grad_fn for tensor in tensors], limit).values():
             kind = type(node)
             if kind not in names:
-                names[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+                names[kind] = _saved_names(kind)
             for name in names[kind]:
-                kept.update(filter(None, map(_storage_of, _saved(node, name))))
-    return own, kept
+                saved.update(filter(None, map(_storage_of, _saved_tensors(node, name))))
+    return own, saved
 
 
-def _saved(node: Any, name: str) -> list[Any]:
-    """As they lie there: nothing is unpacked, so no hook runs."""
+def _saved_names(kind: type) -> list[str]:
+    return [name for name in dir(kind) if name.startswith("_raw_saved_")]
+
+
+def _saved_tensors(node: Any, name: str) -> list[Any]:
+    """Return what a node has saved, without unpacking it, so no hook runs."""
     try:
         saved = getattr(node, name)
-    except (RuntimeError, AttributeError):  # a list whose graph was freed says so by raising
+    except (RuntimeError, AttributeError):  # raised by a list whose graph was freed
         return []
-    return [
-        getattr(each, "data", None)
-        for each in (saved if isinstance(saved, tuple | list) else (saved,))
-    ]
+    items = saved if isinstance(saved, tuple | list) else (saved,)
+    return [getattr(item, "data", None) for item in items]
 
 
 def _storage_of(tensor: Any) -> tuple[int, int] | None:
     try:
         storage = tensor.untyped_storage()
         return storage._cdata, storage.nbytes()
-    except (
-        RuntimeError,
-        NotImplementedError,
-        AttributeError,
-        ValueError,
-        TypeError,
-    ):  # freed, packed, sparse, opaque
+    # freed, packed, sparse, or opaque
+    except (RuntimeError, NotImplementedError, AttributeError, ValueError, TypeError):
         return None
 
 
-def _bytes_of(metadata: Any) -> int:
+def _metadata_bytes(metadata: Any) -> int:
     size = int(metadata.dtype.itemsize)
     for length in metadata.shape:
         size *= int(length)
     return size
 
 
-def _age(tensor: Any) -> int:
+def _sequence_number(tensor: Any) -> int:
+    """Return the order in which autograd made a tensor."""
     number = getattr(tensor.grad_fn, "_sequence_nr", None)
     return int(number()) if number is not None else 0
 
 
-def _reach(todo: list[Any], limit: int) -> dict[int, Any]:
-    """Nodes by id, with all that follow."""
-    seen: dict[int, Any] = {}
-    while todo and len(seen) < limit:
+def _reachable_nodes(nodes: Sequence[Any], limit: int) -> dict[int, Any]:
+    """Return these nodes and all that they lead to, by id, up to `limit`."""
+    todo = list(nodes)
+    visited: dict[int, Any] = {}
+    while todo and len(visited) < limit:
         node = todo.pop()
-        if node is None or id(node) in seen:
+        if node is None or id(node) in visited:
             continue
-        seen[id(node)] = node  # kept, so that ids stay true
+        visited[id(node)] = node  # a reference, so that its id isn't reused
         todo.extend([following for following, _ in node.next_functions])
-    return seen
+    return visited

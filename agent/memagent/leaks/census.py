@@ -1,10 +1,13 @@
-"""Which tensors are alive: taken twice some steps apart, it tells what came to stay.
+"""Census of live tensors: two of them, some steps apart, show which tensors accumulate.
 
-1. One pass over what the garbage collector tracks; nothing is kept but weak references and numbers.
-2. A tensor is known again by its weak reference (ids and addresses are reused within microseconds). Parameters and subclasses have none
-   taken: `torch.utils.swap_tensors` refuses tensors with weak references. They are known by the storage they lie on.
-3. What is new since the first census and was there a whole step ago has *survived*: gradients, batches and losses have not.
-4. A kind of tensor (device, dtype, dimensions) that did not become more numerous does not grow, whoever came and went.
+1. Make one pass over the objects that the garbage collector tracks. Keep only weak references and
+   numbers.
+2. Recognize a tensor by its weak reference, as ids and addresses are reused within microseconds.
+   Parameters and subclasses get none, because `torch.utils.swap_tensors` refuses tensors with weak
+   references; they are recognized by their storage.
+3. A tensor has *survived* if it's newer than the first census and was alive a step before the last
+   one. Gradients, batches and losses don't survive.
+4. A group of tensors (device, dtype, number of dimensions) grows only if their number grows.
 """
 
 from __future__ import annotations
@@ -18,19 +21,18 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, NamedTuple
 
-Shape = tuple[int, ...]
 
-
-class Entry(NamedTuple):
-    """A live tensor. `storage` identifies the memory below it, of `storage_bytes`, of which the tensor shows `size_bytes`."""
+class TensorEntry(NamedTuple):
+    """A live tensor. It shows `size_bytes` of its storage's `storage_bytes`."""
 
     reference: weakref.ref[Any] | None
     storage: int
+    """Identity of the storage."""
     storage_bytes: int
     size_bytes: int
     device: str
     dtype: str
-    shape: Shape
+    shape: tuple[int, ...]
 
     @property
     def group(self) -> tuple[str, str, int]:
@@ -39,54 +41,55 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Census:
-    """The tensors alive after `step`, by id. `nodes`: how large their autograd graphs were."""
+    """The tensors alive after `step`, by id. `nodes`: size of their autograd graphs."""
 
     step: int
-    entries: dict[int, Entry]
+    entries: dict[int, TensorEntry]
     nodes: int = 0
 
-    def has(self, tensor: Any, entry: Entry) -> bool:
-        """Whether this very tensor was among them. `entry` is its present one."""
-        found = self.entries.get(id(tensor))
-        if found is None:
+    def has(self, tensor: Any, entry: TensorEntry) -> bool:
+        """Return True if this very tensor was counted. `entry` is its present entry."""
+        old = self.entries.get(id(tensor))
+        if old is None:
             return False
-        return (
-            found.reference() is tensor
-            if found.reference is not None
-            else found.storage == entry.storage
-        )
+        if old.reference is not None:
+            return old.reference() is tensor
+        return old.storage == entry.storage
 
     def groups(self) -> Counter[tuple[str, str, int]]:
         return Counter(entry.group for entry in self.entries.values())
 
 
 def live_tensors() -> list[Any]:
-    """Every tensor that Python knows of. Those of autograd's C++ graph are among them only if Python has seen them."""
+    """Return every tensor that Python knows.
+
+    Tensors of autograd's C++ graph are included only if Python has seen them.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return []
-    return living(lambda kind: torch.Tensor in kind.__mro__)
+    return live_objects(lambda kind: torch.Tensor in kind.__mro__)
 
 
-def living(is_wanted: Callable[[type], bool]) -> list[Any]:
-    """Everything the garbage collector tracks whose type is wanted; not what `gc.freeze` has set aside."""
+def live_objects(matches: Callable[[type], bool]) -> list[Any]:
+    """Return the tracked objects whose type `matches`, except for those frozen by `gc.freeze`."""
     objects = gc.get_objects()
-    kinds = set(filter(is_wanted, set(map(type, objects))))
+    # Ask once per type, not per object: there are millions of objects and thousands of types.
+    kinds = set(filter(matches, set(map(type, objects))))
     return list(compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 def take(step: int, tensors: Iterable[Any], nodes: int = 0) -> Census:
-    """The census of `tensors`. Reads no data and never synchronises."""
+    """Return the census of `tensors`. Reads no data and never synchronizes."""
     torch = sys.modules.get("torch")
     if torch is None:
         return Census(step, {})
-    with (
-        torch._C.DisableTorchFunction()
-    ):  # a mode or a subclass of the script's must not see us look
+    # A mode or a subclass of the script must not see these calls.
+    with torch._C.DisableTorchFunction():
         return Census(step, dict(_entries(torch, tensors)), nodes)
 
 
-def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, Entry]]:
+def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, TensorEntry]]:
     plain, parameter = torch.Tensor, torch.nn.Parameter
     devices: dict[Any, str] = {}
     dtypes: dict[Any, str] = {}
@@ -98,112 +101,122 @@ def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, Entry]]:
             if kind is plain or kind is parameter:
                 memory = tensor.untyped_storage()
                 storage, storage_bytes = memory._cdata, memory.nbytes()
-            else:  # made of other tensors, which are counted themselves
+            else:  # a subclass wraps other tensors, which are counted themselves
                 storage, storage_bytes = id(tensor), 0
             shape = tuple(tensor.shape)
-        except (
-            RuntimeError,
-            NotImplementedError,
-            AttributeError,
-            ValueError,
-            TypeError,
-        ):  # sparse, opaque, half made
+        # sparse, opaque, or not fully constructed
+        except (RuntimeError, NotImplementedError, AttributeError, ValueError, TypeError):
             continue
         if device.type == "meta":
             continue
         name = devices.get(device) or devices.setdefault(device, str(device))
         text = dtypes.get(dtype) or dtypes.setdefault(dtype, str(dtype).removeprefix("torch."))
         reference = weakref.ref(tensor) if kind is plain else None
-        yield id(tensor), Entry(reference, storage, storage_bytes, size, name, text, shape)
+        yield id(tensor), TensorEntry(reference, storage, storage_bytes, size, name, text, shape)
 
 
-Pairs = list[tuple[Any, Entry]]
+# -- more tensors -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Growth:
-    """What the tensors of one kind did between two censuses. `survivors` are they themselves, oldest knowledge first."""
+class GroupGrowth:
+    """Growth of one group between two censuses. `survivors` are the tensors themselves."""
 
     survivors: list[Any]
     bytes_per_step: int
-    keeps_more: bool
-    """The survivors are views that keep much more memory than they show."""
+    is_mostly_hidden: bool
+    """True if the survivors are views that keep much more memory than they show."""
 
 
-def grown(first: Census, before: Census, last: Census, tensors: Iterable[Any]) -> list[Growth]:
-    """What survived and became more, by device, dtype and dimensions; most bytes first. `tensors` are those of the `last` census, `before`
-    was taken a step earlier.
+_Members = list[tuple[Any, TensorEntry]]
 
-    Where almost none survived although there are more each step (each hook ever registered keeps the newest input), new ones stand in."""
+
+def growing_groups(
+    first: Census, before_last: Census, last: Census, tensors: Iterable[Any]
+) -> list[GroupGrowth]:
+    """Return the groups that grew and have survivors, most bytes first.
+
+    tensors: those of the `last` census. before_last: a census from one step earlier. If hardly any
+    tensor survived although there are more each step, the new ones stand in for survivors: this
+    happens if every hook that was ever registered keeps the newest input.
+    """
     more = last.groups()
     more.subtract(first.groups())
-    kinds: dict[tuple[str, str, int], tuple[Pairs, Pairs]] = {}
+    groups: dict[tuple[str, str, int], tuple[_Members, _Members]] = {}
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
         if entry is not None and more[entry.group] > 1 and not first.has(tensor, entry):
-            survived, fresh = kinds.setdefault(entry.group, ([], []))
-            (survived if before.has(tensor, entry) else fresh).append((tensor, entry))
-    steps = max(1, before.step - first.step)
-    found = []
-    for group, (survived, fresh) in kinds.items():
-        if len(survived) > 1 and 2 * more[group] >= len(survived):
-            found.append(_growth(survived, steps))
-        elif len(survived) <= 1 and more[group] >= steps // 2:
-            found.append(_growth(fresh, steps))
-    return sorted(found, key=lambda growth: -growth.bytes_per_step)
+            survivors, new = groups.setdefault(entry.group, ([], []))
+            (survivors if before_last.has(tensor, entry) else new).append((tensor, entry))
+    steps = max(1, before_last.step - first.step)
+    growths = []
+    for group, (survivors, new) in groups.items():
+        if len(survivors) > 1 and 2 * more[group] >= len(survivors):
+            growths.append(_growth(survivors, steps))
+        elif len(survivors) <= 1 and more[group] >= steps // 2:
+            growths.append(_growth(new, steps))
+    return sorted(growths, key=lambda growth: -growth.bytes_per_step)
 
 
-def _growth(pairs: Pairs, steps: int) -> Growth:
-    kept = sum({entry.storage: entry.storage_bytes for _, entry in pairs}.values())
-    shown = sum({(entry.storage, entry.shape): entry.size_bytes for _, entry in pairs}.values())
-    return Growth(
-        [tensor for tensor, _ in pairs], round(kept / steps), keeps_more=kept > 8 * max(shown, 1)
-    )
+def _growth(members: _Members, steps: int) -> GroupGrowth:
+    held = sum({entry.storage: entry.storage_bytes for _, entry in members}.values())
+    shown = sum({(entry.storage, entry.shape): entry.size_bytes for _, entry in members}.values())
+    tensors = [tensor for tensor, _ in members]
+    return GroupGrowth(tensors, round(held / steps), is_mostly_hidden=held > 8 * max(shown, 1))
+
+
+# -- longer tensors -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Longer:
-    """A tensor that is made anew each step, longer each time."""
+class LengtheningTensor:
+    """A tensor that is created again each step, longer each time."""
 
     tensor: Any
     bytes_per_step: int
 
 
-def lengthened(first: Census, before: Census, last: Census, tensors: Iterable[Any]) -> list[Longer]:
-    """Tensors like `buffer = torch.cat([buffer, x])`: the same shape but for one dimension, which grew as steadily as the steps did."""
-    old, recent = _by_family(first), _by_family(before)
+def lengthening_tensors(
+    first: Census, before_last: Census, last: Census, tensors: Iterable[Any]
+) -> list[LengtheningTensor]:
+    """Return tensors like `buffer = torch.cat([buffer, x])`, most bytes first.
+
+    One dimension grows as steadily as the steps do; the others stay.
+    """
+    old, recent = _lengths_by_family(first), _lengths_by_family(before_last)
+    steps = last.step - first.step
     found = []
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
-        if entry is None or before.has(tensor, entry):
+        if entry is None or before_last.has(tensor, entry):
             continue
         for axis, length in enumerate(entry.shape):
             family = _family(entry, axis)
             earliest, latest = old.get(family, ()), recent.get(family, ())
             if length > 2 and any(
-                _is_line(a, b, length, first, before, last) for a in earliest for b in latest
+                _is_line(a, b, length, first, before_last, last) for a in earliest for b in latest
             ):
-                steps = last.step - first.step
                 start = min(a for a in earliest if a < length)
-                found.append(
-                    Longer(tensor, round(entry.size_bytes * (length - start) / length / steps))
-                )
+                rate = round(entry.size_bytes * (length - start) / length / steps)
+                found.append(LengtheningTensor(tensor, rate))
                 break
-    return sorted(found, key=lambda longer: -longer.bytes_per_step)
+    return sorted(found, key=lambda item: -item.bytes_per_step)
 
 
-def _is_line(a: int, b: int, c: int, first: Census, before: Census, last: Census) -> bool:
+def _is_line(a: int, b: int, c: int, first: Census, before_last: Census, last: Census) -> bool:
+    """Return True if three lengths rise on a line, to within a quarter of a step's growth."""
     if not a < b < c:
         return False
     slope = (c - a) / (last.step - first.step)
-    return abs(c - b - slope * (last.step - before.step)) <= 0.25 * slope + 1e-9
+    return abs(c - b - slope * (last.step - before_last.step)) <= 0.25 * slope + 1e-9
 
 
-def _family(entry: Entry, axis: int) -> tuple[Any, ...]:
+def _family(entry: TensorEntry, axis: int) -> tuple[Any, ...]:
+    """Return what tensors have in common that differ in the length of `axis` only."""
     return (entry.device, entry.dtype, axis, *entry.shape[:axis], -1, *entry.shape[axis + 1 :])
 
 
-def _by_family(census: Census) -> dict[tuple[Any, ...], set[int]]:
+def _lengths_by_family(census: Census) -> dict[tuple[Any, ...], set[int]]:
     families: dict[tuple[Any, ...], set[int]] = {}
     for entry in census.entries.values():
         for axis, length in enumerate(entry.shape):

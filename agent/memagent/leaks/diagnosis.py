@@ -1,10 +1,14 @@
-"""From two censuses to suspects.
+"""Diagnosis: from two censuses to suspects.
 
-1. Tensors that survived and became more: a sample of each kind is climbed up to the container that holds them (climb), which is named,
-   and the line that fills it is looked up in the source (lines).
-2. Those that nothing holds: the attribute of a custom autograd function's context, gradients with a graph, reference cycles.
-3. A graph of autograd that grew, and is not kept by what was found already: the largest root that is carried from step to step.
-4. A tensor that is made anew each step, longer each time: `buffer = torch.cat([buffer, x])`.
+1. For tensors that survived and became more: search upwards from a sample of each group to the
+   container that holds them (`referrers`), name it, and find the line that fills it
+   (`source_lines`).
+2. For those that nothing in Python holds: look for an attribute of a custom autograd function's
+   context, gradients with a graph, and reference cycles.
+3. For an autograd graph that grew and isn't explained yet: find the largest root that is carried
+   from step to step.
+4. For a tensor that is created again each step, longer each time (`buffer = torch.cat([buffer,
+   x])`): find the line that lengthens it.
 """
 
 from __future__ import annotations
@@ -16,360 +20,329 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.leaks import autograd_graphs, census, source_lines
-from memagent.leaks.census import Census, Growth, Longer
+from memagent.leaks.autograd_graphs import GraphRoot
+from memagent.leaks.census import Census, GroupGrowth, LengtheningTensor
 from memagent.leaks.detectors.base import TimeBudget
-from memagent.leaks.object_names import Name, file_of
-from memagent.leaks.referrers import Place, ReferrerSearch, closing, is_telling
+from memagent.leaks.object_names import ObjectName, file_of
+from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
+from memagent.leaks.source_lines import GROWS, SourceLine, SourceScope
 from memagent.leaks.suspect import (
     Kind,
     build_suspect,
     can_grow,
-    is_module,
+    classify,
+    describe_container,
     is_module_class,
-    kind_of,
     scale_confidence,
-    what_is,
 )
-from memagent.leaks.user_code import Scopes, is_script, is_script_class, namespace
+from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
 from memagent.wire.messages import Suspect
 
-LONGEST_S = 0.6
-"""Of the thread's own time."""
+MAX_CPU_S = 0.6
+"""CPU time of one diagnosis."""
 _COLLECTION_S = 0.3
-"""What a run of the garbage collector may take."""
-_CUT_SHORT = 0.7
-"""How much surer who had time for everything is."""
-_SAMPLE = 8
-_MOST_GROWTHS = 4
-_MOST_SUSPECTS = 3
+"""Time that one run of the garbage collector may take."""
+_CUT_SHORT_CONFIDENCE = 0.7
+"""Confidence factor for a diagnosis that was cut short."""
+_SAMPLE_SIZE = 8
+_MAX_GROUPS = 4
+_MAX_ROOTS = 8
+_MAX_SCOPES = 12
+_MAX_SUSPECTS = 3
 
 
 def diagnose(
     first: Census,
-    before: Census,
+    before_last: Census,
     step: int,
-    deadline: TimeBudget,
+    budget: TimeBudget,
     *,
     measured_bytes_per_step: int | None = None,
 ) -> list[Suspect]:
-    """Who holds what came between `first` and now, after `step`; `before` was taken a step ago. Most likely first; empty where nothing
-    grew. Leaves no references behind. `measured_bytes_per_step` is what the device or the host say the growth is. What is not found by the
-    `deadline` stays unfound, and who was found is less sure."""
+    """Return what holds the growth between `first` and now, most likely first.
+
+    before_last: a census from one step ago. measured_bytes_per_step: growth as the device or the
+    host reports it. If the budget ends early, suspects are missing, and the others are less sure.
+    Leaves no references behind.
+    """
     tensors = census.live_tensors()
-    last = census.take(step, tensors, autograd_graphs.count(tensors))
-    growths = census.grown(first, before, last, tensors)[:_MOST_GROWTHS]
-    longer = census.lengthened(first, before, last, tensors)[:_MOST_GROWTHS]
+    last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+    growths = census.growing_groups(first, before_last, last, tensors)[:_MAX_GROUPS]
+    longer = census.lengthening_tensors(first, before_last, last, tensors)[:_MAX_GROUPS]
     more_nodes = last.nodes - first.nodes
     steps = max(1, last.step - first.step)
     if not growths and not longer and more_nodes < steps // 2:
         return []
-    scopes = Scopes()
-    ours = [tensors, growths, longer, *(growth.survivors for growth in growths)]
-    climber = ReferrerSearch(scopes, {id(ours), *map(id, ours)}, deadline)
-    old = {entry.storage for entry in first.entries.values()}
-    case = _Case(climber, scopes, deadline, steps, measured_bytes_per_step, old)
+    # These lists refer to the tensors as well, and must not be found as their holders.
+    own_lists = [tensors, growths, longer, *(growth.survivors for growth in growths)]
+    scopes = UserScopes()
+    search = ReferrerSearch(scopes, {id(own_lists), *map(id, own_lists)}, budget)
+    old_storages = {entry.storage for entry in first.entries.values()}
+    case = _Case(search, scopes, budget, steps, measured_bytes_per_step, old_storages)
+    suspects: list[Suspect] = []
     try:
-        found = [
-            suspect for growth in growths if not deadline.is_over() for suspect in case.held(growth)
-        ]
-        found += [
-            suspect for item in longer if not deadline.is_over() and (suspect := case.longer(item))
-        ]
-        if more_nodes >= max(2, steps // 2) and not any(
-            suspect.kind != "cycle" for suspect in found
-        ):
-            found += case.graph(tensors, more_nodes)
-        if not found and case.unheld:
+        for growth in growths:
+            if not budget.is_over():
+                suspects += case.suspects_of_group(growth)
+        for item in longer:
+            if not budget.is_over():
+                suspects += case.suspects_of_lengthening(item)
+        is_explained = any(suspect.kind != "cycle" for suspect in suspects)
+        if more_nodes >= max(2, steps // 2) and not is_explained:
+            suspects += case.suspects_of_graphs(tensors, more_nodes)
+        if not suspects and case.unheld_bytes_per_step:
             tensors.clear()
-            found += case.unreachable(growths)
-        return _ranked(
-            [scale_confidence(suspect, _CUT_SHORT) for suspect in found]
-            if deadline.was_hit
-            else found
-        )
+            suspects += case.suspects_of_cycles(growths)
     finally:
-        climber.close()
+        search.close()
+    if budget.was_hit:
+        suspects = [scale_confidence(suspect, _CUT_SHORT_CONFIDENCE) for suspect in suspects]
+    return _rank(suspects)
 
 
-def _ranked(found: Sequence[Suspect]) -> list[Suspect]:
-    """One suspect a line, surest and largest first."""
-    places: dict[tuple[str, int], Suspect] = {}
-    for suspect in sorted(found, key=lambda each: (-each.confidence, -(each.bytes_per_step or 0))):
-        places.setdefault((suspect.file, suspect.line), suspect)
-    best = sorted(places.values(), key=lambda each: -(each.bytes_per_step or 0) * each.confidence)
-    return best[:_MOST_SUSPECTS]
+def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return one suspect per line, surest and largest first."""
+    lines: dict[tuple[str, int], Suspect] = {}
+    for suspect in sorted(suspects, key=lambda item: (-item.confidence, -_rate(item))):
+        lines.setdefault((suspect.file, suspect.line), suspect)
+    ranked = sorted(lines.values(), key=lambda item: -_rate(item) * item.confidence)
+    return ranked[:_MAX_SUSPECTS]
+
+
+def _rate(suspect: Suspect) -> float:
+    return suspect.bytes_per_step or 0
 
 
 @dataclass
 class _Case:
-    """One diagnosis at work. `old`: storages that were there before it. `unheld`: growth that nothing in Python refers to."""
+    """One diagnosis in progress."""
 
-    climber: ReferrerSearch
-    scopes: Scopes
-    deadline: TimeBudget
+    search: ReferrerSearch
+    scopes: UserScopes
+    budget: TimeBudget
     steps: int
-    measured: int | None
-    old: set[int]
-    unheld: int = 0
+    measured_bytes_per_step: int | None
+    old_storages: set[int]
+    """Storages that existed before the first census."""
+    unheld_bytes_per_step: int = 0
+    """Growth that nothing in Python refers to."""
 
-    # -- 1. what a container holds ----------------------------------------------------------------------------------------
+    # -- 1. containers ----------------------------------------------------------------------
 
-    def held(self, growth: Growth) -> list[Suspect]:
-        place = self._common(growth)
-        if place is None or place.name is None:
-            return self._unheld(growth)
-        if not can_grow(place):
+    def suspects_of_group(self, growth: GroupGrowth) -> list[Suspect]:
+        holder = self._common_holder(growth)
+        if holder is None or holder.name is None:
+            return self._suspects_without_holder(growth)
+        if not can_grow(holder):
             return []
-        kind = kind_of(place, growth)
-        line = _container_line(self.scopes, place, kind)
-        if line is None and not place.name.is_good:
+        kind = classify(holder, growth)
+        line = _line_that_fills(self.scopes, holder.name, kind)
+        if line is None and not holder.name.is_in_script:
             return []
-        if (
-            line is not None
-            and kind in ("list", "dict", "deque", "set")
-            and source_lines.is_hook(line.file, line.function)
-        ):
+        is_plain_container = kind in ("list", "dict", "deque", "set")
+        if line and is_plain_container and source_lines.is_hook(line.file, line.function):
             kind = "hook"
-        holder = f"{place.name.expression}: {what_is(place.container, kind)}"
-        confidence = place.coverage * (
-            1.0 if line and line.strength == source_lines.GROWS else 0.8 if line else 0.5
-        )
-        return [_suspect(place.name, line, holder, kind, self._with_graphs(growth), confidence)]
+        text = f"{holder.name.expression}: {describe_container(holder.container, kind)}"
+        certainty = 0.5 if line is None else 1.0 if line.strength == GROWS else 0.8
+        confidence = holder.coverage * certainty
+        return [_suspect(holder.name, line, text, kind, self._rate_with_graphs(growth), confidence)]
 
-    def _common(self, growth: Growth) -> Place | None:
-        """Of those that hang in no other one's graph, if that tells: an output that keeps its graph keeps activations as well, and
-        nothing in Python holds those."""
-        heads = autograd_graphs.heads(growth.survivors)
-        self.climber.overlook(heads)
-        found = self.climber.common(_sample(heads))
-        if found is None and len(heads) < len(growth.survivors):
-            found = self.climber.common(_sample(growth.survivors))
-        return found
+    def _common_holder(self, growth: GroupGrowth) -> HolderPath | None:
+        """Return the holder of the outermost tensors, if there is one, else of all survivors.
 
-    def _with_graphs(self, growth: Growth) -> int:
-        """Bytes a step, with what the graphs of the survivors keep; not more than was measured, as graphs may reach far back."""
-        own, saved = autograd_graphs.kept_storages(growth.survivors)
-        total = sum(size for storage, size in {**saved, **own}.items() if storage not in self.old)
-        size = growth.bytes_per_step * total // sum(own.values()) if own else growth.bytes_per_step
-        most = size if self.measured is None else self.measured
-        return max(growth.bytes_per_step, min(size, most))
+        An output that keeps its graph also keeps activations, which nothing in Python holds.
+        """
+        outermost = autograd_graphs.outermost(growth.survivors)
+        self.search.ignore(outermost)
+        holder = self.search.common_holder(_sample(outermost))
+        if holder is None and len(outermost) < len(growth.survivors):
+            holder = self.search.common_holder(_sample(growth.survivors))
+        return holder
 
-    # -- 2. what nothing holds --------------------------------------------------------------------------------------------
+    def _rate_with_graphs(self, growth: GroupGrowth) -> int:
+        """Return bytes per step, including what the survivors' graphs keep.
 
-    def _unheld(self, growth: Growth) -> list[Suspect]:
-        """The context of an autograd function, or the cycle of a gradient with its parameter: C++ holds these."""
-        for item in self.climber.met:
-            forward = getattr(type(item), "_forward_cls", None)
-            if forward is not None and (found := self._context(forward, item, growth)):
-                return [found]
-        if any(
-            t.grad is not None and t.grad.grad_fn is not None
-            for t in growth.survivors
-            if t.is_leaf and t.requires_grad
-        ):
-            return self._gradient(None, growth.bytes_per_step)
-        self.unheld += growth.bytes_per_step
+        The measured growth is the maximum, since graphs may reach far back.
+        """
+        own, saved = autograd_graphs.held_storages(growth.survivors)
+        storages = {**saved, **own}
+        total = sum(size for key, size in storages.items() if key not in self.old_storages)
+        rate = growth.bytes_per_step * total // sum(own.values()) if own else growth.bytes_per_step
+        limit = rate if self.measured_bytes_per_step is None else self.measured_bytes_per_step
+        return max(growth.bytes_per_step, min(rate, limit))
+
+    # -- 2. tensors without a holder in Python ----------------------------------------------
+
+    def _suspects_without_holder(self, growth: GroupGrowth) -> list[Suspect]:
+        """Return the context of an autograd function, or a gradient's cycle with its parameter.
+
+        C++ holds the tensors of both.
+        """
+        for item in self.search.visited:
+            function = getattr(type(item), "_forward_cls", None)
+            suspect = None if function is None else self._suspect_context(function, item, growth)
+            if suspect is not None:
+                return [suspect]
+        leaves = (tensor for tensor in growth.survivors if tensor.is_leaf and tensor.requires_grad)
+        if any(leaf.grad is not None and leaf.grad.grad_fn is not None for leaf in leaves):
+            return self._suspect_gradient(None, growth.bytes_per_step)
+        self.unheld_bytes_per_step += growth.bytes_per_step
         return []
 
-    def _context(self, function: type, context: Any, growth: Growth) -> Suspect | None:
+    def _suspect_context(self, function: type, context: Any, growth: GroupGrowth) -> Suspect | None:
         attribute = next(iter(namespace(context) or ()), None)
         code = getattr(getattr(function, "forward", None), "__code__", None)
         if attribute is None or code is None or not is_script(code.co_filename):
             return None
-        sets = source_lines.attribute_sets(code.co_filename, function.__name__, attribute)
-        line = sets[0] if sets else None
-        name = Name(
-            f"{function.__name__}: ctx.{attribute}",
-            (attribute,),
-            code.co_filename,
-            function.__name__,
-            code=code,
-        )
-        return _suspect(
-            name,
-            line,
-            f"{name.expression}: tensor",
-            "autograd_function",
-            growth.bytes_per_step,
-            0.8,
-        )
+        file, name = code.co_filename, function.__name__
+        line = next(iter(source_lines.attribute_assignments(file, name, attribute)), None)
+        text = f"{name}: ctx.{attribute}"
+        context_name = ObjectName(text, (attribute,), file, name, code=code)
+        rate = growth.bytes_per_step
+        return _suspect(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
 
-    def unreachable(self, growths: Sequence[Growth]) -> list[Suspect]:
-        """A cycle: named while it is there, then the collector is run to see whether it frees it."""
+    def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> list[Suspect]:
+        """Name a reference cycle while it exists, then check that the collector frees it."""
         for growth in growths:
             if len(growth.survivors) < 0.8 * self.steps:
-                continue  # the collector has been at it meanwhile, and will be again
-            if not self.deadline.leaves(_COLLECTION_S):
+                continue  # the collector has freed some of it, and will again
+            if not self.budget.leaves(_COLLECTION_S):
                 break
-            found = closing(self.climber.climb(growth.survivors[-1], LONGEST_S / 2, is_telling))
-            self.climber.close()
-            if found is None:
-                continue
-            if not self.deadline.leaves(_COLLECTION_S):
-                break
-            alive = [weakref.ref(tensor) for tensor in growth.survivors]
-            for each in growths:
-                each.survivors.clear()
-            gc.collect()
-            freed = sum(reference() is None for reference in alive)
-            name, line = found
-            holder = f"{name.expression}: reference cycle"
-            return (
-                [_suspect(name, line, holder, "cycle", self.unheld, 0.7)]
-                if freed * 2 >= len(alive)
-                else []
+            referrers = self.search.referrers_until(
+                growth.survivors[-1], MAX_CPU_S / 2, can_name_cycle
             )
+            cycle = name_cycle(referrers)
+            self.search.close()
+            if cycle is None:
+                continue
+            if not self.budget.leaves(_COLLECTION_S):
+                break
+            references = [weakref.ref(tensor) for tensor in growth.survivors]
+            for group in growths:
+                group.survivors.clear()
+            gc.collect()
+            freed = sum(reference() is None for reference in references)
+            if 2 * freed < len(references):
+                break
+            name, line = cycle
+            text = f"{name.expression}: reference cycle"
+            return [_suspect(name, line, text, "cycle", self.unheld_bytes_per_step, 0.7)]
         return []
 
-    # -- 3. what a graph keeps --------------------------------------------------------------------------------------------
+    # -- 3. graphs --------------------------------------------------------------------------
 
-    def graph(self, tensors: Sequence[Any], more_nodes: int) -> list[Suspect]:
-        """The root that is carried from step to step, of those with the largest graphs; else the largest."""
-        roots = autograd_graphs.largest(tensors)
-        large = [
-            root
-            for root in roots
-            if root.nodes >= min(more_nodes, autograd_graphs.MOST_NODES // 4) // 2
-        ]
+    def suspects_of_graphs(self, tensors: Sequence[Any], more_nodes: int) -> list[Suspect]:
+        """Return the root that is carried from step to step, else the largest one."""
+        min_nodes = min(more_nodes, autograd_graphs.MAX_NODES // 4) // 2
+        roots = [root for root in autograd_graphs.largest_roots(tensors) if root.nodes >= min_nodes]
         best: tuple[tuple[int, int], Suspect] | None = None
-        for root in large[:8]:
-            if self.deadline.is_over():
+        for root in roots[:_MAX_ROOTS]:
+            if self.budget.is_over():
                 break
-            for score, suspect in self._rooted(root):
+            for certainty, suspect in self._suspects_of_root(root):
+                score = (certainty, root.nodes)
                 if best is None or score > best[0]:
                     best = score, suspect
             if best is not None and best[0][0] > 0:
                 break
         return [best[1]] if best else []
 
-    def _rooted(self, root: autograd_graphs.Root) -> list[tuple[tuple[int, int], Suspect]]:
-        """With how sure the line is, and how large the graph."""
-        size = self._graph_bytes(root)
+    def _suspects_of_root(self, root: GraphRoot) -> list[tuple[int, Suspect]]:
+        """Return suspects with how sure their line is, 0 to 3."""
+        rate = max(self.measured_bytes_per_step or 0, self.unheld_bytes_per_step)
+        rate = rate or autograd_graphs.saved_bytes(root.tensor) // self.steps
         if root.parameter is not None:
-            return [((3, root.nodes), suspect) for suspect in self._gradient(root.parameter, size)]
-        place = self.climber.name(root.tensor)
-        if place.name is None or not place.name.is_good:
+            return [(3, suspect) for suspect in self._suspect_gradient(root.parameter, rate)]
+        name = self.search.name(root.tensor).name
+        if name is None or not name.is_in_script:
             return []
-        line = next(iter(lines_of(self.scopes, place.name)), None)
-        is_carried = line is not None and line.strength == source_lines.GROWS
+        line = next(iter(lines_of(self.scopes, name)), None)
+        is_carried = line is not None and line.strength == GROWS
         kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
-        holder = f"{place.name.expression}: graph of {root.nodes:,} nodes"
-        suspect = _suspect(place.name, line, holder, kind, size, 0.9 if is_carried else 0.4)
-        return [((2 * is_carried, root.nodes), suspect)]
+        text = f"{name.expression}: graph of {root.nodes:,} nodes"
+        suspect = _suspect(name, line, text, kind, rate, 0.9 if is_carried else 0.4)
+        return [(2 * is_carried, suspect)]
 
-    def _gradient(self, parameter: Any, size: int | None) -> list[Suspect]:
-        """Gradients that have a graph themselves, by the line that asks for it."""
-        name = self.climber.name(parameter).name if parameter is not None else None
-        holder = (
-            f"{name.expression}.grad: gradient with a graph"
-            if name
-            else "gradients that keep their graph"
-        )
-        found = [
-            line
-            for file in self.scopes.files
-            for line in source_lines.calls_with(file, "create_graph")
-        ]
-        return [
-            _suspect(
-                Name(holder, (), line.file, line.function), line, holder, "gradient", size, 0.8
-            )
-            for line in found[:1]
-        ]
+    def _suspect_gradient(self, parameter: Any, rate: int | None) -> list[Suspect]:
+        """Return the line that makes gradients keep a graph, by its `create_graph=True`."""
+        name = self.search.name(parameter).name if parameter is not None else None
+        text = "gradients that keep their graph"
+        if name is not None:
+            text = f"{name.expression}.grad: gradient with a graph"
+        for file in self.scopes.files:
+            for line in source_lines.calls_with(file, "create_graph"):
+                gradient = ObjectName(text, (), line.file, line.function)
+                return [_suspect(gradient, line, text, "gradient", rate, 0.8)]
+        return []
 
-    def _graph_bytes(self, root: autograd_graphs.Root) -> int | None:
-        return (
-            max(self.measured or 0, self.unheld)
-            or autograd_graphs.saved_bytes(root.tensor) // self.steps
-        )
+    # -- 4. tensors that become longer ------------------------------------------------------
 
-    # -- 4. what is made longer -------------------------------------------------------------------------------------------
+    def suspects_of_lengthening(self, item: LengtheningTensor) -> list[Suspect]:
+        """Return a suspect only if a line computes the tensor from itself.
 
-    def longer(self, item: Longer) -> Suspect | None:
-        """Only with a line that makes it from its former self: batches of random lengths look alike."""
-        place = self.climber.name(item.tensor)
-        if place.name is None:
-            return None
-        found = lines_of(self.scopes, place.name)
-        if not found or found[0].strength != source_lines.GROWS:
-            return None
-        owner = place.name.owner
-        is_buffer = any(map(is_module, place.above)) or (
-            owner is not None and is_module_class(owner)
-        )
-        holder = f"{place.name.expression}: tensor of {' x '.join(map(str, item.tensor.shape))}"
-        return _suspect(
-            place.name,
-            found[0],
-            holder,
-            "buffer" if is_buffer else "variable",
-            item.bytes_per_step,
-            0.9,
-        )
+        Without that, batches of random lengths would look the same.
+        """
+        holder = self.search.name(item.tensor)
+        name = holder.name
+        if name is None:
+            return []
+        line = next(iter(lines_of(self.scopes, name)), None)
+        if line is None or line.strength != GROWS:
+            return []
+        owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
+        kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
+        text = f"{name.expression}: tensor of {' x '.join(map(str, item.tensor.shape))}"
+        return [_suspect(name, line, text, kind, item.bytes_per_step, 0.9)]
 
 
-# -- lines --------------------------------------------------------------------------------------------------------------------
+# -- lines --------------------------------------------------------------------------------------
 
 
-def _container_line(scopes: Scopes, place: Place, kind: Kind) -> source_lines.Line | None:
-    name = place.name
-    if name is None:
-        return None
+def _line_that_fills(scopes: UserScopes, name: ObjectName, kind: Kind) -> SourceLine | None:
     if kind == "cache" and name.code is not None:
         first = name.code.co_firstlineno
-        return source_lines.Line(
-            name.file, first, name.function, source_lines.GROWS, in_loop=False, text=""
-        )
+        return SourceLine(name.file, first, name.function, GROWS, in_loop=False, text="")
     if kind == "hook":
-        return next((line for file in scopes.files for line in source_lines.hook_calls(file)), None)
+        calls = (line for file in scopes.files for line in source_lines.hook_calls(file))
+        return next(calls, None)
     return next(iter(lines_of(scopes, name)), None)
 
 
-def lines_of(scopes: Scopes, name: Name) -> list[source_lines.Line]:
-    """The owner first, then the rest of its file, then the script's other files."""
-    where: list[source_lines.Scope] = []
+def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
+    """Return the lines that make a named object grow, surest first.
+
+    Looks in its owner first, then in the rest of its file, then in the script's other files.
+    """
+    where: list[SourceScope] = []
     if name.owner is not None:
-        where += [
-            source_lines.Scope(_file(kind, name), None, kind.__name__)
-            for kind in name.owner.__mro__
-            if is_script_class(kind)
-        ]
+        bases = filter(is_script_class, name.owner.__mro__)
+        where += [SourceScope(file_of(base) or name.file, None, base.__name__) for base in bases]
     elif name.code is not None and is_script(name.file):
-        where.append(source_lines.Scope(name.file, name.code.co_firstlineno))
-    where += [
-        source_lines.Scope(file)
-        for file in dict.fromkeys([name.file, *scopes.files])
-        if is_script(file)
-    ]
-    found = source_lines.growing(where[:1], name.identifiers[:1]) if where else []
-    if not any(line.strength == source_lines.GROWS for line in found):
-        found = source_lines.growing(where[:12], name.identifiers)
-    return found
-
-
-def _file(kind: type, name: Name) -> str:
-    return file_of(kind) or name.file
+        where.append(SourceScope(name.file, name.code.co_firstlineno))
+    files = dict.fromkeys([name.file, *scopes.files])
+    where += [SourceScope(file) for file in files if is_script(file)]
+    lines = source_lines.growing_lines(where[:1], name.identifiers[:1]) if where else []
+    if not any(line.strength == GROWS for line in lines):
+        lines = source_lines.growing_lines(where[:_MAX_SCOPES], name.identifiers)
+    return lines
 
 
 def _suspect(
-    name: Name,
-    line: source_lines.Line | None,
+    name: ObjectName,
+    line: SourceLine | None,
     holder: str,
     kind: Kind,
-    size: int | None,
+    rate: int | None,
     confidence: float,
 ) -> Suspect:
+    """Return a suspect at `line`, or less surely at the function that has the name."""
     if line is None:
         first = name.code.co_firstlineno if name.code else 0
-        return build_suspect(
-            name.file, first, name.function, holder, kind, size, round(confidence * 0.7, 2)
-        )
-    return build_suspect(
-        line.file, line.line, line.function, holder, kind, size, round(confidence, 2)
-    )
+        return build_suspect(name.file, first, name.function, holder, kind, rate, confidence * 0.7)
+    return build_suspect(line.file, line.line, line.function, holder, kind, rate, confidence)
 
 
 def _sample(survivors: Sequence[Any]) -> list[Any]:
-    """Spread over all, so that what is filled in turn is seen as one."""
-    stride = max(1, len(survivors) // _SAMPLE)
-    return list(survivors[::stride][:_SAMPLE])
+    """Return a sample spread over all, so that containers filled in turn are found as one."""
+    stride = max(1, len(survivors) // _SAMPLE_SIZE)
+    return list(survivors[::stride][:_SAMPLE_SIZE])

@@ -1,6 +1,7 @@
-"""The largest live tensors, and what a person calls them: for the last words of a run that died.
+"""The largest live tensors with readable names, for the report of an out-of-memory error.
 
-What a person calls a large tensor that is no parameter: the variable that holds it, else the module whose output it is.
+A tensor is named as a parameter, its gradient or its optimizer state; else by the variable that
+holds it; else by the module or operation that computed it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,27 @@ from typing import Any
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.diagnosis import lines_of
-from memagent.leaks.object_names import Name
+from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import ReferrerSearch
-from memagent.leaks.user_code import Scopes, own_frame
+from memagent.leaks.source_lines import SourceScope
+from memagent.leaks.user_code import UserScopes, is_own_frame
+
+_MAX_CPU_S = 0.3
+_MAX_NODES = 64
+_PASS_THROUGH = re.compile(
+    r"^(T|Transpose|Permute|Expand|View|Reshape|ToCopy|Detach|Clone|AsStrided|Unsafe\w*)"
+    r"Backward\d*$"
+)
+"""Autograd nodes between a parameter and the operation that uses it."""
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A storage and one tensor on it. `name` is the parameter's path, its gradient's or its optimizer state's; else the variable that holds
-    it, with the `file` and `line` that set it; else the module that made it."""
+class LargeTensor:
+    """A storage and one tensor on it. `file` and `line` set the variable that holds it."""
 
     name: str
     kind: str
+    """`parameter`, `gradient`, `buffer`, `optimizer_state` or `other`."""
     shape: tuple[int, ...]
     dtype: str
     device: str
@@ -38,32 +48,44 @@ class Holder:
     line: int = 0
 
 
-def largest(
+@dataclass(frozen=True)
+class TensorOrigin:
+    """A readable expression, and the line that sets it, if known."""
+
+    name: str
+    file: str = ""
+    line: int = 0
+
+
+def largest_tensors(
     models: Sequence[Any],
     optimizers: Sequence[Any],
     count: int = 10,
     *,
     with_gradients: bool = True,
     error: BaseException | None = None,
-) -> list[Holder]:
-    """The `count` largest storages that Python objects hold, largest first; without gradients where another thread may be writing them.
-    The functions that the `error` has ended are asked for their variables, too.
+) -> list[LargeTensor]:
+    """Return the `count` largest storages that Python objects hold, largest first.
 
-    Reads no data and never synchronises. Tensors that only autograd's C++ graph keeps (saved activations) are not among them.
+    with_gradients: False if another thread may be writing gradients. error: also search the
+    variables of the functions that it ended. Reads no data and never synchronizes. Tensors that
+    only autograd's C++ graph keeps (saved activations) aren't included.
     """
-    names = dict(_named(models, optimizers, with_gradients))
-    seen: dict[tuple[str, int], tuple[int, Any]] = {}
+    names = dict(_model_names(models, optimizers, with_gradients))
+    storages: dict[tuple[str, int], tuple[int, Any]] = {}
     for tensor in _live_tensors(with_gradients):
-        place = _place(tensor)
-        if place is None:
+        storage = _storage_of(tensor)
+        if storage is None:
             continue
-        key, size = place
-        if key not in seen or (id(tensor) in names and id(seen[key][1]) not in names):
-            seen[key] = (size, tensor)
-    found = heapq.nlargest(count, seen.values(), key=lambda item: item[0])
+        key, size = storage
+        # Of several tensors on one storage, take one that the model has a name for.
+        if key not in storages or (id(tensor) in names and id(storages[key][1]) not in names):
+            storages[key] = (size, tensor)
+    found = heapq.nlargest(count, storages.values(), key=lambda item: item[0])
     sizes, tensors = [size for size, _ in found], [tensor for _, tensor in found]
-    seen.clear()
-    found.clear()  # only one list of ours still refers to them
+    # From here, `tensors` is the only list here that refers to them: the name search ignores it.
+    storages.clear()
+    found.clear()
     origins = _origins(tensors, names, models, error)
     return [
         _describe(tensor, size, names, origins) for size, tensor in zip(sizes, tensors, strict=True)
@@ -75,41 +97,44 @@ def _origins(
     names: dict[int, tuple[str, str]],
     models: Sequence[Any],
     error: BaseException | None,
-) -> dict[int, Origin]:
-    """Of those that no model or optimizer has a name for, by id."""
+) -> dict[int, TensorOrigin]:
+    """Return the origins of tensors that no model or optimizer has a name for, by id."""
     unnamed = [tensor for tensor in tensors if id(tensor) not in names]
-    held: list[Origin | None] = [None] * len(unnamed)
-    with suppress(MemoryError):  # there may be no room to look around
-        held = variables(unnamed, error, overlook=tensors)
+    variables: list[TensorOrigin | None] = [None] * len(unnamed)
+    with suppress(MemoryError):
+        variables = variables_holding(unnamed, error, ignored=tensors)
     parameters = {key: name for key, (name, kind) in names.items() if kind == "parameter"}
-    modules = {prefix + path: type(module).__name__ for prefix, model in _prefixed(models)
-               for path, module in model.named_modules()}  # fmt: skip
+    modules = {
+        prefix + path: type(module).__name__
+        for prefix, model in _with_prefixes(models)
+        for path, module in model.named_modules()
+    }
     return {
-        id(tensor): origin or Origin(output_of(tensor, parameters, modules))
-        for tensor, origin in zip(unnamed, held, strict=True)
+        id(tensor): origin or TensorOrigin(describe_output(tensor, parameters, modules))
+        for tensor, origin in zip(unnamed, variables, strict=True)
     }
 
 
-def _prefixed(models: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [
-        (f"model[{index}]." if len(models) > 1 else "", model) for index, model in enumerate(models)
-    ]
+def _with_prefixes(models: Sequence[Any]) -> list[tuple[str, Any]]:
+    if len(models) == 1:
+        return [("", models[0])]
+    return [(f"model[{index}].", model) for index, model in enumerate(models)]
 
 
 def _live_tensors(with_gradients: bool) -> Iterator[Any]:
     tensor_type = sys.modules["torch"].Tensor
     for item in gc.get_objects():
-        if issubclass(
-            type(item), tensor_type
-        ):  # isinstance() would ask proxies for their __class__, which may run their code
+        # isinstance() would ask proxies for their __class__, which may run their code.
+        if issubclass(type(item), tensor_type):
             yield item
+            # Until Python asks for it, a gradient is known to C++ only.
             grad = item.grad if with_gradients and item.is_leaf else None
             if grad is not None:
-                yield grad  # known to C++ only until somebody asks
+                yield grad
 
 
-def _place(tensor: Any) -> tuple[tuple[str, int], int] | None:
-    """Device and address of a tensor's storage, and its bytes; None for one that has none."""
+def _storage_of(tensor: Any) -> tuple[tuple[str, int], int] | None:
+    """Return device, address and bytes of a tensor's storage, or None if it has none."""
     try:
         storage = tensor.untyped_storage()
         size = int(storage.nbytes())
@@ -118,12 +143,12 @@ def _place(tensor: Any) -> tuple[tuple[str, int], int] | None:
         return None
 
 
-def _named(
+def _model_names(
     models: Sequence[Any], optimizers: Sequence[Any], with_gradients: bool
 ) -> Iterator[tuple[int, tuple[str, str]]]:
-    """id of a tensor -> name and kind."""
+    """Yield (id of a tensor, (name, kind))."""
     paths: dict[int, str] = {}
-    for prefix, model in _prefixed(models):
+    for prefix, model in _with_prefixes(models):
         for path, parameter in model.named_parameters():
             paths[id(parameter)] = prefix + path
             yield id(parameter), (prefix + path, "parameter")
@@ -133,20 +158,17 @@ def _named(
             yield id(buffer), (prefix + path, "buffer")
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
-            if isinstance(state, dict):
-                for key, value in state.items():
-                    yield (
-                        id(value),
-                        (f"{paths.get(id(parameter), 'parameter')}.{key}", "optimizer_state"),
-                    )
+            path = paths.get(id(parameter), "parameter")
+            for key, value in state.items() if isinstance(state, dict) else ():
+                yield id(value), (f"{path}.{key}", "optimizer_state")
 
 
 def _describe(
-    tensor: Any, size: int, names: dict[int, tuple[str, str]], origins: dict[int, Origin]
-) -> Holder:
-    origin = origins.get(id(tensor), Origin(""))
+    tensor: Any, size: int, names: dict[int, tuple[str, str]], origins: dict[int, TensorOrigin]
+) -> LargeTensor:
+    origin = origins.get(id(tensor), TensorOrigin(""))
     name, kind = names.get(id(tensor), (origin.name, "other"))
-    return Holder(
+    return LargeTensor(
         name=name,
         kind=kind,
         shape=tuple(int(length) for length in tensor.shape),
@@ -158,102 +180,88 @@ def _describe(
     )
 
 
-_LONGEST_S = 0.3
-_MOST_NODES = 64
-_PASSING = re.compile(
-    r"^(T|Transpose|Permute|Expand|View|Reshape|ToCopy|Detach|Clone|AsStrided|Unsafe\w*)Backward\d*$"
-)
-"""Nodes between a parameter and the operation that it is for."""
+# -- names by variable --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A readable expression; the line that sets it, as far as it is known."""
+def variables_holding(
+    tensors: Sequence[Any], error: BaseException | None = None, *, ignored: Sequence[Any] = ()
+) -> list[TensorOrigin | None]:
+    """Return the names by which the script's functions hold these tensors, as far as time allows.
 
-    name: str
-    file: str = ""
-    line: int = 0
-
-
-def variables(
-    tensors: Sequence[Any], error: BaseException | None = None, *, overlook: Sequence[Any] = ()
-) -> list[Origin | None]:
-    """The names by which the script holds these, in its running functions and those that the `error` has ended. As many as there is
-    time for, in their order. `overlook`: one more list of ours that holds tensors. Raises MemoryError where there is no room to look."""
-    ended = [
-        frame
-        for frame, _ in traceback.walk_tb(error.__traceback__ if error else None)
-        if not own_frame(frame)
-    ]
-    scopes = Scopes(ended)
-    deadline = TimeBudget.after(cpu_s=_LONGEST_S, wall_s=2 * _LONGEST_S)
-    climber = ReferrerSearch(scopes, {id(tensors), id(overlook), id(ended)}, deadline)
-    found: list[Origin | None] = []
+    Includes functions that the `error` ended. ignored: one more own list that refers to tensors.
+    Raises MemoryError if there is no room for the search.
+    """
+    traceback_frames = traceback.walk_tb(error.__traceback__ if error else None)
+    ended = [frame for frame, _ in traceback_frames if not is_own_frame(frame)]
+    scopes = UserScopes(ended)
+    budget = TimeBudget.after(cpu_s=_MAX_CPU_S, wall_s=2 * _MAX_CPU_S)
+    search = ReferrerSearch(scopes, {id(tensors), id(ignored), id(ended)}, budget)
+    origins: list[TensorOrigin | None] = []
     try:
         for tensor in tensors:
-            name = None if deadline.is_over() else climber.name(tensor).name
-            found.append(_origin(scopes, name) if name is not None and name.is_good else None)
+            name = None if budget.is_over() else search.name(tensor).name
+            is_known = name is not None and name.is_in_script
+            origins.append(_origin(scopes, name) if name is not None and is_known else None)
     finally:
-        climber.close()
-        source_lines.forget()
-    return found
+        search.close()
+        source_lines.clear_cache()
+    return origins
 
 
-def _origin(scopes: Scopes, name: Name) -> Origin:
+def _origin(scopes: UserScopes, name: ObjectName) -> TensorOrigin:
     line = next(iter(lines_of(scopes, name)), None)
     if line is None:
         first = name.code.co_firstlineno if name.code is not None else None
-        scope = source_lines.Scope(
-            name.file, first, name.owner.__name__ if name.owner is not None else ""
-        )
+        owner = name.owner.__name__ if name.owner is not None else ""
+        scope = SourceScope(name.file, first, owner)
         with suppress(OSError, SyntaxError, ValueError):
-            line = next(
-                filter(
-                    None, (source_lines.setting(scope, part) for part in reversed(name.identifiers))
-                ),
-                None,
-            )
-    return (
-        Origin(name.expression, line.file, line.line)
-        if line
-        else Origin(name.expression, name.file)
-    )
+            identifiers = reversed(name.identifiers)
+            lines = (source_lines.first_assignment(scope, part) for part in identifiers)
+            line = next(filter(None, lines), None)
+    if line is None:
+        return TensorOrigin(name.expression, name.file)
+    return TensorOrigin(name.expression, line.file, line.line)
 
 
-def output_of(tensor: Any, parameters: Mapping[int, str], modules: Mapping[str, str]) -> str:
-    """`output of layers.3.fc1 (Linear)`, `relu after layers.3.fc1 (Linear)`, or `result of relu`: by the nearest parameter in its graph.
+# -- names by operation -------------------------------------------------------------------------
 
-    parameters: names by id. modules: class names by path."""
+
+def describe_output(tensor: Any, parameters: Mapping[int, str], modules: Mapping[str, str]) -> str:
+    """Return what computed a tensor, by the nearest parameter in its graph.
+
+    For example `output of layers.3.fc1 (Linear)`, `relu after layers.3.fc1 (Linear)`, or
+    `result of relu`. parameters: names by id. modules: class names by path.
+    """
     node = tensor.grad_fn
     if node is None:
         return "tensor"
-    operation = _operation(node)
-    path, is_own = _nearest(node, parameters)
+    operation = _operation_name(node)
+    path, is_direct = _nearest_parameter(node, parameters)
     if path is None:
         return f"result of {operation}"
     module = path.rpartition(".")[0] or path
-    place = f"{module} ({modules[module]})" if module in modules else module
-    return f"output of {place}" if is_own else f"{operation} after {place}"
+    label = f"{module} ({modules[module]})" if module in modules else module
+    return f"output of {label}" if is_direct else f"{operation} after {label}"
 
 
-def _nearest(node: Any, parameters: Mapping[int, str]) -> tuple[str | None, bool]:
-    """The name of the nearest parameter, breadth first, and whether it is this very node's."""
+def _nearest_parameter(node: Any, parameters: Mapping[int, str]) -> tuple[str | None, bool]:
+    """Return the nearest parameter, breadth first, and whether it's an input of this very node."""
     todo: list[tuple[Any, bool]] = [(following, True) for following, _ in node.next_functions]
-    for _ in range(_MOST_NODES):
+    for _ in range(_MAX_NODES):
         if not todo:
             break
-        following, is_own = todo.pop(0)
+        following, is_direct = todo.pop(0)
         if following is None:
             continue
         name = parameters.get(id(getattr(following, "variable", None)))
         if name is not None:
-            return name, is_own
-        passes = is_own and _PASSING.match(type(following).__name__) is not None
+            return name, is_direct
+        passes = is_direct and _PASS_THROUGH.match(type(following).__name__) is not None
         todo += [(further, passes) for further, _ in following.next_functions]
     return None, False
 
 
-def _operation(node: Any) -> str:
-    """`log_softmax` of LogSoftmaxBackward0."""
+def _operation_name(node: Any) -> str:
+    """Return `log_softmax` for LogSoftmaxBackward0."""
     name = re.sub(r"Backward\d*$", "", type(node).__name__)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

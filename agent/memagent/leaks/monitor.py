@@ -1,18 +1,20 @@
-"""Who holds the memory that grows: asked when growth is suspected, answered to the terminal, the report, the last words and the server.
+"""Leak monitor of one rank: requests a diagnosis when memory grows, and publishes the result.
 
-1. The local forecaster suspects, or the server does (a command in its answer to a batch), or the script asks by `run.snapshot`; or memory
-   creeps up where no forecast speaks of it, the limit being far.
-2. `leaks.Finder` looks at step boundaries, within a budget. Who was named once is looked for again only when the run has gone on for
-   twice as many steps: a leak does not move. Where nobody was, a forecast of growth may have one further look, whatever the budget says.
-3. A diagnosis becomes a snapshot for the server. One without suspects is sent too: nobody found is an answer.
-4. The CUDA allocator's own record goes with it as a page for torch's viewer. Where the script asked, it is saved beside the run's file
-   as well.
+1. A diagnosis is requested by the local forecaster, by the server (a command in its reply to a
+   batch), by the script (`run.snapshot`), or by the monitor itself if memory grows slowly while the
+   limit is too far for a forecast.
+2. `leaks.Finder` runs it at step boundaries, within a budget. After a diagnosis the next one waits
+   until the run has twice as many steps: a leak doesn't move. If none was found, a forecast of
+   growth may have one retry, whatever the budget.
+3. A diagnosis is sent to the server as a snapshot, also without suspects: that's a result, too.
+4. The CUDA allocator's record goes with it as a page for torch's viewer. If the script requested
+   the diagnosis, the record is also saved next to the run's file.
 
-Whether memory creeps up, however slowly and however far the limit: reason enough to look once who holds it.
+Slow growth, however far the limit:
 
-1. Of each block of steps the least reading counts: what comes and goes within steps is not in it.
-2. Growth is suspected when several blocks in a row lie above the one before, each by a least amount, and by like amounts: chance's rises
-   are of all sizes.
+1. The minimum of each block of steps counts, so what comes and goes within a block doesn't.
+2. Growth is suspected after several rising blocks in a row, each by a minimum amount, and by
+   similar amounts: random rises vary in size.
 """
 
 from __future__ import annotations
@@ -26,125 +28,155 @@ from typing import Any
 
 from memagent.diagnostics.console import display_path, display_roots, notify_user
 from memagent.diagnostics.error_guard import ErrorGuard
-from memagent.leaks import Diagnosis, Finder, Suspect
 from memagent.leaks.detectors import allocator_history
 from memagent.leaks.detectors.base import StackAllocation, frame_text
+from memagent.leaks.finder import Finder
+from memagent.leaks.suspect import Diagnosis
 from memagent.oom.report import rate_text
 from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
-from memagent.wire import messages
+from memagent.wire.messages import VIEWER_BYTES, SnapshotMessage, Stack, Suspect
 
-"""Causes of growth for which there is a line to blame."""
-_MOST_TOLD = 3
+_MAX_PRINTED_SUSPECTS = 3
+_MAX_SENT_SUSPECTS = 50
+_MAX_FRAMES = 256
+"""Frames per stack that the wire accepts."""
 _RETRY_AFTER_STEPS = 20
 _LAST_PEAKS = 8
-_PLACES = 50
-_DEEPEST = 256
-"""Frames of a stack: what the wire takes."""
 
 
 class LeakMonitor:
-    """One rank's. `deliver` takes a snapshot for the server, on the training thread. `stem`: path of the run's file without its suffix."""
+    """`deliver` sends a snapshot to the server; it's called on the training thread.
+
+    `stem`: path of the run's file without its suffix.
+    """
 
     def __init__(
         self,
         identity: Identity,
         sampler: Sampler,
         guard: ErrorGuard,
-        deliver: Callable[[messages.SnapshotMessage], None],
+        deliver: Callable[[SnapshotMessage], None],
         stem: Path,
     ) -> None:
-        self._identity, self._sampler, self._guard, self._deliver = (
-            identity,
-            sampler,
-            guard,
-            deliver,
-        )
-        self._stem, self._saves = stem, False
+        self._identity = identity
+        self._sampler = sampler
+        self._guard = guard
+        self._deliver = deliver
+        self._stem = stem
         self._device = sampler.tracks[0].probe.device
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
-        self._why, self._seq, self._next_step = "", 0, 0
+        self._slow_growth = SlowGrowthDetector(self._device.kind)
+        self._why = ""
+        self._seq = 0
+        self._saves_record = False
+        self._next_step = 0
         self._traces_host = False
         self._may_retry = True
+        self._why_not = "no growth was suspected"
         self.last_peaks: deque[tuple[int, int | None]] = deque(maxlen=_LAST_PEAKS)
-        """(step, peak_allocated_bytes) of the last samples of the device trained on, the newest last."""
+        """(step, peak_allocated_bytes) of the newest samples of the training device."""
         self.roots = display_roots(
             {"directory": os.getcwd(), "git_root": str(find_repository() or "")}
         )
-        """What files are shown relative to."""
-        self._why_not = "no growth was suspected"
-        self._creep = SlowGrowthDetector(self._device.kind)
+        """Files are displayed relative to these."""
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Of the newest diagnosis, the likeliest first."""
+        """Return the suspects of the newest diagnosis, most likely first."""
         return self._finder.suspects
 
     @property
     def search(self) -> dict[str, Any]:
-        """Whether anybody looked, and if not, why: `{first_step, step}` of the newest diagnosis, or `{why_not}`. For
-        `oom_report.search_sentence`."""
-        found = self._finder.diagnosis
-        if found is None:
+        """Return the steps of the newest diagnosis, or `{why_not}` if there was none."""
+        diagnosis = self._finder.diagnosis
+        if diagnosis is None:
             return {"why_not": self._why_not}
-        facts = {
-            "first_step": found.first_step,
-            "step": found.step,
-            "is_cut_short": found.is_cut_short,
+        return {
+            "first_step": diagnosis.first_step,
+            "step": diagnosis.step,
+            "is_cut_short": diagnosis.is_cut_short,
+            "growth_bytes_per_step": diagnosis.growth_bytes_per_step,
         }
-        return {**facts, "growth_bytes_per_step": found.growth_bytes_per_step}
 
     def suspect(
         self, why: str, *, host: bool = False, saves: bool = False, is_forecast: bool = False
     ) -> None:
-        """Growth is suspected; on any thread. `host`: of memory outside of torch. `saves`: for torch's viewer, too. `is_forecast`: the run
-        is expected to die of it."""
+        """Request a diagnosis, from any thread.
+
+        host: memory outside of torch grows. saves: save the record for torch's viewer.
+        is_forecast: the run is expected to run out of memory.
+        """
         is_retry = is_forecast and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
         self._may_retry &= not is_retry
-        self._why, self._saves = why, saves
-        host = host or self._traces_host
-        self._finder.request(history=self._device.kind == "cuda", host=host, beyond_budget=is_retry)
+        self._why = why
+        self._saves_record = saves
+        self._finder.request(
+            history=self._device.kind == "cuda",
+            host=host or self._traces_host,
+            beyond_budget=is_retry,
+        )
 
     def _is_worth_a_retry(self) -> bool:
-        """Whether the first look came to nothing, and a second one would see other steps."""
-        found = self._finder.diagnosis
-        if found is None or found.suspects or not self._may_retry or self._finder.is_looking:
+        """Return True if the first diagnosis found none, and a second one would see new steps."""
+        diagnosis = self._finder.diagnosis
+        if diagnosis is None or diagnosis.suspects or not self._may_retry:
             return False
-        return self._sampler.step >= found.step + _RETRY_AFTER_STEPS
+        is_later = self._sampler.step >= diagnosis.step + _RETRY_AFTER_STEPS
+        return is_later and not self._finder.is_running
 
     def observe(self, stream: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Consecutive samples of one stream, on the collector's thread."""
+        """Take consecutive samples of one stream, on the collector's thread."""
         if stream != self._device.id:
             return
-        self.last_peaks.extend(
-            zip(columns.get("step", ()), columns.get("peak_allocated_bytes", ()), strict=False)
-        )
-        if self._creep.observe(columns.get("allocated_bytes", ())):
-            self.suspect("it creeps up")
+        peaks = columns.get("peak_allocated_bytes", ())
+        self.last_peaks.extend(zip(columns.get("step", ()), peaks, strict=False))
+        if self._slow_growth.observe(columns.get("allocated_bytes", ())):
+            self.suspect("memory grows slowly")
 
     def after_step(self) -> None:
-        """On the training thread, at each step boundary."""
+        """Advance the diagnosis, on the training thread, at each step boundary."""
         if self._finder.is_busy:
-            why_not, self._why_not = self._why_not, "looking for it failed"
-            with self._guard.section("looking who holds the memory"):
+            why_not, self._why_not = self._why_not, "the diagnosis failed"
+            with self._guard.section("leak diagnosis"):
                 diagnosis = self._finder.after_step(self._sampler.step)
-                self._why_not = why_not
+                self._why_not = why_not  # not reached if the diagnosis raises
                 if diagnosis is not None:
-                    self._conclude(diagnosis)
+                    self._publish(diagnosis)
 
     def at_the_end(self) -> None:
-        """The run dies: what is under way is judged by what has been seen."""
+        """Conclude the running diagnosis with the steps so far, since the process ends."""
         if self._finder.is_busy:
-            self._why_not = "looking for it failed"
-            steps = self._finder.steps_seen
+            self._why_not = "the diagnosis failed"
+            steps = self._finder.observed_steps
             diagnosis = self._finder.conclude()
             self._why_not = f"growth was suspected only {steps} step{'s' * (steps != 1)} before"
             if diagnosis is not None:
-                self._conclude(diagnosis)
+                self._publish(diagnosis)
+
+    def close(self) -> None:
+        self._finder.close()
+
+    # -- results --------------------------------------------------------------------------------
+
+    def _publish(self, diagnosis: Diagnosis) -> None:
+        self._next_step = 2 * diagnosis.step
+        if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
+            # No tensor grows: trace what Python itself allocates at the next request.
+            self._traces_host = True
+            self._next_step = 0
+        for index, suspect in enumerate(diagnosis.suspects[:_MAX_PRINTED_SUSPECTS]):
+            growth = None if index else diagnosis.growth_bytes_per_step
+            notify_user(suspect_text(suspect, growth, self.roots))
+        started = time.perf_counter()
+        notes = [_diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
+        self.send(self._why, notes=notes, diagnosis=diagnosis)
+        self._finder.history = None  # a record is large
+        self._finder.budget.spend(time.perf_counter() - started)
 
     def send(
         self,
@@ -154,9 +186,9 @@ class LeakMonitor:
         notes: Sequence[str] = (),
         diagnosis: Diagnosis | None = None,
     ) -> None:
-        """A snapshot of now; with the stacks of a diagnosis that has just been made."""
+        """Send a snapshot of now, with the stacks of `diagnosis` if it has just been made."""
         self._deliver(
-            messages.SnapshotMessage(
+            SnapshotMessage(
                 rank=self._identity.rank,
                 attempt=self._identity.attempt,
                 seq=self._seq,
@@ -165,123 +197,112 @@ class LeakMonitor:
                 time_s=time.time(),
                 method=diagnosis.method if diagnosis else "census",
                 why=why,
-                suspects=list(self.suspects[:_PLACES]),
-                stacks=[_stack(held) for held in diagnosis.grown] if diagnosis else [],
+                suspects=list(self.suspects[:_MAX_SENT_SUSPECTS]),
+                stacks=[_wire_stack(item) for item in diagnosis.grown] if diagnosis else [],
                 tensors=list(tensors),
                 notes=list(notes),
-                viewer=self._page(diagnosis),
+                viewer=self._viewer_page() if diagnosis else b"",
             )
         )
         self._seq += 1
 
-    def close(self) -> None:
-        self._finder.close()
-
-    def _conclude(self, diagnosis: Diagnosis) -> None:
-        self._next_step = 2 * diagnosis.step
-        if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
-            self._traces_host, self._next_step = (
-                True,
-                0,
-            )  # no tensor grows: look at what Python itself allocates
-        for index, suspect in enumerate(diagnosis.suspects[:_MOST_TOLD]):
-            notify_user(
-                sentence(suspect, None if index else diagnosis.growth_bytes_per_step, self.roots)
-            )
-        began = time.perf_counter()
-        self.send(
-            self._why, notes=[_looked(diagnosis), *self._save(diagnosis.step)], diagnosis=diagnosis
-        )
-        self._finder.history = None  # a record is large
-        self._finder.budget.spend(time.perf_counter() - began)
-
-    def _page(self, diagnosis: Diagnosis | None) -> bytes:
-        """Torch's own page of what the allocator recorded meanwhile."""
+    def _viewer_page(self) -> bytes:
+        """Return torch's page of the allocator's record, compressed."""
         history = self._finder.history
-        if diagnosis is None or history is None or not history.last:
-            return b""
-        with self._guard.section("making the viewer's page"):
-            return allocator_history.compressed_page(history.last, messages.VIEWER_BYTES)
+        if history is not None and history.last:
+            with self._guard.section("viewer page"):
+                return allocator_history.compressed_page(history.last, VIEWER_BYTES)
         return b""
 
-    def _save(self, step: int) -> list[str]:
-        """Notes that say where the allocator's record lies, where there is one that was asked for."""
+    def _save_record(self, step: int) -> list[str]:
+        """Save the allocator's record if requested, and return a note with its paths."""
         history = self._finder.history
-        if not self._saves or history is None or not history.last:
-            return []
-        self._saves = False
-        with self._guard.section("saving the allocator's record"):
-            paths = allocator_history.save_snapshot(
-                history.last, self._stem.with_name(f"{self._stem.name}-{step}")
-            )
-            saved = f"the allocator's record, for torch's viewer: {' and '.join(map(str, paths))}"
-            notify_user(saved)
-            return [saved]
+        if self._saves_record and history is not None and history.last:
+            self._saves_record = False
+            with self._guard.section("saving the allocator's record"):
+                stem = self._stem.with_name(f"{self._stem.name}-{step}")
+                paths = allocator_history.save_snapshot(history.last, stem)
+                note = f"allocator record for torch's viewer: {' and '.join(map(str, paths))}"
+                notify_user(note)
+                return [note]
         return []
 
 
-def _looked(diagnosis: Diagnosis) -> str:
-    """What a reader should know of how it was looked."""
+def _diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Return one line on how the diagnosis was made."""
     growth = diagnosis.growth_bytes_per_step
     return (
-        f"looked at steps {diagnosis.first_step:,} to {diagnosis.step:,}"
+        f"diagnosis of steps {diagnosis.first_step:,} to {diagnosis.step:,}"
         + (f", in which memory in use grew by {format_bytes(growth)} a step" if growth else "")
-        + f"; it cost {1000 * diagnosis.pause_s:.0f} ms"
-        + ("; the time for it was up before all was looked at" if diagnosis.is_cut_short else "")
+        + f"; it paused training for {1000 * diagnosis.pause_s:.0f} ms"
+        + ("; it was cut short by its time limit" if diagnosis.is_cut_short else "")
     )
 
 
-def sentence(
+def suspect_text(
     suspect: Suspect, growth_bytes_per_step: int | None = None, roots: Sequence[str] = ()
 ) -> str:
-    """For a terminal: the line, what grows there, and what to do. `growth_bytes_per_step`: of all memory in use."""
+    """Return one line for a terminal: where, what grows there, and what to do.
+
+    growth_bytes_per_step: growth of all memory in use.
+    """
     rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
-    place = f"{display_path(suspect.file, roots)}:{suspect.line}"
+    where = f"{display_path(suspect.file, roots)}:{suspect.line}"
     if suspect.function:
-        place += f" in {suspect.function}"
-    return f"suspect: {place}: {suspect.holder}{rate}. {suspect.fix}"
+        where += f" in {suspect.function}"
+    return f"suspect: {where}: {suspect.holder}{rate}. {suspect.fix}"
 
 
-def _stack(held: StackAllocation) -> messages.Stack:
-    """The innermost frames, where there are too many."""
-    frames = [frame_text(frame) for frame in held.stack[-_DEEPEST:]]
-    return messages.Stack(frames=frames, size_bytes=held.size_bytes, blocks=max(0, held.blocks))
+def _wire_stack(allocation: StackAllocation) -> Stack:
+    """Return a stack with its innermost frames, if there are too many."""
+    frames = [frame_text(frame) for frame in allocation.stack[-_MAX_FRAMES:]]
+    return Stack(frames=frames, size_bytes=allocation.size_bytes, blocks=max(0, allocation.blocks))
 
 
-BLOCK, IN_A_ROW = 16, 5
-ALIKE = 4.0
-LEAST_BYTES_PER_STEP = {"cuda": 32}
-LEAST_ELSEWHERE_BYTES_PER_STEP = 16 * 2**10
-"""A host's readings rise by themselves while allocators and caches warm up; an allocator's are exact."""
+# -- slow growth --------------------------------------------------------------------------------
+
+BLOCK_STEPS = 16
+RISING_BLOCKS = 5
+MAX_RISE_RATIO = 4.0
+"""Largest rise over the smallest up to which rises count as similar."""
+MIN_CUDA_BYTES_PER_STEP = 32
+MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
+"""A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
 
 
 class SlowGrowthDetector:
-    """One device's readings, step by step, in constant memory."""
+    """Detects slow growth in one device's readings, in constant memory."""
 
-    def __init__(self, kind: str) -> None:
-        self._least = BLOCK * LEAST_BYTES_PER_STEP.get(kind, LEAST_ELSEWHERE_BYTES_PER_STEP)
+    def __init__(self, device_kind: str) -> None:
+        is_exact = device_kind == "cuda"
+        self._min_rise = BLOCK_STEPS * (
+            MIN_CUDA_BYTES_PER_STEP if is_exact else MIN_OTHER_BYTES_PER_STEP
+        )
+        self._previous_floor: int | None = None
         self._floor: int | None = None
-        self._block_floor: int | None = None
         self._steps = 0
         self._rises: list[int] = []
 
     def observe(self, readings: Iterable[int | None]) -> bool:
-        """Bytes in use at the ends of consecutive steps, None where unknown. True when growth is suspected, and then not again before it
-        has gone on for as long."""
-        seen = [self._add(reading) for reading in readings if reading is not None]
-        return True in seen
+        """Return True when growth is suspected, then not again until it has lasted as long.
+
+        readings: bytes in use at the ends of consecutive steps, None if unknown.
+        """
+        results = [self._add(reading) for reading in readings if reading is not None]
+        return True in results
 
     def _add(self, reading: int) -> bool:
-        self._block_floor = (
-            reading if self._block_floor is None else min(self._block_floor, reading)
-        )
+        self._floor = reading if self._floor is None else min(self._floor, reading)
         self._steps += 1
-        if self._steps < BLOCK:
+        if self._steps < BLOCK_STEPS:
             return False
-        rise = self._block_floor - self._floor if self._floor is not None else 0
-        self._rises = [*self._rises[1 - IN_A_ROW :], rise] if rise >= self._least else []
-        self._floor, self._block_floor, self._steps = self._block_floor, None, 0
-        if len(self._rises) < IN_A_ROW or max(self._rises) > ALIKE * min(self._rises):
+        rise = self._floor - self._previous_floor if self._previous_floor is not None else 0
+        self._rises = [*self._rises[1 - RISING_BLOCKS :], rise] if rise >= self._min_rise else []
+        self._previous_floor = self._floor
+        self._floor = None
+        self._steps = 0
+        is_short = len(self._rises) < RISING_BLOCKS
+        if is_short or max(self._rises) > MAX_RISE_RATIO * min(self._rises):
             return False
         self._rises = []
         return True

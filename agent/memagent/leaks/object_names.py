@@ -1,6 +1,7 @@
-"""What a person calls an object, seen from something that refers to it.
+"""Readable names for objects, such as `Trainer.history[0]`, as seen from their referrers.
 
-A *way* is a list of objects from the one to be named up to the last one climbed to, each held by the next.
+A *path* is a list of objects: it begins with the object to be named, and each one refers to the one
+before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 from memagent.leaks.user_code import (
-    Scopes,
+    UserScopes,
     is_script,
     is_script_class,
     local_values,
@@ -24,17 +25,21 @@ from memagent.leaks.user_code import (
     namespace,
 )
 
-_LONG = 1_000_000
+_MAX_KEYS = 1_000_000
+"""Dicts with more keys aren't searched."""
+_MAX_LABELS = 12
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
-_REGISTRIES = ("_buffers", "_parameters", "_modules")
+_MODULE_REGISTRIES = ("_buffers", "_parameters", "_modules")
 
 
 @dataclass(frozen=True)
-class Name:
-    """A readable expression. `identifiers` are the names in it, nearest to the object first: each may be what a line of code mentions.
-    Those of attributes and keys begin with a dot.
+class ObjectName:
+    """A readable expression.
 
-    owner: the class whose attribute it is. code: the function whose variable it is. Neither for a module's global."""
+    identifiers: the names in it, nearest to the object first; a line of code may mention any of
+    them. Those of attributes and keys begin with a dot. owner: the class whose attribute it is.
+    code: the function whose variable it is. A module's global has neither.
+    """
 
     expression: str
     identifiers: tuple[str, ...]
@@ -44,174 +49,179 @@ class Name:
     code: CodeType | None = None
 
     @property
-    def is_good(self) -> bool:
+    def is_in_script(self) -> bool:
         return is_script(self.file)
 
+    @property
+    def rank(self) -> int:
+        """Return a lower number for a better name.
 
-def is_better(one: Name, other: Name) -> bool:
-    return _rank(one) < _rank(other)
+        The script's names come before a library's, and lasting ones (attributes, globals) before
+        the variables of a function.
+        """
+        return 3 * (not self.is_in_script) + (0 if self.owner else 2 if self.code else 1)
 
 
-def _rank(name: Name) -> int:
-    """The script's before a library's; attributes and globals, which last, before the variables of a function."""
-    return 3 * (not name.is_good) + (0 if name.owner else 2 if name.code else 1)
-
-
-def variable_names(scopes: Scopes, way: Sequence[Any]) -> list[Name]:
-    """As variables of running functions."""
-    labels, names = _labels(way), _identifiers(way)
+def variable_names(scopes: UserScopes, path: Sequence[Any]) -> list[ObjectName]:
+    """Return the names through variables of running functions that hold the path's end."""
+    labels, identifiers = _labels(path), _identifiers(path)
     return [
-        Name(
+        ObjectName(
             variable.name + labels,
-            (*names, variable.name),
+            (*identifiers, variable.name),
             variable.file,
             variable.function,
             code=variable.code,
         )
-        for variable in scopes.variables(way[-1])
+        for variable in scopes.variables_of(path[-1])
     ]
 
 
-def name_at(scopes: Scopes, holder: Any, way: Sequence[Any]) -> Name | None:
-    """As `holder` calls it, which refers to the last of `way` (or is itself what is to be named, the way being empty)."""
+def name_from(scopes: UserScopes, holder: Any, path: Sequence[Any]) -> ObjectName | None:
+    """Return the name of the path's first object as seen from `holder`, or None.
+
+    `holder` refers to the last object of the path. With an empty path, name `holder` itself.
+    """
     if isinstance(holder, dict) and id(holder) in scopes.modules:
-        return _global(*scopes.modules[id(holder)], holder, way)
+        return _in_module(*scopes.modules[id(holder)], holder, path)
     if isinstance(holder, functools._lru_cache_wrapper):
-        return _cached(holder)
-    return _held_name(holder, way) if way else None
+        return _cached_function(holder)
+    name = None
+    if path and isinstance(holder, FunctionType):
+        name = _in_function(holder, path)
+    elif path and isinstance(holder, type):
+        name = _in_class(holder, path)
+    elif path and isinstance(holder, GeneratorType):
+        name = _in_generator(holder.gi_frame, holder.__qualname__, path)
+    elif path and is_script_class(type(holder)):
+        name = _in_object(holder, path)
+    return name
 
 
-def _held_name(holder: Any, way: Sequence[Any]) -> Name | None:
-    if isinstance(holder, FunctionType):
-        return _in_function(holder, way)
-    if isinstance(holder, type):
-        return _in_class(holder, way)
-    if isinstance(holder, GeneratorType):
-        return _in_frame(holder.gi_frame, holder.__qualname__, way)
-    return _in_object(holder, way) if is_script_class(type(holder)) else None
+def file_of(kind: type) -> str:
+    """Return the file that defines a class.
+
+    Its functions know best: a module that was started by name may have no file.
+    """
+    for value in list(kind.__dict__.values()):
+        function = getattr(value, "__func__", value)
+        if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
+            return function.__code__.co_filename
+    if kind.__module__ == "__main__":
+        return main_file() or ""
+    return str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
-def _global(module: str, file: str, space: dict[Any, Any], way: Sequence[Any]) -> Name | None:
-    if not way:
-        return Name(f"globals of {module}", (), file, "<module>")
-    key = _key_of(space, way[-1])
+# -- names by kind of holder --------------------------------------------------------------------
+
+
+def _in_module(
+    module: str, file: str, space: dict[Any, Any], path: Sequence[Any]
+) -> ObjectName | None:
+    if not path:
+        return ObjectName(f"globals of {module}", (), file, "<module>")
+    key = _key_of(space, path[-1])
     if not isinstance(key, str) or key.startswith("__"):
         return None
-    return Name(f"{key}{_labels(way)}", (*_identifiers(way), key, f".{key}"), file, "<module>")
+    identifiers = (*_identifiers(path), key, f".{key}")
+    return ObjectName(f"{key}{_labels(path)}", identifiers, file, "<module>")
 
 
-def _cached(wrapper: Any) -> Name | None:
+def _cached_function(wrapper: Any) -> ObjectName | None:
+    """Return the name of a function that `lru_cache` decorates."""
     function: Any = getattr(wrapper, "__wrapped__", None)
     code = getattr(function, "__code__", None)
     if code is None:
         return None
-    return Name(
-        function.__qualname__,
-        (function.__name__,),
-        code.co_filename,
-        function.__qualname__,
-        code=code,
-    )
+    name, identifiers = function.__qualname__, (function.__name__,)
+    return ObjectName(name, identifiers, code.co_filename, name, code=code)
 
 
-def _in_object(owner: Any, way: Sequence[Any]) -> Name | None:
-    attribute = _attribute(owner, way[-1])
-    inner = way
-    if (
-        attribute is None
-        and len(way) > 1
-        and isinstance(way[-1], dict)
-        and way[-1] is namespace(owner)
-    ):
-        attribute, inner = (
-            _key_of(way[-1], way[-2]),
-            way[:-1],
-        )  # the object's own namespace lies between
+def _in_object(owner: Any, path: Sequence[Any]) -> ObjectName | None:
+    attribute, inner = _attribute(owner, path[-1]), path
+    if attribute is None and len(path) > 1 and _is_namespace_of(path[-1], owner):
+        attribute, inner = _key_of(path[-1], path[-2]), path[:-1]
     if attribute is None:
         return None
-    if (
-        attribute in _REGISTRIES and len(inner) > 1
-    ):  # a module's: what it holds is an attribute as well
+    if attribute in _MODULE_REGISTRIES and len(inner) > 1:
+        # What an nn.Module's registry holds reads as the module's own attribute.
         attribute, inner = _key_of(inner[-1], inner[-2]), inner[:-1]
-    kind = type(owner)
-    text = f"{kind.__name__}.{attribute}{_labels(inner)}"
-    return Name(
-        text, (*_identifiers(inner), f".{attribute}"), file_of(kind), kind.__name__, owner=kind
-    )
+    return _attribute_name(type(owner), attribute, inner)
 
 
-def _in_class(kind: type, way: Sequence[Any]) -> Name | None:
+def _in_class(kind: type, path: Sequence[Any]) -> ObjectName | None:
     if not is_script_class(kind):
         return None
     space: dict[Any, Any] = dict(kind.__dict__)
-    key, inner = _key_of(space, way[-1]), way
-    if (
-        key is None and isinstance(way[-1], dict) and len(way) > 1
-    ):  # the class' own namespace lies between
-        key, inner = _key_of(space, way[-2]), way[:-1]
+    key, inner = _key_of(space, path[-1]), path
+    if key is None and isinstance(path[-1], dict) and len(path) > 1:
+        key, inner = _key_of(space, path[-2]), path[:-1]  # through the class's own namespace
     if not isinstance(key, str) or key.startswith("__"):
         return None
-    text = f"{kind.__name__}.{key}{_labels(inner)}"
-    return Name(text, (*_identifiers(inner), f".{key}"), file_of(kind), kind.__name__, owner=kind)
+    return _attribute_name(kind, key, inner)
 
 
-def _in_function(function: FunctionType, way: Sequence[Any]) -> Name | None:
-    """What a closure has in a cell, a default argument, or an attribute of the function."""
+def _attribute_name(kind: type, attribute: Any, inner: Sequence[Any]) -> ObjectName:
+    text = f"{kind.__name__}.{attribute}{_labels(inner)}"
+    identifiers = (*_identifiers(inner), f".{attribute}")
+    return ObjectName(text, identifiers, file_of(kind), kind.__name__, owner=kind)
+
+
+def _in_function(function: FunctionType, path: Sequence[Any]) -> ObjectName | None:
+    """Return the name of a closure's cell, a default argument, or a function's attribute."""
     code = function.__code__
-    if not is_script(code.co_filename) or way[-1] is function.__globals__:
+    if not is_script(code.co_filename) or path[-1] is function.__globals__:
         return None
-    cell = next((item for item in way if isinstance(item, CellType)), None)
-    inner = way if cell is None else way[: _position(way, cell)]
-    if cell is not None:
+    inner = path
+    name: str | None
+    cell = next((item for item in path if isinstance(item, CellType)), None)
+    if cell is None:
+        name = _default_argument(function, path) or _attribute(function, path[-1])
+    else:
+        inner = path[: next(index for index, item in enumerate(path) if item is cell)]
         names = dict(zip(map(id, function.__closure__ or ()), code.co_freevars, strict=False))
         name = names.get(id(cell))
-    else:
-        name = _default(function, way) or _attribute(function, way[-1])
     if name is None or not inner:
         return None
-    return Name(
-        name + _labels(inner),
-        (*_identifiers(inner), name),
-        code.co_filename,
-        function.__qualname__,
-        code=code,
+    identifiers = (*_identifiers(inner), name)
+    return ObjectName(
+        name + _labels(inner), identifiers, code.co_filename, function.__qualname__, code=code
     )
 
 
-def _default(function: FunctionType, way: Sequence[Any]) -> str | None:
-    """The parameter whose default value lies on the way: `def f(x, kept=[])`."""
+def _default_argument(function: FunctionType, path: Sequence[Any]) -> str | None:
+    """Return the parameter whose default value is on the path: `def f(x, cache=[])`."""
     code, values = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
     pairs = [
         *zip(names[len(names) - len(values) :], values, strict=False),
         *(function.__kwdefaults__ or {}).items(),
     ]
-    return next((name for name, value in pairs if any(value is item for item in way)), None)
+    return next((name for name, value in pairs if any(value is item for item in path)), None)
 
 
-def _in_frame(frame: FrameType | None, function: str, way: Sequence[Any]) -> Name | None:
-    """A variable of a generator that waits."""
+def _in_generator(frame: FrameType | None, function: str, path: Sequence[Any]) -> ObjectName | None:
+    """Return the name of a variable of a suspended generator."""
     if frame is None or not is_script(frame.f_code.co_filename):
         return None
-    name = _key_of(local_values(frame), way[-1])
+    name = _key_of(local_values(frame), path[-1])
     if name is None:
         return None
     code = frame.f_code
-    return Name(
-        f"{name}{_labels(way)}", (*_identifiers(way), name), code.co_filename, function, code=code
-    )
+    identifiers = (*_identifiers(path), name)
+    return ObjectName(f"{name}{_labels(path)}", identifiers, code.co_filename, function, code=code)
 
 
-# -- labels -------------------------------------------------------------------------------------------------------------------
+# -- labels -------------------------------------------------------------------------------------
 
 
-def _labels(way: Sequence[Any]) -> str:
-    """How the first of the way is reached from the last: `.attribute['key']`."""
-    further = [*way[2:], None]
-    links = zip(way, way[1:], further, strict=False)
-    if len(way) > 12:  # a chain
+def _labels(path: Sequence[Any]) -> str:
+    """Return how the path's first object is reached from its last: `.attribute['key']`."""
+    if len(path) > _MAX_LABELS:  # a chain of links
         return "..."
-    text = "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(list(links)))
+    links = list(zip(path, path[1:], [*path[2:], None], strict=False))
+    text = "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(links))
+    # `._modules['0']` reads as `[0]`, `._modules['head']` as `.head`.
     return _MODULE_PART.sub(
         lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text
     )
@@ -230,17 +240,22 @@ def _label(outer: Any, inner: Any, owner: Any) -> str:
     return f".{attribute}" if attribute else ""
 
 
-def _identifiers(way: Sequence[Any]) -> tuple[str, ...]:
-    """The attributes and keys on the way, nearest to the object first."""
+def _identifiers(path: Sequence[Any]) -> tuple[str, ...]:
+    """Return the attributes and keys on the path, nearest to the first object first."""
     names = []
-    for inner, outer in pairwise(way):
+    for inner, outer in pairwise(path):
         name = _key_of(outer, inner) if isinstance(outer, dict) else _attribute(outer, inner)
         if isinstance(name, str) and name.isidentifier():
             names.append(f".{name}")
     return tuple(names)
 
 
+def _is_namespace_of(item: Any, owner: Any) -> bool:
+    return isinstance(item, dict) and item is namespace(owner)
+
+
 def _attribute(owner: Any, item: Any) -> str | None:
+    """Return the attribute or slot of `owner` that holds `item`, without running its code."""
     space = namespace(owner)
     if space is not None and (key := _key_of(space, item)) is not None:
         return str(key)
@@ -256,21 +271,6 @@ def _attribute(owner: Any, item: Any) -> str | None:
 
 
 def _key_of(space: dict[Any, Any], item: Any) -> Any:
-    if len(space) > _LONG:
+    if len(space) > _MAX_KEYS:
         return None
     return next((key for key, value in list(space.items()) if value is item), None)
-
-
-def _position(way: Sequence[Any], item: Any) -> int:
-    return next(index for index, other in enumerate(way) if other is item)
-
-
-def file_of(kind: type) -> str:
-    """Where a class is defined: as its own functions say, since a module's file is not told of scripts run by name."""
-    for value in list(kind.__dict__.values()):
-        function = getattr(value, "__func__", value)
-        if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
-            return function.__code__.co_filename
-    if kind.__module__ == "__main__":
-        return main_file() or ""
-    return str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")

@@ -1,14 +1,18 @@
-"""From tensors up to a name: which container holds them all, and what a person calls it.
+"""Search upwards from tensors: which container holds them all, and how to name it.
 
-1. Level by level, the referrers of a sample of the tensors, with a record of which of the sample each one leads to. The lowest object that
-   leads to most of them is what grows: a list, a dict, a deque, an object.
-2. From there level by level again, up to the nearest name: an attribute of an object whose class is the script's, a variable of a
-   running function, a module's global, a class attribute, the cell of a closure. Objects of libraries are climbed through.
+1. Go up level by level through the referrers of a sample of tensors. Record which of the sample
+   each referrer leads to. The lowest object that leads to most of them is what grows: a list, a
+   dict, a deque, an object.
+2. From there, go up level by level to the nearest name: an attribute of an object whose class is
+   the script's, a variable of a running function, a module's global, a class attribute, the cell of
+   a closure. The search passes through objects of libraries.
 
-Running functions' variables are no referrers since Python 3.11: they are looked up (scopes). One list keeps all that was met, and positions
-in it say what holds what: so a single object of ours has to be overlooked.
+Since Python 3.11, variables of running functions don't show up as referrers, so they're looked up
+in `UserScopes`. One list holds all visited objects, and positions in it say what refers to what. So
+the search has to ignore only one object of its own.
 
-Reference cycles: what closes one. Downwards from the script's objects, which costs little; referrers cost a pass over everything.
+Reference cycles are searched downwards from the script's objects, which costs little; `gc` finds
+referrers only by a pass over all objects.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -25,175 +29,187 @@ from typing import Any
 
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import TimeBudget
-from memagent.leaks.object_names import Name, file_of, is_better, name_at, variable_names
+from memagent.leaks.object_names import ObjectName, file_of, name_from, variable_names
 from memagent.leaks.user_code import (
-    Scopes,
-    frames,
+    UserScopes,
+    is_own_frame,
     is_script,
     is_script_class,
     namespace,
-    own_frame,
+    running_frames,
 )
 
-_LEVELS, _NAME_LEVELS = 24, 14
-_LONGEST_S = 0.35
-"""For one sample: the next kind of tensor wants its turn."""
-_MOST_REFERRERS = 5_000
-_MOST_AT_ONCE = 64
-"""`gc.get_referrers` compares every reference of the process with every object that it is given."""
+_MAX_LEVELS = 24
+_MAX_NAME_LEVELS = 14
+_MAX_SAMPLE_S = 0.35
+"""CPU seconds for one sample, so that the next group of tensors gets its turn."""
+_MAX_REFERRERS = 5_000
+_MAX_QUERY = 64
+"""`gc.get_referrers` compares every reference of the process with each object it's given."""
+_MAX_CYCLE_OBJECTS = 3_000
 
 
 @dataclass(frozen=True)
-class Place:
-    """What holds them all, and how it is reached. `below` lies between the tensors and it, `above` between it and its name."""
+class HolderPath:
+    """A container, the objects between the tensors and it, and those between it and its name."""
 
     container: Any
     coverage: float
-    name: Name | None
+    """Share of the sample that the container leads to."""
+    name: ObjectName | None
     below: tuple[Any, ...]
     above: tuple[Any, ...]
 
     @property
-    def passed(self) -> tuple[Any, ...]:
+    def objects(self) -> tuple[Any, ...]:
         return (*self.below, self.container, *self.above)
 
 
 class ReferrerSearch:
-    """One diagnosis' ways up, until the `deadline`. `overlook` the ids of our own lists that hold tensors."""
+    """The searches of one diagnosis, within its time budget.
 
-    def __init__(self, scopes: Scopes, overlook: set[int], deadline: TimeBudget) -> None:
-        self.scopes, self._deadline = scopes, deadline
-        self._running = {id(frame) for frame in frames()}
-        self.met: list[Any] = []
-        """Everything that the last way up came by."""
-        self._overlook = overlook | {id(self.met)}
+    `ignored` holds the ids of the diagnosis' own lists, which refer to tensors.
+    """
+
+    def __init__(self, scopes: UserScopes, ignored: set[int], budget: TimeBudget) -> None:
+        self.scopes = scopes
+        self.visited: list[Any] = []
+        """All objects of the last search."""
+        self._budget = budget
+        self._running = {id(frame) for frame in running_frames()}
+        self._ignored = ignored | {id(self.visited)}
         self._positions: dict[int, int] = {}
+        """Position in `visited` by id."""
         self._covers: list[int] = []
+        """By position: bits of the sample's objects that it leads to."""
         self._inner: list[int] = []
+        """By position: the object that it was reached from, -1 for the sample."""
 
-    def overlook(self, ours: Sequence[Any]) -> None:
-        """One more list of ours that holds tensors."""
-        self._overlook.add(id(ours))
+    def ignore(self, own_list: Sequence[Any]) -> None:
+        """Add another list of the diagnosis that refers to tensors."""
+        self._ignored.add(id(own_list))
 
-    def common(self, sample: Sequence[Any]) -> Place | None:
-        """The nearest object that leads to at least six in ten of the sample; None where there is none. Of the sample counts what Python
-        holds at all: the rest is autograd's."""
+    def common_holder(self, sample: Sequence[Any]) -> HolderPath | None:
+        """Return the nearest object that leads to most of the sample, or None.
+
+        Only objects that Python refers to count: autograd holds the others.
+        """
         self._begin(sample)
-        ends_s = time.thread_time() + _LONGEST_S
-        frontier = self._rise(list(range(len(self.met))))
+        ends_s = time.thread_time() + _MAX_SAMPLE_S
+        frontier = self._next_level(list(range(len(self.visited))))
         held = reduce(or_, (self._covers[position] for position in frontier), 0).bit_count()
-        enough = max(2, -(-held * 6 // 10))
-        for level in range(_LEVELS):
+        enough = max(2, -(-held * 6 // 10))  # 60 %, rounded up
+        for level in range(_MAX_LEVELS):
             if level:
-                frontier = self._rise(frontier)
-            reached = [
-                position for position in frontier if self._covers[position].bit_count() >= enough
-            ]
-            if reached:
-                best = min(reached, key=lambda position: _awkwardness(self.met[position]))
+                frontier = self._next_level(frontier)
+            common = [item for item in frontier if self._covers[item].bit_count() >= enough]
+            if common:
+                best = min(common, key=lambda position: _preference(self.visited[position]))
                 coverage = self._covers[best].bit_count() / held
-                container, below = self.met[best], self._way(self._inner[best])[::-1]
-                return self._named(container, coverage, tuple(below))
-            if not frontier or self._deadline.is_over() or time.thread_time() > ends_s:
+                below = tuple(self._path(self._inner[best])[::-1])
+                return self._named(self.visited[best], coverage, below)
+            if not frontier or self._budget.is_over() or time.thread_time() > ends_s:
                 break
         return None
 
-    def name(self, target: Any) -> Place:
-        """The same for a single object."""
+    def name(self, target: Any) -> HolderPath:
+        """Return the best name of a single object."""
         return self._named(target, 1.0, ())
 
-    def climb(self, target: Any, seconds: float, until: Callable[[Any], bool]) -> list[Any]:
-        """What is above a single object, up to the level where one does; within a time of its own that the wall has."""
-        ends_s = time.thread_time() + seconds
+    def referrers_until(
+        self, target: Any, cpu_s: float, is_found: Callable[[Any], bool]
+    ) -> list[Any]:
+        """Return what leads to an object, up to the level where `is_found` holds for one.
+
+        Takes at most `cpu_s` of CPU time, if the wall-clock budget allows.
+        """
+        ends_s = time.thread_time() + cpu_s
         self._begin([target])
         frontier = [0]
-        for _ in range(_LEVELS):
-            frontier = self._rise(frontier)
-            if not frontier or any(until(self.met[item]) for item in frontier):
+        for _ in range(_MAX_LEVELS):
+            frontier = self._next_level(frontier)
+            if not frontier or any(is_found(self.visited[item]) for item in frontier):
                 break
-            if not self._deadline.leaves(0.0) or time.thread_time() > ends_s:
+            if not self._budget.leaves(0.0) or time.thread_time() > ends_s:
                 break
-        return self.met
+        return self.visited
 
     def close(self) -> None:
-        """Let go of everything that was met."""
-        self.met.clear()
+        """Release all visited objects."""
+        self.visited.clear()
 
-    def _named(self, target: Any, coverage: float, below: tuple[Any, ...]) -> Place:
-        """The best name on the lowest level that has a good one."""
-        self._overlook.add(id(below))
+    def _named(self, target: Any, coverage: float, below: tuple[Any, ...]) -> HolderPath:
+        """Return the best name on the lowest level that has one in the script."""
+        self._ignored.add(id(below))
         self._begin([target])
-        if (own := name_at(self.scopes, target, [])) is not None:
-            return Place(target, coverage, own, below, ())
-        frontier, best, best_at = [0], None, 0
-        for _ in range(_NAME_LEVELS):
-            seen = len(self.met)
-            rising = self._rise(frontier)
-            candidates = [
-                (name, position)
-                for position in frontier
-                for name in variable_names(self.scopes, self._way(position))
-            ]
-            candidates += [
-                (name, position)
-                for position in rising
-                if position >= seen
-                and (
-                    name := name_at(
-                        self.scopes, self.met[position], self._way(self._inner[position])
-                    )
-                )
-            ]
-            inside = {type(self.met[position]) for position in frontier if position}
-            for name, position in candidates:
-                if name.owner is not None and (name.owner in inside or name.owner is type(target)):
-                    continue  # the link of a chain: its own class has no better name for it
-                if best is None or is_better(name, best):
-                    best, best_at = name, position
-            if (best and best.is_good) or not rising or self._deadline.is_over():
+        if (own := name_from(self.scopes, target, [])) is not None:
+            return HolderPath(target, coverage, own, below, ())
+        frontier = [0]
+        best: ObjectName | None = None
+        best_position = 0
+        for _ in range(_MAX_NAME_LEVELS):
+            first_new = len(self.visited)
+            upper = self._next_level(frontier)
+            # Classes on this level: a link of a chain names the next one only as `Link.next`.
+            chain = {type(self.visited[position]) for position in frontier if position}
+            chain.add(type(target))
+            for name, position in self._candidates(frontier, upper, first_new):
+                if name.owner not in chain and (best is None or name.rank < best.rank):
+                    best, best_position = name, position
+            if (best and best.is_in_script) or not upper or self._budget.is_over():
                 break
-            frontier = [
-                position for position in rising if id(self.met[position]) not in self.scopes.modules
-            ]
-        above = tuple(self._way(best_at)[1:]) if best else ()
-        return Place(target, coverage, best, below, above)
+            modules = self.scopes.modules
+            frontier = [item for item in upper if id(self.visited[item]) not in modules]
+        above = tuple(self._path(best_position)[1:]) if best else ()
+        return HolderPath(target, coverage, best, below, above)
 
-    # -- levels -----------------------------------------------------------------------------------------------------------
+    def _candidates(
+        self, frontier: list[int], upper: list[int], first_new: int
+    ) -> list[tuple[ObjectName, int]]:
+        """Return names with positions: by variables on this level, by holders on the next."""
+        names = [
+            (name, position)
+            for position in frontier
+            for name in variable_names(self.scopes, self._path(position))
+        ]
+        for position in upper:
+            if position >= first_new:
+                path = self._path(self._inner[position])
+                if name := name_from(self.scopes, self.visited[position], path):
+                    names.append((name, position))
+        return names
+
+    # -- levels ---------------------------------------------------------------------------------
 
     def _begin(self, sample: Sequence[Any]) -> None:
-        self.met.clear()
+        self.visited.clear()
         self._positions.clear()
         self._covers.clear()
         self._inner.clear()
-        self._overlook.add(id(sample))
+        self._ignored.add(id(sample))
         for bit, item in enumerate(sample):
-            self._note(item, 1 << bit, -1)
+            self._visit(item, 1 << bit, -1)
 
-    def _rise(self, frontier: list[int]) -> list[int]:
-        """One level up: positions of what was met for the first time, or leads to more than was known."""
-        frontier = frontier[:: 1 + len(frontier) // _MOST_AT_ONCE]
-        here = {id(self.met[position]): position for position in frontier}
+    def _next_level(self, frontier: list[int]) -> list[int]:
+        """Go one level up. Return positions that are new, or lead to more than known before."""
+        frontier = frontier[:: 1 + len(frontier) // _MAX_QUERY]
+        here = {id(self.visited[position]): position for position in frontier}
         changed: dict[int, None] = {}
-        referrers = gc.get_referrers(*map(self.met.__getitem__, frontier)) if frontier else []
-        for referrer in referrers[:_MOST_REFERRERS]:
+        referrers = gc.get_referrers(*map(self.visited.__getitem__, frontier)) if frontier else []
+        for referrer in referrers[:_MAX_REFERRERS]:
             if self._is_barrier(referrer):
                 continue
-            for child in self._held(referrer, here):
-                if self._note(referrer, self._covers[child], child):
+            for child in _children(referrer, here):
+                if self._visit(referrer, self._covers[child], child):
                     changed[self._positions[id(referrer)]] = None
         return list(changed)
 
-    def _held(self, referrer: Any, here: dict[int, int]) -> Iterator[int]:
-        for part in gc.get_referents(referrer):
-            child = here.get(id(part))
-            if child is not None:
-                yield child
-
-    def _note(self, item: Any, bits: int, inner: int) -> bool:
+    def _visit(self, item: Any, bits: int, inner: int) -> bool:
+        """Note what an object leads to. Return True if that wasn't known."""
         position = self._positions.get(id(item))
         if position is None:
-            self._positions[id(item)] = len(self.met)
-            self.met.append(item)
+            self._positions[id(item)] = len(self.visited)
+            self.visited.append(item)
             self._covers.append(bits)
             self._inner.append(inner)
             return True
@@ -202,94 +218,98 @@ class ReferrerSearch:
             return True
         return False
 
-    def _way(self, position: int) -> list[Any]:
-        """From where the way began up to `position`."""
-        way = []
+    def _path(self, position: int) -> list[Any]:
+        """Return the objects from the start of the search up to `position`."""
+        path = []
         while position >= 0:
-            way.append(self.met[position])
+            path.append(self.visited[position])
             position = self._inner[position]
-        return way[::-1]
+        return path[::-1]
 
     def _is_barrier(self, item: Any) -> bool:
-        """What is not climbed through: ourselves, modules, running frames."""
-        if id(item) in self._overlook or isinstance(item, ModuleType | CodeType):
+        """Return True for what the search doesn't pass: itself, modules, running frames."""
+        if id(item) in self._ignored or isinstance(item, ModuleType | CodeType):
             return True
         if isinstance(item, FrameType):
-            return id(item) in self._running or own_frame(item)
+            return id(item) in self._running or is_own_frame(item)
         return type(item).__module__.startswith("memagent.leaks")
 
 
-def _awkwardness(item: Any) -> int:
-    """Of several that hold them all at one level, a container goes before an object, and that before a tuple of arguments."""
-    return (
-        0
-        if isinstance(item, list | dict | set | deque)
-        else 2
-        if isinstance(item, tuple | FrameType)
-        else 1
-    )
+def _children(referrer: Any, here: dict[int, int]) -> Iterator[int]:
+    for part in gc.get_referents(referrer):
+        child = here.get(id(part))
+        if child is not None:
+            yield child
 
 
-_MOST_BELOW = 3_000
+def _preference(item: Any) -> int:
+    """Return a lower number for a better container: a tuple of arguments comes last."""
+    if isinstance(item, list | dict | set | deque):
+        return 0
+    return 2 if isinstance(item, tuple | FrameType) else 1
 
 
-def is_telling(item: Any) -> bool:
-    """What a cycle is told by: an object of the script, else a function or a frame of it."""
+# -- reference cycles ---------------------------------------------------------------------------
+
+
+def can_name_cycle(item: Any) -> bool:
+    """Return True for an object, a function or a frame of the script."""
     if isinstance(item, FrameType | FunctionType):
-        code = item.f_code if isinstance(item, FrameType) else item.__code__
-        return is_script(code.co_filename)
+        return is_script(_code_of(item).co_filename)
     return is_script_class(type(item))
 
 
-def closing(met: Sequence[Any]) -> tuple[Name, source_lines.Line | None] | None:
-    """What closes a cycle: the attribute of the script's object that leads back to it, else the function whose frame or closure lies on
-    the way."""
-    for item in filter(is_telling, met):
+def name_cycle(visited: Iterable[Any]) -> tuple[ObjectName, source_lines.SourceLine | None] | None:
+    """Return what closes a cycle, and its line.
+
+    That is the attribute of a script's object that leads back to the object, else the function
+    whose frame or closure is on the way.
+    """
+    for item in filter(can_name_cycle, visited):
         if isinstance(item, FrameType | FunctionType):
-            code = item.f_code if isinstance(item, FrameType) else item.__code__
-            return Name(
-                f"variables of {code.co_name}", (), code.co_filename, code.co_name, code=code
-            ), None
+            code = _code_of(item)
+            text = f"variables of {code.co_name}"
+            return ObjectName(text, (), code.co_filename, code.co_name, code=code), None
         for attribute, value in list((namespace(item) or {}).items()):
             if value is item or _leads_to(value, item):
-                return _attribute_line(type(item), attribute)
+                return _cycle_attribute(type(item), attribute)
     return None
 
 
+def _code_of(item: FrameType | FunctionType) -> CodeType:
+    return item.f_code if isinstance(item, FrameType) else item.__code__
+
+
 def _leads_to(start: Any, target: Any) -> bool:
-    todo, seen = [start], {id(start)}
-    while todo and len(seen) < _MOST_BELOW:
+    todo, visited = [start], {id(start)}
+    while todo and len(visited) < _MAX_CYCLE_OBJECTS:
         for part in gc.get_referents(todo.pop()):
             if part is target:
                 return True
-            if id(part) not in seen and not _is_end(part):
-                seen.add(id(part))
+            if id(part) not in visited and not _is_dead_end(part):
+                visited.add(id(part))
                 todo.append(part)
     return False
 
 
-def _is_end(item: Any) -> bool:
-    """Modules, their namespaces, classes, tensors: what lies below leads nowhere."""
+def _is_dead_end(item: Any) -> bool:
+    """Return True for modules, their namespaces, classes, plain values and tensors."""
     if isinstance(item, dict):
         return "__builtins__" in item
-    return isinstance(item, ModuleType | type | str | int | float) or _is_tensor(item)
-
-
-def _attribute_line(kind: type, attribute: str) -> tuple[Name, source_lines.Line | None]:
-    file = file_of(kind)
-    found = (
-        source_lines.hook_calls(file)
-        if "hooks" in attribute
-        else source_lines.attribute_sets(file, kind.__name__, attribute)
-    )
-    inside = [line for line in found if kind.__name__ in line.function.split(".")]
-    return Name(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind), next(
-        iter([*inside, *found]), None
-    )
-
-
-def _is_tensor(item: Any) -> bool:
-    return any(
+    return isinstance(item, ModuleType | type | str | int | float) or any(
         kind.__name__ == "Tensor" and kind.__module__.startswith("torch")
         for kind in type(item).__mro__
     )
+
+
+def _cycle_attribute(
+    kind: type, attribute: str
+) -> tuple[ObjectName, source_lines.SourceLine | None]:
+    file = file_of(kind)
+    if "hooks" in attribute:
+        lines = source_lines.hook_calls(file)
+    else:
+        lines = source_lines.attribute_assignments(file, kind.__name__, attribute)
+    inside = [line for line in lines if kind.__name__ in line.function.split(".")]
+    name = ObjectName(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind)
+    return name, next(iter([*inside, *lines]), None)

@@ -1,16 +1,17 @@
-"""The line that makes something grow: read from the script's source, given the names that lead to what grows.
+"""The line that makes something grow, found in the script's source.
 
-A name is a variable's, or with a dot before it that of an attribute or key. A *mention* is the variable (`kept`), the attribute or key
-(`x.kept`, `x["kept"]`), or a variable that was set from one (`mine = self.kept`, `for mine in kept`).
-Statements count by how surely they make it grow:
+A name is a variable's, or with a leading dot that of an attribute or key. A *mention* of `.cache`
+is `x.cache` or `x["cache"]`; a variable assigned from a mention (`items = self.cache`, `for item in
+cache`) counts as one, too. Statements rank by how surely they make the named object grow:
 
-1. GROWS: a method that adds (`name.append(x)`, `name[key].append(x)`, `name.setdefault(key, []).add(x)`), `name[key] = x`, `name += ...`,
-   `heappush(name, x)`; `name = name + x`, `name = torch.cat([name, x])`, `a, name = cell(x, name)`, `register_buffer("name", ...)`.
-2. PASSES: `name` is given to a function that makes its parameter grow (that function's line), or asked to do something
-   (`metric.update(x)`).
+1. GROWS: a method that adds (`name.append(x)`, `name[key].append(x)`, `name.setdefault(key,
+   []).add(x)`), `name[key] = x`, `name += ...`, `heappush(name, x)`; `name = name + x`, `name =
+   torch.cat([name, x])`, `a, name = cell(x, name)`, `register_buffer("name", ...)`.
+2. PASSES: `name` is passed to a function that makes its parameter grow (that function's line), or
+   is asked to take something in (`metric.update(x)`).
 3. SETS: `name = x` inside a loop or a function other than `__init__`.
 
-Of equals the one inside a loop comes first, then the one in the function that owns the name.
+Among equals, a statement in a loop comes first, then one in the function that owns the name.
 """
 
 from __future__ import annotations
@@ -18,103 +19,134 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 GROWS, PASSES, SETS = 3, 2, 1
 
-ADDING = frozenset(
-    ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault", "put", "put_nowait", "push", "heappush",
-     "insort", "insort_left", "insort_right", "register_buffer", "__setitem__", "add_param_group", "add_", "cat_", "index_add_")
-)  # fmt: skip
-_ASKING = frozenset(
-    ("update", "add", "log", "record", "store", "write", "append", "push", "collect", "save", "remember", "observe", "compute", "forward",
-     "__call__", "track", "put")
-)  # fmt: skip
-_HOOKING = re.compile(r"register_(module_)?(full_)?(forward|backward|hook|post_accumulate).*")
+ADDING_METHODS = frozenset(
+    (
+        *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"),
+        *("put", "put_nowait", "push", "heappush", "insort", "insort_left", "insort_right"),
+        *("register_buffer", "__setitem__", "add_param_group", "add_", "cat_", "index_add_"),
+    )
+)
+_STORING_METHODS = frozenset(
+    (
+        *("update", "add", "log", "record", "store", "write", "append", "push", "put", "collect"),
+        *("save", "remember", "observe", "track", "compute", "forward", "__call__"),
+    )
+)
 _ADDING_FUNCTIONS = frozenset(("heappush", "insort", "insort_left", "insort_right", "heappushpop"))
+_HOOK_REGISTRATION = re.compile(
+    r"register_(module_)?(full_)?(forward|backward|hook|post_accumulate).*"
+)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+
+_Parents = tuple[ast.AST, ...]
 
 
 @dataclass(frozen=True)
-class Line:
-    """A statement. `strength` is one of GROWS, PASSES, SETS; `function` the function that it is in, "<module>" for none."""
+class SourceLine:
+    """A statement. `function` is "<module>" outside of functions and classes."""
 
     file: str
     line: int
     function: str
     strength: int
+    """GROWS, PASSES or SETS."""
     in_loop: bool
     text: str
 
 
 @dataclass(frozen=True)
-class Scope:
-    """A part of a file to look in: the function or class that begins at `first_line` (the whole file for None). A `local` name counts as a
-    variable only, and any other as an attribute or key too."""
+class SourceScope:
+    """A part of a file: the function that begins at `first_line`, the class `name`, or all."""
 
     file: str
     first_line: int | None = None
     name: str = ""
 
 
-def growing(scopes: Sequence[Scope], names: Sequence[str]) -> list[Line]:
-    """Lines that make it grow, surest first. Names nearest to what grows go before those further off, earlier scopes before later ones,
-    but what surely grows before all."""
-    found = [
-        (line.strength, line.in_loop, -name_rank, -scope_rank, -position, line)
+def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[SourceLine]:
+    """Return lines that make a name grow, surest first.
+
+    Among equally sure ones, earlier names go before later ones, then earlier scopes.
+    """
+    ranked = [
+        ((line.strength, -name_rank, -scope_rank, line.in_loop, -position), line)
         for scope_rank, scope in enumerate(scopes)
         for name_rank, name in enumerate(dict.fromkeys(names))
-        for position, line in enumerate(_lines(scope, name))
+        for position, line in enumerate(_lines_of_name(scope, name))
     ]
-    ranked = sorted(
-        found, key=lambda item: (item[0], item[2], item[3], item[1], item[4]), reverse=True
-    )
-    lines: dict[tuple[str, int], Line] = {}
-    for *_, line in ranked:
+    ranked.sort(key=lambda item: item[0], reverse=True)
+    lines: dict[tuple[str, int], SourceLine] = {}
+    for _, line in ranked:
         lines.setdefault((line.file, line.line), line)
     return list(lines.values())
 
 
-def setting(scope: Scope, name: str) -> Line | None:
-    """The first statement that gives a variable or an attribute its value, growing or not."""
-    for node, parents in _walk(_root(scope)):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = [part for target in _targets(node) for part in _parts(target)]
+def first_assignment(scope: SourceScope, name: str) -> SourceLine | None:
+    """Return the first statement that sets a variable or an attribute, growing or not."""
+    for node, parents in _walk(_root_of(scope)):
+        if isinstance(node, _ASSIGNMENTS):
+            targets = [part for target in _targets(node) for part in _unpacked(target)]
             if any(_is_mention(part, {name}) for part in targets):
-                return _line(scope.file, node, SETS, parents)
+                return _source_line(scope.file, node, SETS, parents)
     return None
 
 
-def calls_with(file: str, keyword: str) -> list[Line]:
-    """Calls that are given `keyword=True`."""
-    return [
-        _line(file, node, SETS, parents)
-        for node, parents in _walk(tree(file))
-        if isinstance(node, ast.Call)
-        and any(
+def calls_with(file: str, keyword: str) -> list[SourceLine]:
+    """Return calls with `keyword=True`."""
+
+    def passes_keyword(call: ast.Call) -> bool:
+        return any(
             item.arg == keyword
             and isinstance(item.value, ast.Constant)
             and item.value.value is True
-            for item in node.keywords
+            for item in call.keywords
         )
-    ]
+
+    return _calls(file, passes_keyword, SETS)
 
 
-def attribute_sets(file: str, name: str, attribute: str) -> list[Line]:
-    """`anything.attribute = x` inside the class or function `name`."""
-    root = next(
-        (
-            node
-            for node, _ in _walk(tree(file))
-            if isinstance(node, ast.ClassDef) and node.name == name
-        ),
-        tree(file),
+def hook_calls(file: str) -> list[SourceLine]:
+    """Return calls of `register_forward_hook` and the like."""
+    return _calls(
+        file, lambda call: _HOOK_REGISTRATION.fullmatch(_function_name(call)) is not None, GROWS
     )
+
+
+def is_hook(file: str, function: str) -> bool:
+    """Return True if the source passes this function to something like `register_forward_hook`."""
+    name = function.rpartition(".")[2]
+
+    def registers_it(call: ast.Call) -> bool:
+        return (
+            isinstance(call.func, ast.Attribute)
+            and "hook" in call.func.attr
+            and any(
+                (isinstance(part, ast.Name) and part.id == name)
+                or (isinstance(part, ast.Attribute) and part.attr == name)
+                for argument in call.args
+                for part in ast.walk(argument)
+            )
+        )
+
+    return bool(_calls(file, registers_it, GROWS))
+
+
+def attribute_assignments(file: str, class_name: str, attribute: str) -> list[SourceLine]:
+    """Return statements `anything.attribute = x` inside a class; in the file if it's not found."""
+    module = syntax_tree(file)
+    classes = (node for node, _ in _walk(module) if isinstance(node, ast.ClassDef))
+    root = next((node for node in classes if node.name == class_name), module)
     return [
-        _line(file, node, GROWS, parents)
+        _source_line(file, node, GROWS, parents)
         for node, parents in _walk(root)
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        if isinstance(node, _ASSIGNMENTS)
         and any(
             isinstance(part, ast.Attribute) and part.attr == attribute
             for target in _targets(node)
@@ -123,291 +155,206 @@ def attribute_sets(file: str, name: str, attribute: str) -> list[Line]:
     ]
 
 
-def is_hook(file: str, function: str) -> bool:
-    """Whether the source hands this function to something like `register_forward_hook`."""
-    name = function.rpartition(".")[2]
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and "hook" in node.func.attr
-        and any(
-            (isinstance(part, ast.Name) and part.id == name)
-            or (isinstance(part, ast.Attribute) and part.attr == name)
-            for argument in node.args
-            for part in ast.walk(argument)
-        )
-        for node, _ in _walk(tree(file))
-    )
-
-
-def hook_calls(file: str) -> list[Line]:
-    """Calls of `register_forward_hook` and its like."""
-    return [
-        _line(file, node, GROWS, parents)
-        for node, parents in _walk(tree(file))
-        if isinstance(node, ast.Call) and _HOOKING.fullmatch(_called(node.func))
-    ]
-
-
 @lru_cache(maxsize=64)
-def tree(file: str) -> ast.Module:
-    """A file's syntax tree; an empty one for what cannot be read."""
+def syntax_tree(file: str) -> ast.Module:
+    """Return a file's syntax tree, empty if it can't be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])
 
 
-def forget() -> None:
-    """Let go of the syntax trees: megabytes, and objects that a later census would have to pass."""
-    tree.cache_clear()
+def clear_cache() -> None:
+    """Drop the syntax trees: megabytes, and objects that slow down the next census."""
+    syntax_tree.cache_clear()
 
 
-# -- one name in one scope ----------------------------------------------------------------------------------------------------
+# -- one name in one scope ----------------------------------------------------------------------
 
 
-def _lines(scope: Scope, name: str) -> Iterator[Line]:
-    root = _root(scope)
+def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
+    root = _root_of(scope)
     names = {name, *_aliases(root, name)}
-    derived = names | _derived(root, names)
+    derived = names | _derived_variables(root, names)
     for node, parents in _walk(root):
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
-            if (
-                strength == SETS
-                and isinstance(node, ast.Assign | ast.AnnAssign)
-                and node.value is not None
-            ):
-                strength = GROWS if _is_used(node.value, derived) else SETS
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            if strength == SETS and value is not None and _uses(value, derived):
+                strength = GROWS  # set to something computed from itself
             if strength:
-                yield _line(scope.file, node, strength, parents)
+                yield _source_line(scope.file, node, strength, parents)
             elif isinstance(node, ast.Expr | ast.Assign | ast.Return | ast.AugAssign):
-                yield from _passed(scope.file, node, names, parents)
+                yield from _passing_lines(scope.file, node, names, parents)
         elif isinstance(node, ast.NamedExpr) and node.target.id in names:
-            yield _line(scope.file, node, SETS, parents)
+            yield _source_line(scope.file, node, SETS, parents)
 
 
-def _root(scope: Scope) -> ast.AST:
-    """The function or class, with what is nested in it; the file if it is not found."""
+def _root_of(scope: SourceScope) -> ast.AST:
+    """Return the scope's function or class with all that's nested in it, else the file."""
+    module = syntax_tree(scope.file)
     if scope.first_line is None and not scope.name:
-        return tree(scope.file)
-    for node, _ in _walk(tree(scope.file)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            first = min(
-                [node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))]
-            )
-            if first == scope.first_line or (
-                scope.name and getattr(node, "name", "") == scope.name
-            ):
+        return module
+    for node, _ in _walk(module):
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            decorators = getattr(node, "decorator_list", ())
+            first_line = min([node.lineno, *(item.lineno for item in decorators)])
+            has_name = scope.name and getattr(node, "name", "") == scope.name
+            if first_line == scope.first_line or has_name:
                 return node
-    return tree(scope.file)
+    return module
 
 
-def _strength(node: ast.stmt, names: set[str], parents: Sequence[ast.AST], name: str) -> int:
+def _strength(node: ast.stmt, names: set[str], parents: _Parents, name: str) -> int:
+    """Return how surely a statement makes the names grow, 0 if it doesn't."""
     if isinstance(node, ast.Expr):
         return GROWS * _adds(node.value, names)
     if isinstance(node, ast.AugAssign):
-        return GROWS * _mentions_target(node.target, names)
-    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        return _strength_of_setting(node, node.value, names, parents, name)
-    return 0
-
-
-def _strength_of_setting(
-    node: ast.Assign | ast.AnnAssign,
-    value: ast.expr,
-    names: set[str],
-    parents: Sequence[ast.AST],
-    name: str,
-) -> int:
-    targets = [part for target in _targets(node) for part in _parts(target)]
-    if _adds(value, names) or any(
-        isinstance(part, ast.Subscript) and _is_mention(part.value, names) for part in targets
-    ):
+        return GROWS * any(_is_mention(part, names) for part in _unpacked(node.target))
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return 0
+    targets = [part for target in _targets(node) for part in _unpacked(target)]
+    items = [part.value for part in targets if isinstance(part, ast.Subscript)]
+    if _adds(node.value, names) or any(_is_mention(item, names) for item in items):
         return GROWS
     if not any(_is_mention(part, {name}) for part in targets):
         return 0
-    return GROWS if _is_used(value, names) else SETS * _runs_often(parents)
+    return GROWS if _uses(node.value, names) else SETS * _runs_often(parents)
 
 
 def _adds(call: ast.expr, names: set[str]) -> bool:
+    """Return True if a call adds something to one of the names."""
     if isinstance(call, ast.Await):
         return _adds(call.value, names)
     if not isinstance(call, ast.Call):
         return False
-    function, arguments = call.func, call.args
-    called = _called(function)
-    if called in (
-        "register_buffer",
-        "setattr",
-    ):  # setattr(module, "name", value), module.register_buffer("name", value)
+    function, arguments, called = call.func, call.args, _function_name(call)
+    if called in ("register_buffer", "setattr"):
+        # The attribute's name is a string: `setattr(module, "name", value)`.
         place = 0 if called == "register_buffer" else 1
         return (
             len(arguments) > place + 1
-            and _is_constant(arguments[place], names)
-            and _is_used(arguments[place + 1], names)
+            and _is_key(arguments[place], names)
+            and _uses(arguments[place + 1], names)
         )
-    if (
-        isinstance(function, ast.Attribute)
-        and called in ADDING
-        and _is_mention(function.value, names)
-    ):
+    is_method = isinstance(function, ast.Attribute) and called in ADDING_METHODS
+    if is_method and _is_mention(function.value, names):  # type: ignore[attr-defined]
         return True
     if called in _ADDING_FUNCTIONS:
         return any(_is_mention(item, names) for item in arguments[:1])
-    return isinstance(function, ast.Name) and called in names
+    return isinstance(function, ast.Name) and called in names  # an alias: add = name.append
 
 
-def _called(function: ast.expr) -> str:
-    return (
-        function.attr
-        if isinstance(function, ast.Attribute)
-        else function.id
-        if isinstance(function, ast.Name)
-        else ""
-    )
-
-
-def _passed(
-    file: str, node: ast.stmt, names: set[str], parents: Sequence[ast.AST]
-) -> Iterator[Line]:
-    """The line in a function of this file that makes the parameter grow to which the name is given; else a call that asks it."""
+def _passing_lines(
+    file: str, node: ast.stmt, names: set[str], parents: _Parents
+) -> Iterator[SourceLine]:
+    """Yield lines of functions that make an argument grow, and calls of storing methods."""
     for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
-        function = call.func
-        if (
-            isinstance(function, ast.Attribute)
-            and function.attr in _ASKING
-            and _is_mention(function.value, names)
-        ):
-            yield _line(file, node, PASSES, parents)
-        called = _called(function)
-        for place, argument in [
-            *enumerate(call.args),
-            *((item.arg, item.value) for item in call.keywords),
-        ]:
+        function, called = call.func, _function_name(call)
+        is_method = isinstance(function, ast.Attribute)
+        is_storing = is_method and called in _STORING_METHODS
+        if is_storing and _is_mention(function.value, names):  # type: ignore[attr-defined]
+            yield _source_line(file, node, PASSES, parents)
+        keywords = ((item.arg, item.value) for item in call.keywords)
+        for place, argument in [*enumerate(call.args), *keywords]:
             if called and _is_mention(argument, names):
-                yield from _inside(file, called, place, isinstance(function, ast.Attribute))
+                yield from _lines_in_function(file, called, place, is_method=is_method)
 
 
-def _inside(file: str, called: str, place: int | str | None, is_method: bool) -> Iterator[Line]:
-    for node, _ in _walk(tree(file)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == called:
+def _lines_in_function(
+    file: str, called: str, place: int | str | None, *, is_method: bool
+) -> Iterator[SourceLine]:
+    """Yield the lines in a function of the file that make the parameter at `place` grow."""
+    for node, _ in _walk(syntax_tree(file)):
+        if not isinstance(node, _FUNCTIONS) or node.name != called:
+            continue
+        name = place
+        if isinstance(place, int):
             parameters = [item.arg for item in (*node.args.posonlyargs, *node.args.args)]
             if is_method and parameters and parameters[0] in ("self", "cls"):
                 parameters = parameters[1:]
-            name = (
-                place
-                if isinstance(place, str)
-                else parameters[place]
-                if isinstance(place, int) and place < len(parameters)
-                else None
-            )
-            for inner, parents in _walk(node):
-                if (
-                    name
-                    and isinstance(inner, ast.stmt)
-                    and _strength(inner, {name}, parents, name) == GROWS
-                ):
-                    yield _line(file, inner, PASSES, parents)
+            name = parameters[place] if place < len(parameters) else None
+        if not isinstance(name, str) or not name:
+            continue
+        for inner, parents in _walk(node):
+            if isinstance(inner, ast.stmt) and _strength(inner, {name}, parents, name) == GROWS:
+                yield _source_line(file, inner, PASSES, parents)
 
 
 def _aliases(root: ast.AST, name: str) -> set[str]:
-    """Variables set from a mention of the name, loops over it, and methods taken from it: `add = kept.append`."""
-    found = set()
+    """Return variables set from a mention, loop variables, and `add` in `add = name.append`."""
+    aliases = set()
     for node, _ in _walk(root):
-        if (
-            isinstance(node, ast.Assign)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Name)
-        ):
-            value = node.value
-            taken = (
-                value.value if isinstance(value, ast.Attribute) and value.attr in ADDING else value
-            )
-            if isinstance(taken, ast.Name | ast.Attribute | ast.Subscript) and _is_mention(
-                taken, {name}
-            ):
-                found.add(node.targets[0].id)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            if isinstance(value, ast.Attribute) and value.attr in ADDING_METHODS:
+                value = value.value
+            is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
+            if isinstance(target, ast.Name) and is_reference and _is_mention(value, {name}):
+                aliases.add(target.id)
         elif isinstance(node, ast.For) and _is_looped(node.iter, name):
-            found.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
-    return found - {name}
+            aliases.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
+    return aliases - {name}
 
 
-def _derived(root: ast.AST, names: set[str]) -> set[str]:
-    """Variables computed from a mention: `stacked = torch.cat([self.bank, x])`, which is then set."""
+def _derived_variables(root: ast.AST, names: set[str]) -> set[str]:
+    """Return variables computed from a mention: `stacked = torch.cat([self.bank, x])`."""
     return {
         target.id
         for node, _ in _walk(root)
-        if isinstance(node, ast.Assign) and _is_used(node.value, names)
+        if isinstance(node, ast.Assign) and _uses(node.value, names)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
 
 
 def _is_looped(value: ast.expr, name: str) -> bool:
-    """`name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
-    if isinstance(value, ast.Call) and _called(value.func) in (
-        "enumerate",
-        "zip",
-        "reversed",
-        "list",
-    ):
+    """Return True for `name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
+    wrappers = ("enumerate", "zip", "reversed", "list")
+    if isinstance(value, ast.Call) and _function_name(value) in wrappers:
         return any(_is_looped(argument, name) for argument in value.args)
     return _is_mention(value, {name})
 
 
-# -- mentions -----------------------------------------------------------------------------------------------------------------
+# -- mentions -----------------------------------------------------------------------------------
 
 
 def _is_mention(node: ast.expr, names: set[str]) -> bool:
-    """The thing itself, and what is reached from it: `name[key]`, `name.values`, `name.setdefault(key, [])`."""
+    """Return True for a name and what it leads to: `name[key]`, `name.setdefault(key, [])`."""
     if isinstance(node, ast.Name):
         return node.id in names
     if isinstance(node, ast.Attribute):
         return "." + node.attr in names or _is_mention(node.value, names)
     if isinstance(node, ast.Subscript):
-        return _is_constant(node.slice, names) or _is_mention(node.value, names)
+        return _is_key(node.slice, names) or _is_mention(node.value, names)
     if isinstance(node, ast.Call):
-        if _called(node.func) in ("getattr", "vars"):
-            return any(_is_constant(item, names) for item in node.args)
+        if _function_name(node) in ("getattr", "vars"):
+            return any(_is_key(item, names) for item in node.args)
         return isinstance(node.func, ast.Attribute) and _is_mention(node.func.value, names)
     return isinstance(node, ast.Starred) and _is_mention(node.value, names)
 
 
-def _is_used(value: ast.expr, names: set[str]) -> bool:
+def _uses(value: ast.expr, names: set[str]) -> bool:
     return any(_is_mention(part, names) for part in ast.walk(value) if isinstance(part, ast.expr))
 
 
-def _is_constant(node: ast.expr, names: set[str]) -> bool:
-    return (
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and "." + node.value in names
-    )
+def _is_key(node: ast.expr, names: set[str]) -> bool:
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_text and "." + node.value in names  # type: ignore[attr-defined]
 
 
-def _mentions_target(node: ast.expr, names: set[str]) -> bool:
-    return any(_is_mention(part, names) for part in _parts(node))
+def _function_name(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _targets(node: ast.stmt) -> list[ast.expr]:
-    return list(node.targets) if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
+# -- the syntax tree ----------------------------------------------------------------------------
 
 
-def _parts(target: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(target, ast.Tuple | ast.List):
-        for item in target.elts:
-            yield from _parts(item)
-    elif isinstance(target, ast.Starred):
-        yield from _parts(target.value)
-    else:
-        yield target
-
-
-# -- the tree -----------------------------------------------------------------------------------------------------------------
-
-
-def _walk(root: ast.AST) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """Every node with those above it, in the order of the source."""
-    todo: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(root, ())]
+def _walk(root: ast.AST) -> Iterator[tuple[ast.AST, _Parents]]:
+    """Yield every node with its parents, in the order of the source."""
+    todo: list[tuple[ast.AST, _Parents]] = [(root, ())]
     while todo:
         node, parents = todo.pop()
         yield node, parents
@@ -415,28 +362,41 @@ def _walk(root: ast.AST) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
         todo.extend((child, inner) for child in reversed(list(ast.iter_child_nodes(node))))
 
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+def _calls(file: str, matches: Callable[[ast.Call], bool], strength: int) -> list[SourceLine]:
+    return [
+        _source_line(file, node, strength, parents)
+        for node, parents in _walk(syntax_tree(file))
+        if isinstance(node, ast.Call) and matches(node)
+    ]
 
 
-def _runs_often(parents: Sequence[ast.AST]) -> bool:
-    """In a loop, or in a function that is no constructor."""
+def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    return list(node.targets) if isinstance(node, ast.Assign) else [node.target]
+
+
+def _unpacked(target: ast.expr) -> Iterator[ast.expr]:
+    """Yield the parts of an assignment's target: `a` and `b` of `a, *b = ...`."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for item in target.elts:
+            yield from _unpacked(item)
+    elif isinstance(target, ast.Starred):
+        yield from _unpacked(target.value)
+    else:
+        yield target
+
+
+def _runs_often(parents: _Parents) -> bool:
+    """Return True in a loop, or in a function other than `__init__` and `main`."""
     functions = [item.name for item in parents if isinstance(item, _FUNCTIONS)]
-    return _in_loop(parents) or bool(functions and functions[-1] not in ("__init__", "main"))
+    return _is_in_loop(parents) or bool(functions and functions[-1] not in ("__init__", "main"))
 
 
-def _in_loop(parents: Sequence[ast.AST]) -> bool:
+def _is_in_loop(parents: _Parents) -> bool:
     return any(isinstance(item, ast.For | ast.While | ast.AsyncFor) for item in parents)
 
 
-def _line(file: str, node: ast.AST, strength: int, parents: Iterable[ast.AST]) -> Line:
-    above = list(parents)
-    named = [item.name for item in above if isinstance(item, (*_FUNCTIONS, ast.ClassDef))]
+def _source_line(file: str, node: ast.AST, strength: int, parents: _Parents) -> SourceLine:
+    names = [item.name for item in parents if isinstance(item, (*_FUNCTIONS, ast.ClassDef))]
     number = int(getattr(node, "lineno", 0))
-    return Line(
-        file,
-        number,
-        ".".join(named) or "<module>",
-        strength,
-        _in_loop(above),
-        linecache.getline(file, number).strip(),
-    )
+    function, text = ".".join(names) or "<module>", linecache.getline(file, number).strip()
+    return SourceLine(file, number, function, strength, _is_in_loop(parents), text)

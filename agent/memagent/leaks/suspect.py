@@ -1,7 +1,4 @@
-"""What a diagnosis says: suspects, and what to do about each kind.
-
-Which kind of suspect a place is, by what lies on the way to it.
-"""
+"""Suspects: their kinds, how to classify them, and the fix for each kind."""
 
 from __future__ import annotations
 
@@ -13,45 +10,88 @@ from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
 
-from memagent.leaks.census import Growth
+from memagent.leaks.census import GroupGrowth
 from memagent.leaks.detectors.base import StackAllocation
-from memagent.leaks.referrers import Place
+from memagent.leaks.referrers import HolderPath
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 Kind = Literal[
-    "list", "dict", "deque", "set", "object", "variable", "graph", "hidden_state", "gradient", "buffer", "hook", "closure", "exception",
-    "autograd_function", "cache", "view", "optimizer", "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
+    "list", "dict", "deque", "set", "object", "variable", "graph", "hidden_state", "gradient",
+    "buffer", "hook", "closure", "exception", "autograd_function", "cache", "view", "optimizer",
+    "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
 ]  # fmt: skip
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _FIXES: dict[Kind, str] = {
-    "list": "Append `x.detach().cpu()` or `x.item()`, and clear the list when its values have been used.",
-    "dict": "Store `x.detach().cpu()` or `x.item()`, and delete the entries that have been used.",
+    "list": "Append `x.detach().cpu()` or `x.item()`, and clear the list once its values are used.",
+    "dict": "Store `x.detach().cpu()` or `x.item()`, and delete entries once they are used.",
     "deque": "Give the deque a `maxlen`, and append `x.detach().cpu()`.",
-    "set": "Add numbers or `x.detach().cpu()`, and clear the set when its values have been used.",
-    "object": "Drop what is no longer needed, or keep `x.detach().cpu()`.",
-    "variable": "Write into a tensor of fixed size, or move what is done to the CPU.",
-    "graph": "Add `loss.item()` or `loss.detach()`: a sum of losses with gradients keeps the graph of every step.",
-    "hidden_state": "Carry `hidden.detach()` into the next step: else the graphs of all steps before hang on it.",
-    "gradient": "Use `torch.autograd.grad` instead of `backward(create_graph=True)`, or set `.grad = None` after each step.",
-    "buffer": "Preallocate the buffer and write into it, or keep running statistics instead of all values.",
-    "hook": "Store `output.detach().cpu()` of one step only: clear before each forward, or remove the hook.",
-    "closure": "Let the function take the tensor as an argument, or bind a number instead: a closure keeps all it mentions.",
-    "exception": "Keep `str(error)`, or call `error.with_traceback(None)`: a traceback keeps all locals of its frames.",
-    "autograd_function": "Use `ctx.save_for_backward(x)` instead of an attribute: autograd frees what is saved that way.",
-    "cache": "Do not cache by tensor (each one is a new key): cache by a number or text, or give `maxsize` and call `cache_clear()`.",
-    "view": "Keep `x.clone()`: a view, however small, keeps the whole tensor that it was cut from.",
-    "optimizer": "Add a parameter group once, and make a new optimizer when parameters are replaced.",
-    "dataloader": "Let the dataset return plain tensors, and keep no batches beside the loader.",
-    "cycle": "Not a leak: a reference cycle that waits for the garbage collector. Break the cycle, or call `gc.collect()` now and then.",
-    "worker": "Keep nothing in `__getitem__`: each worker has its own copy of the dataset, which grows until the epoch ends.",
-    "copy_on_write": "Keep the samples in a numpy array or tensor: reading Python objects writes their counts, which copies their pages.",
-    "host": "Drop the objects made at this line, or keep fewer of them.",
-    "allocation": "Look at what keeps the result of this line: memory allocated here is still held steps later.",
-}  # fmt: skip
+    "set": "Add numbers or `x.detach().cpu()`, and clear the set once its values are used.",
+    "object": "Delete what is no longer needed, or store `x.detach().cpu()`.",
+    "variable": "Write into a tensor of fixed size, or collect the values on the CPU.",
+    "graph": (
+        "Add `loss.item()` or `loss.detach()`: "
+        "a sum of losses with gradients keeps the graph of every step."
+    ),
+    "hidden_state": (
+        "Carry `hidden.detach()` into the next step: otherwise it keeps the graphs of all earlier "
+        "steps."
+    ),
+    "gradient": (
+        "Use `torch.autograd.grad` instead of `backward(create_graph=True)`, "
+        "or set `.grad = None` after each step."
+    ),
+    "buffer": (
+        "Preallocate the buffer and write into it, "
+        "or keep running statistics instead of all values."
+    ),
+    "hook": (
+        "Store `output.detach().cpu()` of one step only: "
+        "clear it before each forward, or remove the hook."
+    ),
+    "closure": (
+        "Pass the tensor as an argument, or capture a number instead: "
+        "a closure keeps everything it mentions."
+    ),
+    "exception": (
+        "Keep `str(error)`, or call `error.with_traceback(None)`: "
+        "a traceback keeps all local variables of its frames."
+    ),
+    "autograd_function": (
+        "Use `ctx.save_for_backward(x)` instead of an attribute: "
+        "autograd frees what is saved that way."
+    ),
+    "cache": (
+        "Do not cache by tensor, as each one is a new key: cache by a number or string, "
+        "or set `maxsize` and call `cache_clear()`."
+    ),
+    "view": "Keep `x.clone()`: even a small view keeps the whole tensor that it was cut from.",
+    "optimizer": (
+        "Add a parameter group only once, and create a new optimizer when parameters are replaced."
+    ),
+    "dataloader": "Return plain tensors from the dataset, and keep no batches outside the loader.",
+    "cycle": (
+        "Not a leak: a reference cycle that waits for the garbage collector. "
+        "Break the cycle, or call `gc.collect()` now and then."
+    ),
+    "worker": (
+        "Store nothing in `__getitem__`: each worker has its own copy of the dataset, "
+        "which grows until the epoch ends."
+    ),
+    "copy_on_write": (
+        "Keep the samples in a numpy array or a tensor: "
+        "reading Python objects writes their reference counts, which copies their pages."
+    ),
+    "host": "Delete the objects created at this line, or keep fewer of them.",
+    "allocation": (
+        "Check what keeps the result of this line: "
+        "memory allocated here is still in use steps later."
+    ),
+}
 
 
 def fix_for(kind: Kind) -> str:
-    """What to do about a suspect of this kind, in one sentence or two. Raises KeyError for what is no kind."""
+    """Return what to do about a suspect of this kind. Raises KeyError for an unknown kind."""
     return _FIXES[kind]
 
 
@@ -72,7 +112,7 @@ def build_suspect(
         holder=holder,
         kind=kind,
         bytes_per_step=bytes_per_step,
-        confidence=confidence,
+        confidence=round(confidence, 2),
         fix=fix_for(kind),
     )
 
@@ -84,100 +124,60 @@ def scale_confidence(suspect: Suspect, factor: float) -> Suspect:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`suspects`, most bytes first; empty where nothing grew. From `first_step` to `step`. The pause is what it cost the training thread
-    altogether, in seconds."""
+    """Result of one diagnosis, from `first_step` to `step`. False if nothing grew."""
 
     first_step: int
     step: int
     suspects: tuple[Suspect, ...]
+    """Most bytes first."""
     pause_s: float
+    """Total time that the training thread was stopped."""
     method: DiagnosisMethod = "census"
     grown: tuple[StackAllocation, ...] = ()
-    """The stacks whose allocations piled up, most bytes first, where `method` has recorded stacks."""
+    """Growth by call stack, most bytes first, if the method records stacks."""
     growth_bytes_per_step: int | None = None
-    """By how much memory in use grew meanwhile, tensors or not, where that is known."""
+    """Growth of all memory in use, tensors or not, if known."""
     is_cut_short: bool = False
-    """Whether something was given up because the time for it was up: the suspects are less sure, and there may be more."""
+    """True if time ran out: the suspects are less sure, and there may be more."""
 
     def __bool__(self) -> bool:
         return bool(self.suspects)
 
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+# -- classification -----------------------------------------------------------------------------
 
 
-def kind_of(place: Place, growth: Growth) -> Kind:
-    """The first test that something on the way passes, else the container's type."""
-    passed = place.passed
-    for test, kind in _TESTS:
-        if any(map(test, passed)):
+def classify(holder: HolderPath, growth: GroupGrowth) -> Kind:
+    """Return the kind by the first test that matches the path, else by the container's type."""
+    for test, kind in _PATH_TESTS:
+        if any(map(test, holder.objects)):
             return kind
-    if place.name is not None and any("_hooks" in name for name in place.name.identifiers):
+    if holder.name is not None and any("_hooks" in name for name in holder.name.identifiers):
         return "hook"
-    if any(isinstance(item, FunctionType) for item in place.below):
+    if any(isinstance(item, FunctionType) for item in holder.below):
         return "closure"
-    if growth.keeps_more:
+    if growth.is_mostly_hidden:
         return "view"
-    return next((name for kind, name in _CONTAINERS if isinstance(place.container, kind)), "object")
+    containers = (kind for type_, kind in _CONTAINERS if isinstance(holder.container, type_))
+    return next(containers, "object")
 
 
-def _is_cache(item: Any) -> bool:
-    return type(item).__name__ == "_lru_cache_wrapper"
-
-
-def is_module(item: Any) -> bool:
-    return is_module_class(type(item))
-
-
-def is_module_class(kind: type) -> bool:
-    return any(
-        base.__name__ == "Module" and base.__module__.startswith("torch.nn")
-        for base in kind.__mro__
-    )
-
-
-def _is_optimizer(item: Any) -> bool:
-    return any(
-        kind.__name__ == "Optimizer" and kind.__module__.startswith("torch.optim")
-        for kind in type(item).__mro__
-    )
-
-
-def _is_loader(item: Any) -> bool:
-    return any(
-        "DataLoader" in kind.__name__ and kind.__module__.startswith("torch.utils.data")
-        for kind in type(item).__mro__
-    )
-
-
-_TESTS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
-    (_is_cache, "cache"),
-    (lambda item: isinstance(item, TracebackType | BaseException), "exception"),
-    (_is_optimizer, "optimizer"),
-    (_is_loader, "dataloader"),
-)
-_CONTAINERS: tuple[tuple[type, Kind], ...] = (
-    (list, "list"), (deque, "deque"), (dict, "dict"), (set, "set"),
-)  # fmt: skip
-
-
-def can_grow(place: Place) -> bool:
-    """A deque or cache of fixed size comes to an end."""
-    container = place.container
+def can_grow(holder: HolderPath) -> bool:
+    """Return False for a deque or cache of limited size, which stops growing by itself."""
+    container = holder.container
     if isinstance(container, deque) and container.maxlen is not None:
         return False
-    for item in place.passed:
+    for item in holder.objects:
         parameters = getattr(item, "cache_parameters", None) if _is_cache(item) else None
-        if (
-            isinstance(parameters, BuiltinFunctionType | FunctionType)
-            and parameters()["maxsize"] is not None
-        ):
-            return bool(parameters()["maxsize"] > 1024)
+        if isinstance(parameters, BuiltinFunctionType | FunctionType):
+            max_size = parameters()["maxsize"]
+            if max_size is not None:
+                return bool(max_size > 1024)  # so large that it may as well be unlimited
     return True
 
 
-def what_is(container: Any, kind: Kind) -> str:
-    """ "list of 412"."""
+def describe_container(container: Any, kind: Kind) -> str:
+    """Return "list of 412"."""
     if kind == "cache":
         return "lru_cache"
     name = type(container).__name__
@@ -185,3 +185,40 @@ def what_is(container: Any, kind: Kind) -> str:
         return f"{name} of {len(container)}"
     except TypeError:
         return name
+
+
+def is_module_class(kind: type) -> bool:
+    """Return True for `torch.nn.Module` and its subclasses, without importing torch."""
+    return _has_base(kind, "torch.nn", lambda name: name == "Module")
+
+
+def _is_cache(item: Any) -> bool:
+    return type(item).__name__ == "_lru_cache_wrapper"
+
+
+def _is_optimizer(item: Any) -> bool:
+    return _has_base(type(item), "torch.optim", lambda name: name == "Optimizer")
+
+
+def _is_loader(item: Any) -> bool:
+    return _has_base(type(item), "torch.utils.data", lambda name: "DataLoader" in name)
+
+
+def _has_base(kind: type, package: str, matches: Callable[[str], bool]) -> bool:
+    return any(
+        matches(base.__name__) and base.__module__.startswith(package) for base in kind.__mro__
+    )
+
+
+_PATH_TESTS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+    (_is_cache, "cache"),
+    (lambda item: isinstance(item, TracebackType | BaseException), "exception"),
+    (_is_optimizer, "optimizer"),
+    (_is_loader, "dataloader"),
+)
+_CONTAINERS: tuple[tuple[type, Kind], ...] = (
+    (list, "list"),
+    (deque, "deque"),
+    (dict, "dict"),
+    (set, "set"),
+)

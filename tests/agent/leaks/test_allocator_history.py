@@ -16,10 +16,10 @@ import torch
 from memagent.leaks import find
 from memagent.leaks.detectors import allocator_history
 from memagent.leaks.detectors.allocator_history import (
+    allocations_by_stack,
     difference,
     flame,
     folded,
-    held_by_stack,
     suspects,
 )
 
@@ -54,7 +54,7 @@ def snapshot(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
 
 
 def test_it_counts_live_blocks_that_have_a_stack():
-    held = held_by_stack(
+    held = allocations_by_stack(
         snapshot(
             block(100, STEP),
             block(50, STEP, "active_awaiting_free"),
@@ -64,7 +64,7 @@ def test_it_counts_live_blocks_that_have_a_stack():
     )
     (only,) = held.values()
     assert (only.size_bytes, only.blocks, only.stack) == (150, 2, tuple(STEP[::-1]))
-    assert only.place == (SCRIPT, 20, "step")
+    assert only.script_frame == (SCRIPT, 20, "step")
 
 
 def test_it_tells_devices_apart():
@@ -74,7 +74,7 @@ def test_it_tells_devices_apart():
             *snapshot(block(2, KEEP), device=1)["segments"],
         ]
     }
-    assert [held.size_bytes for held in held_by_stack(both, device=1).values()] == [2]
+    assert [held.size_bytes for held in allocations_by_stack(both, device=1).values()] == [2]
 
 
 def test_the_difference_is_what_grew_largest_first():
@@ -106,7 +106,7 @@ def test_a_steady_loop_has_no_suspects():
 
 
 def test_the_flame_graph_adds_up_and_is_json():
-    held = held_by_stack(snapshot(block(100, STEP), block(30, KEEP))).values()
+    held = allocations_by_stack(snapshot(block(100, STEP), block(30, KEEP))).values()
     rows, tree = json.loads(json.dumps(folded(held))), json.loads(json.dumps(flame(held)))
     assert [row["bytes"] for row in rows] == [100, 30] and rows[0]["stack"][
         0

@@ -86,7 +86,7 @@ def test_it_leaves_no_references_behind():
     gone = [weakref.ref(tensor) for tensor in keeper.kept]
     del watched, keeper
     assert not any(reference() is not None for reference in gone)
-    assert source_lines.tree.cache_info().currsize == 0
+    assert source_lines.syntax_tree.cache_info().currsize == 0
 
 
 def test_the_variables_of_a_running_function_live_no_longer_than_it_wants():
@@ -199,10 +199,10 @@ def test_a_request_may_go_beyond_the_budget():
     finder.budget.spend(1.0)
     finder.request()
     finder.after_step(1)
-    assert finder.is_busy and not finder.is_looking
+    assert finder.is_busy and not finder.is_running
     finder.request(beyond_budget=True)
     finder.after_step(2)
-    assert finder.is_looking
+    assert finder.is_running
     finder.close()
 
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from memagent.leaks.largest_tensors import largest
+from memagent.leaks.largest_tensors import largest_tensors
 
 
 class Net(torch.nn.Module):
@@ -34,7 +34,7 @@ def small_world():
 
 
 def named(model, **options):
-    return {holder.name: holder for holder in largest([model], [], **options)}
+    return {holder.name: holder for holder in largest_tensors([model], [], **options)}
 
 
 def test_a_variable_and_an_attribute_are_named_with_the_line_that_sets_them():

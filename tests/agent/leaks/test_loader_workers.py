@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from memagent.leaks.detectors.loader_workers import bytes_per_step, holders, private_bytes_by_worker
+from memagent.leaks.detectors.loader_workers import (
+    bytes_per_step,
+    private_bytes_by_worker,
+    suspects_in_workers,
+)
 
 
 class Names(Dataset):
@@ -32,7 +36,7 @@ def first_holder(dataset):
     try:
         next(loop)
         assert len(private_bytes_by_worker()) == 1
-        return holders(1000)[0]
+        return suspects_in_workers(1000)[0]
     finally:
         loop._shutdown_workers()
 
@@ -56,5 +60,5 @@ def test_a_long_list_that_is_only_read_is_copy_on_write():
 
 
 def test_there_are_no_suspects_without_workers():
-    assert private_bytes_by_worker() == {} and holders(10**9) == []
+    assert private_bytes_by_worker() == {} and suspects_in_workers(10**9) == []
     assert torch.zeros(1).item() == 0

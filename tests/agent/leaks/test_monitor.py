@@ -44,7 +44,7 @@ LINE = inspect.getsourcelines(Trainer.train)[1] + 7
 @pytest.fixture
 def watched(monkeypatch):
     """watched(leaks): a trainer and its run, which ends with the test."""
-    for limit in ("finder.LONGEST_S", "diagnose.LONGEST_S", "climb._LONGEST_S"):
+    for limit in ("finder.MAX_CPU_S", "diagnosis.MAX_CPU_S", "referrers._MAX_SAMPLE_S"):
         monkeypatch.setattr(
             f"memagent.leaks.{limit}", 60.0
         )  # what other tests have left here to look through decides neither
@@ -231,7 +231,7 @@ def test_a_look_that_fails_at_the_death_leaves_the_last_words(watched, recording
     monkeypatch.setattr("memagent.leaks.detectors.tensors.diagnose", _no_memory)
     run.fail_with(MemoryError("no"))
     [words] = [event.data for event in recording().events if event.kind == "oom"]
-    assert words["suspect_search"] == {"why_not": "looking for it failed"}
+    assert words["suspect_search"] == {"why_not": "the diagnosis failed"}
 
 
 def _no_memory(*_, **__):

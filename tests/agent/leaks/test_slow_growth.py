@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memagent.leaks.monitor import BLOCK, IN_A_ROW, SlowGrowthDetector
+from memagent.leaks.monitor import BLOCK_STEPS, RISING_BLOCKS, SlowGrowthDetector
 
 MIB = 2**20
 
@@ -14,8 +14,10 @@ MIB = 2**20
 @pytest.mark.parametrize("kind, slope", [("cuda", 512), ("host", 64 * 2**10)])
 def test_a_slow_steady_rise_is_suspected_and_not_at_once(kind, slope):
     creep = SlowGrowthDetector(kind)
-    seen = [creep.observe([100 * MIB + step * slope]) for step in range(3 * BLOCK * IN_A_ROW)]
-    assert seen.index(True) == BLOCK * (IN_A_ROW + 1) - 1 and sum(seen) == 2
+    seen = [
+        creep.observe([100 * MIB + step * slope]) for step in range(3 * BLOCK_STEPS * RISING_BLOCKS)
+    ]
+    assert seen.index(True) == BLOCK_STEPS * (RISING_BLOCKS + 1) - 1 and sum(seen) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -29,11 +31,11 @@ def test_what_comes_and_goes_is_not(seed):
 def test_a_sawtooth_and_a_staircase_that_ends_are_not():
     assert not SlowGrowthDetector("cuda").observe(step % 40 * MIB for step in range(2000))
     assert not SlowGrowthDetector("cuda").observe(
-        min(step // BLOCK, 3) * MIB for step in range(2000)
+        min(step // BLOCK_STEPS, 3) * MIB for step in range(2000)
     )
 
 
 def test_readings_that_are_missing_are_left_out():
     assert SlowGrowthDetector("cuda").observe(
-        None if step % 2 else step * 512 for step in range(4 * BLOCK * IN_A_ROW)
+        None if step % 2 else step * 512 for step in range(4 * BLOCK_STEPS * RISING_BLOCKS)
     )

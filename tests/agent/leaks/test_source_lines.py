@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from memagent.leaks.source_lines import GROWS, PASSES, SETS, Scope, growing, is_hook
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope, growing_lines, is_hook
 
 GROWING = {
     "append": ("kept", "kept = []\nfor x in xs:\n    kept.append(x)  #!\n"),
@@ -75,7 +75,7 @@ def found(tmp_path, name: str, source: str):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(source))
     marked = next(number for number, text in enumerate(source.splitlines(), 1) if "#!" in text)
-    return growing([Scope(str(path))], [name])[0], marked
+    return growing_lines([SourceScope(str(path))], [name])[0], marked
 
 
 @pytest.mark.parametrize("case", GROWING)
@@ -97,15 +97,15 @@ def test_it_says_when_a_line_is_less_sure(case, tmp_path):
 def test_it_names_no_line_where_nothing_grows(source, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(source)
-    assert growing([Scope(str(path))], ["kept"]) == []
+    assert growing_lines([SourceScope(str(path))], ["kept"]) == []
 
 
 def test_it_looks_in_the_scope_it_is_given_first(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("def a(kept):\n    kept.append(1)\n\n\ndef b(kept):\n    kept.append(2)\n")
-    whole = Scope(str(path))
-    assert growing([Scope(str(path), 5), whole], ["kept"])[0].line == 6
-    assert growing([Scope(str(path), name="a"), whole], ["kept"])[0].line == 2
+    whole = SourceScope(str(path))
+    assert growing_lines([SourceScope(str(path), 5), whole], ["kept"])[0].line == 6
+    assert growing_lines([SourceScope(str(path), name="a"), whole], ["kept"])[0].line == 2
 
 
 def test_it_knows_a_hook_by_its_registration(tmp_path):

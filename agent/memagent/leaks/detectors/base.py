@@ -1,9 +1,4 @@
-"""One way to look for growth over some steps. The finder calls its methods at step boundaries, on the training thread.
-
-What one call stack has allocated and still holds: the rows of a flame graph, of the device's allocator or of Python's own.
-
-How long a look may take: of the thread's own time, which a busy host does not use up, and on the wall, as training waits for it.
-"""
+"""Base of all detectors: when the finder calls them, how long they may take, what they report."""
 
 from __future__ import annotations
 
@@ -14,80 +9,89 @@ from dataclasses import dataclass
 from memagent.leaks.user_code import is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
-
-class Detector:
-    """Looks at the beginning, in the middle, one step before the end, and at the end; does nothing where a method is not its own."""
-
-    method: DiagnosisMethod = "census"
-    grown: Sequence[StackAllocation] = ()
-    """After the end: what each stack holds more than in the middle, most bytes first; only where stacks are recorded."""
-    growth_bytes_per_step: int | None = None
-    """After the end: by how much memory in use grew, tensors or not; only where that is measured."""
-
-    def begin(self, step: int) -> None:
-        """The window opens after `step`."""
-
-    def middle(self, step: int) -> None:
-        """Half of it is over."""
-
-    def before(self, step: int) -> None:
-        """The next step will be the last."""
-
-    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
-        """What grew, and who is to blame, as far as it is found in time."""
-        return []
-
-    def close(self) -> None:
-        """Always called after the end, or instead of it: let go of everything, switch everything off."""
-
-
-Frame = tuple[str, int, str]
-"""file, line, function; the function is empty where it is unknown"""
-Stack = tuple[Frame, ...]
-"""outermost first"""
+StackFrame = tuple[str, int, str]
+"""File, line and function. The function is empty if it's unknown."""
+CallStack = tuple[StackFrame, ...]
+"""Outermost frame first."""
 
 
 @dataclass(frozen=True)
 class StackAllocation:
-    """Live blocks that one stack has allocated; in a difference, how many more there are than before."""
+    """Live blocks allocated by one call stack. In a difference: how many more than before."""
 
-    stack: Stack
+    stack: CallStack
     size_bytes: int
     blocks: int
 
     @property
-    def place(self) -> Frame | None:
-        """The innermost frame of the script; None where all are a library's."""
+    def script_frame(self) -> StackFrame | None:
+        """Return the innermost frame of the script, or None if all frames are a library's."""
         return next((frame for frame in reversed(self.stack) if is_script(frame[0])), None)
 
 
-def frame_text(frame: Frame) -> str:
-    """`function (file:line)`, as on the wire; `file:line` where the function is unknown."""
+def frame_text(frame: StackFrame) -> str:
+    """Return `function (file:line)` as on the wire, or `file:line` if the function is unknown."""
     file, line, function = frame
     return f"{function} ({file}:{line})" if function else f"{file}:{line}"
 
 
 @dataclass
 class TimeBudget:
-    """Over when either is: `cpu_s` on `time.thread_time()`, `wall_s` on `time.perf_counter()`."""
+    """Time limit of a diagnosis: CPU time of the thread, and wall time, since training waits.
 
-    cpu_s: float
-    wall_s: float
+    On a busy host the thread gets little CPU time, so the wall clock alone would end too early.
+    """
+
+    cpu_ends_s: float
+    """On the clock of `time.thread_time()`."""
+    wall_ends_s: float
+    """On the clock of `time.perf_counter()`."""
     was_hit: bool = False
-    """Whether something has been given up for it."""
+    """True once a caller has skipped work because of the limit."""
 
     @classmethod
     def after(cls, *, cpu_s: float, wall_s: float) -> TimeBudget:
+        """Return a budget that starts now."""
         return cls(time.thread_time() + cpu_s, time.perf_counter() + wall_s)
 
     def is_over(self) -> bool:
-        """To be asked by who gives up then."""
-        is_over = not self.leaves(0.0) or time.thread_time() > self.cpu_s
+        """Return True if the caller must stop."""
+        is_over = not self.leaves(0.0) or time.thread_time() > self.cpu_ends_s
         self.was_hit |= is_over
         return is_over
 
-    def leaves(self, seconds: float) -> bool:
-        """Whether training may wait so long yet, whatever the thread has used; to be asked by who gives up if not."""
-        is_enough = time.perf_counter() + seconds <= self.wall_s
+    def leaves(self, wall_s: float) -> bool:
+        """Return False if training can't wait `wall_s` longer, so the caller must skip its work."""
+        is_enough = time.perf_counter() + wall_s <= self.wall_ends_s
         self.was_hit |= not is_enough
         return is_enough
+
+
+class Detector:
+    """One way to find growth over a window of steps.
+
+    The finder calls these methods at step boundaries, on the training thread. Subclasses override
+    those that they need.
+    """
+
+    method: DiagnosisMethod = "census"
+    grown: Sequence[StackAllocation] = ()
+    """Set by `end` if stacks are recorded: growth of each since the middle, most bytes first."""
+    growth_bytes_per_step: int | None = None
+    """Set by `end` if measured: growth of all memory in use, tensors or not."""
+
+    def begin(self, step: int) -> None:
+        """Start the window after `step`."""
+
+    def middle(self, step: int) -> None:
+        """Take a reading in the middle of the window."""
+
+    def before_last(self, step: int) -> None:
+        """Take a reading one step before the end."""
+
+    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+        """Return the suspects that are found within `budget`."""
+        return []
+
+    def close(self) -> None:
+        """Release everything. Always called, after `end` or instead of it."""

@@ -1,8 +1,10 @@
-"""Growth of Python objects outside torch: a window of tracemalloc, on demand, as it slows a small step two to five times.
+"""Growth of Python objects outside torch, by tracemalloc. On request only: it slows small steps.
 
-1. It begins to trace with a few frames a block; what was allocated before is not seen.
-2. In the middle, caches have filled and the loop has its steady state: what each line holds is noted.
-3. In the end, lines of the script that hold more than in the middle are suspects.
+A small step takes two to five times as long while tracemalloc runs.
+
+1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
+2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
+3. `end` suspects the lines of the script that hold more than in the middle.
 """
 
 from __future__ import annotations
@@ -17,100 +19,99 @@ from memagent.leaks.user_code import is_own, is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
-LEAST_BYTES_PER_STEP = 1024
-_MOST = 3
+"""Frames traced per block."""
+MIN_BYTES_PER_STEP = 1024
+_MAX_SUSPECTS = 3
 
-Place = tuple[str, int]
-Traced = dict[tuple[Place, ...], tuple[int, int]]
-"""Bytes and blocks by call stack, outermost place first."""
+CodePosition = tuple[str, int]
+"""File and line."""
+TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
+"""Bytes and blocks by call stack, outermost position first."""
 
 
 class HostMemoryDetector(Detector):
-    """The window. A script that traces by itself is left alone."""
+    """Traces over one window. Does nothing if the script already uses tracemalloc."""
 
     method: DiagnosisMethod = "host"
 
     def __init__(self) -> None:
-        self._is_ours = False
-        self._marked_at = 0
-        self._middle: Traced = {}
+        self._is_tracing = False
+        self._middle_step = 0
+        self._middle: TracedBlocks = {}
 
     def begin(self, step: int) -> None:
         if not tracemalloc.is_tracing():
             tracemalloc.start(FRAMES)
-            self._is_ours = True
+            self._is_tracing = True
 
     def middle(self, step: int) -> None:
-        if self._is_ours:
-            self._marked_at, self._middle = step, _traced()
+        if self._is_tracing:
+            self._middle_step = step
+            self._middle = _traced_blocks()
 
-    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
-        if not self._is_ours or not self._marked_at or deadline.is_over():
+    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+        if not self._is_tracing or not self._middle_step or budget.is_over():
             return []
-        last = _traced()
+        last = _traced_blocks()
         self._stop()
         self.grown = growing_stacks(self._middle, last)
-        return growing_lines(held_by_line(self._middle), held_by_line(last), step - self._marked_at)
+        steps = step - self._middle_step
+        return growing_lines(bytes_by_line(self._middle), bytes_by_line(last), steps)
 
     def close(self) -> None:
         self._stop()
-        self._marked_at, self._middle = 0, {}
+        self._middle_step = 0
+        self._middle = {}
 
     def _stop(self) -> None:
-        if self._is_ours:
-            self._is_ours = False
+        if self._is_tracing:
+            self._is_tracing = False
             tracemalloc.stop()
 
 
-def growing_stacks(first: Traced, last: Traced) -> list[StackAllocation]:
-    """What each stack that passes through the script holds more than before, most bytes first."""
-    more = []
-    for places, (size, blocks) in last.items():
-        old_size, old_blocks = first.get(places, (0, 0))
-        held = StackAllocation(
-            tuple((file, line, "") for file, line in places), size - old_size, blocks - old_blocks
-        )
-        if held.size_bytes > 0 and held.place is not None:
-            more.append(held)
-    return sorted(more, key=lambda held: -held.size_bytes)
+def growing_stacks(first: TracedBlocks, last: TracedBlocks) -> list[StackAllocation]:
+    """Return the growth of each stack that passes through the script, most bytes first."""
+    grown = []
+    for positions, (size, blocks) in last.items():
+        old_size, old_blocks = first.get(positions, (0, 0))
+        stack = tuple((file, line, "") for file, line in positions)
+        allocation = StackAllocation(stack, size - old_size, blocks - old_blocks)
+        if allocation.size_bytes > 0 and allocation.script_frame is not None:
+            grown.append(allocation)
+    return sorted(grown, key=lambda allocation: -allocation.size_bytes)
 
 
-def held_by_line(traced: Traced) -> Counter[Place]:
-    """Bytes by the innermost line of the script."""
-    held: Counter[Place] = Counter()
-    for places, (size, _) in traced.items():
-        place = next((place for place in reversed(places) if is_script(place[0])), None)
-        if place is not None:
-            held[place] += size
-    return held
+def bytes_by_line(traced: TracedBlocks) -> Counter[CodePosition]:
+    """Return bytes by the innermost line of the script."""
+    sizes: Counter[CodePosition] = Counter()
+    for positions, (size, _) in traced.items():
+        line = next((position for position in reversed(positions) if is_script(position[0])), None)
+        if line is not None:
+            sizes[line] += size
+    return sizes
 
 
-def growing_lines(first: Counter[Place], last: Counter[Place], steps: int) -> list[Suspect]:
-    """The lines that hold more than before, most bytes first."""
-    last = last.copy()
-    last.subtract(first)
-    found = [(size // max(1, steps), place) for place, size in last.most_common(_MOST)]
-    return [
-        build_suspect(
-            file,
-            line,
-            "",
-            linecache.getline(file, line).strip()[:120] or "Python objects",
-            "host",
-            rate,
-            0.6,
-        )
-        for rate, (file, line) in found
-        if rate >= LEAST_BYTES_PER_STEP
-    ]
+def growing_lines(
+    first: Counter[CodePosition], last: Counter[CodePosition], steps: int
+) -> list[Suspect]:
+    """Return the lines that hold more than before, most bytes first."""
+    growth = last.copy()
+    growth.subtract(first)
+    suspects = []
+    for (file, line), size in growth.most_common(_MAX_SUSPECTS):
+        rate = size // max(1, steps)
+        if rate >= MIN_BYTES_PER_STEP:
+            holder = linecache.getline(file, line).strip()[:120] or "Python objects"
+            suspects.append(build_suspect(file, line, None, holder, "host", rate, 0.6))
+    return suspects
 
 
-def _is_ours(places: tuple[Place, ...]) -> bool:
-    """Whether memagent itself made it: what the script calls of ours, and what looks for the leak, is no leak of the script.
+def _is_own_allocation(positions: tuple[CodePosition, ...]) -> bool:
+    """Return True if memagent made it, called by the script or by a diagnosis: not a leak.
 
-    Generated code (a named tuple's constructor is one) is whose who calls it.
+    Generated code, such as a named tuple's constructor, counts as its caller's.
     """
-    for file, _ in reversed(places):
+    for file, _ in reversed(positions):
         if is_own(file):
             return True
         if is_script(file) and not file.startswith("<"):
@@ -118,13 +119,12 @@ def _is_ours(places: tuple[Place, ...]) -> bool:
     return False
 
 
-def _traced() -> Traced:
-    sizes: Counter[tuple[Place, ...]] = Counter()
-    blocks: Counter[tuple[Place, ...]] = Counter()
+def _traced_blocks() -> TracedBlocks:
+    sizes: Counter[tuple[CodePosition, ...]] = Counter()
+    blocks: Counter[tuple[CodePosition, ...]] = Counter()
     for trace in tracemalloc.take_snapshot().traces:
-        places = tuple((frame.filename, frame.lineno) for frame in trace.traceback)
-        if _is_ours(places):
-            continue
-        sizes[places] += trace.size
-        blocks[places] += 1
-    return {places: (size, blocks[places]) for places, size in sizes.items()}
+        positions = tuple((frame.filename, frame.lineno) for frame in trace.traceback)
+        if not _is_own_allocation(positions):
+            sizes[positions] += trace.size
+            blocks[positions] += 1
+    return {positions: (size, blocks[positions]) for positions, size in sizes.items()}

@@ -1,10 +1,11 @@
-"""DataLoader workers whose memory grows: each is a process with its own copy of the dataset.
+"""Growth of DataLoader workers: each is a process with a copy of the dataset.
 
-1. Private memory (pages that no other process shares) of each worker, at both ends of the window. Resident memory would not tell: a forked
-   worker has its parent's pages resident from the beginning.
-2. Growth with a line in the dataset (or the collate function) that keeps something: that is the suspect.
-3. Growth without: copy on write. Reading a Python object writes its reference count, so a long list or dict of the dataset is copied page
-   by page into each worker. The largest of the dataset's containers is named, and the line that made it.
+1. Read the private memory of each worker (pages that no other process shares) at both ends of the
+   window. Resident memory wouldn't do: a forked worker has its parent's pages resident at once.
+2. If they grow and a line in the dataset or the collate function stores something, suspect it.
+3. If they grow without such a line, suspect copy on write. Reading a Python object writes its
+   reference count, so a long list or dict is copied page by page into each worker. Name the
+   dataset's largest container and the line that creates it.
 """
 
 from __future__ import annotations
@@ -15,161 +16,149 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from memagent.leaks import source_lines
-from memagent.leaks.census import living
+from memagent.leaks.census import live_objects
 from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.object_names import file_of
+from memagent.leaks.source_lines import SourceScope
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import shares_of
 from memagent.wire.messages import Suspect
 
-LEAST_BYTES_PER_STEP = 16 * 2**10
-_LONG = 1_000
-_DEPTH = 4
+MIN_BYTES_PER_STEP = 16 * 2**10
+_MIN_ITEMS = 1_000
+"""Items from which a container is long enough for copy on write to show."""
+_MAX_DEPTH = 4
 
 
 class LoaderWorkerDetector(Detector):
-    """Looks at the workers at both ends."""
+    """Compares the workers' private memory at both ends of the window."""
 
     def __init__(self) -> None:
-        self._began_at, self._first = 0, dict[int, int]()
+        self._first_step = 0
+        self._first: dict[int, int] = {}
 
     def begin(self, step: int) -> None:
-        self._began_at, self._first = step, private_bytes_by_worker()
+        self._first_step = step
+        self._first = private_bytes_by_worker()
 
-    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
-        if deadline.is_over():
+    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+        if budget.is_over() or not self._first:
             return []
-        rate = (
-            bytes_per_step(self._first, private_bytes_by_worker(), step - self._began_at)
-            if self._first
-            else 0
-        )
-        return holders(rate) if rate >= LEAST_BYTES_PER_STEP else []
+        rate = bytes_per_step(self._first, private_bytes_by_worker(), step - self._first_step)
+        return suspects_in_workers(rate) if rate >= MIN_BYTES_PER_STEP else []
 
 
 def private_bytes_by_worker() -> dict[int, int]:
-    """Of the DataLoader workers that run now, by pid. Read from /proc: where there is none, there are none to see."""
-    pids = [worker.pid for iterator in _iterators() for worker in iterator._workers if worker.pid]
+    """Return private bytes of the running DataLoader workers by pid. Empty without /proc."""
+    pids = [
+        worker.pid for iterator in _loader_iterators() for worker in iterator._workers if worker.pid
+    ]
     return {pid: shares.private_bytes for pid in pids if (shares := shares_of(pid)) is not None}
 
 
 def bytes_per_step(first: Mapping[int, int], last: Mapping[int, int], steps: int) -> int:
-    """By how much the workers grow together that were there both times."""
+    """Return the total growth of the workers that are in both readings."""
     return sum(last[pid] - first[pid] for pid in first.keys() & last.keys()) // max(1, steps)
 
 
-def holders(more: int) -> list[Suspect]:
-    """What the workers of running DataLoaders keep, given that they grow by `more` bytes a step; empty where nothing looks like it."""
-    for iterator in _iterators():
-        parts = list(_parts(iterator))
-        found = [suspect for part in parts for suspect in _keeping(part, more)]
-        found = found or [suspect for part in parts for suspect in _copied(part, more)]
-        if found:
-            return found[:1]
+def suspects_in_workers(growth_bytes_per_step: int) -> list[Suspect]:
+    """Return what holds the workers' growth, or an empty list if no code looks like it."""
+    for iterator in _loader_iterators():
+        parts = list(_user_objects(iterator))
+        for find in (_storing_lines, _copied_container):
+            for part in parts:
+                if suspects := find(part, growth_bytes_per_step):
+                    return suspects[:1]
     return []
 
 
-def _iterators() -> list[Any]:
-    """The loops over DataLoaders with workers that are under way."""
+def _loader_iterators() -> list[Any]:
+    """Return the iterators of DataLoaders with workers that are in use."""
     processes = sys.modules.get("multiprocessing.process")
     if not getattr(processes, "_children", None):  # `active_children()` would reap some
         return []
     module = sys.modules.get("torch.utils.data.dataloader")
-    kind = getattr(module, "_MultiProcessingDataLoaderIter", None)
-    return living(lambda one: one is kind) if kind is not None else []
+    iterator_type = getattr(module, "_MultiProcessingDataLoaderIter", None)
+    return live_objects(lambda kind: kind is iterator_type) if iterator_type is not None else []
 
 
-def _parts(iterator: Any) -> Iterator[Any]:
-    """The script's own objects and functions that the workers run: dataset, what it wraps, collate function."""
-    todo = [
-        (getattr(iterator, name, None), 0)
-        for name in ("_dataset", "_collate_fn", "_worker_init_fn")
-    ]
-    met: set[int] = set()
+def _user_objects(iterator: Any) -> Iterator[Any]:
+    """Yield the script's objects and functions that the workers run.
+
+    These are the dataset, the datasets it wraps, and the collate and worker init functions.
+    """
+    names = ("_dataset", "_collate_fn", "_worker_init_fn")
+    todo = [(getattr(iterator, name, None), 0) for name in names]
+    visited: set[int] = set()
     while todo:
         item, depth = todo.pop(0)
-        if item is None or id(item) in met or depth > _DEPTH:
+        if item is None or id(item) in visited or depth > _MAX_DEPTH:
             continue
-        met.add(id(item))
+        visited.add(id(item))
         if isinstance(item, MethodType):
             todo.append((item.__self__, depth + 1))
         elif isinstance(item, FunctionType) or is_script_class(type(item)):
             yield item
         space = namespace(item) if not isinstance(item, FunctionType | type) else None
-        todo += [
-            (value, depth + 1)
-            for value in list((space or {}).values())
-            if not isinstance(value, int | str | float)
-        ]
+        for value in list((space or {}).values()):
+            if not isinstance(value, int | str | float):
+                todo.append((value, depth + 1))
 
 
-def _keeping(part: Any, size: int) -> list[Suspect]:
-    """The line in a method that the workers call which keeps something in an attribute."""
-    kind = type(part)
+def _storing_lines(part: Any, size: int) -> list[Suspect]:
+    """Return lines that store something in an attribute or a global, in code the workers call."""
     if isinstance(part, FunctionType):
-        scopes, name = (
-            [source_lines.Scope(part.__code__.co_filename, part.__code__.co_firstlineno)],
-            part.__qualname__,
-        )
-        names = [
-            key
-            for key, value in list(part.__globals__.items())
+        code = part.__code__
+        scopes = [SourceScope(code.co_filename, code.co_firstlineno)]
+        owner, prefix = part.__qualname__, ""
+        values = {
+            name: value
+            for name, value in list(part.__globals__.items())
             if isinstance(value, list | dict | set)
-        ]
+        }
     else:
-        scopes = [
-            source_lines.Scope(file_of(base), None, base.__name__)
-            for base in kind.__mro__
-            if is_script_class(base)
-        ]
-        name, names = (
-            kind.__name__,
-            [key for key, value in list((namespace(part) or {}).items()) if _can_grow(value)],
-        )
-    dot = "" if isinstance(part, FunctionType) else "."
-    found = [
-        (line, attribute)
-        for attribute in names
-        for line in source_lines.growing(scopes, [dot + attribute])
-    ]
+        kind = type(part)
+        bases = filter(is_script_class, kind.__mro__)
+        scopes = [SourceScope(file_of(base), None, base.__name__) for base in bases]
+        owner, prefix = kind.__name__, "."
+        values = {
+            name: value
+            for name, value in list((namespace(part) or {}).items())
+            if not isinstance(value, int | float | str | bytes | tuple | type(None))
+        }
     return [
         build_suspect(
             line.file,
             line.line,
             line.function,
-            f"{name}.{attribute}: grows in each worker",
+            f"{owner}.{name}: grows in each worker",
             "worker",
             size,
             0.9,
         )
-        for line, attribute in found
+        for name in values
+        for line in source_lines.growing_lines(scopes, [prefix + name])
         if line.strength == source_lines.GROWS and not line.function.endswith("__init__")
     ]
 
 
-def _copied(part: Any, size: int) -> list[Suspect]:
+def _copied_container(part: Any, size: int) -> list[Suspect]:
+    """Return the largest container of an object, whose pages the workers copy."""
     space = {} if isinstance(part, FunctionType) else namespace(part) or {}
-    long = [
-        (len(value), key)
-        for key, value in list(space.items())
-        if isinstance(value, list | dict | set) and len(value) >= _LONG
-    ]
-    if not long:
+    lengths = {
+        name: len(value)
+        for name, value in list(space.items())
+        if isinstance(value, list | dict | set) and len(value) >= _MIN_ITEMS
+    }
+    if not lengths:
         return []
-    length, key = max(long)
+    name = max(lengths, key=lambda key: (lengths[key], key))
     kind = type(part)
-    made = source_lines.attribute_sets(file_of(kind), kind.__name__, key)
-    file, number, function = (
-        (made[0].file, made[0].line, made[0].function)
-        if made
-        else (file_of(kind), 0, kind.__name__)
-    )
-    holder = (
-        f"{kind.__name__}.{key}: {type(space[key]).__name__} of {length}, copied into each worker"
-    )
-    return [build_suspect(file, number, function, holder, "copy_on_write", size, 0.6)]
-
-
-def _can_grow(value: Any) -> bool:
-    return not isinstance(value, int | float | str | bytes | tuple | type(None))
+    file, line, function = file_of(kind), 0, kind.__name__
+    if assignments := source_lines.attribute_assignments(file, kind.__name__, name):
+        first = assignments[0]
+        file, line, function = first.file, first.line, first.function
+    container = f"{type(space[name]).__name__} of {lengths[name]}"
+    holder = f"{kind.__name__}.{name}: {container}, copied into each worker"
+    return [build_suspect(file, line, function, holder, "copy_on_write", size, 0.6)]

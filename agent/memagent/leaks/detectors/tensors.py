@@ -1,4 +1,4 @@
-"""Growth of tensors, on any device: three censuses and a diagnosis."""
+"""Growth of tensors on any device: three censuses, then a diagnosis."""
 
 from __future__ import annotations
 
@@ -12,39 +12,37 @@ from memagent.wire.messages import Suspect
 
 
 class TensorDetector(Detector):
-    """`used_bytes`: what the device or the host has in use now, None if unknown."""
+    """`used_bytes` returns memory in use on the device or host now, None if unknown."""
 
     def __init__(self, used_bytes: Callable[[], int | None]) -> None:
         self._used_bytes = used_bytes
         self._first: Census | None = None
-        self._before: Census | None = None
-        self._used: int | None = None
+        self._before_last: Census | None = None
+        self._first_used_bytes: int | None = None
 
     def begin(self, step: int) -> None:
-        self._used = self._used_bytes()
+        self._first_used_bytes = self._used_bytes()
         tensors = census.live_tensors()
-        self._first = census.take(step, tensors, autograd_graphs.count(tensors))
+        self._first = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
 
-    def before(self, step: int) -> None:
-        self._before = census.take(step, census.live_tensors())
+    def before_last(self, step: int) -> None:
+        self._before_last = census.take(step, census.live_tensors())
 
-    def end(self, step: int, deadline: TimeBudget) -> list[Suspect]:
-        if self._first is None or self._before is None or deadline.is_over():
+    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+        if self._first is None or self._before_last is None or budget.is_over():
             return []
-        self.growth_bytes_per_step = self._rate(step - self._first.step)
+        used, steps = self._used_bytes(), max(1, step - self._first.step)
+        if used is not None and self._first_used_bytes is not None:
+            self.growth_bytes_per_step = max(0, used - self._first_used_bytes) // steps
         return diagnose(
             self._first,
-            self._before,
+            self._before_last,
             step,
-            deadline,
+            budget,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
 
     def close(self) -> None:
-        self._first = self._before = self._used = None
-
-    def _rate(self, steps: int) -> int | None:
-        now = self._used_bytes()
-        return (
-            None if now is None or self._used is None else max(0, now - self._used) // max(1, steps)
-        )
+        self._first = None
+        self._before_last = None
+        self._first_used_bytes = None

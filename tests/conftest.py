@@ -1,10 +1,12 @@
-"""Fixtures for everybody: databases, the application, and a real server in a process of its own.
+"""Shared fixtures: databases, the application, and a real server process.
 
-`database`, `app` and `client` run each test on SQLite and on PostgreSQL; `sqlite_database`, `sqlite_app` and `sqlite_client` are for
-tests that have nothing to learn from a second database. Every test gets a migrated database without anything of another test's.
+`database`, `app` and `client` run each test on SQLite and on PostgreSQL. `sqlite_database`,
+`sqlite_app` and `sqlite_client` are for tests that gain nothing from a second database. Every test
+gets a migrated database of its own.
 
-PostgreSQL is a private cluster in a temporary folder, started once a session (once a worker under pytest-xdist). Where its
-programs are missing, the tests that need it are skipped and say so; under CI that is a failure.
+PostgreSQL is a private cluster in a temporary folder, started once per session (once per worker
+under pytest-xdist). If its programs are missing, the tests that need it are skipped with that
+reason; under CI they fail.
 """
 
 from __future__ import annotations
@@ -18,26 +20,25 @@ from typing import Any
 
 import pytest
 
-from tests.lent import Lender
-from tests.live import SECRET_KEY, LiveServer
+from tests.database_pool import DatabasePool
+from tests.live_server import SECRET_KEY, LiveServer
 from tests.postgres import PostgresCluster, find_programs, temporary_cluster
-from tests.warm import WarmPython
+from tests.python_fork import ForkServer
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # before torch is imported: as many tests run at once as there are processors
+# Set before torch is imported: as many tests run in parallel as there are processors.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _garbage_is_looked_for_among_new_objects_only() -> None:
-    """A full collection takes a second where all tests and all frameworks are loaded, and hundreds of tests make one or more."""
+def _collect_new_objects_only() -> None:
+    """Freeze what is loaded: a full collection takes a second, and hundreds of tests cause one."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated, empty database file; tests get copies of it."""
+    """Return a migrated, empty database file that tests copy."""
     from memagent_server.store import migrate
     from memagent_server.store.engine import Database
 
@@ -50,7 +51,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_programs() -> Path:
-    """Where PostgreSQL's programs are; the test is skipped, or under CI fails, where there are none."""
+    """Return the folder of PostgreSQL's programs. Skip the test, or fail under CI, without them."""
     programs = find_programs()
     if programs is None:
         reason = "PostgreSQL's initdb is neither on PATH nor under /usr/lib/postgresql: install postgresql"
@@ -62,7 +63,7 @@ def postgres_programs() -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_cluster(postgres_programs: Path) -> Iterator[PostgresCluster]:
-    """A private PostgreSQL server that holds a migrated database to copy from."""
+    """Start a private PostgreSQL server with a migrated template database."""
     with temporary_cluster(postgres_programs) as cluster:
         cluster.make_template()
         yield cluster
@@ -82,14 +83,14 @@ def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres_lender(postgres_cluster: PostgresCluster) -> Lender:
-    return Lender(postgres_cluster)
+def postgres_pool(postgres_cluster: PostgresCluster) -> DatabasePool:
+    return DatabasePool(postgres_cluster)
 
 
 @pytest.fixture
-def postgres_url(postgres_lender: Lender) -> Iterator[str]:
-    """A PostgreSQL database with the current schema, as good as new."""
-    with postgres_lender.lend() as url:
+def postgres_url(postgres_pool: DatabasePool) -> Iterator[str]:
+    """Lend an empty PostgreSQL database with the current schema."""
+    with postgres_pool.lend() as url:
         yield url
 
 
@@ -101,7 +102,7 @@ def empty_postgres_url(postgres_cluster: PostgresCluster) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """The same test on both databases, with the current schema."""
+    """Run the test on both databases, with the current schema."""
     url: str = request.getfixturevalue(
         "sqlite_url" if request.param == "sqlite" else "postgres_url"
     )
@@ -110,7 +111,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def empty_database_url(request: pytest.FixtureRequest) -> str:
-    """The same test on both databases, without any schema."""
+    """Run the test on both databases, without a schema."""
     url: str = request.getfixturevalue(
         "empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
     )
@@ -168,9 +169,10 @@ def sqlite_client(sqlite_app: Any) -> Any:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
-    """Start `memagent serve` processes: start_server(*arguments, environ={}, listen="127.0.0.1:0", data=FOLDER).
+    """Return a function that starts `memagent serve` processes.
 
-    Two servers with the same `data` share a database. All of them are gone when the test is over.
+    start_server(*arguments, environ={}, listen="127.0.0.1:0", data=FOLDER). Servers with the same
+    `data` share a database. All of them are killed at the end of the test.
     """
     servers: list[LiveServer] = []
 
@@ -191,13 +193,13 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
 
 @pytest.fixture
 def live_server(start_server: Callable[..., LiveServer]) -> LiveServer:
-    """A real server with its worker, in processes of their own, over a SQLite database of its own."""
+    """Start a real server and its worker over a new SQLite database."""
     return start_server()
 
 
 @pytest.fixture(scope="session")
 def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A real server without worker that lives as long as the session: who uses it empties it first."""
+    """Start a real server without a worker for the whole session. Each user empties it first."""
     server = LiveServer.start(
         tmp_path_factory.mktemp("pages"), "127.0.0.1:0", ("--role", "web"), {}
     )
@@ -206,9 +208,9 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
 
 
 @pytest.fixture(scope="session")
-def warm_python() -> Iterator[WarmPython]:
-    """Runs scripts in processes that have torch imported already: warm_python.run("-c", CODE)."""
-    python = WarmPython()
+def fork_server() -> Iterator[ForkServer]:
+    """Run scripts in processes that have imported torch: fork_server.run("-c", CODE)."""
+    python = ForkServer()
     yield python
     python.close()
 
@@ -222,5 +224,5 @@ def _opened(url: str) -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first: one that begins last is waited for by every other worker."""
+    """Run slow tests first: every worker waits for the one that starts last."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

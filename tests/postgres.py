@@ -1,6 +1,6 @@
-"""A private PostgreSQL server in a temporary folder, for tests and for the programmes under `benchmarks/`.
+"""A private PostgreSQL server in a temporary folder, for tests and for the programs under `benchmarks/`.
 
-It listens on a socket in that folder only. PostgreSQL refuses to run as root, so root becomes `postgres` for it.
+It listens on a socket in that folder only. PostgreSQL refuses to run as root, so root runs it as `postgres`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 FIRST_PORT = 5432
-"""Of the socket's name: nothing listens on TCP."""
-PATIENCE_S = 30.0
+"""Part of the socket's name; no TCP port is opened."""
+TIMEOUT_S = 30.0
 
 
 class PostgresCluster:
-    """A running PostgreSQL. `folder` is made, and must be one that the account `postgres` can reach.
+    """A running PostgreSQL server. The account `postgres` must be able to reach the parent of `folder`.
 
-    With `primary` it is that one's standby, which replicates what is written there until it is promoted.
+    With `primary`, the server is its standby and replicates it until it is promoted.
     """
 
     template = "memagent_template"
@@ -34,7 +34,9 @@ class PostgresCluster:
     def __init__(
         self, programs: Path, folder: Path, *options: str, primary: PostgresCluster | None = None
     ) -> None:
-        self._programs, self._options, self.port = programs, options, FIRST_PORT
+        self._programs = programs
+        self._options = options
+        self.port = FIRST_PORT
         self.folder = folder
         self.folder.mkdir()
         self._data = self.folder / "data"
@@ -53,7 +55,7 @@ class PostgresCluster:
 
     @property
     def socket(self) -> Path:
-        """Where it can be reached, now that it was started on `port`."""
+        """Return the socket that the server listens on."""
         return self.folder / f".s.PGSQL.{self.port}"
 
     @property
@@ -98,7 +100,7 @@ class PostgresCluster:
         options = f"-k {self.folder} -p {self.port} -c listen_addresses='' -c fsync=off -c full_page_writes=off"
         for option in ("max_connections=200", *self._options):
             options += f" -c {option}"
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 return self._run(

@@ -19,7 +19,7 @@ from random import Random
 import psutil
 
 from benchmarks.reliability.proxy import Proxy
-from tests.live import LiveServer
+from tests.live_server import LiveServer
 from tests.postgres import PostgresCluster
 
 CLOCK = Path(__file__).with_name("clock")

@@ -27,9 +27,9 @@ def step():
 
 
 @pytest.fixture
-def run_script(warm_python) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_script(fork_server) -> Callable[..., subprocess.CompletedProcess[str]]:
     """run_script(code, NAME="setting"): a real process that attaches and goes on with the code."""
-    return lambda code, **environ: warm_python.run(
+    return lambda code, **environ: fork_server.run(
         "-c", STEPS + textwrap.dedent(code), env={**os.environ, **environ}
     )
 

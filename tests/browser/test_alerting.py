@@ -13,9 +13,7 @@ PATHS = (
 )
 
 
-def test_an_alert_is_acknowledged_snoozed_and_called_false_by_buttons(
-    server, tell, stories, open_page
-):
+def test_buttons_acknowledge_snooze_and_mark_an_alert_as_false(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(f"{server.url}/alerts?state=open")
     for button, said in (
@@ -31,7 +29,7 @@ def test_an_alert_is_acknowledged_snoozed_and_called_false_by_buttons(
     assert "leak 1 0 0 0 0 1 1" in " ".join(page.get_by_label("By cause").last.inner_text().split())
 
 
-def test_a_button_on_the_run_page_leads_back_to_the_run(server, tell, stories, open_page):
+def test_a_button_on_the_run_page_returns_to_the_run(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(f"{server.url}/runs/k3v9leak")
     page.get_by_role("button", name="Acknowledge").click()
@@ -39,7 +37,7 @@ def test_a_button_on_the_run_page_leads_back_to_the_run(server, tell, stories, o
     assert "Acknowledged" in page.locator("#run-alerts").inner_text()
 
 
-def test_a_rule_is_changed_for_one_project_and_set_back(server, tell, stories, open_page):
+def test_a_rule_is_changed_for_one_project_and_reset(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(f"{server.url}/settings")
     page.get_by_role("link", name="language").click()
@@ -58,7 +56,7 @@ def test_a_rule_is_changed_for_one_project_and_set_back(server, tell, stories, o
     assert page.get_by_label("stalled", exact=True).is_checked()
 
 
-def test_a_threshold_out_of_bounds_is_not_sent(server, tell, stories, open_page):
+def test_a_threshold_out_of_range_is_not_submitted(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(f"{server.url}/settings")
     page.get_by_label("leak: grown by this share of the limit so far").fill("700")
@@ -69,7 +67,7 @@ def test_a_threshold_out_of_bounds_is_not_sent(server, tell, stories, open_page)
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
-def test_no_page_about_alerts_scrolls_sideways_and_every_control_has_a_name(
+def test_alert_pages_do_not_scroll_horizontally_and_every_control_has_a_name(
     server, tell, stories, open_page, width
 ):
     tell(stories.leaking())

@@ -9,7 +9,7 @@ import pytest
 PATH = "/estimate?model=gpt2-xl&batch=4&gpu=rtx4090"
 
 
-def test_it_answers_while_one_types_and_keeps_the_address(server, open_page):
+def test_it_updates_while_typing_and_keeps_the_address(server, open_page):
     page = open_page(server.url + PATH)
     before = page.locator("#estimate-answer .headline").inner_text()
     page.get_by_label("Batch for each GPU").fill("1")
@@ -20,7 +20,7 @@ def test_it_answers_while_one_types_and_keeps_the_address(server, open_page):
     assert page.locator("#estimate-answer").inner_text() == shared
 
 
-def test_an_advices_link_shows_its_code_and_can_be_shared(server, open_page):
+def test_a_link_of_an_advice_shows_its_code_and_can_be_shared(server, open_page):
     page = open_page(server.url + PATH)
     code = page.locator("#advice-2 pre")
     assert not code.is_visible()
@@ -30,7 +30,7 @@ def test_an_advices_link_shows_its_code_and_can_be_shared(server, open_page):
     code.wait_for(state="visible")
 
 
-def test_a_wrong_field_is_marked_while_the_rest_stays(server, open_page):
+def test_an_invalid_field_is_marked_and_the_others_keep_their_values(server, open_page):
     page = open_page(server.url + PATH)
     field = page.get_by_label("Sequence length")
     field.fill("long")
@@ -62,6 +62,6 @@ def test_the_parts_are_drawn_in_their_colours(server, open_page, dark):
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
-def test_the_calculator_does_not_scroll_sideways(server, open_page, width):
+def test_the_calculator_does_not_scroll_horizontally(server, open_page, width):
     page = open_page(server.url + PATH, width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

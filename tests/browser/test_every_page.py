@@ -106,7 +106,7 @@ def test_every_page_is_accessible_and_fits_on_a_phone(server, tell, stories, loo
     assert look(server.url, PAGES) == {}
 
 
-def test_the_page_that_asks_for_a_token_is_accessible(start_server, look):
+def test_the_login_page_is_accessible(start_server, look):
     server = start_server(
         "--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": "a token for tests only"}
     )

@@ -35,7 +35,7 @@ def test_the_list_refreshes_without_losing_the_focus(server, tell, stories, open
     assert page.evaluate("document.activeElement.textContent") == "resnet50 augment"
 
 
-def test_a_list_that_has_not_changed_is_left_alone(server, tell, stories, open_page):
+def test_an_unchanged_list_is_not_redrawn(server, tell, stories, open_page):
     tell(stories.failed())
     page = open_page(server.url)
     page.evaluate("document.querySelector('table.runs').untouched = true")
@@ -60,7 +60,7 @@ def test_runs_are_searched_and_filtered(server, tell, stories, open_page):
     assert names(page) == ["vit-b16 lr sweep"]
 
 
-def test_a_row_tells_the_facts_of_a_run(server, tell, stories, open_page):
+def test_a_row_summarises_a_run(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(server.url)
     row = page.locator("table.runs tbody tr").inner_text()
@@ -112,7 +112,7 @@ def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tag
     assert page.locator(".sparkline polyline").count() == 1
 
 
-def test_alerts_tell_their_history_and_lead_to_the_run(server, tell, stories, open_page):
+def test_alerts_show_their_history_and_link_to_the_run(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(f"{server.url}/alerts")
     shown = page.locator(".alert").inner_text()
@@ -132,7 +132,7 @@ def test_alerts_tell_their_history_and_lead_to_the_run(server, tell, stories, op
     page.wait_for_selector("#memory-chart[data-drawn]")
 
 
-def test_every_stop_of_the_keyboard_is_seen(server, tell, stories, open_page):
+def test_keyboard_focus_is_always_visible(server, tell, stories, open_page):
     tell(stories.leaking())
     page = open_page(server.url)
     seen = []
@@ -147,7 +147,7 @@ def test_every_stop_of_the_keyboard_is_seen(server, tell, stories, open_page):
     assert "gpt2-medium, longer context" in seen
 
 
-def test_nothing_is_loaded_from_elsewhere(server, tell, stories, open_page):
+def test_nothing_is_loaded_from_other_hosts(server, tell, stories, open_page):
     tell(stories.leaking())
     page, asked = open_page(), []
     page.on("request", lambda request: asked.append(request.url))
@@ -171,7 +171,7 @@ def test_people_log_in_with_a_token_and_out_again(start_server, open_page):
 
 
 @pytest.mark.parametrize("width", [768, 1024, 1280, 1920])
-def test_no_list_scrolls_sideways(server, tell, stories, open_page, width):
+def test_no_list_scrolls_horizontally(server, tell, stories, open_page, width):
     tell(stories.leaking())
     page = open_page(width=width)
     for path in ("/", "/?project=language", "/alerts"):
@@ -179,9 +179,7 @@ def test_no_list_scrolls_sideways(server, tell, stories, open_page, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
-def test_runs_in_danger_stand_first_until_somebody_snoozes_them(
-    server, tell, stories, open_page, until
-):
+def test_runs_in_danger_come_first_until_they_are_snoozed(server, tell, stories, open_page, until):
     tell(stories.failed())
     page = open_page(server.url)
     danger = page.locator("#danger")

@@ -121,7 +121,7 @@ def test_the_page_says_what_the_chart_shows(server, tell, stories, open_page):
     assert page.locator(".scalar-chart canvas").count() == 3
 
 
-def test_a_dead_run_shows_how_early_the_warning_was(server, tell, stories, open_page):
+def test_a_failed_run_shows_how_early_the_warning_was(server, tell, stories, open_page):
     tell(stories.died())
     page = drawn(open_page(f"{server.url}/runs/d1ed"))
     assert page.locator(".headline").inner_text() == "Out of memory at step 1,234"
@@ -133,7 +133,7 @@ def test_a_dead_run_shows_how_early_the_warning_was(server, tell, stories, open_
     assert pixels(page, "bar-warning") > 100
 
 
-def test_a_spike_of_one_step_in_a_hundred_thousand_is_seen_and_found(
+def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
     server, tell, stories, open_page, until
 ):
     tell(stories.long())
@@ -304,7 +304,7 @@ def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(
     assert Path(saved.value.path()).read_bytes().startswith(b"PAR1")
 
 
-def test_the_page_stays_fresh_without_being_reloaded(server, tell, stories, open_page, until):
+def test_the_page_updates_without_a_reload(server, tell, stories, open_page, until):
     story = stories.healthy()
     columns = story.streams[0, story.devices[0]["id"]]
     story.streams = {
@@ -345,7 +345,7 @@ def test_the_chart_appears_with_the_first_sample(server, tell, stories, open_pag
     assert window(page)[1:] == (2400, 2401)
 
 
-def test_what_strangers_write_stays_text(server, tell, stories, open_page):
+def test_untrusted_text_is_escaped(server, tell, stories, open_page):
     tell(stories.hostile())
     tell(stories.lost())
     page = open_page(width=390)
@@ -367,7 +367,7 @@ def test_what_strangers_write_stays_text(server, tell, stories, open_page):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(server, tell, stories, open_page):
+def test_a_phone_shows_everything_without_horizontal_scrolling(server, tell, stories, open_page):
     for story in (stories.leaking(), stories.died()):
         tell(story)
     page = open_page(width=390, height=844, device_scale_factor=2, is_mobile=True, has_touch=True)
@@ -384,7 +384,7 @@ def test_the_chart_follows_the_size_of_the_window(server, tell, stories, open_pa
     assert page.evaluate("document.documentElement.scrollWidth") <= 700
 
 
-def test_a_forecast_beyond_the_chart_is_told_in_words_and_not_in_the_legend(
+def test_a_forecast_beyond_the_chart_is_described_in_text_and_not_in_the_legend(
     server, tell, stories, open_page
 ):
     tell(stories.two_ranks())
@@ -393,7 +393,7 @@ def test_a_forecast_beyond_the_chart_is_told_in_words_and_not_in_the_legend(
     assert "Forecast" not in page.locator("#chart-legend").inner_text()
 
 
-def test_a_death_is_reported_in_words_with_the_largest_tensors(server, tell, stories, open_page):
+def test_an_oom_is_reported_with_the_largest_tensors(server, tell, stories, open_page):
     tell(stories.died())
     page = open_page(f"{server.url}/runs/d1ed")
     report = page.locator("#autopsy")
@@ -421,7 +421,7 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, 
     )
 
 
-def test_components_are_stacked_over_steps_once_somebody_comes_near(
+def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(
     server, tell, stories, open_page, until
 ):
     tell(stories.leaking())

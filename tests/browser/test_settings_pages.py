@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def test_tokens_are_made_and_revoked_without_losing_the_login(server, open_page):
+def test_tokens_are_created_and_revoked_without_logging_out(server, open_page):
     page = open_page(f"{server.url}/settings/tokens")
     for name in ("ana", "old laptop"):
         page.get_by_label("What or whom it is for").fill(name)
@@ -29,7 +29,9 @@ def test_tokens_are_made_and_revoked_without_losing_the_login(server, open_page)
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_they_fit_a_screen_and_every_control_has_a_name(server, tell, stories, open_page, width):
+def test_settings_pages_fit_a_screen_and_every_control_has_a_name(
+    server, tell, stories, open_page, width
+):
     tell(stories.hostile())
     page = open_page(width=width)
     page.goto(f"{server.url}/settings/tokens")

@@ -27,7 +27,7 @@ SNAPSHOT = {
 """As `torch.cuda.memory._snapshot` documents it."""
 
 
-def test_it_comes_from_the_training_to_a_file_of_the_browsers(
+def test_the_viewer_page_travels_from_training_to_a_download(
     server, tmp_path, monkeypatch, open_page
 ):
     monkeypatch.setenv("MEMAGENT_DIR", str(tmp_path / "runs"))

@@ -53,12 +53,12 @@ FLAWED = {
          "audit: urllib3 1.0: PYSEC-1; mended in 2.0\naudit: 2 of 2 packages are known to pypi, 1 of them to be vulnerable\n"),
     ],
 )  # fmt: skip
-def test_it_fails_on_what_is_known_only(audit, capsys, answers, status, said):
+def test_it_fails_on_known_vulnerabilities_only(audit, capsys, answers, status, said):
     assert audit(answers) == status
     assert capsys.readouterr().out == said
 
 
-def test_ci_asks_ruff_bandit_and_the_lists():
+def test_ci_runs_ruff_bandit_and_the_audit():
     tasks = (ROOT / "Makefile").read_text()
     lint = tasks.partition("\nlint: ")[2].partition("\n\n")[0]
     assert "ruff check" in lint and "bandit" in lint

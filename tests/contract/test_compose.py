@@ -33,7 +33,7 @@ def test_it_follows_the_compose_specification():
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_is_pinned_watched_and_not_root(name):
+def test_every_service_is_pinned_has_a_healthcheck_and_is_not_root(name):
     service = SERVICES[name]
     tag = service["image"].partition(":")[2]
     assert re.search(r"\d+\.\d+", tag), "images are pinned to a version"
@@ -73,7 +73,7 @@ def test_the_commands_it_runs_are_verbs_with_options_that_exist(name, capsys):
     assert all(option in helped for option in options if option.startswith("--"))
 
 
-def test_each_set_is_whole():
+def test_each_profile_is_complete():
     """What a service waits for, or talks to, is in the same set."""
     sets = {"light": {"single"}, "full": set(SERVICES) - {"single"}}
     for profile, expected in sets.items():
@@ -103,7 +103,7 @@ def test_ports_agree():
     assert datasource["datasources"][0]["url"] == "http://prometheus:9090"
 
 
-def test_the_dashboards_are_mounted_where_they_are_looked_for():
+def test_the_dashboards_are_mounted_where_grafana_reads_them():
     provider = yaml.safe_load(
         (ROOT / "dashboards/provisioning/dashboards/memagent.yml").read_text()
     )["providers"][0]
@@ -141,7 +141,7 @@ def test_the_dockerfile_copies_what_exists_and_runs_without_root():
     )
 
 
-def test_the_dockerfile_is_as_hadolint_wants_it():
+def test_the_dockerfile_passes_hadolint():
     program = shutil.which(
         "hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )

@@ -28,7 +28,7 @@ def panels(name: str) -> list[dict]:
     return [panel for panel in load(name)["panels"] if panel["type"] != "row"]
 
 
-def test_the_files_are_what_the_program_builds():
+def test_the_files_match_what_the_builder_writes():
     done = subprocess.run(
         [sys.executable, DASHBOARDS / "build.py", "--check"], capture_output=True, text=True
     )
@@ -53,7 +53,7 @@ def test_grafanas_types_read_it_without_loss(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_panel_has_what_people_need(name):
+def test_every_panel_has_a_title_a_description_and_a_unit(name):
     for panel in panels(name):
         assert (
             panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"]
@@ -66,7 +66,7 @@ def test_every_panel_has_what_people_need(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_ids_are_distinct_and_no_panel_lies_on_another(name):
+def test_ids_are_unique_and_panels_do_not_overlap(name):
     placed = load(name)["panels"]
     assert len({panel["id"] for panel in placed}) == len(placed)
     taken = set()
@@ -87,7 +87,7 @@ def test_the_data_source_is_a_variable(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_units_thresholds_and_legends_are_as_a_reader_expects_them(name):
+def test_units_thresholds_and_legends_are_set(name):
     for panel in panels(name):
         steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
         assert steps[0]["value"] is None and [step["value"] for step in steps[1:]] == sorted(
@@ -104,7 +104,7 @@ def test_units_thresholds_and_legends_are_as_a_reader_expects_them(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_counters_are_only_asked_for_their_rate(name):
+def test_counters_are_queried_as_rates(name):
     for panel in panels(name):
         for target in panel["targets"]:
             for counter in re.findall(
@@ -114,7 +114,7 @@ def test_counters_are_only_asked_for_their_rate(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_shows_the_annotations_that_the_server_writes_and_links_to_its_pages(name):
+def test_it_shows_the_servers_annotations_and_links_to_its_pages(name):
     (annotations,) = load(name)["annotations"]["list"]
     assert annotations["enable"] and annotations["target"]["tags"][0] == "memagent"
     assert [variable["name"] for variable in load(name)["templating"]["list"]][:2] == [
@@ -175,7 +175,7 @@ def metric_names(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", [*FILES, "prometheus/rules.yml"])
-def test_only_metrics_that_exist_are_asked_for(path):
+def test_queries_use_existing_metrics_only(path):
     text = (DASHBOARDS / path).read_text()
     expressions = " ".join(re.findall(r'"?expr"?: "?(.*)', text)) + " ".join(
         re.findall(r'"definition": "(.*)"', text)

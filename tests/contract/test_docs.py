@@ -82,7 +82,7 @@ def test_every_message_has_a_heading_and_every_field_a_row(message):
     )
 
 
-def test_no_link_leads_nowhere():
+def test_every_link_resolves():
     pages = [*DOCS.glob("**/*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
     nowhere = [
         f"{page.name}: {link}"
@@ -125,7 +125,7 @@ def test_every_page_has_one_title_and_no_two_sections_of_one_name(page):
     assert len(anchors) == len(set(anchors))
 
 
-def test_the_ends_of_a_run_are_all_explained():
+def test_every_final_status_is_explained():
     said = re.search(r"an end: (.*)\.$", (DOCS / "concepts.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", said[1])) == set(RUN_STATUSES) - {"running"}
 

@@ -37,7 +37,7 @@ def of(fill):
     return fill("r", "vision", "marker")
 
 
-def test_every_route_serves_those_that_it_is_for_and_refuses_the_others(routes, ask, of, token_of):
+def test_every_route_serves_its_scope_and_refuses_others(routes, ask, of, token_of):
     tokens = {scope: token_of(scope) for scope in (INGEST, READ, ADMIN)}
     for name, method, rule in routes:
         demanded = demanded_by(method, rule)
@@ -55,7 +55,7 @@ def test_every_route_serves_those_that_it_is_for_and_refuses_the_others(routes, 
             assert answer.status_code not in (401, 429), (scope, method, rule.rule)
 
 
-def test_every_route_refuses_who_has_no_token(routes, ask, of, token_of):
+def test_every_route_refuses_requests_without_a_token(routes, ask, of, token_of):
     token_of(ADMIN)
     for name, method, rule in routes:
         answer = ask(None, name, method, rule, of)
@@ -63,9 +63,7 @@ def test_every_route_refuses_who_has_no_token(routes, ask, of, token_of):
         assert "marker" not in answer.text
 
 
-def test_what_concerns_the_whole_server_is_not_for_tokens_of_some_projects(
-    routes, ask, of, token_of
-):
+def test_server_wide_routes_refuse_project_tokens(routes, ask, of, token_of):
     token, refused = token_of(ADMIN, "vision"), set()
     for name, method, rule in routes:
         answer = ask(token, name, method, rule, of)
@@ -76,5 +74,5 @@ def test_what_concerns_the_whole_server_is_not_for_tokens_of_some_projects(
     }
 
 
-def test_the_table_names_routes_that_there_are(routes):
+def test_the_table_names_existing_routes_only(routes):
     assert set(DEMANDED) <= {f"{method} {rule.rule}" for _, method, rule in routes}

@@ -92,7 +92,7 @@ def read_to_its_end(client, path, name):
     assert [row for page in in_order for row in page] == whole[name]
 
 
-def test_a_cursor_that_no_page_gave_is_refused_with_what_to_do(client):
+def test_an_invalid_cursor_is_refused_with_advice(client):
     for path, cursor in product(LISTS, ("x", "-1", "1.5", "٣", "9" * 30, "W10", "WzFd")):
         answer = client.get(path, query_string={"cursor": cursor})
         said = answer.get_json(force=True)
@@ -104,12 +104,12 @@ def test_a_cursor_that_no_page_gave_is_refused_with_what_to_do(client):
         assert "leave it out to begin with the first page" in said["detail"], (path, cursor)
 
 
-def test_events_are_asked_for_by_kind(client):
+def test_events_are_filtered_by_kind(client):
     events = client.get("/api/v1/runs/a/events?kind=oom").get_json()["events"]
     assert [(event["kind"], event["step"]) for event in events] == [("oom", 3)]
 
 
-def test_what_has_not_changed_is_not_sent_again(client):
+def test_an_unchanged_response_is_not_sent_again(client):
     for path in POLLED:
         first = client.get(path)
         assert first.headers["Cache-Control"] == "private, no-cache", path
@@ -123,7 +123,7 @@ def test_what_has_not_changed_is_not_sent_again(client):
         assert (other.status_code, other.data) == (200, first.data), path
 
 
-def test_what_has_changed_is_sent(client):
+def test_a_changed_response_is_sent(client):
     before = client.get("/api/v1/runs/a/series").headers["ETag"]
     batch = {
         "seq": 9,
@@ -134,7 +134,7 @@ def test_what_has_changed_is_sent(client):
     assert after.status_code == 200 and after.headers["ETag"] != before
 
 
-def test_rows_have_the_fields_that_are_asked_for_and_their_id(client):
+def test_rows_hold_the_requested_fields_and_the_id(client):
     for name, fields in (
         ("runs", "status, name"),
         ("alerts", "severity,state"),
@@ -149,7 +149,7 @@ def test_rows_have_the_fields_that_are_asked_for_and_their_id(client):
         assert cut and all(set(row) == wanted for row in cut)
 
 
-def test_a_run_has_the_fields_that_are_asked_for(client):
+def test_a_run_holds_the_requested_fields(client):
     assert client.get("/api/v1/runs/a?fields=config,alerts").get_json().keys() == {
         "id",
         "config",
@@ -181,16 +181,14 @@ def test_a_run_has_the_fields_that_are_asked_for(client):
         ("/api/v1/compare", "runs", "runs is needed: 2 to 20 of them, separated by commas"),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_refused_with_what_does(
-    sqlite_client, path, field, detail
-):
+def test_an_invalid_parameter_is_refused_with_the_valid_values(sqlite_client, path, field, detail):
     answer = sqlite_client.get(path)
     said = answer.get_json(force=True)
     assert (answer.status_code, said["field"]) == (422, field)
     assert said["detail"].startswith(detail)
 
 
-def test_an_empty_text_is_one_that_was_not_given(client):
+def test_an_empty_parameter_counts_as_missing(client):
     for given in ("project=", "q=%20", "fields=", "cursor="):
         assert client.get(f"/api/v1/runs?{given}").data == client.get("/api/v1/runs").data, given
 
@@ -199,7 +197,7 @@ def test_an_empty_text_is_one_that_was_not_given(client):
     ("accept", "status"),
     [("text/csv", 406), ("application/json;q=0", 406), ("*/*", 200), ("application/*", 200), ("text/html, */*;q=0.1", 200)],
 )  # fmt: skip
-def test_an_answer_that_the_client_cannot_read_is_not_sent(sqlite_client, accept, status):
+def test_an_unacceptable_content_type_is_refused(sqlite_client, accept, status):
     answer = sqlite_client.get("/api/v1/runs", headers={"Accept": accept})
     assert answer.status_code == status
     if status == 406:
@@ -207,7 +205,7 @@ def test_an_answer_that_the_client_cannot_read_is_not_sent(sqlite_client, accept
         assert "application/json" in answer.get_json(force=True)["detail"]
 
 
-def test_strangers_are_told_nothing_of_parameters(sqlite_client, token_of):
+def test_unauthenticated_clients_learn_nothing_about_parameters(sqlite_client, token_of):
     token_of("read")
     assert (
         sqlite_client.get("/api/v1/runs?projct=x", headers={"Accept": "text/csv"}).status_code

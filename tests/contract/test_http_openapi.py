@@ -76,7 +76,7 @@ def test_the_document_is_valid_openapi(document):
     )
 
 
-def test_every_route_is_described_or_a_page(sqlite_app):
+def test_every_route_is_documented_or_is_a_page(sqlite_app):
     """A route that is neither would be a promise that nobody wrote down."""
     for rule in sqlite_app.url_map.iter_rules():
         if operation_of(sqlite_app.view_functions[rule.endpoint]) is not None:
@@ -119,7 +119,7 @@ def examples():
 @pytest.mark.parametrize(
     ("heading", "shape", "text"), [pytest.param(*one, id=one[1] or one[0]) for one in examples()]
 )
-def test_the_examples_of_the_reference_are_whole_and_right(document, heading, shape, text):
+def test_the_examples_of_the_reference_match_their_schemas(document, heading, shape, text):
     whole = strict(document)
     name = shape or ("Problem" if heading == "Errors" else None)
     if name is None:
@@ -136,7 +136,7 @@ def test_the_examples_of_the_reference_are_whole_and_right(document, heading, sh
     Draft202012Validator({**schema, "components": whole["components"]}).validate(json.loads(text))
 
 
-def test_every_answer_is_what_the_document_says(sqlite_app, document, fill, token_of, routes, ask):
+def test_every_response_matches_its_schema(sqlite_app, document, fill, token_of, routes, ask):
     whole, of = strict(document), fill("k", "vision", "marker")
     fill("seen-too", "vision", "too")
     token, checked = token_of("admin"), 0
@@ -152,13 +152,13 @@ def test_every_answer_is_what_the_document_says(sqlite_app, document, fill, toke
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_what_is_open_to_all_is_described(sqlite_app, sqlite_client, document, path):
+def test_public_routes_are_documented(sqlite_app, sqlite_client, document, path):
     assert document["paths"][path]["get"]["security"] == []
     (rule,) = (rule for rule in sqlite_app.url_map.iter_rules() if rule.rule == path)
     check(strict(document), "GET", rule, sqlite_client.get(path))
 
 
-def test_the_document_is_open_to_all_and_tells_no_secret(sqlite_client, sqlite_app, token_of):
+def test_the_document_is_public_and_holds_no_secret(sqlite_client, sqlite_app, token_of):
     before = sqlite_client.get("/openapi.json").data
     token = token_of("admin", "vision")
     answer = sqlite_client.get("/openapi.json")
@@ -170,14 +170,14 @@ def test_the_document_is_open_to_all_and_tells_no_secret(sqlite_client, sqlite_a
     )
 
 
-def test_every_example_is_what_it_is_an_example_of(document):
+def test_every_example_matches_its_schema(document):
     schemas = document["components"]["schemas"]
     for name, example in EXAMPLES.items():
         schema = {**schemas[name], "components": document["components"]}
         Draft202012Validator(schema).validate(example)
 
 
-def test_the_examples_of_bodies_are_taken(sqlite_client, fill):
+def test_example_bodies_are_accepted(sqlite_client, fill):
     of, run = fill("r", "vision", "marker"), EXAMPLES["RunStart"]["run_id"]
     for path, name in (
         ("/runs", "RunStart"),
@@ -193,7 +193,7 @@ def test_the_examples_of_bodies_are_taken(sqlite_client, fill):
     assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleChanges"]).status_code == 200
 
 
-def test_who_may_is_in_the_document(document):
+def test_the_document_names_the_required_scopes(document):
     demanded = {
         "/api/v1/runs": {"post": "ingest", "get": "read"},
         "/api/v1/runs/{run_id}": {"delete": "admin"},

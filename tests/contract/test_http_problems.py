@@ -38,7 +38,7 @@ def check(answer, status):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_request_that_is_refused_is_told_what_to_do(sqlite_client, case):
+def test_a_refused_request_gets_advice(sqlite_client, case):
     method, path, options, status, said = CASES[case]
     answer = sqlite_client.open(path, method=method, **options)
     assert said in check(answer, status)["detail"]
@@ -46,7 +46,7 @@ def test_a_request_that_is_refused_is_told_what_to_do(sqlite_client, case):
         assert {"GET", "POST"} <= set(answer.headers["Allow"].split(", "))
 
 
-def test_an_error_inside_is_told_without_its_trace(sqlite_app, sqlite_client, monkeypatch):
+def test_an_internal_error_shows_no_traceback(sqlite_app, sqlite_client, monkeypatch):
     def fail(*_arguments, **_options):
         raise RuntimeError("a secret of ours")
 
@@ -58,6 +58,6 @@ def test_an_error_inside_is_told_without_its_trace(sqlite_app, sqlite_client, mo
     )
 
 
-def test_the_id_of_a_request_is_kept(sqlite_client):
+def test_the_request_id_is_returned(sqlite_client):
     answer = sqlite_client.get(f"{RUNS}/nobody", headers={"X-Request-ID": "from-a-proxy"})
     assert check(answer, 404)["request_id"] == "from-a-proxy"

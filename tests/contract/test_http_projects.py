@@ -65,7 +65,7 @@ def test_no_route_shows_or_changes_another_projects_run(server, routes, ask, sco
     assert rows(server, "hidden") == before
 
 
-def test_the_same_routes_do_serve_runs_of_the_tokens_own_project(server, routes, ask):
+def test_the_same_routes_serve_runs_of_the_tokens_project(server, routes, ask):
     """Deleting comes last; what a limited token gets is what one for everything gets, where only runs of the project are asked for."""
     asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
     for name, method, rule in asked:
@@ -80,7 +80,7 @@ def test_the_same_routes_do_serve_runs_of_the_tokens_own_project(server, routes,
 
 
 @pytest.mark.parametrize("path", ["runs", "alerts", "notifications"])
-def test_lists_hold_what_the_token_sees(server, path):
+def test_lists_hold_the_tokens_projects_only(server, path):
     def listed(token):
         answer = server.test_client().get(
             f"/api/v1/{path}", headers={"Authorization": f"Bearer {server.tokens[token]}"}
@@ -92,7 +92,7 @@ def test_lists_hold_what_the_token_sees(server, path):
 
 
 @pytest.mark.parametrize("scope", ["ingest", "admin"])
-def test_a_run_can_neither_be_made_in_another_project_nor_taken_nor_moved(server, scope):
+def test_a_run_cannot_be_created_in_or_moved_to_another_project(server, scope):
     client, headers = server.test_client(), {"Authorization": f"Bearer {server.tokens[scope]}"}
 
     def start(**body):
@@ -107,7 +107,7 @@ def test_a_run_can_neither_be_made_in_another_project_nor_taken_nor_moved(server
     assert start(run_id="new", project="other")[0] == 201
 
 
-def test_rules_of_every_project_are_seen_and_not_changed(server):
+def test_rules_for_all_projects_are_read_only(server):
     client = server.test_client()
     limited, whole = (
         {"Authorization": f"Bearer {server.tokens[name]}"} for name in ("admin", "all")
@@ -125,7 +125,7 @@ def test_rules_of_every_project_are_seen_and_not_changed(server):
     )
 
 
-def test_the_figures_of_metrics_count_what_the_token_sees(server):
+def test_metrics_cover_the_tokens_projects_only(server):
     def value(token, name):
         page = (
             server.test_client()
@@ -145,7 +145,7 @@ def test_the_figures_of_metrics_count_what_the_token_sees(server):
         assert (value("read", name), value("all", name)) == (limited, whole)
 
 
-def test_what_concerns_the_whole_server_needs_a_token_for_all_projects(server):
+def test_server_wide_routes_need_a_token_for_all_projects(server):
     answer = server.test_client().post(
         "/api/v1/channels/webhook/test",
         headers={"Authorization": f"Bearer {server.tokens['admin']}"},
@@ -153,7 +153,7 @@ def test_what_concerns_the_whole_server_needs_a_token_for_all_projects(server):
     assert answer.status_code == 403 and "whole server" in answer.get_json(force=True)["detail"]
 
 
-def test_a_browser_that_logged_in_sees_as_much_as_its_token(server):
+def test_a_browser_session_sees_what_its_token_sees(server):
     client = server.test_client()
     assert client.post("/login", data={"token": server.tokens["read"]}).status_code == 303
     page = client.get("/", headers={"Accept": "text/html"}).text
@@ -161,7 +161,7 @@ def test_a_browser_that_logged_in_sees_as_much_as_its_token(server):
     assert client.get("/runs/hidden", headers={"Accept": "text/html"}).status_code == 404
 
 
-def test_every_table_says_whose_it_is():
+def test_every_table_is_scoped_to_a_project_or_to_the_server():
     """A table that leads to no project is the server's own: say here whether everybody may see it."""
     leading = ("project", "run_id", "stream_id", "alert_id")
     own = {

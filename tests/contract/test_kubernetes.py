@@ -39,7 +39,7 @@ def test_the_command_is_a_verb_with_options_that_exist(pod, capsys):
 
 
 @each_pod
-def test_it_runs_without_root_and_changes_nothing_but_tmp(pod):
+def test_it_runs_without_root_on_a_read_only_file_system(pod):
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
     (container,) = pod["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
@@ -50,7 +50,7 @@ def test_it_runs_without_root_and_changes_nothing_but_tmp(pod):
 
 
 @each_pod
-def test_secrets_are_where_the_settings_look_for_them(pod):
+def test_secrets_are_mounted_where_the_settings_read_them(pod):
     folder = next(
         mount["mountPath"]
         for mount in pod["containers"][0]["volumeMounts"]
@@ -66,7 +66,7 @@ def test_secrets_are_where_the_settings_look_for_them(pod):
     assert all(f"--from-literal={value.rpartition('/')[2]}=" in told for value in files)
 
 
-def test_the_service_leads_to_the_servers():
+def test_the_service_selects_the_servers():
     service = OBJECTS["Service", "memagent"]["spec"]
     server = OBJECTS["Deployment", "memagent-server"]["spec"]["template"]
     assert service["selector"] == server["metadata"]["labels"]

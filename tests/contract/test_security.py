@@ -23,7 +23,7 @@ def test_every_claim_names_a_test():
     assert [claim for claim in claims if not re.search(r"`test_\w+`", claim)] == []
 
 
-def test_every_test_that_is_named_exists():
+def test_every_named_test_exists():
     existing = set(
         re.findall(
             r"^def (test_\w+)",

@@ -35,12 +35,12 @@ def analyze(tmp_path):
     return run
 
 
-def test_systemd_takes_it(analyze):
+def test_systemd_accepts_the_unit(analyze):
     done = analyze("verify")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_it_may_do_little(analyze):
+def test_the_unit_is_sandboxed(analyze):
     found = analyze("security", "--offline=true").stdout
     assert (
         float(re.search(r"exposure level for memagent.service: ([\d.]+)", found)[1])
@@ -61,7 +61,7 @@ def test_its_command_and_settings_exist(capsys):
     )
 
 
-def test_it_is_stopped_as_the_server_wants_to_be():
+def test_the_stop_signal_is_the_servers():
     unit = UNIT.read_text()
     assert "KillMode=mixed" in unit, "the parent ends its children itself"
     assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[1]) > 10

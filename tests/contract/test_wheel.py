@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = ("dashboards", "docs", "migrations")
 
 
-def test_the_wheel_holds_all_that_the_server_reads(tmp_path):
+def test_the_wheel_holds_all_files_that_the_server_reads(tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

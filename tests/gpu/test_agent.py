@@ -113,7 +113,7 @@ def test_neither_import_nor_attach_of_a_cpu_model_initialises_cuda():
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
 
 
-def test_an_out_of_memory_leaves_last_words_with_what_was_asked_for(clean_run):
+def test_an_out_of_memory_leaves_an_event_with_the_requested_size(clean_run):
     code = """
         import torch, memagent
         torch.cuda.set_per_process_memory_fraction(0.05)
@@ -136,7 +136,7 @@ def test_an_out_of_memory_leaves_last_words_with_what_was_asked_for(clean_run):
     assert event.data["largest_tensors"][0]["size_bytes"] == 2**27
 
 
-def test_a_captured_graph_is_left_alone_and_still_counts(gpu_training, clean_run):
+def test_a_captured_graph_is_not_hooked_and_is_still_counted(gpu_training, clean_run):
     model, optimizer, step = gpu_training
     graph = torch.cuda.CUDAGraph()
     static = torch.randn(256, 1024, device="cuda")

@@ -47,7 +47,7 @@ def test_it_names_the_list_and_the_line_that_allocates(gpu_training):
     assert largest.size_bytes == largest.blocks * 2**20
 
 
-def test_the_record_becomes_a_page_for_the_wire(gpu_training):
+def test_the_allocator_record_becomes_a_page_for_upload(gpu_training):
     finder = diagnose(gpu_training[2], history=True)
     page = zlib.decompress(
         allocator_history.compressed_page(finder.history.last, VIEWER_BYTES)
@@ -56,11 +56,11 @@ def test_the_record_becomes_a_page_for_the_wire(gpu_training):
     assert len(base64.b64decode(inside)) > 1000 and "Active Memory Timeline" in page
 
 
-def test_it_suspects_nobody_on_a_clean_loop(gpu_training):
+def test_a_clean_loop_has_no_suspects(gpu_training):
     assert diagnose(gpu_training[2], history=True).suspects == ()
 
 
-def test_switching_off_really_stops_the_recording(gpu_training):
+def test_disabling_stops_the_recording(gpu_training):
     finder = diagnose(gpu_training[2], history=True)
     assert finder.diagnosis is not None and not is_recording()
     late = torch.ones(2**20, device="cuda")
@@ -73,7 +73,7 @@ def test_switching_off_really_stops_the_recording(gpu_training):
     assert not found.get("frames")
 
 
-def test_a_recording_of_the_script_is_left_alone(gpu_training):
+def test_a_recording_started_by_the_script_is_not_stopped(gpu_training):
     torch.cuda.memory._record_memory_history(
         enabled="all", context="all", stacks="python", max_entries=1000
     )

@@ -21,7 +21,7 @@ def limited():
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_an_evaluation_takes_on_a_gpu_what_the_allocator_counted(gpu_training):
+def test_an_evaluation_needs_what_the_allocator_counted(gpu_training):
     model, optimizer, _ = gpu_training
     batch = torch.randn(
         65_536, 1024
@@ -37,7 +37,7 @@ def test_an_evaluation_takes_on_a_gpu_what_the_allocator_counted(gpu_training):
     assert found.needs[0].others_bytes > 100 * MIB  # the CUDA context at least
 
 
-def test_a_preflight_gives_back_what_it_took_and_changes_no_step(gpu_training):
+def test_a_preflight_frees_its_memory_and_changes_no_step(gpu_training):
     model, optimizer, step = gpu_training
     state = torch.cuda.get_rng_state()
     torch.cuda.empty_cache()
@@ -61,7 +61,7 @@ def test_an_out_of_memory_is_a_finding(gpu_training, limited, capsys):
     assert "this will not fit: eval needs at least" in capsys.readouterr().err and held < 200 * MIB
 
 
-def test_a_checkpoint_by_torch_save_takes_nothing_of_the_gpu(gpu_training):
+def test_a_checkpoint_by_torch_save_needs_no_gpu_memory(gpu_training):
     model, optimizer, step = gpu_training
     run = memagent.attach(model, optimizer, predict=False)
     step()

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import urllib3
 
-from tests.warm import WarmPython
+from tests.python_fork import ForkServer
 
 
 def wait_for(condition, timeout_s=20.0):
@@ -33,7 +33,7 @@ def wait_for(condition, timeout_s=20.0):
 @pytest.fixture(scope="module")
 def warm_server():
     """Runs `memagent VERB` without importing what the server consists of each time: nothing here depends on when that happens."""
-    python = WarmPython("memagent_server.app", "memagent_server.supervisor", "memagent.cli")
+    python = ForkServer("memagent_server.app", "memagent_server.supervisor", "memagent.cli")
     yield python
     python.close()
 

@@ -17,7 +17,7 @@ from memagent_server.http.shared_counters import SETS, WAYS, SharedCounters, ope
 from memagent_server.observability.self_metrics import FOLDER
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
-from tests.live import SECRET_KEY
+from tests.live_server import SECRET_KEY
 
 COUNT = """
 import sys

@@ -227,7 +227,7 @@ def test_a_session_prints_what_the_page_shows(shell, block):
         for command, _ in commands(block)
     ],
 )
-def test_a_launcher_watches_each_rank(shell, environ, command):
+def test_a_launcher_monitors_each_rank(shell, environ, command):
     assert "--nproc-per-node 8" in command or "--num_processes 8" in command
     shell(re.sub(r"(nproc-per-node|num_processes) 8", r"\1 2", command))
     ranks = (
@@ -268,7 +268,7 @@ def documents(text: str) -> list[object]:
         if serves(block)
     ],
 )
-def test_what_serves_is_ready_and_goes_when_told(block, environ, start_server, tmp_path):
+def test_serving_commands_become_ready_and_stop_on_request(block, environ, start_server, tmp_path):
     """Each command that stays runs beside the others over one database, and a worker is heard of."""
     server = start_server("--role", "web", data=tmp_path / "data")
     given = {
@@ -343,7 +343,7 @@ def test_every_target_of_make_is_there():
 @pytest.mark.parametrize(
     "command", [text for text in prose_commands() if fnmatch(text, "python -m benchmarks.*")]
 )
-def test_a_benchmark_takes_what_the_docs_give_it(shell, command):
+def test_a_benchmark_accepts_the_documented_arguments(shell, command):
     options = set(re.findall(r"--[a-z-]+", command))
     assert options <= set(re.findall(r"--[a-z-]+", shell(f"{command} --help")))
 
@@ -352,7 +352,7 @@ def lines_of(page: Path) -> list[str]:
     return [line for block in blocks(page, "sh") for line in block.text.splitlines()]
 
 
-def test_the_tables_name_only_what_is_there():
+def test_the_tables_name_existing_blocks_only():
     found = [block for page in PAGES for block in blocks(page)]
     for page, begins in CANNOT_RUN.items():
         for begin in begins:
@@ -371,5 +371,5 @@ def test_the_tables_name_only_what_is_there():
     assert set(LONG_PAGES) <= set(STAGES)
 
 
-def test_every_block_is_run_or_says_why_not():
+def test_every_block_is_run_or_has_a_reason_not_to():
     assert {block.kind for page in PAGES for block in blocks(page)} == {*RUN, *NOT_RUN}

@@ -59,7 +59,7 @@ def wait_until(condition, what: str) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.slow
-def test_two_servers_and_two_workers_on_one_postgresql_lose_and_double_nothing(
+def test_two_servers_and_two_workers_on_one_postgresql_lose_and_duplicate_nothing(
     postgres_url, start_server, tmp_path
 ):
     environ = {"MEMAGENT_DATABASE_URL": postgres_url}

@@ -32,7 +32,7 @@ LINE = 1 + SCRIPT.splitlines().index("    outputs.append(output)")
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
 @pytest.mark.long
-def test_the_line_that_killed_the_run_is_named_everywhere(live_server, tmp_path):
+def test_every_channel_names_the_leaking_line(live_server, tmp_path):
     terminal, report = _die(live_server.url, tmp_path)
     early, _, late = terminal.partition("Out of memory in ")
     assert f"suspect: leak.py:{LINE} in <module>: outputs: list of " in early

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import WarmProcess
+from tests.python_fork import ForkedProcess
 
 TRAINING = """
 import sys, time
@@ -37,10 +37,10 @@ with memagent.attach(model, optimizer, config={"leak": leak}, total_steps=steps)
 
 
 @pytest.fixture
-def train(warm_python, tmp_path):
+def train(fork_server, tmp_path):
     def start(
         url: str, run_id: str, steps: int, *, leak: int = 0, limit: int = 0, environ=None
-    ) -> WarmProcess:
+    ) -> ForkedProcess:
         script = tmp_path / f"{run_id}.py"
         limiting = (
             f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit}))\n"
@@ -49,7 +49,7 @@ def train(warm_python, tmp_path):
         )
         script.write_text(limiting + textwrap.dedent(TRAINING))
         settings = {"MEMAGENT_SERVER": url, "MEMAGENT_RUN_ID": run_id}
-        return warm_python.start(
+        return fork_server.start(
             str(script), str(steps), str(leak), env={**os.environ, **settings, **(environ or {})}
         )
 
@@ -76,7 +76,7 @@ def test_a_training_is_stored_whole(live_server, train):
     assert live_server.get("/api/v1/alerts?run=whole").json["alerts"] == []
 
 
-def test_predicted_stands_beside_observed_with_the_residual(live_server, train):
+def test_the_run_page_compares_prediction_and_observation(live_server, train):
     train(live_server.url, "compared", 50).communicate()
     answer = live_server.get("/api/v1/runs/compared/components").json
     found = {item["component"]: item for item in answer["components"]}
@@ -116,7 +116,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
 @pytest.mark.long  # the demo shows most of it in each run of the suite
-def test_a_leak_is_told_in_slack_before_the_run_dies_of_it(start_server, train):
+def test_slack_reports_a_leak_before_the_run_runs_out_of_memory(start_server, train):
     from memagent_demo.fake_slack import SlackReceiver
 
     with SlackReceiver() as slack:

@@ -234,7 +234,7 @@ def test_the_rules_and_their_unit_tests_hold():
         assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_alertmanagers_example_holds():
+def test_the_alertmanager_example_is_valid():
     command = [needed("amtool"), "check-config", DASHBOARDS / "alertmanager/alertmanager.yml"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

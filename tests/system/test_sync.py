@@ -29,7 +29,7 @@ from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run, Stream
 from memagent_server.store.samples import read_samples
-from tests.warm import WarmProcess
+from tests.python_fork import ForkedProcess
 
 AWAY = "http://127.0.0.1:9"
 """The port `discard`: nobody listens there."""
@@ -59,16 +59,16 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def train(warm_python, folder):
+def train(fork_server, folder):
     """Start a training process: train(code, **settings)."""
     processes = []
 
-    def start(code: str, **settings: str) -> WarmProcess:
+    def start(code: str, **settings: str) -> ForkedProcess:
         environ = {
             name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
         }
         environ |= {"MEMAGENT_DIR": str(folder), "MEMAGENT_RUN_ID": "r", **settings}
-        process = warm_python.start("-c", TRAINING + textwrap.dedent(code), env=environ)
+        process = fork_server.start("-c", TRAINING + textwrap.dedent(code), env=environ)
         processes.append(process)
         return process
 
@@ -156,7 +156,7 @@ def wait_for(condition, timeout_s=60.0):
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["server up", "server away"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_what_a_kill_left_is_uploaded(live_server, train, sync, folder, is_away, how):
+def test_files_of_a_killed_run_are_uploaded(live_server, train, sync, folder, is_away, how):
     process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY if is_away else live_server.url)
     wait_for_line(process, "stepped")
     wait_for(lambda: steps_in(folder)[-1:] == [700])
@@ -170,7 +170,7 @@ def test_what_a_kill_left_is_uploaded(live_server, train, sync, folder, is_away,
     assert list(folder.iterdir()) == [] and sync(live_server) == (0, [])
 
 
-def test_a_server_that_comes_back_gets_everything_from_the_run_itself(start_server, train, folder):
+def test_a_run_delivers_everything_to_a_server_that_returns(start_server, train, folder):
     server = start_server()
     port = server.url.rpartition(":")[2]
     process = train(
@@ -219,7 +219,7 @@ def test_ranks_that_ended_without_a_server_are_uploaded_together(live_server, tr
     )
 
 
-def test_a_sync_that_is_killed_and_repeated_loses_and_doubles_nothing(live_server, folder, sync):
+def test_an_interrupted_and_repeated_sync_loses_and_duplicates_nothing(live_server, folder, sync):
     batches = 1500
     write_run(folder, batches)
     for kill_at in (100, 500, 900):
@@ -257,7 +257,7 @@ def stored_batches(server):
     return len(steps_on(server)) // 2
 
 
-def test_the_file_of_a_living_process_is_left_alone(live_server, train, sync, folder):
+def test_the_file_of_a_running_process_is_skipped(live_server, train, sync, folder):
     process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY)
     wait_for_line(process, "stepped")
     wait_for(lambda: len(list(folder.glob("*.memagent"))) == 1)
@@ -269,7 +269,7 @@ def test_the_file_of_a_living_process_is_left_alone(live_server, train, sync, fo
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_that_outlives_its_parent_neither_writes_nor_keeps_the_lock(
+def test_a_child_that_outlives_its_parent_neither_writes_nor_holds_the_lock(
     live_server, train, sync, folder
 ):
     process = train(
@@ -296,7 +296,7 @@ def test_a_child_that_outlives_its_parent_neither_writes_nor_keeps_the_lock(
         os.kill(child, signal.SIGKILL)
 
 
-def test_the_token_opens_the_server_and_is_in_no_file(start_server, train, sync, folder):
+def test_the_token_authenticates_and_is_in_no_file(start_server, train, sync, folder):
     token, wrong = "mat_right-token-0123456789", "mat_wrong-token-0123456789"
     server = start_server(environ={"MEMAGENT_ADMIN_TOKEN": token})
     code = "run = memagent.attach(model, optimizer)\nfor _ in range(5): step()\nprint(repr(run), repr(run.settings), vars(run))"
@@ -316,7 +316,7 @@ def test_the_token_opens_the_server_and_is_in_no_file(start_server, train, sync,
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full"
 )
-def test_a_disk_that_fills_up_is_told_once_and_the_server_gets_all_the_same(
+def test_a_full_disk_is_reported_once_and_the_server_still_gets_everything(
     live_server, train, folder
 ):
     output, _ = train(
@@ -336,7 +336,7 @@ def test_a_disk_that_fills_up_is_told_once_and_the_server_gets_all_the_same(
     assert steps_on(live_server) == list(range(101)) and list(folder.iterdir()) == []
 
 
-def test_without_a_server_it_says_so_in_one_line(folder):
+def test_a_missing_server_is_reported_in_one_line(folder):
     command = [sys.executable, "-m", "memagent", "sync"]
     done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
@@ -352,7 +352,7 @@ def test_a_path_that_is_missing_is_named(folder):
     assert done.returncode == 2 and done.stderr == "memagent: there is no nowhere\n"
 
 
-def test_people_are_told_what_happened(live_server, folder):
+def test_the_output_says_what_was_uploaded(live_server, folder):
     write_run(folder, 3)
     (folder / "notes.memagent").write_text("mine")
     outputs = []
@@ -376,7 +376,7 @@ def test_people_are_told_what_happened(live_server, folder):
     ]
 
 
-def test_that_the_server_is_away_is_an_error_and_what_waits_is_told(folder):
+def test_an_unreachable_server_is_an_error_that_counts_what_is_left(folder):
     write_run(folder, 3)
     shutil.copy(folder / "r-rank0-1.memagent", folder / "s-rank0-1.memagent")
     command = [sys.executable, "-m", "memagent", "sync", "--server", "http://127.0.0.1:1"]

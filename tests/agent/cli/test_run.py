@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import WarmPython
+from tests.python_fork import ForkServer
 
 SCRIPT = """
 import sys
@@ -27,7 +27,7 @@ print("args", sys.argv, __name__)
 
 
 @pytest.fixture
-def memagent_run(warm_python: WarmPython, tmp_path: Path):
+def memagent_run(fork_server: ForkServer, tmp_path: Path):
     """Write a script, run it under `memagent run`, return (process, report or None). A `cold` Python has not imported torch."""
 
     def run(
@@ -51,7 +51,7 @@ def memagent_run(warm_python: WarmPython, tmp_path: Path):
             *arguments,
         ]
         process = (
-            cold(command) if is_cold else warm_python.run(*command, env={**os.environ, **environ})
+            cold(command) if is_cold else fork_server.run(*command, env={**os.environ, **environ})
         )
         return process, json.loads(report.read_text()) if report.exists() else None
 

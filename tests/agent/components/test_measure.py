@@ -470,10 +470,10 @@ DISTRIBUTED = """
 """
 
 
-def test_shards_count_what_this_rank_holds(warm_python, tmp_path):
+def test_shards_count_what_this_rank_holds(fork_server, tmp_path):
     """Two gloo ranks: half of each matrix under FSDP, all of it under DDP."""
     command = ["-c", textwrap.dedent(DISTRIBUTED)]
-    ranks = [warm_python.start(*command, str(rank), str(tmp_path / "store")) for rank in range(2)]
+    ranks = [fork_server.start(*command, str(rank), str(tmp_path / "store")) for rank in range(2)]
     outputs = [rank.communicate() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     whole = 2 * 64 * 64 * 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import WarmPython
+from tests.python_fork import ForkServer
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def offline(monkeypatch, tmp_path) -> None:
 
 
 @pytest.fixture
-def under_memagent(warm_python: WarmPython, tmp_path: Path) -> Callable[..., dict]:
+def under_memagent(fork_server: ForkServer, tmp_path: Path) -> Callable[..., dict]:
     """Run an unchanged script under `memagent run`; returns its report, with what it printed as `stdout`."""
 
     def run(script: str, *options: str) -> dict:
         path, report = tmp_path / "train.py", tmp_path / "report.json"
         path.write_text(textwrap.dedent(script))
         command = ["-m", "memagent", "run", "--report", str(report), *options, str(path)]
-        process = warm_python.run(*command, cwd=tmp_path)
+        process = fork_server.run(*command, cwd=tmp_path)
         assert process.returncode == 0, process.stderr
         return {**json.loads(report.read_text()), "stdout": process.stdout}
 

@@ -25,10 +25,10 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("example", STEPS)
-def test_it_leaves_a_finished_run(warm_python, recording, example):
+def test_it_leaves_a_finished_run(fork_server, recording, example):
     if example in NEEDS:
         pytest.importorskip(NEEDS[example])
-    process = warm_python.run(str(EXAMPLES / f"{example}.py"))
+    process = fork_server.run(str(EXAMPLES / f"{example}.py"))
     assert process.returncode == 0, process.stderr
     recorded = recording()
     assert (recorded.finish.status, recorded.finish.step) == ("completed", STEPS[example])

@@ -195,10 +195,10 @@ while True:
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
 def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(
-    warm_python, tmp_path, recording
+    fork_server, tmp_path, recording
 ):
     path = tmp_path / "checkpoint.pt"
-    done = warm_python.run("-c", LEAKING, str(path))
+    done = fork_server.run("-c", LEAKING, str(path))
     assert done.returncode == 1 and done.stdout.startswith("saved at "), done.stderr
     checkpoint, finish = torch.load(path), recording().finish
     assert finish.status == "oom" and 20 < checkpoint["step"] < finish.step

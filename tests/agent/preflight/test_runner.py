@@ -315,7 +315,7 @@ def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
 def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(
-    warm_python, clean_settings
+    fork_server, clean_settings
 ):
     script = """
 import resource, torch, memagent
@@ -329,6 +329,6 @@ for _ in range(3):
 found = run.preflight(eval_batch=torch.randn(8, 64))
 print("trained", found.fits, found.needs[0].eval_bytes < 2**20)
 """
-    done = warm_python.run("-c", script)
+    done = fork_server.run("-c", script)
     assert done.stdout == "trained True True\n", done.stderr
     assert "this will not fit: eval needs at least 1.5" in done.stderr

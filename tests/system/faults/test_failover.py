@@ -56,9 +56,7 @@ def kill(cluster):
 
 @pytest.mark.long
 @pytest.mark.postgres
-def test_what_was_acknowledged_before_a_fail_over_is_there_once_after_it(
-    pair, start_server, tmp_path
-):
+def test_acknowledged_samples_survive_a_failover_exactly_once(pair, start_server, tmp_path):
     primary, standby = pair
     hosts = f"host={primary.folder},{standby.folder}&port={primary.port},{standby.port}"
     url = f"postgresql://postgres@/memagent?{hosts}"

@@ -63,7 +63,7 @@ def world(request):
 
 
 @pytest.mark.parametrize(("world", "fault"), list(cases()), indirect=["world"], scope="module")
-def test_it_loses_nothing_doubles_nothing_and_says_what_happened(world, fault):
+def test_it_loses_nothing_duplicates_nothing_and_reports_what_happened(world, fault):
     rng = Random(fault.name)
     episode = play(world, fault, f"r{rng.getrandbits(40):x}", rng, is_short=True)
     assert episode.complaints == ()
@@ -74,7 +74,7 @@ def test_it_loses_nothing_doubles_nothing_and_says_what_happened(world, fault):
 @pytest.mark.parametrize(
     "world", [pytest.param("sqlite", marks=marks_of("sqlite"))], indirect=True, scope="module"
 )
-def test_it_bears_malformed_bodies_and_stores_nothing_of_them(world):
+def test_malformed_bodies_are_refused_and_not_stored(world):
     siege = besiege(world.server.url, BODIES, world.web_processes)
     assert siege.statuses.total() >= BODIES
     assert {400, 415, 422} <= siege.statuses.keys()

@@ -30,19 +30,19 @@ def first():
     return list(rows_of("r", 0, 0, 10.0))
 
 
-def test_a_store_with_all_that_was_acknowledged_is_right(record, first):
+def test_a_store_with_all_acknowledged_samples_passes(record, first):
     verdict = judge(record, first)
     assert verdict.is_right
     assert (verdict.sent, verdict.acknowledged, verdict.found) == (2 * BATCH, BATCH, BATCH)
 
 
-def test_what_was_never_acknowledged_may_be_there_once(record, first):
+def test_an_unacknowledged_sample_may_be_stored_once(record, first):
     second = list(rows_of("r", 0, 1, 20.0))
     assert judge(record, first + second).is_right
     assert judge(record, first + second + second).doubled == BATCH
 
 
-def test_a_sample_that_is_missing_is_lost_and_one_too_many_is_doubled(record, first):
+def test_missing_and_duplicate_samples_are_counted(record, first):
     assert judge(record, first[1:]).lost == 1
     assert judge(record, [*first, first[3]]).doubled == 1
 
@@ -50,12 +50,12 @@ def test_a_sample_that_is_missing_is_lost_and_one_too_many_is_doubled(record, fi
 @pytest.mark.parametrize(
     "change", [{"value": 1}, {"step": ROWS}, {"rank": 1}, {"time_s": 10.5}, {"stream": "cuda"}]
 )
-def test_a_sample_with_another_value_or_in_another_place_is_foreign(record, first, change):
+def test_a_sample_with_another_value_or_position_is_foreign(record, first, change):
     verdict = judge(record, [replace(first[0], **change), *first[1:]])
     assert (verdict.foreign, verdict.lost) == (1, 1)
 
 
-def test_books_that_are_wrong_are_wrong(record, first):
+def test_wrong_counters_are_reported(record, first):
     assert not judge(record, first, ("the stream says 7 samples",)).is_right
 
 
@@ -94,7 +94,7 @@ def echoed(proxy, body):
     return answer, False
 
 
-def test_in_fair_weather_everything_passes(proxy):
+def test_everything_passes_without_faults(proxy):
     body = bytes(range(256)) * 4096
     assert echoed(proxy, body) == (body, False)
 
@@ -110,12 +110,12 @@ def test_connections_break_at_random_bytes_in_either_direction(proxy):
     assert echoed(proxy, body) == (body, False)
 
 
-def test_a_proxy_whose_target_is_gone_resets(proxy, tmp_path):
+def test_a_proxy_without_a_target_resets_connections(proxy, tmp_path):
     proxy.aim(tmp_path / "no-socket")
     assert echoed(proxy, b"x") == (b"", True)
 
 
-def test_a_refusal_for_good_is_on_the_record(start_server, tmp_path):
+def test_a_permanent_refusal_is_recorded(start_server, tmp_path):
     server = start_server("--role", "web")
     with impatient(), Load(server.url, "r", tmp_path, ranks=1) as load:
         load.wait_for(2)

@@ -47,7 +47,11 @@ def suspects_of() -> Callable[[Path], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize(
     "path",
-    [*scripts("cases"), *scripts("told", pytest.mark.long), *scripts("variants", pytest.mark.long)],
+    [
+        *scripts("cases"),
+        *scripts("reported", pytest.mark.long),
+        *scripts("variants", pytest.mark.long),
+    ],
 )
 def test_it_names_the_holder_and_the_line(
     path: Path, suspects_of: Callable[[Path], list[dict[str, Any]]]

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for tests and for the programmes under `benchmarks/`."""
+"""A real server process, for tests and for the programs under `benchmarks/`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a live server answered."""
+    """A response of a live server."""
 
     status: int
     headers: Mapping[str, str]
@@ -36,7 +36,9 @@ class LiveServer:
     """A `memagent serve` process, leader of its own process group."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, data: Path) -> None:
-        self.process, self.url, self.data = process, url, data
+        self.process = process
+        self.url = url
+        self.data = data
         self._pool = urllib3.PoolManager(retries=False)
 
     @classmethod
@@ -49,7 +51,7 @@ class LiveServer:
         }
         own = {
             "XDG_DATA_HOME": str(data),
-            "TMPDIR": str(data),  # what a killed one leaves goes with the rest
+            "TMPDIR": str(data),  # removed with the test's folder, also after a kill
             "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
         }
@@ -71,14 +73,14 @@ class LiveServer:
 
     @property
     def errors(self) -> str:
-        """What the server has written to stderr."""
+        """Return what the server wrote to stderr."""
         return (self.data / "stderr.log").read_text()
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.request("GET", path, None, headers)
 
     def post(self, path: str, body: bytes | dict[str, Any] | list[Any], **headers: str) -> Answer:
-        """Post bytes as they are, or anything else as JSON. Headers: `content_type="..."`."""
+        """Post bytes unchanged, or anything else as JSON. Headers: `content_type="..."`."""
         if isinstance(body, bytes):
             return self.request(
                 "POST", path, body, {"content_type": "application/msgpack", **headers}
@@ -120,7 +122,7 @@ class LiveServer:
 
 
 def _address(process: subprocess.Popen[str], data: Path) -> str:
-    """The address from the line that the server prints when it is ready."""
+    """Return the address from the line that the server prints when it is ready."""
     assert process.stdout is not None
     timer = threading.Timer(START_TIMEOUT_S, process.kill)
     timer.start()

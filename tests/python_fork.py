@@ -1,8 +1,9 @@
-"""Python processes that begin with torch imported: forked from one that has done so and waits for commands.
+"""Python processes that start with torch imported, forked from a server that imported it once.
 
-Importing torch and making the first optimizer takes three seconds of a processor; a fork takes milliseconds. In all else a command is
-what it is under `python`: arguments, environment, folder, streams, limits, exit status and whatever runs at exit are its own. Tests of
-what happens before torch is imported, and of what a traceback looks like, start a Python themselves.
+Importing torch and creating the first optimizer takes three seconds of processor time; a fork takes
+milliseconds. Otherwise a command runs as under `python`, with its own arguments, environment,
+folder, streams, limits, exit status and exit handlers. Tests of what happens before torch is
+imported, or of what a traceback looks like, start a Python process instead.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 TORCH = ("torch", "torch.utils.data", "torch._dynamo")
-"""The last one is what the first optimizer of a process imports."""
-PATIENCE_S = 120.0
+"""The first optimizer of a process imports the last one."""
+TIMEOUT_S = 120.0
 
 
-class WarmPython:
-    """The process to fork from. `run` is like `subprocess.run([sys.executable, *command], capture_output=True, text=True)`."""
+class ForkServer:
+    """A process to fork from.
+
+    `run` behaves like `subprocess.run([sys.executable, *command], capture_output=True, text=True)`.
+    """
 
     def __init__(self, *modules: str) -> None:
         self._control, theirs = socket.socketpair()
@@ -43,23 +47,23 @@ class WarmPython:
         *command: str,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float = PATIENCE_S,
+        timeout: float = TIMEOUT_S,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `-c CODE`, `-m MODULE` or a script, with its arguments, to its end."""
+        """Run `-c CODE`, `-m MODULE` or a script with its arguments, and wait for it."""
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             with open(os.devnull) as nothing:
                 process = self._start(command, cwd, env, (nothing, output, errors))
             status = process.wait(timeout)
-            said = [(stream.seek(0), stream.read())[1] for stream in (output, errors)]
-        return subprocess.CompletedProcess(list(command), status, *said)
+            texts = [(stream.seek(0), stream.read())[1] for stream in (output, errors)]
+        return subprocess.CompletedProcess(list(command), status, *texts)
 
     def start(
         self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
-    ) -> WarmProcess:
-        """Begin it, with pipes to `stdin` and from `stdout`, which has its stderr too."""
-        (asks, stdin), (stdout, says) = os.pipe(), os.pipe()
-        with open(asks) as taken, open(says, "w") as given:
-            process = self._start(command, cwd, env, (taken, given, given))
+    ) -> ForkedProcess:
+        """Start a command with pipes to `stdin` and from `stdout`, which also carries stderr."""
+        (child_stdin, stdin), (stdout, child_stdout) = os.pipe(), os.pipe()
+        with open(child_stdin) as reader, open(child_stdout, "w") as writer:
+            process = self._start(command, cwd, env, (reader, writer, writer))
         process.stdin, process.stdout = open(stdin, "w"), open(stdout)  # noqa: SIM115 - `communicate` closes them
         return process
 
@@ -69,58 +73,61 @@ class WarmPython:
         cwd: Path | None,
         env: Mapping[str, str] | None,
         streams: Sequence[IO[str]],
-    ) -> WarmProcess:
-        news, tell = os.pipe()
-        with tempfile.TemporaryFile("w+") as asked, open(tell, "w"):
+    ) -> ForkedProcess:
+        status_reader, status_writer = os.pipe()
+        with tempfile.TemporaryFile("w+") as request, open(status_writer, "w"):
             json.dump(
                 {
                     "command": command,
                     "cwd": str(cwd or Path.cwd()),
                     "environ": dict(env or os.environ),
                 },
-                asked,
+                request,
             )
-            asked.flush()
-            files = [asked.fileno(), *(stream.fileno() for stream in streams), tell]
+            request.flush()
+            files = [request.fileno(), *(stream.fileno() for stream in streams), status_writer]
             socket.send_fds(self._control, [b"."], files)
-        told = os.fdopen(news)
-        return WarmProcess(int(told.readline()), told)
+        statuses = os.fdopen(status_reader)
+        return ForkedProcess(int(statuses.readline()), statuses)
 
     def close(self) -> None:
         self._control.close()
 
 
 @dataclass
-class WarmProcess:
-    """A command that runs, as much of subprocess.Popen as the tests need."""
+class ForkedProcess:
+    """A running command, with the part of subprocess.Popen's interface that tests need."""
 
     pid: int
-    told: IO[str]
-    """Where its exit status comes."""
+    statuses: IO[str]
+    """Pipe that delivers the exit status."""
     stdin: IO[str] | None = None
     stdout: IO[str] | None = None
     returncode: int | None = None
 
-    def wait(self, timeout: float = PATIENCE_S) -> int:
-        """The exit status, negative for a signal. Raises TimeoutError, and kills it, where it takes longer."""
+    def wait(self, timeout: float = TIMEOUT_S) -> int:
+        """Return the exit status, negative for a signal.
+
+        Kills the process and raises TimeoutError if it runs longer than `timeout` seconds.
+        """
         if self.returncode is None:
-            is_late = not select.select([self.told], [], [], timeout)[0]
-            if is_late:
+            is_timed_out = not select.select([self.statuses], [], [], timeout)[0]
+            if is_timed_out:
                 os.kill(self.pid, signal.SIGKILL)
-            self.returncode = int(self.told.readline())
-            self.told.close()
-            if is_late:
+            self.returncode = int(self.statuses.readline())
+            self.statuses.close()
+            if is_timed_out:
                 raise TimeoutError(f"{self.pid} took more than {timeout} s")
         return self.returncode
 
     def communicate(self) -> tuple[str, None]:
-        """What it has yet to say, to its end."""
+        """Return the rest of the output, and wait for the process."""
         assert self.stdin is not None and self.stdout is not None
-        said = "" if self.stdout.closed else self.stdout.read()
+        output = "" if self.stdout.closed else self.stdout.read()
         self.stdin.close()
         self.stdout.close()
         self.wait()
-        return said, None
+        return output, None
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -131,39 +138,39 @@ class WarmProcess:
 
 
 def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Take commands until the other end is closed. Returns, in a process of its own each time, the command and its streams."""
+    """Accept commands until the peer closes. Return the command and its streams in a forked child."""
     waiting = set()
     while True:
-        came, streams, _, _ = socket.recv_fds(control, 1, 5)
-        if not came:
+        message, streams, _, _ = socket.recv_fds(control, 1, 5)
+        if not message:
             sys.exit()
         waiting = {pid for pid in waiting if os.waitpid(pid, os.WNOHANG)[0] == 0}
         waiting.add(os.fork())
         if 0 in waiting:
             control.close()
-            asked, *own, tell = streams
+            request_file, *standard_streams, status_writer = streams
             child = os.fork()
             if child == 0:
-                os.close(tell)
-                os.lseek(asked, 0, os.SEEK_SET)
-                with open(asked) as request:
-                    return json.load(request), own
-            for stream in (asked, *own):
+                os.close(status_writer)
+                os.lseek(request_file, 0, os.SEEK_SET)
+                with open(request_file) as request:
+                    return json.load(request), standard_streams
+            for stream in (request_file, *standard_streams):
                 os.close(stream)
-            tell_of(child, tell)
+            report_status(child, status_writer)
         for stream in streams:
             os.close(stream)
 
 
-def tell_of(child: int, tell: int) -> NoReturn:
-    """Write the number of the process and, when it has ended, its exit status; negative is a signal."""
-    os.write(tell, f"{child}\n".encode())
+def report_status(child: int, status_writer: int) -> NoReturn:
+    """Write the process id and, after its end, the exit status; negative means a signal."""
+    os.write(status_writer, f"{child}\n".encode())
     _, status = os.waitpid(child, 0)
-    os.write(tell, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os.write(status_writer, f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 
-def become(request: dict[str, Any], streams: list[int]) -> None:
+def run_request(request: dict[str, Any], streams: list[int]) -> None:
     """Run the command in this process, as Python would."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -189,9 +196,9 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    if os.fork():  # no child of the tests, some of which count those
+    if os.fork():  # detach: some tests count their child processes
         os._exit(0)
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    gc.freeze()  # a collection in a child would copy every page that it looks at
-    become(*serve(socket.socket(fileno=int(sys.argv[1]))))
+    gc.freeze()  # a collection in a child would copy every page it visits
+    run_request(*serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -14,13 +14,13 @@ def name_of(url: str) -> str:
     return url.partition("@/")[2].partition("?")[0]
 
 
-def test_it_comes_back_empty_with_what_the_migrations_put_there(postgres_cluster, postgres_lender):
-    with postgres_lender.lend() as url, postgres_cluster.connected(name_of(url)) as connection:
+def test_a_returned_database_holds_only_the_rows_of_the_migrations(postgres_cluster, postgres_pool):
+    with postgres_pool.lend() as url, postgres_cluster.connected(name_of(url)) as connection:
         assert connection.execute(USED).fetchall() == [(1,)]
         connection.execute("UPDATE shards SET worker_id = NULL WHERE shard = 3")
         connection.execute("DELETE FROM shards WHERE shard < 2")
         shards = connection.execute("SELECT count(*) FROM shards").fetchone()
-    with postgres_lender.lend() as again, postgres_cluster.connected(name_of(again)) as connection:
+    with postgres_pool.lend() as again, postgres_cluster.connected(name_of(again)) as connection:
         assert again == url
         assert connection.execute("SELECT count(*) FROM shards").fetchone() == (shards[0] + 2,)
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() != []
@@ -34,10 +34,8 @@ def test_it_comes_back_empty_with_what_the_migrations_put_there(postgres_cluster
     ["ALTER TABLE runs ADD COLUMN mine int", "CREATE TABLE mine ()", "ALTER TABLE runs RENAME TO yours",
      "ALTER DATABASE {} SET work_mem = '1MB'"],
 )  # fmt: skip
-def test_one_that_was_changed_otherwise_is_not_lent_again(
-    postgres_cluster, postgres_lender, change
-):
-    with postgres_lender.lend() as url, postgres_cluster.connected(name_of(url)) as connection:
+def test_a_database_with_a_changed_schema_is_not_reused(postgres_cluster, postgres_pool, change):
+    with postgres_pool.lend() as url, postgres_cluster.connected(name_of(url)) as connection:
         connection.execute(change.format(name_of(url)))
-    with postgres_lender.lend() as other:
+    with postgres_pool.lend() as other:
         assert other != url

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text()
-UNTESTED = ("What it rests on", "A malicious training script")
+UNTESTED = ("Assumptions", "A malicious training script")
 """What is the operator's matter, and what is said elsewhere."""
 
 

@@ -41,6 +41,7 @@ CANNOT_RUN = {
         "pg_dump --format=custom": "tests/server/store/test_backup.py runs it while samples arrive",
     },
     "quickstart.md": {"": "tests/system/test_quickstart.py follows the whole page"},
+    "tutorial-from-warning-to-fix.md": {"": "tests/system/test_tutorial.py follows the page"},
 }
 """{page: {how the block begins: why it is not run here}}"""
 
@@ -67,6 +68,7 @@ NEEDS_MORE = {
 NOT_RUN = {
     "": "what something prints, or a picture in words; beside a snippet or a session it is compared",
     "text": "the same",
+    "diff": "tests/system/test_tutorial.py applies it",
     "json": "tests/contract/test_http_openapi.py",
     "nginx": "needs nginx and a certificate",
     "sql": "needs a cluster of Citus",

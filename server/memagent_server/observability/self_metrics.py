@@ -2,7 +2,7 @@
 
 `memagent serve` gives its processes a common folder (PROMETHEUS_MULTIPROC_DIR). prometheus-client
 keeps the counts in files there, and the process that answers a scrape adds up all files, including
-those of dead processes: see docs/adr/0010. Without the folder there is one process, which counts in
+those of dead processes: see docs/adr/0006. Without the folder there is one process, which counts in
 memory.
 """
 

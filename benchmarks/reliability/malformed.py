@@ -37,7 +37,7 @@ from memagent.wire.messages import (
     Suspect,
 )
 from memagent_server.http.problems import PROBLEM_JSON
-from memagent_server.ingest.body import unpack_body
+from memagent_server.ingest.body import decompress
 
 RUN = "malformed"
 MOST_RSS_BYTES = 600 * 2**20
@@ -134,7 +134,7 @@ def _judge(siege: Siege, post: Post, answer: urllib3.BaseHTTPResponse) -> None:
 def _understood(post: Post) -> Batch:
     """A batch that the server took, as the agent's own codec reads it."""
     content_type = MSGPACK if "msgpack" in post.content_type else JSON
-    return decode(unpack_body(post.body, post.encoding), Batch, content_type)
+    return decode(decompress(post.body, post.encoding), Batch, content_type)
 
 
 # -- the posts -------------------------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The server half of memagent: takes samples in, keeps runs, forecasts, alerts, and shows it all."""
+"""The server of memagent: stores samples, forecasts, raises alerts, and shows runs."""

@@ -1,4 +1,4 @@
-"""The Flask application factory: settings in, a WSGI application out. Nothing is created at import."""
+"""The Flask application factory. Nothing is created at import."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLUEPRINTS = (ingest.blueprint, metrics.blueprint, *web.blueprints)
 def create_app(
     settings: Settings, database: Database | None = None, *, clock: Callable[[], float] = time.time
 ) -> Flask:
-    """An application over `database`, by default the one that the settings name; its schema must be current."""
+    """Create the app. `database` is by default that of the settings; its schema must be current."""
     app = Flask("memagent_server", static_folder=None, template_folder=None)
     app.extensions[EXTENSION] = Context(
         settings, database or Database(settings.database_url), clock
@@ -52,7 +52,7 @@ def create_app(
 
 
 class _NoSessions(SessionInterface):
-    """Flask's own sessions are left alone: who is logged in is in the cookie of `auth`, and to look for another costs every request."""
+    """Disable Flask's sessions: `auth` has its own cookie, and looking for another costs every request."""
 
     def open_session(self, app: Flask, request: Request) -> NullSession:
         return self.make_null_session(app)

@@ -1,4 +1,4 @@
-"""Where `migrations/`, `dashboards/` and `docs/` are: inside an installed wheel, or at the top of a checkout."""
+"""Find `migrations/`, `dashboards/` and `docs/`: in an installed wheel, or at the top of a checkout."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """The folder `migrations`, `dashboards` or `docs`. Raises FileNotFoundError where neither place has it."""
+    """Return the folder `migrations`, `dashboards` or `docs`. Raises FileNotFoundError."""
     for candidate in (_PACKAGE / "_resources" / name, _PACKAGE.parent.parent / name):
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(
-        f"{name}/ is neither in the installed package nor in a checkout; reinstall memagent[server]"
+        f"{name}/ is missing from the installed package: reinstall memagent[server]"
     )

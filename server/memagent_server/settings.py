@@ -1,4 +1,4 @@
-"""What the server can be told, by argument or environment. Arguments beat environment beat defaults."""
+"""The settings of the server. Arguments override environment variables, which override defaults."""
 
 from __future__ import annotations
 
@@ -19,26 +19,36 @@ from memagent.errors import SettingError
 DEFAULT_LISTEN = "127.0.0.1:8420"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 CHANNEL_NAMES = (
-    "slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord", "teams", "grafana",
-)  # fmt: skip
+    "slack_bot",
+    "slack_webhook",
+    "webhook",
+    "email",
+    "pagerduty",
+    "alertmanager",
+    "discord",
+    "teams",
+    "grafana",
+)
 Severity = Literal["note", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""In ascending order. Any other level (`ok`, a forecast's `notice`) is calm."""
-SHORTEST_TOKEN = 16
-"""Characters: a token of the hexadecimal digits alone then has 64 bits, too many to try them all."""
+"""In ascending order. Other levels (`ok`, a forecast's `notice`) don't open alerts."""
+MIN_TOKEN_LENGTH = 16
+"""Characters. Even with hexadecimal digits alone, a token then has 64 bits: too many to guess."""
 LOG_FORMATS = ("logfmt", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the default database and the generated secret key live: XDG_DATA_HOME/memagent, or ~/.local/share/memagent."""
+    """Return the folder of the default database and secret key: XDG_DATA_HOME/memagent or
+    ~/.local/share/memagent.
+    """
     base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "memagent"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting of the server. Secrets are left out of repr."""
+    """All settings of the server. Secrets are excluded from repr."""
 
     database_url: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -65,16 +75,17 @@ class Settings:
     discord_webhook_url: str | None = field(default=None, repr=False)
     teams_webhook_url: str | None = field(default=None, repr=False)
     notify_severities: Mapping[str, Severity] = field(default_factory=dict)
-    """{channel: least severity}; a channel that is not named hears everything."""
+    """The lowest severity by channel. A channel that isn't listed is notified of everything."""
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
     log_format: str = "logfmt"
     log_level: str = "info"
     trusted_proxies: int = 0
-    """Reverse proxies in front, whose word for the client's address is taken."""
+    """The number of reverse proxies in front whose X-Forwarded-For is trusted."""
     quota_requests: float | None = None
+    """Requests per second of a token; None for no limit."""
     quota_bytes: float | None = None
-    """What a token may ask for a second; None is no bound."""
+    """Bytes per second of a token; None for no limit."""
 
     @property
     def is_loopback(self) -> bool:
@@ -82,71 +93,68 @@ class Settings:
 
     @property
     def is_https(self) -> bool:
-        """Whether people reach the server by TLS."""
+        """True if the server's public address uses TLS."""
         return self.public_url.startswith("https://")
 
     def cookie_name(self, name: str) -> str:
-        """Behind TLS with `__Host-`: browsers then take the cookie from this very host only, and send it by TLS only."""
+        """Add `__Host-` behind TLS: browsers then bind the cookie to this host and to TLS."""
         return f"__Host-{name}" if self.is_https else name
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that no log, error or answer may show: those left out of repr."""
-        found = (getattr(self, item.name) for item in fields(self) if not item.repr)
-        return tuple(value for value in found if value)
+        """The values that no log, error or response may show: those excluded from repr."""
+        values = (getattr(self, item.name) for item in fields(self) if not item.repr)
+        return tuple(value for value in values if value)
 
     @classmethod
     def from_environ(
         cls, environ: Mapping[str, str] = os.environ, *, listen: str | None = None
     ) -> Settings:
-        """Settings from MEMAGENT_ variables. Raises SettingError that names the one at fault."""
-        given = read_settings(SERVER_SETTINGS, environ)
-        host, port = parse_listen(listen or given.get("MEMAGENT_LISTEN", DEFAULT_LISTEN))
-        shown_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-        _check_companions(given)
+        """Read MEMAGENT_ variables. Raises SettingError that names the invalid one."""
+        values = read_settings(SERVER_SETTINGS, environ)
+        host, port = parse_listen(listen or values.get("MEMAGENT_LISTEN", DEFAULT_LISTEN))
+        local_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+        local_url = f"http://{_bracketed(local_host)}:{port}"
+        slack_api_url = _url("MEMAGENT_SLACK_API_URL", values) or "https://slack.com/api"
+        _check_dependencies(values)
         return cls(
-            database_url=_database_url(given.get("MEMAGENT_DATABASE_URL"), environ),
-            secret_key=given.get("MEMAGENT_SECRET_KEY") or _kept_secret_key(data_dir(environ)),
+            database_url=_database_url(values.get("MEMAGENT_DATABASE_URL"), environ),
+            secret_key=values.get("MEMAGENT_SECRET_KEY") or _stored_secret_key(data_dir(environ)),
             host=host,
             port=port,
-            public_url=_url("MEMAGENT_PUBLIC_URL", given)
-            or f"http://{_bracketed(shown_host)}:{port}",
-            admin_token=_token("MEMAGENT_ADMIN_TOKEN", given),
-            retention_days=_days(
-                "MEMAGENT_RETENTION_DAYS", given.get("MEMAGENT_RETENTION_DAYS", "30")
-            ),
-            rollup_days=_days("MEMAGENT_ROLLUP_DAYS", given.get("MEMAGENT_ROLLUP_DAYS", "365")),
-            metrics_streams=_count(
-                "MEMAGENT_METRICS_STREAMS", given.get("MEMAGENT_METRICS_STREAMS", "2000")
-            ),
-            slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", given),
-            slack_bot_token=given.get("MEMAGENT_SLACK_BOT_TOKEN"),
-            slack_channel=given.get("MEMAGENT_SLACK_CHANNEL"),
-            slack_api_url=(_url("MEMAGENT_SLACK_API_URL", given) or "https://slack.com/api") + "/",
-            webhook_url=_url("MEMAGENT_WEBHOOK_URL", given),
-            webhook_secret=given.get("MEMAGENT_WEBHOOK_SECRET"),
-            allow_local_webhooks=_flag("MEMAGENT_ALLOW_LOCAL_WEBHOOKS", given),
-            smtp_url=_url("MEMAGENT_SMTP_URL", given, ("smtp", "smtps")),
-            email_from=given.get("MEMAGENT_EMAIL_FROM"),
-            email_to=_addresses("MEMAGENT_EMAIL_TO", given),
-            pagerduty_routing_key=given.get("MEMAGENT_PAGERDUTY_ROUTING_KEY"),
-            pagerduty_url=_url("MEMAGENT_PAGERDUTY_URL", given) or "https://events.pagerduty.com",
-            alertmanager_url=_url("MEMAGENT_ALERTMANAGER_URL", given),
-            discord_webhook_url=_url("MEMAGENT_DISCORD_WEBHOOK_URL", given),
-            teams_webhook_url=_url("MEMAGENT_TEAMS_WEBHOOK_URL", given),
-            notify_severities=_severities("MEMAGENT_NOTIFY_SEVERITIES", given),
-            grafana_url=_url("MEMAGENT_GRAFANA_URL", given),
-            grafana_token=given.get("MEMAGENT_GRAFANA_TOKEN"),
-            log_format=_choice("MEMAGENT_LOG_FORMAT", given, LOG_FORMATS),
-            log_level=_choice("MEMAGENT_LOG_LEVEL", given, LOG_LEVELS, default="info"),
-            trusted_proxies=_proxies("MEMAGENT_TRUSTED_PROXIES", given),
-            quota_requests=_rate("MEMAGENT_QUOTA_REQUESTS", given),
-            quota_bytes=_rate("MEMAGENT_QUOTA_BYTES", given),
+            public_url=_url("MEMAGENT_PUBLIC_URL", values) or local_url,
+            admin_token=_token("MEMAGENT_ADMIN_TOKEN", values),
+            retention_days=_days("MEMAGENT_RETENTION_DAYS", values, default=30),
+            rollup_days=_days("MEMAGENT_ROLLUP_DAYS", values, default=365),
+            metrics_streams=_count("MEMAGENT_METRICS_STREAMS", values, default=2_000),
+            slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", values),
+            slack_bot_token=values.get("MEMAGENT_SLACK_BOT_TOKEN"),
+            slack_channel=values.get("MEMAGENT_SLACK_CHANNEL"),
+            slack_api_url=f"{slack_api_url}/",
+            webhook_url=_url("MEMAGENT_WEBHOOK_URL", values),
+            webhook_secret=values.get("MEMAGENT_WEBHOOK_SECRET"),
+            allow_local_webhooks=_flag("MEMAGENT_ALLOW_LOCAL_WEBHOOKS", values),
+            smtp_url=_url("MEMAGENT_SMTP_URL", values, ("smtp", "smtps")),
+            email_from=values.get("MEMAGENT_EMAIL_FROM"),
+            email_to=_addresses("MEMAGENT_EMAIL_TO", values),
+            pagerduty_routing_key=values.get("MEMAGENT_PAGERDUTY_ROUTING_KEY"),
+            pagerduty_url=_url("MEMAGENT_PAGERDUTY_URL", values) or cls.pagerduty_url,
+            alertmanager_url=_url("MEMAGENT_ALERTMANAGER_URL", values),
+            discord_webhook_url=_url("MEMAGENT_DISCORD_WEBHOOK_URL", values),
+            teams_webhook_url=_url("MEMAGENT_TEAMS_WEBHOOK_URL", values),
+            notify_severities=_severities("MEMAGENT_NOTIFY_SEVERITIES", values),
+            grafana_url=_url("MEMAGENT_GRAFANA_URL", values),
+            grafana_token=values.get("MEMAGENT_GRAFANA_TOKEN"),
+            log_format=_choice("MEMAGENT_LOG_FORMAT", values, LOG_FORMATS, default="logfmt"),
+            log_level=_choice("MEMAGENT_LOG_LEVEL", values, LOG_LEVELS, default="info"),
+            trusted_proxies=_proxies("MEMAGENT_TRUSTED_PROXIES", values),
+            quota_requests=_rate("MEMAGENT_QUOTA_REQUESTS", values),
+            quota_bytes=_rate("MEMAGENT_QUOTA_BYTES", values),
         )
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port from `host:port` or `[v6]:port`. Raises SettingError."""
+    """Parse `host:port` or `[v6]:port`. Raises SettingError."""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", text.strip())
     if match is None or not 0 < int(match[3]) < 65536:
         raise SettingError(f"MEMAGENT_LISTEN is {text!r}: write host:port, as in {DEFAULT_LISTEN}")
@@ -157,53 +165,55 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _database_url(given: str | None, environ: Mapping[str, str]) -> str:
-    if given is None:
+def _database_url(url: str | None, environ: Mapping[str, str]) -> str:
+    if url is None:
         folder = data_dir(environ)
         folder.mkdir(parents=True, exist_ok=True)
         return f"sqlite:///{folder / 'memagent.db'}"
-    scheme, separator, rest = given.partition("://")
-    if scheme in ("postgres", "postgresql") and separator:
-        return f"postgresql+psycopg://{_with_hosts_apart(rest)}"
-    if scheme == "postgresql+psycopg" and separator:
-        return f"{scheme}://{_with_hosts_apart(rest)}"
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("postgres", "postgresql", "postgresql+psycopg") and separator:
+        return f"postgresql+psycopg://{_hosts_as_parameters(rest)}"
     if scheme == "sqlite" and separator:
-        return given
+        return url
     raise SettingError("MEMAGENT_DATABASE_URL must begin with sqlite:/// or postgresql://")
 
 
-def _with_hosts_apart(rest: str) -> str:
-    """`user@one:5432,two:5432/name`, as libpq names several hosts, in SQLAlchemy's way: `user@/name?host=one:5432&host=two:5432`."""
+def _hosts_as_parameters(rest: str) -> str:
+    """Convert libpq's list of hosts to SQLAlchemy's: `user@one:5432,two:5432/name` to
+    `user@/name?host=one:5432&host=two:5432`.
+    """
     authority, _, tail = rest.partition("/")
     account, at, hosts = authority.rpartition("@")
     if "," not in hosts:
         return rest
     path, _, query = tail.partition("?")
-    named = (
+    parameters = [
         f"host={host if re.search(r':[0-9]+$', host) else f'{host}:5432'}"
         for host in hosts.split(",")
-    )
-    return f"{account}{at}/{path}?{'&'.join([*named, *filter(None, [query])])}"
+    ]
+    if query:
+        parameters.append(query)
+    return f"{account}{at}/{path}?{'&'.join(parameters)}"
 
 
-def _kept_secret_key(folder: Path) -> str:
-    """A key made once and kept, so that logins and token hashes outlive a restart; processes that start at once agree on one."""
+def _stored_secret_key(folder: Path) -> str:
+    """Return the stored key, so that logins and token hashes survive a restart; create it once."""
     path = folder / "secret_key"
     if not path.exists():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _create_whole(path, secrets.token_urlsafe(48))
+            _create_atomically(path, secrets.token_urlsafe(48))
         except FileExistsError:
-            pass
+            pass  # another process was faster: use its key
         except OSError as error:
             raise SettingError(
-                f"no secret key can be kept in {folder} ({error}): set MEMAGENT_SECRET_KEY"
+                f"cannot store a secret key in {folder} ({error}): set MEMAGENT_SECRET_KEY"
             ) from error
     return path.read_text().strip()
 
 
-def _create_whole(path: Path, content: str) -> None:
-    """A private file that nobody ever sees half written. Raises FileExistsError where another process was quicker."""
+def _create_atomically(path: Path, content: str) -> None:
+    """Create a private file that is never visible half written. Raises FileExistsError."""
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -213,84 +223,70 @@ def _create_whole(path: Path, content: str) -> None:
         Path(name).unlink()
 
 
-def _check_companions(given: Mapping[str, str]) -> None:
-    """Settings that are of no use alone."""
-    for name, needed, what in (
+def _check_dependencies(values: Mapping[str, str]) -> None:
+    for name, required, meaning in (
         ("MEMAGENT_SLACK_BOT_TOKEN", "MEMAGENT_SLACK_CHANNEL", "the id of the channel to post to"),
-        (
-            "MEMAGENT_SMTP_URL",
-            "MEMAGENT_EMAIL_TO",
-            "the addresses to write to, separated by commas",
-        ),
-        ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_FROM", "the address to write from"),
+        ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_TO", "the recipients, separated by commas"),
+        ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_FROM", "the sender's address"),
     ):
-        if given.get(name) and not given.get(needed):
-            raise SettingError(f"{name} needs {needed}: {what}")
+        if values.get(name) and not values.get(required):
+            raise SettingError(f"{name} needs {required}: {meaning}")
 
 
-def _token(name: str, given: Mapping[str, str]) -> str | None:
-    """A token that somebody made. Raises SettingError, which does not show it."""
-    value = given.get(name)
-    if value is not None and len(value) < SHORTEST_TOKEN:
+def _token(name: str, values: Mapping[str, str]) -> str | None:
+    """Return a token, checked for its length. The SettingError does not show it."""
+    value = values.get(name)
+    if value is not None and len(value) < MIN_TOKEN_LENGTH:
         raise SettingError(
-            f"{name} has {len(value)} characters and could be guessed: {SHORTEST_TOKEN} are the least; "
-            "`openssl rand -hex 24` makes a good one"
+            f"{name} has {len(value)} characters and could be guessed: use at least "
+            f"{MIN_TOKEN_LENGTH}, as from `openssl rand -hex 24`"
         )
     return value
 
 
 def _url(
-    name: str, given: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")
+    name: str, values: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")
 ) -> str | None:
-    """An address without a slash at its end. Raises SettingError, which does not show it: it may be a secret."""
-    value = given.get(name)
+    """Return an address without a trailing slash. The SettingError does not show it."""
+    value = values.get(name)
     if value is None:
         return None
     try:
         parts = urlsplit(value)
-        is_good = (
-            parts.scheme in schemes
-            and bool(parts.hostname)
-            and not re.search(r"\s", value)
-            and parts.port != 0
-        )
+        is_valid = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_good = False
-    if not is_good:
-        raise SettingError(
-            f"{name} must be an {' or '.join(f'{scheme}://' for scheme in schemes)} address"
-        )
+        is_valid = False
+    if not is_valid or re.search(r"\s", value):
+        options = " or ".join(f"{scheme}://" for scheme in schemes)
+        raise SettingError(f"{name} must be an {options} address")
     return value.rstrip("/")
 
 
-def _flag(name: str, given: Mapping[str, str]) -> bool:
-    value = given.get(name, "0")
+def _flag(name: str, values: Mapping[str, str]) -> bool:
+    value = values.get(name, "0")
     if value not in ("0", "1"):
         raise SettingError(f"{name} is {value!r}: write 1 or 0")
     return value == "1"
 
 
-def _choice(
-    name: str, given: Mapping[str, str], options: tuple[str, ...], *, default: str | None = None
-) -> str:
-    """One of the options, by default the first. Raises SettingError."""
-    value = given.get(name, default or options[0]).lower()
+def _choice(name: str, values: Mapping[str, str], options: tuple[str, ...], *, default: str) -> str:
+    value = values.get(name, default).lower()
     if value not in options:
         raise SettingError(f"{name} is {value!r}: write {', '.join(options[:-1])} or {options[-1]}")
     return value
 
 
-def _proxies(name: str, given: Mapping[str, str]) -> int:
-    value = given.get(name, "0")
+def _proxies(name: str, values: Mapping[str, str]) -> int:
+    value = values.get(name, "0")
     if not re.fullmatch(r"[0-9]", value):
         raise SettingError(
-            f"{name} is {value!r}: write how many reverse proxies stand in front of the server, 0 to 9"
+            f"{name} is {value!r}: write the number of reverse proxies in front, 0 to 9"
         )
     return int(value)
 
 
-def _rate(name: str, given: Mapping[str, str]) -> float | None:
-    value = given.get(name)
+def _rate(name: str, values: Mapping[str, str]) -> float | None:
+    value = values.get(name)
     if value is None:
         return None
     try:
@@ -298,40 +294,42 @@ def _rate(name: str, given: Mapping[str, str]) -> float | None:
     except ValueError:
         rate = 0.0
     if not 0 < rate < math.inf:
-        raise SettingError(f"{name} is {value!r}: write how much a second, a number above 0")
+        raise SettingError(f"{name} is {value!r}: write a rate per second, a number above 0")
     return rate
 
 
-def _addresses(name: str, given: Mapping[str, str]) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in given.get(name, "").split(",") if part.strip())
-    for address in found:
+def _addresses(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    addresses = tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
+    for address in addresses:
         if not re.fullmatch(r"[^@\s]+@[^@\s]+", address):
-            raise SettingError(f"{name} holds {address!r}, which is no e-mail address")
-    return found
+            raise SettingError(f"{name} contains {address!r}, which is not an e-mail address")
+    return addresses
 
 
-def _severities(name: str, given: Mapping[str, str]) -> dict[str, Severity]:
-    """`pagerduty=critical,email=warning`. Raises SettingError."""
-    found: dict[str, Severity] = {}
+def _severities(name: str, values: Mapping[str, str]) -> dict[str, Severity]:
+    """Parse `pagerduty=critical,email=warning`. Raises SettingError."""
+    by_channel: dict[str, Severity] = {}
     by_name: dict[str, Severity] = {severity: severity for severity in SEVERITIES}
-    for part in filter(None, (part.strip() for part in given.get(name, "").split(","))):
+    for part in filter(None, (part.strip() for part in values.get(name, "").split(","))):
         channel, _, severity = (piece.strip() for piece in part.partition("="))
         if channel not in CHANNEL_NAMES or severity not in SEVERITIES:
             raise SettingError(
-                f"{name} holds {part!r}: write CHANNEL=SEVERITY, a channel of {', '.join(CHANNEL_NAMES)}"
-                f" and a severity of {', '.join(SEVERITIES)}"
+                f"{name} contains {part!r}: write CHANNEL=SEVERITY, with a channel of "
+                f"{', '.join(CHANNEL_NAMES)} and a severity of {', '.join(SEVERITIES)}"
             )
-        found[channel] = by_name[severity]
-    return found
+        by_channel[channel] = by_name[severity]
+    return by_channel
 
 
-def _count(name: str, value: str) -> int:
+def _count(name: str, values: Mapping[str, str], *, default: int) -> int:
+    value = values.get(name, str(default))
     if not re.fullmatch(r"[1-9]\d{0,6}", value):
         raise SettingError(f"{name} is {value!r}: write a whole number from 1 to 9999999")
     return int(value)
 
 
-def _days(name: str, text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise SettingError(f"{name} is {text!r}: write a whole number of days, 1 or more")
-    return int(text)
+def _days(name: str, values: Mapping[str, str], *, default: int) -> int:
+    value = values.get(name, str(default))
+    if not value.isdigit() or int(value) == 0:
+        raise SettingError(f"{name} is {value!r}: write a whole number of days, 1 or more")
+    return int(value)

@@ -48,7 +48,7 @@ def test_it_reads_them_all(tmp_path):
         ({"TEAMS_WEBHOOK_URL": "https://"}, "MEMAGENT_TEAMS_WEBHOOK_URL must be"),
         ({"ALERTMANAGER_URL": "http://x:port"}, "MEMAGENT_ALERTMANAGER_URL must be"),
         ({"ALLOW_LOCAL_WEBHOOKS": "yes"}, "write 1 or 0"),
-        ({"EMAIL_TO": "ana"}, "no e-mail address"),
+        ({"EMAIL_TO": "ana"}, "not an e-mail address"),
         ({"NOTIFY_SEVERITIES": "fax=critical"}, "a channel of slack_bot"),
         ({"NOTIFY_SEVERITIES": "email=loud"}, "a severity of note"),
     ],

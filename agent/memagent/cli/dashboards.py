@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server.grafana.push import export, push, target
+from memagent_server.grafana.push import export, push, target_of
 from memagent_server.settings import Settings
 
 
@@ -47,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise SettingError(
                 "say which Grafana: --url and --token, or MEMAGENT_GRAFANA_URL and MEMAGENT_GRAFANA_TOKEN"
             )
-        lines = push(target(settings, url, token, arguments.prometheus), dry_run=arguments.dry_run)
+        lines = push(
+            target_of(settings, url, token, arguments.prometheus), dry_run=arguments.dry_run
+        )
     print(json.dumps({"done": lines}) if arguments.json else "\n".join(lines))
     return 0
 

@@ -1,4 +1,4 @@
-"""Puts folder, data source, contact point, alert rules and dashboards into a Grafana. All have fixed uids: twice changes nothing."""
+"""Push folder, data source, contact point, alert rules and dashboards to Grafana. Fixed uids make it idempotent."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from memagent.errors import MemagentError
 from memagent_server.resources import resource_dir
 from memagent_server.settings import Settings
 
-FOLDER_UID, FOLDER_TITLE = "memagent", "memagent"
-DATASOURCE_UID, DATASOURCE_NAME = "memagent-prometheus", "memagent Prometheus"
-CONTACT_UID, CONTACT_NAME = "memagent-contact", "memagent"
-FILES = ("fleet.json", "run.json", "server.json")
+FOLDER_UID = "memagent"
+FOLDER_TITLE = "memagent"
+DATASOURCE_UID = "memagent-prometheus"
+DATASOURCE_NAME = "memagent Prometheus"
+CONTACT_UID = "memagent-contact"
+CONTACT_NAME = "memagent"
+DASHBOARD_FILES = ("fleet.json", "run.json", "server.json")
 RULES_FILE = "provisioning/alerting/rules.json"
 PROMETHEUS_RULES_FILE = "prometheus/rules.yml"
 PLACEHOLDER_URL = "http://localhost:8420"
-"""Where links in `dashboards/` lead, to boards' runs and to runbooks, until somebody says where people find the server."""
+"""The server's address in the links of `dashboards/`, replaced by the real one."""
 
 
 class GrafanaError(MemagentError):
-    """Grafana did not take something; the message says what and why."""
+    """Grafana refused a change; the message says what and why."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What goes where: Grafana's address and token, memagent's own address for links, and what the alerts of Grafana need."""
+    """Grafana's address and token, memagent's address for links, and the settings of Grafana's alerts."""
 
     url: str
     token: str
     memagent_url: str
     prometheus_url: str | None = None
-    """Where Grafana finds Prometheus; without it, Grafana's own Prometheus data source is used."""
+    """The address of Prometheus as Grafana sees it. None: use Grafana's existing data source."""
     slack_webhook_url: str | None = None
     email_to: tuple[str, ...] = ()
 
 
-def target(settings: Settings, url: str, token: str, prometheus_url: str | None) -> Target:
-    """The target that the server's settings describe."""
+def target_of(settings: Settings, url: str, token: str, prometheus_url: str | None) -> Target:
+    """Return the target that the server's settings describe."""
     return Target(
         url,
         token,
@@ -52,54 +55,56 @@ def target(settings: Settings, url: str, token: str, prometheus_url: str | None)
 
 
 def dashboards(memagent_url: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file name, dashboard) of each dashboard that comes with memagent; its links lead to `memagent_url`."""
-    for name in FILES:
-        yield name, json.loads(_linked(name, memagent_url))
+    """Yield (file name, dashboard) of each dashboard, with links to `memagent_url`."""
+    for name in DASHBOARD_FILES:
+        yield name, json.loads(_read_linked(name, memagent_url))
 
 
 def export(to: Path, memagent_url: str) -> list[Path]:
-    """Write the dashboards, and the rules for Prometheus, into a folder; returns the files."""
+    """Write the dashboards and the Prometheus rules into a folder; return the files."""
     to.mkdir(parents=True, exist_ok=True)
     written = []
-    for name in (*FILES, PROMETHEUS_RULES_FILE):
+    for name in (*DASHBOARD_FILES, PROMETHEUS_RULES_FILE):
         path = to / Path(name).name
-        path.write_text(_linked(name, memagent_url))
+        path.write_text(_read_linked(name, memagent_url))
         written.append(path)
     return written
 
 
-def _linked(name: str, memagent_url: str) -> str:
-    """A file of `dashboards/` whose links lead to `memagent_url`."""
+def _read_linked(name: str, memagent_url: str) -> str:
+    """Return a file of `dashboards/` with links to `memagent_url`."""
     return (resource_dir("dashboards") / name).read_text().replace(PLACEHOLDER_URL, memagent_url)
 
 
-def push(to: Target, *, dry_run: bool = False) -> list[str]:
-    """Create or update everything; returns a line for each thing done. Raises GrafanaError."""
+def push(target: Target, *, dry_run: bool = False) -> list[str]:
+    """Create or update everything; return one line for each change. Raises GrafanaError."""
     try:
         from grafana_client.api import GrafanaApi
         from grafana_client.client import GrafanaException, TokenAuth
     except ModuleNotFoundError as error:
         raise GrafanaError(
-            "pushing dashboards needs grafana-client: pip install 'memagent[grafana]'"
+            "Pushing dashboards needs grafana-client: pip install 'memagent[grafana]'"
         ) from error
-    api = GrafanaApi.from_url(to.url, credential=TokenAuth(to.token), timeout=15.0)  # type: ignore[no-untyped-call]
+    api = GrafanaApi.from_url(target.url, credential=TokenAuth(target.token), timeout=15.0)  # type: ignore[no-untyped-call]
     try:
-        return list(_Push(api, to, dry_run).lines())
+        return list(_Push(api, target, dry_run).lines())
     except GrafanaException as error:
         raise GrafanaError(
-            f"Grafana at {to.url} answered {error.status_code}: {error.message}"
+            f"Grafana at {target.url} answered {error.status_code}: {error.message}"
         ) from None
-    except OSError as error:  # what requests and its kin raise derives from it
+    except OSError as error:  # the base of what requests raises
         raise GrafanaError(
-            f"Grafana at {to.url} cannot be reached: {type(error).__name__}"
+            f"Cannot reach Grafana at {target.url}: {type(error).__name__}"
         ) from None
 
 
 class _Push:
-    """One push. In a dry run nothing is sent, and the lines say what would be."""
+    """One push. A dry run sends nothing and reports what it would do."""
 
-    def __init__(self, api: Any, to: Target, dry_run: bool) -> None:
-        self._api, self._to, self._dry_run = api, to, dry_run
+    def __init__(self, api: Any, target: Target, dry_run: bool) -> None:
+        self._api = api
+        self._target = target
+        self._dry_run = dry_run
 
     def lines(self) -> Iterator[str]:
         yield self._folder()
@@ -113,53 +118,50 @@ class _Push:
 
     def _folder(self) -> str:
         if any(folder["uid"] == FOLDER_UID for folder in self._api.folder.get_all_folders()):
-            return f"folder {FOLDER_TITLE}: there already"
+            return f"folder {FOLDER_TITLE}: exists"
         if not self._dry_run:
             self._api.folder.create_folder(FOLDER_TITLE, uid=FOLDER_UID)
-        return f"folder {FOLDER_TITLE}: {self._done('made')}"
+        return f"folder {FOLDER_TITLE}: {self._done('created')}"
 
     def _datasource(self) -> str:
-        if self._to.prometheus_url is None:
-            found = self._datasource_uid()
-            if found is None:
-                return "data source: none, and Grafana has no Prometheus: say where it is with --prometheus URL"
-            return f"data source {found}: Grafana's own is used"
+        if self._target.prometheus_url is None:
+            uid = self._datasource_uid()
+            if uid is None:
+                return "data source: Grafana has no Prometheus; name one with --prometheus URL"
+            return f"data source {uid}: existing one used"
         body = {
             "uid": DATASOURCE_UID,
             "name": DATASOURCE_NAME,
             "type": "prometheus",
             "access": "proxy",
-            "url": self._to.prometheus_url,
+            "url": self._target.prometheus_url,
             "jsonData": {"httpMethod": "POST", "timeInterval": "10s"},
         }
-        is_there = any(
+        exists = any(
             source["uid"] == DATASOURCE_UID for source in self._api.datasource.list_datasources()
         )
-        if not self._dry_run and is_there:
+        if not self._dry_run and exists:
             self._api.datasource.update_datasource_by_uid(DATASOURCE_UID, body)
         elif not self._dry_run:
             self._api.datasource.create_datasource(body)
-        return f"data source {DATASOURCE_NAME}: {self._done('written' if is_there else 'made')}"
+        return f"data source {DATASOURCE_NAME}: {self._done('updated' if exists else 'created')}"
 
     def _datasource_uid(self) -> str | None:
-        """The Prometheus that rules ask: ours, else Grafana's default, else its first."""
-        if self._to.prometheus_url is not None:
+        """Return the data source of the rules: memagent's, Grafana's default Prometheus, or its first."""
+        if self._target.prometheus_url is not None:
             return DATASOURCE_UID
-        found = [
-            source
-            for source in self._api.datasource.list_datasources()
-            if source["type"] == "prometheus"
-        ]
-        found.sort(
+        sources = self._api.datasource.list_datasources()
+        candidates = [source for source in sources if source["type"] == "prometheus"]
+        candidates.sort(
             key=lambda source: (source["uid"] != DATASOURCE_UID, not source.get("isDefault"))
         )
-        return str(found[0]["uid"]) if found else None
+        return str(candidates[0]["uid"]) if candidates else None
 
     def _contact(self) -> dict[str, Any] | None:
-        if self._to.slack_webhook_url:
-            kind, settings = "slack", {"url": self._to.slack_webhook_url}
-        elif self._to.email_to:
-            kind, settings = "email", {"addresses": ";".join(self._to.email_to)}
+        if self._target.slack_webhook_url:
+            kind, settings = "slack", {"url": self._target.slack_webhook_url}
+        elif self._target.email_to:
+            kind, settings = "email", {"addresses": ";".join(self._target.email_to)}
         else:
             return None
         return {"uid": CONTACT_UID, "name": CONTACT_NAME, "type": kind, "settings": settings}
@@ -168,33 +170,36 @@ class _Push:
         body = self._contact()
         if body is None:
             return (
-                "contact point: none, for neither MEMAGENT_SLACK_WEBHOOK_URL nor MEMAGENT_EMAIL_TO is set; "
-                "the rules go where Grafana sends what has no route"
+                "contact point: none, because neither MEMAGENT_SLACK_WEBHOOK_URL nor MEMAGENT_EMAIL_TO "
+                "is set; the rules use Grafana's default route"
             )
         known = self._api.alertingprovisioning.get_contactpoints()
-        is_there = any(point["uid"] == CONTACT_UID for point in known)
-        if not self._dry_run and is_there:
+        exists = any(point["uid"] == CONTACT_UID for point in known)
+        if not self._dry_run and exists:
             self._api.alertingprovisioning.update_contactpoint(CONTACT_UID, body)
         elif not self._dry_run:
             self._api.alertingprovisioning.create_contactpoint(body, disable_provenance=True)
-        return f"contact point {CONTACT_NAME} ({body['type']}): {self._done('written' if is_there else 'made')}"
+        change = self._done("updated" if exists else "created")
+        return f"contact point {CONTACT_NAME} ({body['type']}): {change}"
 
     def _rules(self) -> Iterator[str]:
         uid = self._datasource_uid()
         if uid is None:
-            yield "alert rules: none, for they need a Prometheus data source"
+            yield "alert rules: none, because they need a Prometheus data source"
             return
         known = {rule["uid"] for rule in self._api.alertingprovisioning.get_alertrules_all()}
-        for group in json.loads(_linked(RULES_FILE, self._to.memagent_url))["groups"]:
+        for group in json.loads(_read_linked(RULES_FILE, self._target.memagent_url))["groups"]:
             for rule in group["rules"]:
                 body = self._rule(rule, group["name"], uid)
-                if not self._dry_run and rule["uid"] in known:
+                exists = rule["uid"] in known
+                if not self._dry_run and exists:
                     self._api.alertingprovisioning.update_alertrule(
                         rule["uid"], body, disable_provenance=True
                     )
                 elif not self._dry_run:
                     self._api.alertingprovisioning.create_alertrule(body, disable_provenance=True)
-                yield f"alert rule {rule['title']}: {self._done('written' if rule['uid'] in known else 'made')}"
+                change = self._done("updated" if exists else "created")
+                yield f"alert rule {rule['title']}: {change}"
 
     def _rule(self, rule: dict[str, Any], group: str, datasource_uid: str) -> dict[str, Any]:
         data = [{**query, "datasourceUid": datasource_uid} for query in rule["data"]]
@@ -204,7 +209,7 @@ class _Push:
         return body
 
     def _dashboards(self) -> Iterator[str]:
-        for name, content in dashboards(self._to.memagent_url):
+        for name, content in dashboards(self._target.memagent_url):
             if not self._dry_run:
                 body = {
                     "dashboard": {**content, "id": None},
@@ -213,4 +218,4 @@ class _Push:
                     "message": "memagent dashboards push",
                 }
                 self._api.dashboard.update_dashboard(body)
-            yield f"{name} ({content['title']}): {self._done('written')}"
+            yield f"{name} ({content['title']}): {self._done('updated')}"

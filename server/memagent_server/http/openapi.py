@@ -1,11 +1,8 @@
-"""The document /openapi.json: OpenAPI 3.1, made of the routes of an application and of what stands
-beside each (`operation`).
+"""Build /openapi.json (OpenAPI 3.1) from the routes of an app and the `operation` that each declares.
 
-1. A path is a rule of the application; a converter that names its options (`any`) becomes a path
-   for each of them.
-2. Schemas are msgspec's of the very types that bodies are decoded into and answers are checked
-   against.
-3. What every route may answer (401, 404, 500 ...) is derived from what the route is, and defined
+1. A path is a rule of the app; a converter that lists its options (`any`) becomes one path for each.
+2. Schemas come from msgspec, of the same types that decode bodies and check responses.
+3. Responses that every route may return (401, 404, 500 ...) are derived from the route, and defined
    once.
 """
 
@@ -31,94 +28,101 @@ from memagent_server.schemas.common import Problem
 from memagent_server.schemas.examples import EXAMPLES
 
 SCHEMAS = "#/components/schemas/{name}"
-_ABOUT = """What programs can ask of a memagent server; docs/http.md says the same to people.
+_DESCRIPTION = """The API of a memagent server for programs; docs/http.md describes it for people.
 
-Every error is `application/problem+json` and says what to do. Lists are paged by `cursor`; the next page stands in `next_cursor` and in
-the header `Link`. Answers to GET carry an `ETag`: ask again with `If-None-Match` and get an empty 304 while nothing has changed. Bodies
-may be compressed (`Content-Encoding: gzip`, `deflate` or `zstd`), up to 8 MiB as sent and 64 MiB unpacked. A header `X-Request-ID` is
-kept, made where there is none, and named in problems and in the server's log."""
+Every error is `application/problem+json` and says what to do. Lists are paged by `cursor`: the next \
+page is named by `next_cursor` and by the header `Link`. Responses to GET carry an `ETag`: send it \
+back in `If-None-Match` to get an empty 304 while nothing has changed. Bodies may be compressed \
+(`Content-Encoding: gzip`, `deflate` or `zstd`), up to 8 MiB as sent and 64 MiB uncompressed. \
+A header `X-Request-ID` is kept, or generated if it is missing; it appears in problems and in the \
+server's log."""
 _TAGS = {
-    "runs": "Runs and what is asked of one",
+    "runs": "Runs and their data",
     "agents": "What agents post",
-    "alerts": "Alerts, rules, and how good the warnings were",
-    "notifications": "Who was told, and by which channel",
-    "estimates": "Before a run begins",
+    "alerts": "Alerts, rules, and the accuracy of warnings",
+    "notifications": "Notifications and their channels",
+    "estimates": "Estimates before a run starts",
     "operation": "The server itself",
 }
-_WORDS = {
-    400: "The body is no JSON or msgpack, or its compression is broken.",
-    401: "No token, or none that is valid.",
-    403: "The token's scope or projects do not reach so far, or the request comes from a page of another site.",
-    404: "There is no such thing, or the token does not see it.",
-    406: "The header Accept rules out every form that this answers in.",
-    408: "The body broke off before its end: send it again.",
-    409: "It contradicts what is there.",
-    413: "The body is larger than 8 MiB as sent or 64 MiB unpacked.",
-    415: "A content type or encoding that is not understood.",
-    422: "A field or parameter is missing, unknown, of the wrong type or out of range; `field` names it.",
-    429: "Too much, or too many wrong tokens from this address: try again after `Retry-After` seconds.",
-    500: "Something went wrong inside; the server's log says what, under the `request_id`.",
-    501: "The server lacks an optional package that this needs; the detail names it.",
-    502: "The channel did not take it.",
-    503: "The database is busy or away: try again after `Retry-After` seconds.",
+_PROBLEMS = {
+    400: "The body is not valid JSON or msgpack, or its compression is broken.",
+    401: "The token is missing or invalid.",
+    403: "The token does not grant access, or the request comes from a page of another site.",
+    404: "Not found, or not visible to the token.",
+    406: "The header Accept excludes all media types of the response.",
+    408: "The body is incomplete: send it again.",
+    409: "The request conflicts with the current state.",
+    413: "The body is larger than 8 MiB as sent or 64 MiB uncompressed.",
+    415: "Unsupported content type or encoding.",
+    422: "A field or parameter is missing, unknown, of the wrong type or out of range: see `field`.",
+    429: "Rate limit, or too many invalid tokens from this address: see `Retry-After`.",
+    500: "Internal server error: see the server's log for the `request_id`.",
+    501: "The server lacks an optional package: the detail names it.",
+    502: "The channel refused the message.",
+    503: "The database is busy or unavailable: try again after `Retry-After` seconds.",
 }
 _HEADERS = {
-    "ETag": "Names this answer: send it back in If-None-Match.",
-    "Link": 'The next page: `<...>; rel="next"`. Not on the last one.',
-    "Location": "Where the run is.",
+    "ETag": "Identifies this response: send it back in If-None-Match.",
+    "Link": 'The next page: `<...>; rel="next"`. Missing on the last one.',
+    "Location": "The address of the run.",
     "Retry-After": "Seconds to wait before trying again.",
-    "WWW-Authenticate": "How to show a token.",
+    "WWW-Authenticate": "The authentication scheme.",
 }
-_OF_PROBLEMS = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
-_ASKED = {
-    "If-None-Match": "The ETag of an answer that you have.",
-    REPLAYED_HEADER: "`1` where the process had ended before this was sent: nobody is alerted.",
+_PROBLEM_HEADERS = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
+_REQUEST_HEADERS = {
+    "If-None-Match": "The ETag of a response that the client has.",
+    REPLAYED_HEADER: "`1` if the process had ended before this was sent: no alerts are raised.",
 }
-_PATH = {"int": {"type": "integer", "minimum": 0}, "default": {"type": "string", "minLength": 1}}
+_PATH_SCHEMAS = {
+    "int": {"type": "integer", "minimum": 0},
+    "default": {"type": "string", "minLength": 1},
+}
 _SECURITY = {
     "token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "`memagent token create` makes one.",
+        "description": "Create one with `memagent token create`.",
     },
     "session": {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": "What a browser gets at /login. A request that changes something must come from the server's own pages.",
+        "description": "The cookie of a browser that logged in at /login. Requests that change "
+        "something must come from the server's own pages.",
     },
 }
 
 
 def build_document(app: Flask) -> dict[str, Any]:
-    """The whole document, JSON-ready."""
-    described = list(_described(app))
-    schemas = _Schemas([operation for _, _, operation, _ in described])
+    """Return the whole document, ready for JSON."""
+    routes = list(_routes(app))
+    schemas = _Schemas([operation for _, _, operation, _ in routes])
     paths: dict[str, dict[str, Any]] = {}
-    for rule, method, operation, view in described:
-        for path, fixed in _paths(rule):
-            described_as = _operation(rule, operation, view, schemas, fixed)
-            paths.setdefault(path, {})[method.lower()] = described_as
+    for rule, method, operation, view in routes:
+        for path, options in _paths(rule):
+            described = _operation(rule, operation, view, schemas, options)
+            paths.setdefault(path, {})[method.lower()] = described
     return {
         "openapi": "3.1.0",
-        "info": {"title": "memagent", "version": memagent.__version__, "description": _ABOUT},
+        "info": {"title": "memagent", "version": memagent.__version__, "description": _DESCRIPTION},
         "servers": [{"url": "."}],
-        "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": dict(sorted(paths.items())),
         "components": {
             "schemas": schemas.components,
-            "responses": {str(status): _problem(status) for status in _WORDS},
-            "headers": {name: _header(about) for name, about in _HEADERS.items()},
+            "responses": {str(status): _problem(status) for status in _PROBLEMS},
+            "headers": {name: _header(text) for name, text in _HEADERS.items()},
             "parameters": {
-                name: {"name": name, "in": "header", **_header(about)} for name, about in _ASKED.items()
+                name: {"name": name, "in": "header", **_header(text)}
+                for name, text in _REQUEST_HEADERS.items()
             },
             "securitySchemes": _SECURITY,
         },
-    }  # fmt: skip
+    }
 
 
 class _Schemas:
-    """Schemas of all that the operations take and give."""
+    """The schemas of all request and response bodies."""
 
     def __init__(self, operations: list[Operation]) -> None:
         kinds = [Problem]
@@ -126,24 +130,20 @@ class _Schemas:
             kinds += [
                 kind for kind in (operation.body, *operation.gives.values()) if kind is not None
             ]
-        found, self.components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
-        self._by_kind = {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}
+        schemas, self.components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
+        self._by_kind = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
 
     def content(self, kind: Any, media: tuple[str, ...]) -> dict[str, Any]:
-        """`content` of a body or an answer; text has no shape."""
+        """Return the `content` of a body or response; text has no schema."""
         if kind is str:
             return {name: {"schema": {"type": "string"}} for name in media}
-        schema = self._by_kind[id(kind)]
-        examples = (
-            {"example": {"value": EXAMPLES[kind.__name__]}} if kind.__name__ in EXAMPLES else None
-        )
-        return {
-            name: {"schema": schema, **({"examples": examples} if examples else {})}
-            for name in media
-        }
+        content: dict[str, Any] = {"schema": self._by_kind[id(kind)]}
+        if kind.__name__ in EXAMPLES:
+            content["examples"] = {"example": {"value": EXAMPLES[kind.__name__]}}
+        return dict.fromkeys(media, content)
 
 
-def _described(app: Flask) -> Iterator[tuple[Rule, str, Operation, Callable[..., Any]]]:
+def _routes(app: Flask) -> Iterator[tuple[Rule, str, Operation, Callable[..., Any]]]:
     for rule in app.url_map.iter_rules():
         view = app.view_functions[rule.endpoint]
         operation = operation_of(view)
@@ -153,14 +153,13 @@ def _described(app: Flask) -> Iterator[tuple[Rule, str, Operation, Callable[...,
 
 
 def _paths(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Paths of a rule as OpenAPI writes them, and which options each has chosen."""
-    options = [
-        re.findall(r"[\w-]+", found) for found in re.findall(r"<any\(([^)]*)\):\w+>", rule.rule)
-    ]
-    for chosen in product(*options):
-        remaining = iter(chosen)
-        path = re.sub(r"<any\([^)]*\):\w+>", lambda _match, left=remaining: next(left), rule.rule)  # type: ignore[misc]
-        yield re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path), chosen
+    """Yield a rule's paths in OpenAPI's syntax, with the options of each."""
+    converters = re.findall(r"<any\(([^)]*)\):\w+>", rule.rule)
+    for options in product(*(re.findall(r"[\w-]+", listed) for listed in converters)):
+        path = rule.rule
+        for option in options:
+            path = re.sub(r"<any\([^)]*\):\w+>", option, path, count=1)
+        yield re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path), options
 
 
 def _operation(
@@ -168,72 +167,72 @@ def _operation(
     operation: Operation,
     view: Callable[..., Any],
     schemas: _Schemas,
-    fixed: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> dict[str, Any]:
-    summary, _, about = (inspect.getdoc(view) or "").partition("\n")
-    answers = {
-        str(status): _answer(operation, status, kind, schemas)
+    summary, _, description = (inspect.getdoc(view) or "").partition("\n")
+    responses = {
+        str(status): _response(operation, status, kind, schemas)
         for status, kind in operation.gives.items()
     }
-    if _has_tag(operation):
-        answers["304"] = {"description": "Nothing has changed since.", "headers": _headers("ETag")}
+    if _has_etag(operation):
+        responses["304"] = {"description": "Nothing has changed.", "headers": _headers("ETag")}
     problems = {
         str(status): {"$ref": f"#/components/responses/{status}"}
         for status in _problems(rule, operation)
     }
-    found: dict[str, Any] = {
-        "operationId": "_".join((view.__name__, *fixed)).replace("-", "_"),
+    described: dict[str, Any] = {
+        "operationId": "_".join((view.__name__, *options)).replace("-", "_"),
         "summary": summary.rstrip("."),
-        "description": about.strip(),
+        "description": description.strip(),
         "tags": [operation.tag],
         "parameters": [
             *_path_parameters(rule),
             *_query_parameters(operation),
             *_header_parameters(operation),
         ],
-        "responses": answers | problems,
+        "responses": responses | problems,
         "security": [],
     }
     if operation.body is not None:
         content = schemas.content(operation.body, (JSON, MSGPACK))
-        found["requestBody"] = {"required": not operation.is_body_optional, "content": content}
+        described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     if operation.required.scope is not None:
-        found["security"] = [{name: [operation.required.scope]} for name in _SECURITY]
-    return {name: value for name, value in found.items() if value or name == "security"}
+        described["security"] = [{name: [operation.required.scope]} for name in _SECURITY]
+    return {name: value for name, value in described.items() if value or name == "security"}
 
 
-def _answer(operation: Operation, status: int, kind: Any, schemas: _Schemas) -> dict[str, Any]:
-    """One of the answers that are no errors, with its headers."""
+def _response(operation: Operation, status: int, kind: Any, schemas: _Schemas) -> dict[str, Any]:
+    """Return a success response with its headers."""
     names = [name for name in operation.headers if name != REPLAYED_HEADER]
-    names += ["ETag"] if _has_tag(operation) else []
+    names += ["ETag"] if _has_etag(operation) else []
     names += ["Link"] if _is_paged(operation) else []
-    found: dict[str, Any] = {"description": _phrase(status)}
+    response: dict[str, Any] = {"description": http.HTTPStatus(status).phrase}
     if names:
-        found["headers"] = _headers(*names)
+        response["headers"] = _headers(*names)
     if kind is not None:
-        found["content"] = schemas.content(kind, operation.media)
-    return found
+        response["content"] = schemas.content(kind, operation.media)
+    return response
 
 
 def _problems(rule: Rule, operation: Operation) -> list[int]:
-    """What may go wrong with a route, by what it is."""
-    found = {500, 503, *operation.problems}
+    """Return the error statuses of a route."""
+    statuses = {500, 503, *operation.problems}
     if operation.required.scope is not None:
-        found |= {401, 403, 429}
+        statuses |= {401, 403, 429}
     if rule.rule.startswith(API):
-        found |= {406, 422}
+        statuses |= {406, 422}
     if rule.arguments:
-        found |= {404}
+        statuses |= {404}
     if operation.body is not None:
-        found |= {400, 408, 413, 415, 422}
-    return sorted(found)
+        statuses |= {400, 408, 413, 415, 422}
+    return sorted(statuses)
 
 
 def _problem(status: int) -> dict[str, Any]:
-    headers = _headers(*_OF_PROBLEMS.get(status, ()))
+    headers = _headers(*_PROBLEM_HEADERS.get(status, ()))
     content = {PROBLEM_JSON: {"schema": {"$ref": SCHEMAS.format(name="Problem")}}}
     return {
-        "description": _WORDS[status],
+        "description": _PROBLEMS[status],
         "content": content,
         **({"headers": headers} if headers else {}),
     }
@@ -245,41 +244,41 @@ def _path_parameters(rule: Rule) -> Iterator[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": _PATH[converter or "default"],
+            "schema": _PATH_SCHEMAS[converter or "default"],
         }
 
 
 def _query_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
     _, components = msgspec.json.schema_components([operation.query], ref_template=SCHEMAS)
     schema = components[operation.query.__name__]
-    for name, of in schema["properties"].items():
-        given = {key: value for key, value in of.items() if key not in ("anyOf", "default")}
-        given |= next((option for option in of.get("anyOf", ()) if option != {"type": "null"}), {})
-        about = given.pop("description", None)
-        if of.get("default") is not None:
-            given["default"] = of["default"]
-        found = {
+    for name, declared in schema["properties"].items():
+        resolved = {key: declared[key] for key in declared if key not in ("anyOf", "default")}
+        options = declared.get("anyOf", ())  # an optional parameter is `anyOf` its type and null
+        resolved |= next((option for option in options if option != {"type": "null"}), {})
+        description = resolved.pop("description", None)
+        if declared.get("default") is not None:
+            resolved["default"] = declared["default"]
+        parameter = {
             "name": name,
             "in": "query",
             "required": name in schema["required"],
-            "schema": given,
+            "schema": resolved,
         }
-        yield found | ({"description": about} if about else {}) | _joined(given)
-
-
-def _joined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Lists are one parameter, separated by commas."""
-    return {"style": "form", "explode": False} if schema.get("type") == "array" else {}
+        if description:
+            parameter["description"] = description
+        if resolved.get("type") == "array":  # one parameter with commas
+            parameter |= {"style": "form", "explode": False}
+        yield parameter
 
 
 def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
-    names = ["If-None-Match"] if _has_tag(operation) else []
+    names = ["If-None-Match"] if _has_etag(operation) else []
     names += [REPLAYED_HEADER] if REPLAYED_HEADER in operation.headers else []
     for name in names:
         yield {"$ref": f"#/components/parameters/{name}"}
 
 
-def _has_tag(operation: Operation) -> bool:
+def _has_etag(operation: Operation) -> bool:
     return (
         operation.body is None
         and operation.required.scope in ("read", None)
@@ -295,9 +294,5 @@ def _headers(*names: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _header(about: str) -> dict[str, Any]:
-    return {"description": about, "schema": {"type": "string"}}
-
-
-def _phrase(status: int) -> str:
-    return http.HTTPStatus(status).phrase
+def _header(description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}}

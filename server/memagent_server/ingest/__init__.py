@@ -1,4 +1,4 @@
-"""What agents send: read within bounds, checked, stored once, acknowledged after the commit."""
+"""Receive what agents send: read within limits, check, store once, acknowledge after the commit."""
 
 from memagent_server.ingest.routes import blueprint
 

@@ -1,4 +1,4 @@
-"""The body of a request: read and unpacked within bounds, then decoded into a message."""
+"""Read the body of a request: decompress it within limits, then decode it into a message."""
 
 from __future__ import annotations
 
@@ -20,42 +20,39 @@ from memagent_server.ingest.error_location import locate
 MAX_SENT_BYTES = 8 * 2**20
 MAX_BODY_BYTES = 64 * 2**20
 _MAX_WINDOW_BYTES = 32 * 2**20
-_READ_AT_ONCE = 2**20
+_CHUNK_BYTES = 2**20
 
 T = TypeVar("T")
 
 
 def read_message(request: Request, kind: type[T]) -> T:
-    """The message that a request carries. Raises Problem 400, 408, 413, 415 or 422."""
+    """Return the message of a request. Raises Problem 400, 408, 413, 415 or 422."""
     content_type = request.mimetype or JSON
     if content_type == "application/x-msgpack":
         content_type = MSGPACK
     if content_type not in (JSON, MSGPACK):
-        raise Problem(415, f"{content_type} is not understood: send {JSON} or {MSGPACK}")
-    return decode_message(
-        unpack_body(read_body(request), request.headers.get("Content-Encoding", "")),
-        kind,
-        content_type,
-    )
+        raise Problem(415, f"Unsupported content type {content_type}. Send {JSON} or {MSGPACK}.")
+    body = decompress(read_body(request), request.headers.get("Content-Encoding", ""))
+    return decode_message(body, kind, content_type)
 
 
 def read_body(request: Request) -> bytes:
-    """The body as it was sent. Raises Problem 413 for more than MAX_SENT_BYTES, 408 for one that breaks off.
+    """Return the body as sent. Raises Problem 413 for more than MAX_SENT_BYTES, 408 for an incomplete body.
 
-    408, not 400: the message may be fine and its way was not, so agents send it again instead of leaving it behind.
+    With 408 rather than 400, agents send the message again: it may be valid, and only its transfer failed.
     """
     too_large = Problem(
         413,
-        f"the body is larger than {MAX_SENT_BYTES} bytes as sent: send smaller batches",
+        f"The body is larger than {MAX_SENT_BYTES} bytes. Send smaller batches.",
         headers={"Connection": "close"},
     )
     if request.content_length is not None and request.content_length > MAX_SENT_BYTES:
         raise too_large
-    broken_off = Problem(408, "the body broke off before its end: send it again")
+    incomplete = Problem(408, "The body is incomplete. Send it again.")
     parts: list[bytes] = []
     size = 0
     try:
-        while part := request.stream.read(_READ_AT_ONCE):
+        while part := request.stream.read(_CHUNK_BYTES):
             parts.append(part)
             size += len(part)
             if size > MAX_SENT_BYTES:
@@ -63,82 +60,75 @@ def read_body(request: Request) -> bytes:
     except RequestEntityTooLarge as error:
         raise too_large from error
     except (ClientDisconnected, OSError) as error:
-        raise broken_off from error
+        raise incomplete from error
     if request.content_length is not None and size != request.content_length:
-        raise broken_off  # granian hands over what came before the connection broke as if it were all
+        raise incomplete  # granian returns the part before a broken connection as if it were all
     return b"".join(parts)
 
 
-def unpack_body(body: bytes, encoding: str) -> bytes:
-    """The body without its compression, never more than MAX_BODY_BYTES of it. Raises Problem 400, 413 or 415."""
+def decompress(body: bytes, encoding: str) -> bytes:
+    """Decompress at most MAX_BODY_BYTES. Raises Problem 400, 413 or 415."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
-    unpack = _UNPACKERS.get(encoding)
-    if unpack is None:
-        raise Problem(
-            415, f"the encoding {encoding!r} is not understood: send gzip, deflate, zstd or none"
-        )
+    decompressor = _DECOMPRESSORS.get(encoding)
+    if decompressor is None:
+        raise Problem(415, f"Unsupported encoding {encoding!r}. Send gzip, deflate, zstd or none.")
     try:
-        plain = unpack(body)
+        plain = decompressor(body)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
-        raise Problem(400, f"the body is no valid {encoding}: {error}") from error
+        raise Problem(400, f"The body is not valid {encoding}: {error}.") from error
     if len(plain) > MAX_BODY_BYTES:
         raise Problem(
-            413, f"the body unpacks to more than {MAX_BODY_BYTES} bytes: send smaller batches"
+            413,
+            f"The body is larger than {MAX_BODY_BYTES} bytes uncompressed. Send smaller batches.",
         )
     return plain
 
 
 def decode_message(body: bytes, kind: type[T], content_type: str) -> T:
-    """A message of type `kind`. Raises Problem 400 for broken syntax, 422 that names the field for wrong content."""
+    """Decode a message of type `kind`. Raises Problem 400 for invalid syntax, 422 with the field for invalid content."""
     try:
         return decode(body, kind, content_type)
     except WireError as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
-            if (
-                "got `float`" in str(error)
-                and (plain := _with_whole_numbers(body, content_type)) is not None
-            ):
-                return decode_message(plain, kind, content_type)
+            is_float = "got `float`" in str(error)
+            if is_float and (retyped := _integral_floats_to_int(body, content_type)) is not None:
+                return decode_message(retyped, kind, content_type)
             field = locate(body, kind, content_type, error.field) or error.field
-            detail = (
-                str(error).replace(error.field, field, 1) if error.field and field else str(error)
-            )
+            detail = str(error)
+            if error.field and field:
+                detail = detail.replace(error.field, field, 1)
             raise Problem(422, detail, field=field) from error
-        if content_type == JSON and (plain := _with_numbers_of_python(body)) is not None:
-            return decode_message(plain, kind, MSGPACK)
+        if content_type == JSON and (converted := _python_json_to_msgpack(body)) is not None:
+            return decode_message(converted, kind, MSGPACK)
         raise Problem(400, str(error)) from error
 
 
-def _with_whole_numbers(body: bytes, content_type: str) -> bytes | None:
-    """To JSON 3.0 and 3 are one number, and some serializers write whole ones so; None where there are none such."""
+def _integral_floats_to_int(body: bytes, content_type: str) -> bytes | None:
+    """Rewrite floats such as 3.0 as integers: JSON does not distinguish them. Return None if there are none."""
     is_json = content_type == JSON
     try:
         message = msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
-        plain = _whole(message)
-        if repr(plain) == repr(message):
+        converted = _to_int(message)
+        if repr(converted) == repr(message):
             return None
-        return json.dumps(plain).encode() if is_json else msgspec.msgpack.encode(plain)
+        return json.dumps(converted).encode() if is_json else msgspec.msgpack.encode(converted)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None
 
 
-def _whole(value: Any) -> Any:
-    """The same with integers for floats that are whole."""
+def _to_int(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: _to_int(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return (
-        int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**63
-        else value
-    )
+        return [_to_int(item) for item in value]
+    is_integral = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+    return int(value) if is_integral else value
 
 
-def _with_numbers_of_python(body: bytes) -> bytes | None:
-    """Python's json writes NaN and Infinity, which are no JSON: read them all the same, so that the checks can name their place."""
+def _python_json_to_msgpack(body: bytes) -> bytes | None:
+    """Accept the NaN and Infinity that Python's json writes, so that the checks can name their field."""
     if b"NaN" not in body and b"Infinity" not in body:
         return None
     try:
@@ -151,19 +141,19 @@ def _inflate(body: bytes, window_bits: int) -> bytes:
     inflater = zlib.decompressobj(window_bits)
     plain = inflater.decompress(body, MAX_BODY_BYTES + 1)
     if len(plain) <= MAX_BODY_BYTES and not inflater.eof:
-        raise EOFError("it breaks off before its end")
+        raise EOFError("unexpected end")
     return plain
 
 
-def _unpack_zstd(body: bytes) -> bytes:
+def _decompress_zstd(body: bytes) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
         body, read_across_frames=True
     )
     return bytes(reader.read(MAX_BODY_BYTES + 1))
 
 
-_UNPACKERS: dict[str, Callable[[bytes], bytes]] = {
+_DECOMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda body: _inflate(body, 16 + zlib.MAX_WBITS),
     "deflate": lambda body: _inflate(body, zlib.MAX_WBITS),
-    "zstd": _unpack_zstd,
+    "zstd": _decompress_zstd,
 }

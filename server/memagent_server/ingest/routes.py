@@ -1,4 +1,4 @@
-"""The routes that agents post to. Each one reads, checks, stores in one transaction, and only then says that it did."""
+"""The routes that agents post to. Each reads, checks, and stores in one transaction before it answers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import take_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
-"""Causes for which there is a line to blame."""
-
 blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 
 
@@ -54,7 +52,7 @@ blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 def post_run() -> Response:
     """Create or resume a run; idempotent.
 
-    201 for a new one, 200 for one that is there. Rank 0 decides name, config and tags.
+    Returns 201 for a new run, 200 for an existing one. Rank 0 sets name, config and tags.
     """
     context = current()
     message = check_start(read_message(request, RunStart))
@@ -63,24 +61,24 @@ def post_run() -> Response:
         run, created = start_run(session, message, context.clock(), live=_is_live())
         next_seq = session.get_one(Rank, (run.id, message.rank, message.attempt)).next_seq
     url = f"{context.settings.public_url}/runs/{run.id}"
-    said = {"run_id": run.id, "url": url, "next_seq": next_seq}
-    return json_answer(said, 201 if created else 200, {"Location": f"/api/v1/runs/{run.id}"})
+    reply = {"run_id": run.id, "url": url, "next_seq": next_seq}
+    return json_answer(reply, 201 if created else 200, {"Location": f"/api/v1/runs/{run.id}"})
 
 
 @blueprint.post("/<run_id>/batches")
 @operation("agents", "ingest", BatchReply, body=Batch, headers=(REPLAYED_HEADER,), problems=(409,))
 def post_batch(run_id: str) -> Response:
-    """Store what a rank gathered since its last batch; idempotent by (rank, attempt, seq).
+    """Store the samples of a rank since its last batch; idempotent by (rank, attempt, seq).
 
-    Answered after the commit. In a chunk, columns are of one length, `step` is among them and does not go back; sizes and counts
-    (`_bytes`, `_total`) are whole and not negative.
+    Acknowledged after the commit. The columns of a chunk have one length. `step` is required and must not decrease. Sizes and counts
+    (`_bytes`, `_total`) are non-negative integers.
     """
     context = current()
-    _check_seen(context.database, run_id)
+    _check_visible(context.database, run_id)
     batch, chunks = check_batch(read_message(request, Batch))
     now, live = context.clock(), _is_live()
 
-    def take(connection: Connection) -> BatchReply:
+    def store(connection: Connection) -> BatchReply:
         accepted = take_batch(connection, run_id, batch, now, chunks=chunks, live=live)
         risk = latest_risk(connection, run_id, batch.rank)
         commands = _commands(connection, run_id, batch, risk) if live else []
@@ -88,10 +86,10 @@ def post_batch(run_id: str) -> Response:
             accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands
         )
 
-    began = time.perf_counter()
-    reply = context.database.together(take)
+    started_at = time.perf_counter()
+    reply = context.database.together(store)
     self_metrics.current().count_batch(
-        reply.accepted, request.content_length, time.perf_counter() - began
+        reply.accepted, request.content_length, time.perf_counter() - started_at
     )
     return json_answer(reply)
 
@@ -99,7 +97,7 @@ def post_batch(run_id: str) -> Response:
 @blueprint.post("/<run_id>/predictions")
 @operation("agents", "ingest", {201: Created}, body=PredictionMessage)
 def post_prediction(run_id: str) -> Response:
-    """Store an estimator's answer; the same one again keeps its id."""
+    """Store an estimator's prediction; an identical one keeps its id."""
     context = current()
     message = storable(read_message(request, PredictionMessage))
     with context.database.write() as session:
@@ -110,7 +108,7 @@ def post_prediction(run_id: str) -> Response:
 @blueprint.post("/<run_id>/snapshots")
 @operation("agents", "ingest", {201: Created}, body=SnapshotMessage)
 def post_snapshot(run_id: str) -> Response:
-    """Store who holds the memory of a rank; idempotent by (rank, attempt, seq)."""
+    """Store a snapshot of the holders of a rank's memory; idempotent by (rank, attempt, seq)."""
     context = current()
     message = check_snapshot(read_message(request, SnapshotMessage))
     with context.database.write() as session:
@@ -121,7 +119,7 @@ def post_snapshot(run_id: str) -> Response:
 @blueprint.post("/<run_id>/finish")
 @operation("agents", "ingest", RunEnded, body=Finish, headers=(REPLAYED_HEADER,))
 def post_finish(run_id: str) -> Response:
-    """Say that a rank has ended; the run ends with the last of them, as the worst of them."""
+    """End a rank. The run ends with its last rank, with the worst status of all ranks."""
     context = current()
     message = storable(read_message(request, Finish))
     with context.database.write() as session:
@@ -129,8 +127,8 @@ def post_finish(run_id: str) -> Response:
     return json_answer({"run_id": run.id, "status": run.status})
 
 
-def _check_seen(database: Database, run_id: str) -> None:
-    """A token that is limited to projects finds no other's run. The statements that store a batch are prepared, and look at no limits."""
+def _check_visible(database: Database, run_id: str) -> None:
+    """Hide other projects' runs from a limited token: the prepared statements of a batch don't filter."""
     if database.is_limited:
         with database.read() as session:
             if get_run(session, run_id) is None:
@@ -140,8 +138,11 @@ def _check_seen(database: Database, run_id: str) -> None:
 def _commands(
     connection: Connection, run_id: str, batch: Batch, risk: Risk | None
 ) -> list[Command]:
-    """What the rank is asked to do: to look who holds the memory, once it is forecast to grow until it runs out. Asked with each answer
-    until a snapshot has come; an agent that looks already, or cannot, ignores it."""
+    """Request a leak diagnosis from a rank that is forecast to run out of memory.
+
+    The request is repeated in every reply until a snapshot arrives. An agent ignores it while a diagnosis is running, or if it
+    cannot run one.
+    """
     if risk is None or risk.level not in PAGING_LEVELS or risk.cause not in LEAK_CAUSES:
         return []
     if has_snapshot(connection, run_id, batch.rank, batch.attempt):
@@ -150,5 +151,5 @@ def _commands(
 
 
 def _is_live() -> bool:
-    """Whether the process that this is about was alive when it was sent; `memagent sync` says when it was not."""
+    """Check that the sending process was alive; `memagent sync` marks what it uploads later."""
     return request.headers.get(REPLAYED_HEADER) != "1"

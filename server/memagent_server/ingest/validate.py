@@ -1,6 +1,6 @@
-"""What a message must fulfil beyond its types, checked before anything is stored.
+"""Check messages beyond their types, before anything is stored.
 
-Raises WireError whose `field` is the exact place, such as `chunks[0].columns.allocated_bytes`.
+Raises WireError with the exact `field`, such as `chunks[0].columns.allocated_bytes`.
 """
 
 from __future__ import annotations
@@ -20,64 +20,64 @@ from memagent_server.store.chunks import ReadChunk, read_chunk
 
 MAX_BATCH_ROWS = 200_000
 MAX_DEPTH = 32
-MAX_REASON = 64
+MAX_REASON_LENGTH = 64
 MAX_REASONS = 100
-MOST_PAGE_BYTES = 64 * 2**20
-"""Of a viewer's page, unpacked."""
-_PIECE_BYTES = 2**20
+MAX_VIEWER_BYTES = 64 * 2**20
+"""The uncompressed size of a viewer's page."""
+_CHUNK_BYTES = 2**20
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 def check_start(message: RunStart) -> RunStart:
-    """The message, storable."""
+    """Check the message; return it in storable form."""
     for index, device in enumerate(message.devices):
         if device.id == SCALARS_STREAM:
-            raise _wrong(
-                f"devices[{index}].id",
-                f"{SCALARS_STREAM!r} is the name of the stream of scalars, no device's",
-            )
+            raise _invalid(f"devices[{index}].id", f"{SCALARS_STREAM!r} is reserved for scalars")
     return storable(message)
 
 
 def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
-    """The batch, storable, and its chunks decoded and checked."""
+    """Check the batch; return it in storable form, with its decoded chunks."""
     _check_dropped(batch.dropped_samples)
     chunks: list[ReadChunk] = []
     rows = 0
     for index, chunk in enumerate(batch.chunks):
-        place = f"chunks[{index}]"
+        path = f"chunks[{index}]"
         if "\0" in chunk.stream:
-            raise _wrong(f"{place}.stream", "a stream's name holds no NUL")
+            raise _invalid(f"{path}.stream", "names cannot contain NUL characters")
         try:
             read = read_chunk(chunk)
         except WireError as error:
-            where = f"{place}.{error.field}" if error.field else place
-            raise _wrong(where, str(error)) from error
+            field = f"{path}.{error.field}" if error.field else path
+            raise _invalid(field, str(error)) from error
         rows += read.rows
         if rows > MAX_BATCH_ROWS:
-            raise _wrong(place, f"a batch holds at most {MAX_BATCH_ROWS} samples")
-        _check_columns(read, f"{place}.columns")
+            raise _invalid(path, f"a batch has at most {MAX_BATCH_ROWS} samples")
+        _check_columns(read, f"{path}.columns")
         chunks.append(read)
     events = [storable(event, f"events[{index}]") for index, event in enumerate(batch.events)]
     return msgspec.structs.replace(batch, events=events), chunks
 
 
 def check_snapshot(message: SnapshotMessage) -> SnapshotMessage:
-    """The message, storable, with a viewer's page that unpacks within its bound."""
+    """Check the message, including the size of its viewer's page; return it in storable form."""
     if message.viewer:
-        _check_page(message.viewer)
+        _check_viewer(message.viewer)
     return storable(message)
 
 
-def storable(message: T, place: str = "") -> T:
-    """A message whose free parts any database and any JSON reader takes: no NUL, no NaN, no numbers beyond 64 bits, no abyss."""
-    return msgspec.convert(_storable(msgspec.to_builtins(message), place, 0), type(message))
+def storable(message: T, path: str = "") -> T:
+    """Convert free-form parts to what every database and JSON reader accepts.
+
+    NUL characters, NaN, integers beyond 64 bits are replaced; deep nesting is an error.
+    """
+    return msgspec.convert(_storable(msgspec.to_builtins(message), path, 0), type(message))
 
 
-def _check_columns(chunk: ReadChunk, place: str) -> None:
-    """Readings are finite, sizes and counters whole and not negative. What users log may be anything."""
-    _check_steps(chunk, f"{place}.step")
+def _check_columns(chunk: ReadChunk, path: str) -> None:
+    """Check that readings are finite, and sizes and counts non-negative integers. Users' scalars are free."""
+    _check_steps(chunk, f"{path}.step")
     checked = [
         name for name in chunk.stats if chunk.stream != SCALARS_STREAM or name in ("step", "time_s")
     ]
@@ -86,41 +86,43 @@ def _check_columns(chunk: ReadChunk, place: str) -> None:
         if not name.endswith(("_bytes", "_total")):
             continue
         if name in floats.names and floats.has_any(name):
-            raise _wrong(f"{place}.{name}", "sizes and counts are whole numbers")
-        least = chunk.stats[name][0]
-        if least is not None and least < 0:
-            raise _wrong(f"{place}.{name}", f"{least} is negative")
+            raise _invalid(f"{path}.{name}", "sizes and counts must be integers")
+        minimum = chunk.stats[name][0]
+        if minimum is not None and minimum < 0:
+            raise _invalid(f"{path}.{name}", f"{minimum} is negative")
     for name, value in floats.odd().items():
         if name in checked:
-            raise _wrong(f"{place}.{name}", f"{value} is no reading: leave out what is not known")
+            raise _invalid(f"{path}.{name}", f"{value} is not a valid reading: omit unknown values")
 
 
-def _check_steps(chunk: ReadChunk, place: str) -> None:
+def _check_steps(chunk: ReadChunk, path: str) -> None:
     if "step" not in chunk.stats:
-        raise _wrong(place, "every chunk has a column `step`")
+        raise _invalid(path, "a chunk must have a column `step`")
     ints = chunk.arrays.ints
     if "step" not in ints.names or not ints.has_all("step"):
-        raise _wrong(place, "every sample has a step, a whole number")
+        raise _invalid(path, "every sample must have an integer step")
     steps = ints.column("step")
     if steps[0] < 0:
-        raise _wrong(place, f"{steps[0]} is negative")
-    back = np.flatnonzero(steps[1:] < steps[:-1])
-    if back.size:
-        before, after = steps[back[0]], steps[back[0] + 1]
-        raise _wrong(place, f"{after} comes after {before}: steps do not go back within a chunk")
+        raise _invalid(path, f"{steps[0]} is negative")
+    decreases = np.flatnonzero(steps[1:] < steps[:-1])
+    if decreases.size:
+        before, after = steps[decreases[0]], steps[decreases[0] + 1]
+        raise _invalid(path, f"{after} follows {before}: steps must not decrease within a chunk")
 
 
 def _check_dropped(dropped: Mapping[str, int]) -> None:
     if len(dropped) > MAX_REASONS:
-        raise _wrong("dropped_samples", f"at most {MAX_REASONS} reasons")
+        raise _invalid("dropped_samples", f"more than {MAX_REASONS} reasons")
     for reason in dropped:
-        if not 0 < len(reason) <= MAX_REASON or "\0" in reason:
-            raise _wrong("dropped_samples", f"a reason has 1 to {MAX_REASON} characters")
+        if not 0 < len(reason) <= MAX_REASON_LENGTH or "\0" in reason:
+            raise _invalid(
+                "dropped_samples", f"a reason must have 1 to {MAX_REASON_LENGTH} characters"
+            )
 
 
-def _storable(value: Any, place: str, depth: int) -> Any:
+def _storable(value: Any, path: str, depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise _wrong(place, f"more than {MAX_DEPTH} levels deep")
+        raise _invalid(path, f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, str):
         return value.replace("\0", "\ufffd")
     if isinstance(value, float) and not math.isfinite(value):
@@ -129,28 +131,30 @@ def _storable(value: Any, place: str, depth: int) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {
-            _storable(key, place, depth): _storable(item, f"{place}.{key}".lstrip("."), depth + 1)
+            _storable(key, path, depth): _storable(item, f"{path}.{key}".lstrip("."), depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_storable(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [_storable(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     return value
 
 
-def _check_page(packed: bytes) -> None:
-    """It is read by pieces: what claims to be a page may unpack to anything."""
-    unpacker, size, rest = zlib.decompressobj(), 0, packed
+def _check_viewer(packed: bytes) -> None:
+    """Decompress in chunks, without keeping them: a small body can decompress to any size."""
+    decompressor = zlib.decompressobj()
+    size = 0
+    rest = packed
     try:
-        while rest and not unpacker.eof and size <= MOST_PAGE_BYTES:
-            size += len(unpacker.decompress(rest, _PIECE_BYTES))
-            rest = unpacker.unconsumed_tail
+        while rest and not decompressor.eof and size <= MAX_VIEWER_BYTES:
+            size += len(decompressor.decompress(rest, _CHUNK_BYTES))
+            rest = decompressor.unconsumed_tail
     except zlib.error as error:
-        raise _wrong("viewer", f"it is no zlib: {error}") from error
-    if size > MOST_PAGE_BYTES:
-        raise _wrong("viewer", f"it unpacks to more than {MOST_PAGE_BYTES} bytes")
-    if not unpacker.eof:
-        raise _wrong("viewer", "it breaks off before its end")
+        raise _invalid("viewer", f"not valid zlib: {error}") from error
+    if size > MAX_VIEWER_BYTES:
+        raise _invalid("viewer", f"larger than {MAX_VIEWER_BYTES} bytes uncompressed")
+    if not decompressor.eof:
+        raise _invalid("viewer", "incomplete")
 
 
-def _wrong(field: str, what: str) -> WireError:
+def _invalid(field: str, what: str) -> WireError:
     return WireError(f"{field}: {what}", field=field)

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from memagent_server.ingest.validate import MOST_PAGE_BYTES
+from memagent_server.ingest.validate import MAX_VIEWER_BYTES
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import Stream
 
@@ -167,7 +167,7 @@ def test_a_snapshot_without_a_viewers_page_has_none_to_hand_out(started):
     [
         (b"<html>", "no zlib"),
         (zlib.compress(b"<html>")[:-3], "breaks off"),
-        (zlib.compress(bytes(MOST_PAGE_BYTES + 1)), "unpacks to more"),
+        (zlib.compress(bytes(MAX_VIEWER_BYTES + 1)), "bytes uncompressed"),
     ],
 )
 def test_a_viewers_page_that_cannot_be_unpacked_is_refused(sqlite_client, packed, why):

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.alerts.sharding import BEAT_S, AllShards, LeasedShards, LostShards, Share
 from memagent_server.notify import channels
-from memagent_server.notify.channel import Channel, NotSetUp
+from memagent_server.notify.channel import Channel, MissingChannel
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.db_errors import reason_of, trouble_of
@@ -68,7 +68,7 @@ class Worker:
         self._evaluator = Evaluator(database, tuple(found), self._share)
         self.dispatchers = (
             *(self._dispatcher(Route(name), channel) for name, channel in found.items()),
-            self._dispatcher(Route(None, apart_from=tuple(found)), NotSetUp()),
+            self._dispatcher(Route(None, apart_from=tuple(found)), MissingChannel()),
         )
         self.upkeep = Maintenance(database, settings.retention_days, settings.rollup_days, clock)
         self._listened_at = steady()

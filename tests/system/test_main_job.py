@@ -141,7 +141,7 @@ def test_slack_reports_a_leak_before_the_run_runs_out_of_memory(start_server, tr
         ]
         assert early and "out of memory" in early[0].text
         assert "will run out of memory" in early[0].text
-        wait_for(lambda: any("died of out-of-memory" in message.text for message in slack.messages))
+        wait_for(lambda: any("ran out of memory" in message.text for message in slack.messages))
     assert "will run out of memory" in output  # the same warning, on the training's own stderr
 
 

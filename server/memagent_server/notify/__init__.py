@@ -1,4 +1,4 @@
-"""Channels: one module each, alike inside. Adding one is copying its neighbour and an entry in CHANNELS."""
+"""Notification channels, a module each. To add one, copy its neighbour and add it to CHANNELS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from memagent_server.notify import (
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError
 from memagent_server.settings import Settings
 
-__all__ = ["CHANNELS", "NEEDS", "AlertMessage", "Channel", "DeliveryFailedError", "channels"]
+__all__ = [
+    "CHANNELS",
+    "REQUIRED_SETTINGS",
+    "AlertMessage",
+    "Channel",
+    "DeliveryFailedError",
+    "channels",
+]
 
 CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "slack_bot": slack_bot.from_settings,
@@ -31,9 +38,9 @@ CHANNELS: dict[str, Callable[[Settings], Channel | None]] = {
     "teams": teams.from_settings,
     "grafana": grafana.from_settings,
 }
-"""By name; each gives the channel that the settings describe, or None where they describe none."""
+"""Factories by name; each returns None if the settings don't describe such a channel."""
 
-NEEDS: dict[str, tuple[str, ...]] = {
+REQUIRED_SETTINGS: dict[str, tuple[str, ...]] = {
     "slack_bot": ("MEMAGENT_SLACK_BOT_TOKEN", "MEMAGENT_SLACK_CHANNEL"),
     "slack_webhook": ("MEMAGENT_SLACK_WEBHOOK_URL",),
     "webhook": ("MEMAGENT_WEBHOOK_URL",),
@@ -44,10 +51,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "teams": ("MEMAGENT_TEAMS_WEBHOOK_URL",),
     "grafana": ("MEMAGENT_GRAFANA_URL", "MEMAGENT_GRAFANA_TOKEN"),
 }
-"""The settings without which there is no such channel: what to say to somebody who wants one."""
+"""Settings that a channel requires, for messages to people who want to configure it."""
 
 
 def channels(settings: Settings) -> dict[str, Channel]:
-    """The channels that are set up, by name."""
-    made = {name: make(settings) for name, make in CHANNELS.items()}
-    return {name: channel for name, channel in made.items() if channel is not None}
+    """Return the configured channels by name."""
+    candidates = {name: from_settings(settings) for name, from_settings in CHANNELS.items()}
+    return {name: channel for name, channel in candidates.items() if channel is not None}

@@ -1,9 +1,9 @@
-"""Prometheus Alertmanager, API v2: a topic is an alert there, under labels that stay the same from its warning to its end.
+"""Prometheus Alertmanager, API v2: a topic is one alert, with equal labels from warning to end.
 
-1. Alertmanager takes an alert for resolved when its `endsAt` has passed. Ours is a day ahead, and pushed on whenever the forecast
-   moves or half a day has gone by: silence of ours resolves nothing soon.
-2. Severity is a label, so an escalation is another alert: the warning is ended in the same request.
-3. `averted` and `finished` end the alert. A death or a silence fires on for STANDS_S, then Alertmanager lets it go.
+1. Alertmanager resolves an alert when its `endsAt` has passed. Ours is a day ahead, and is moved on
+   whenever the forecast changes or half a day has passed: an outage of ours resolves nothing soon.
+2. Severity is a label, so an escalation is a new alert: the same request ends the warning.
+3. `averted` and `finished` end the alert. A death keeps firing for DEATH_FIRES_S.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
-from memagent_server.notify.message_text import details, headline, plain_text
+from memagent_server.notify.channel import AlertMessage, Channel, secret_parts
+from memagent_server.notify.message_text import RESOLVED_STATES, details, headline, plain_text
 from memagent_server.settings import SEVERITIES, Settings
 
 AHEAD_S = 86_400.0
-STANDS_S = 3600.0
+DEATH_FIRES_S = 3600.0
 TEST_S = 60.0
-_WELL = ("averted", "finished")
-_NEVER = (400,)
+_FINAL_STATUSES = (400,)
 
 
 def from_settings(settings: Settings) -> Channel | None:
@@ -34,80 +33,86 @@ def from_settings(settings: Settings) -> Channel | None:
 
 
 class Alertmanager(Channel):
-    """`url` is Alertmanager's address, with user and password where it asks for them. `clock` gives seconds since the epoch."""
+    """`url` may hold user and password; `clock` returns Unix time."""
 
     can_refresh = True
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
-        self._url, self._clock = f"{url.rstrip('/')}/api/v2/alerts", clock
-        self.secrets = parts_of_address(url) if "@" in url else ()
+        self._url = f"{url.rstrip('/')}/api/v2/alerts"
+        self._clock = clock
+        self.secrets = secret_parts(url) if "@" in url else ()
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        if story.is_overtaken:
-            return dict(story.receipt)  # it would open again what has ended since
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        if message.is_overtaken:
+            return dict(message.receipt)  # it would reopen what has ended since
         now = self._clock()
-        severity = _severity(story)
-        alerts = [_alert(story, severity, self._ends_at(story, now))]
-        before = story.receipt.get("severity")
+        severity = _severity(message)
+        alerts = [_alert(message, severity, _ends_at(message, now))]
+        before = message.receipt.get("severity")
         if before is not None and before != severity:
-            alerts.append(_alert(story, before, now))
-        reply = http_client.post(
+            alerts.append(_alert(message, before, now))
+        return {"status": self._post(alerts), "severity": severity}
+
+    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+        severity = message.receipt.get("severity", message.severity)
+        self._post([_alert(message, severity, self._clock() + AHEAD_S)])
+        return dict(message.receipt)
+
+    def _post(self, alerts: list[dict[str, Any]]) -> int:
+        response = http_client.send_json(
             self._url,
             msgspec.json.encode(alerts),
-            who="Alertmanager",
-            final=_NEVER,
+            service="Alertmanager",
+            final_statuses=_FINAL_STATUSES,
             allow_local=True,
         )
-        return {"status": reply.status, "severity": severity}
-
-    def refresh(self, story: AlertMessage) -> dict[str, Any]:
-        severity = story.receipt.get("severity", story.severity)
-        alerts = [_alert(story, severity, self._clock() + AHEAD_S)]
-        http_client.post(
-            self._url,
-            msgspec.json.encode(alerts),
-            who="Alertmanager",
-            final=_NEVER,
-            allow_local=True,
-        )
-        return dict(story.receipt)
-
-    def _ends_at(self, story: AlertMessage, now: float) -> float:
-        if story.to_state in _WELL:
-            return now
-        return now + {"firing": AHEAD_S, "test": TEST_S}.get(story.to_state, STANDS_S)
+        return response.status
 
 
-def _severity(story: AlertMessage) -> str:
-    """The severity that the alert has there: what it was ended with, where it ends."""
-    if story.to_state in _WELL:
-        return str(story.receipt.get("severity", story.severity))
-    if story.to_state in ("oom", "lost_contact"):
+def _ends_at(message: AlertMessage, now: float) -> float:
+    if message.to_state in RESOLVED_STATES:
+        return now
+    return now + {"firing": AHEAD_S, "test": TEST_S}.get(message.to_state, DEATH_FIRES_S)
+
+
+def _severity(message: AlertMessage) -> str:
+    """Return the label of the alert to update; the end keeps the one that it fired with."""
+    if message.to_state in RESOLVED_STATES:
+        return str(message.receipt.get("severity", message.severity))
+    if message.to_state in ("oom", "lost_contact"):
         return SEVERITIES[-1]
-    return story.severity
+    return message.severity
 
 
-def _alert(story: AlertMessage, severity: str, ends_at: float) -> dict[str, Any]:
-    labels = {
-        "alertname": "Memagent" + "".join(word.capitalize() for word in story.rule.split("_")),
-        "severity": severity,
-        "project": story.project,
-        "run_id": story.run_id,
-        "run_name": story.run_name,
-        "topic": story.topic,
-    }
+def _alert(message: AlertMessage, severity: str, ends_at: float) -> dict[str, Any]:
     return {
-        "labels": labels,
-        "annotations": {
-            "summary": headline(story),
-            "description": "\n".join(details(story)),
-            "text": plain_text(story),
-            **({"runbook_url": story.runbook_url} if story.runbook_url else {}),
+        "labels": {
+            "alertname": "Memagent" + "".join(map(str.capitalize, message.rule.split("_"))),
+            "severity": severity,
+            "project": message.project,
+            "run_id": message.run_id,
+            "run_name": message.run_name,
+            "topic": message.topic,
         },
-        "startsAt": _iso(min(story.opened_at, ends_at)),
+        "annotations": _annotations(message),
+        "startsAt": _iso(min(message.opened_at, ends_at)),
         "endsAt": _iso(ends_at),
-        "generatorURL": story.run_url,
+        "generatorURL": message.run_url,
     }
+
+
+def _annotations(message: AlertMessage) -> dict[str, str]:
+    annotations = {
+        "summary": headline(message),
+        "description": "\n".join(details(message)),
+        "text": plain_text(message),
+    }
+    if message.runbook_url:
+        annotations["runbook_url"] = message.runbook_url
+    if message.suspect is not None:
+        annotations["suspect"] = message.suspect.location
+        annotations["fix"] = message.suspect.fix
+    return annotations
 
 
 def _iso(at: float) -> str:

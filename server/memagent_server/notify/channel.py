@@ -1,4 +1,4 @@
-"""What a channel is, and what it is told."""
+"""What a channel is, and the message that it delivers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from urllib.parse import unquote, urlsplit
 
 from memagent.wire.messages import Suspect
 
-LONGEST_RETRY_AFTER_S = 3600.0
-"""A far end that asks for more is broken, and a warning that is a day late helps nobody."""
-SHORTEST_SECRET = 8
-"""Shorter pieces of an address are hidden only as a part of it: they may be any word."""
+MAX_RETRY_AFTER_S = 3600.0
+"""A service that asks for more is broken, and a warning that's a day late is useless."""
+MIN_SECRET_LENGTH = 8
+"""Shorter parts of an address may be ordinary words: they're masked only within the address."""
 
 
 @dataclass(frozen=True)
-class Saving:
-    """What the estimator would change in this run: bytes saved and what it costs in speed."""
+class EstimatedSaving:
+    """A change that the estimator recommends: bytes it saves, and its cost in speed."""
 
     change: str
     saving_bytes: int
@@ -27,8 +27,8 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A device's memory over steps, for a picture. The three lists are equally long; sizes are bytes, None where nothing was read."""
+class MemoryCurve:
+    """Memory of a device over steps, for a chart: equally long lists of bytes, None if not read."""
 
     steps: tuple[int, ...]
     used_bytes: tuple[int | None, ...]
@@ -37,12 +37,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class AlertMessage:
-    """Everything a message about one transition of an alert can say. Plain values; times are seconds since the epoch."""
+    """Content of a message about one transition of an alert: plain values, times in Unix seconds.
+
+    The fields are also the JSON of the channel `webhook`.
+    """
 
     alert_id: int
     transition_id: int
     topic: str
-    """What this is a chapter of: messages with one topic stay in order, and channels that can edit keep one message for it."""
+    """Messages of a topic stay in order; channels that can edit keep one message per topic."""
     dedup_key: str
     rule: str
     severity: str
@@ -61,7 +64,7 @@ class AlertMessage:
     run_url: str
     alert_url: str
     runbook_url: str = ""
-    """What the rule means and what to do, on the server's own pages."""
+    """Page of this server on the rule: what it means and what to do."""
     summary: str = ""
     host: str | None = None
     rank: int | None = None
@@ -73,81 +76,90 @@ class AlertMessage:
     observed_peak_bytes: int | None = None
     checkpoint_step: int | None = None
     suspect: Suspect | None = None
-    saving: Saving | None = None
+    saving: EstimatedSaving | None = None
     advice: tuple[Mapping[str, Any], ...] = ()
-    """All that the estimator advises for this run, as the prediction has it."""
+    """All advice of the estimator for this run, as stored with the prediction."""
     acked_by: str | None = None
-    """Who said that they have seen it; `somebody` where that is not known."""
+    """Name of the person who acknowledged the alert; `somebody` if it's unknown."""
     snoozed_until: float | None = None
     error: str | None = None
     autopsy: tuple[str, ...] = ()
-    """The report of a death, a line each: what was asked for and when, what held the memory, what to change."""
+    """Lines of the OOM report: the failed request, what held the memory, what to change."""
     is_repeat: bool = False
-    """Whether an earlier attempt was made: the far end may have this already."""
+    """True if an earlier attempt may have been delivered already."""
     is_overtaken: bool = False
-    """Whether the channel was told a later chapter already: this one was dead, and somebody had it sent again."""
+    """True if a later message of the topic was sent before this one was retried by hand."""
     delayed_s: float = 0.0
-    """How long the message has waited to be sent."""
-    curve: Curve | None = None
+    """How long the message has waited."""
+    curve: MemoryCurve | None = None
     receipt: dict[str, Any] = field(default_factory=dict)
-    """What the channel answered to the last message on this topic."""
+    """Receipt of the last message on this topic."""
 
 
 class DeliveryFailedError(Exception):
-    """A channel did not take a message. `retry_after_s` is what it asked for; `is_final` when trying again makes no sense.
+    """A channel did not accept a message. `is_final`: retrying is pointless.
 
-    The message never holds a secret: no token, no webhook address.
+    `retry_after_s` is what the service asked for. The message never holds a token or an address of a
+    webhook.
     """
 
     def __init__(
         self, message: str, *, retry_after_s: float | None = None, is_final: bool = False
     ) -> None:
         super().__init__(message)
-        self.retry_after_s, self.is_final = retry_after_s, is_final
+        self.retry_after_s = retry_after_s
+        self.is_final = is_final
 
 
 class Channel:
-    """A way to reach people. Each channel's module has a subclass of it and a `from_settings`."""
+    """A way to notify people. Each channel's module has a subclass and a `from_settings`."""
 
     secrets: tuple[str, ...] = ()
-    """What must never be seen in a log, an error or an answer."""
+    """Texts that must never appear in a log, an error or a response."""
     wants_curve = False
-    """Whether stories are to bring the memory curve along, for a picture."""
+    """True if messages should bring a memory curve for a chart."""
     can_refresh = False
-    """Whether `refresh` does anything."""
+    """True if `refresh` does anything."""
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        """Deliver, and return a receipt that later messages on the same topic get back. Raises DeliveryFailedError."""
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        """Deliver a message and return a receipt for later messages of its topic.
+
+        Raises DeliveryFailedError.
+        """
         raise NotImplementedError
 
-    def refresh(self, story: AlertMessage) -> dict[str, Any]:
-        """Bring what was sent up to date without calling anybody; returns the new receipt. Raises DeliveryFailedError."""
-        return story.receipt
+    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+        """Update a sent message without notifying again; return the new receipt.
+
+        Raises DeliveryFailedError.
+        """
+        return message.receipt
 
 
-class NotSetUp(Channel):
-    """Stands for a channel that has messages waiting and is no longer in the settings."""
+class MissingChannel(Channel):
+    """Stands in for a channel that has waiting messages but is no longer configured."""
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> dict[str, Any]:
         raise DeliveryFailedError(
-            "this channel is no longer set up: set it up again, or let the message expire"
+            "this channel is no longer configured: configure it again, or let the message expire"
         )
 
 
 def retry_after_s(headers: Mapping[str, Any]) -> float | None:
-    """Seconds that an answer's Retry-After asks for, an hour at most; None without one, or for a date, which nobody sends."""
-    text = next(
-        (str(value) for name, value in headers.items() if name.lower() == "retry-after"), ""
-    )
+    """Return the seconds of a Retry-After header, at most MAX_RETRY_AFTER_S.
+
+    None without such a header, or for a date, which no service of ours sends.
+    """
+    values = (str(value) for name, value in headers.items() if name.lower() == "retry-after")
     try:
-        seconds = float(text)
+        seconds = float(next(values, ""))
     except ValueError:
         return None
-    return min(seconds, LONGEST_RETRY_AFTER_S) if math.isfinite(seconds) and seconds >= 0 else None
+    return min(seconds, MAX_RETRY_AFTER_S) if math.isfinite(seconds) and seconds >= 0 else None
 
 
-def parts_of_address(url: str) -> tuple[str, ...]:
-    """What must be hidden of an address that is a secret: all of it, and whatever a far end might quote of it."""
+def secret_parts(url: str) -> tuple[str, ...]:
+    """Return the texts to mask for a secret address: all of it, and the parts a service may quote."""
     parts = urlsplit(url)
     pieces = (
         *parts.path.split("/"),
@@ -155,12 +167,12 @@ def parts_of_address(url: str) -> tuple[str, ...]:
         *re.split("[&=]", parts.query),
         parts.password or "",
     )
-    quoted = {piece for piece in pieces if len(piece) >= SHORTEST_SECRET} | {parts.password or ""}
+    quoted = {piece for piece in pieces if len(piece) >= MIN_SECRET_LENGTH} | {parts.password or ""}
     return (url, *sorted(quoted | {unquote(piece) for piece in quoted}))
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """`text` with every secret in it replaced."""
+    """Return `text` with every secret replaced."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "[hidden]")
     return text

@@ -1,6 +1,6 @@
-"""The memory curve as a PNG: what was used, the limit, where the forecast says it will be met, and what was predicted.
+"""Chart of the memory curve as a PNG: usage, limit, forecast and predicted peak.
 
-matplotlib comes with the extra `plot`; without it there is no picture, and the log says so once.
+The extra `plot` installs matplotlib. Without it messages have no chart, and the log says so once.
 """
 
 from __future__ import annotations
@@ -12,68 +12,79 @@ import logging
 from typing import Any
 
 from memagent.units import GIB, MIB, format_bytes
-from memagent_server.notify.channel import AlertMessage, Curve
-from memagent_server.notify.message_text import cut
+from memagent_server.notify.channel import AlertMessage, MemoryCurve
+from memagent_server.notify.message_text import truncate
 
 log = logging.getLogger(__name__)
 
-SIZE_INCHES, DPI = (8.0, 4.0), 140
-FEWEST_POINTS = 3
-LONGEST_OUTLOOK = 1.5
-"""The future takes at most this many times the width of the past."""
+SIZE_INCHES = (8.0, 4.0)
+DPI = 140
+MIN_POINTS = 3
+MAX_FORECAST_WIDTH = 1.5
+"""Width of the forecast relative to that of the past."""
+LABEL_GAP_RATIO = 0.07
+"""Share of the limit within which a label goes below its line, to avoid overlap."""
 
-_USED, _DEVICE, _LIMIT, _CONE, _PREDICTED, _INK, _GRID = (
-    "#2563eb", "#94a3b8", "#dc2626", "#f59e0b", "#059669", "#1f2937", "#e5e7eb",
-)  # fmt: skip
+_USED = "#2563eb"
+_DEVICE = "#94a3b8"
+_LIMIT = "#dc2626"
+_FORECAST = "#f59e0b"
+_PREDICTED = "#059669"
+_INK = "#1f2937"
+_GRID = "#e5e7eb"
 
 
 class ChartImage:
-    """Draws stories that bring a curve along."""
+    """Renders messages that have a memory curve."""
 
     @property
     def is_possible(self) -> bool:
         return _has_matplotlib()
 
-    def of(self, story: AlertMessage) -> bytes | None:
-        """A PNG, or None where there is nothing to draw or nothing to draw with."""
-        if story.curve is None or len(story.curve.steps) < FEWEST_POINTS or not self.is_possible:
+    def render(self, message: AlertMessage) -> bytes | None:
+        """Return a PNG, or None if there is nothing to draw, or no matplotlib."""
+        curve = message.curve
+        if curve is None or len(curve.steps) < MIN_POINTS or not self.is_possible:
             return None
         try:
-            return draw(story, story.curve)
+            return draw(message, curve)
         except Exception:
-            log.exception("the picture of run %s could not be drawn", story.run_id)
+            log.exception("the chart of run %s could not be drawn", message.run_id)
             return None
 
 
-def draw(story: AlertMessage, curve: Curve) -> bytes:
-    """The picture itself."""
+def draw(message: AlertMessage, curve: MemoryCurve) -> bytes:
+    """Return the chart as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES, dpi=DPI, facecolor="white", layout="constrained")
     axes: Any = figure.add_subplot()
-    unit, name = _unit(story, curve)
-    limit = story.facts.get("limit_bytes")
+    unit, name = _unit(message, curve)
+    limit = message.facts.get("limit_bytes")
     if limit:
         axes.axhline(limit / unit, color=_LIMIT, linewidth=1.8)
-        _label(axes, limit / unit, f"limit {format_bytes(limit)}", _LIMIT)
-    if story.predicted_peak_bytes:
+        _draw_label(axes, limit / unit, f"limit {format_bytes(limit)}", _LIMIT)
+    if message.predicted_peak_bytes:
         axes.axhline(
-            story.predicted_peak_bytes / unit,
+            message.predicted_peak_bytes / unit,
             color=_PREDICTED,
             linewidth=1.4,
             linestyle=(0, (6, 3)),
         )
-        below = limit is not None and abs(limit - story.predicted_peak_bytes) < 0.07 * limit
-        _label(
+        below = (
+            limit is not None
+            and abs(limit - message.predicted_peak_bytes) < LABEL_GAP_RATIO * limit
+        )
+        _draw_label(
             axes,
-            story.predicted_peak_bytes / unit,
-            f"predicted peak {format_bytes(story.predicted_peak_bytes)}",
+            message.predicted_peak_bytes / unit,
+            f"predicted peak {format_bytes(message.predicted_peak_bytes)}",
             _PREDICTED,
             at_right=True,
             below=below,
         )
-    _line(
+    _draw_line(
         axes,
         curve.steps,
         curve.device_used_bytes,
@@ -82,9 +93,11 @@ def draw(story: AlertMessage, curve: Curve) -> bytes:
         linewidth=1.2,
         label="whole device",
     )
-    _line(axes, curve.steps, curve.used_bytes, unit, color=_USED, linewidth=2.0, label="this run")
-    last = _cone(axes, story, unit)
-    _frame(axes, story, curve, name, max(last, curve.steps[-1]), unit)
+    _draw_line(
+        axes, curve.steps, curve.used_bytes, unit, color=_USED, linewidth=2.0, label="this run"
+    )
+    last = _draw_forecast(axes, message, unit)
+    _draw_frame(axes, message, curve, name, max(last, curve.steps[-1]), unit)
     figure.legend(loc="outside upper right", ncols=4, fontsize=10, frameon=False)
     buffer = io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)
@@ -92,16 +105,18 @@ def draw(story: AlertMessage, curve: Curve) -> bytes:
     return buffer.getvalue()
 
 
-def _cone(axes: Any, story: AlertMessage, unit: int) -> float:
-    """The forecast from now to the limit, as wide as its interval; returns the last step it takes up."""
-    facts = story.facts
+def _draw_forecast(axes: Any, message: AlertMessage, unit: int) -> float:
+    """Draw the forecast from now to the limit, as wide as its interval; return its last step."""
+    facts = message.facts
     step, used, limit = facts.get("step"), facts.get("used_bytes"), facts.get("limit_bytes")
-    if story.to_state != "firing":
-        if story.to_state == "oom":
-            axes.axvline(story.step, color=_LIMIT, linewidth=1.6, linestyle=":", label="died here")
-        return float(story.step)
+    if message.to_state != "firing":
+        if message.to_state == "oom":
+            axes.axvline(
+                message.step, color=_LIMIT, linewidth=1.6, linestyle=":", label="out of memory"
+            )
+        return float(message.step)
     if not (step is not None and used and limit and facts.get("eta_step") is not None):
-        return float(story.step)
+        return float(message.step)
     early, middle, late = (
         float(facts[key] if facts.get(key) is not None else facts["eta_step"])
         for key in ("eta_low", "eta_step", "eta_high")
@@ -109,14 +124,14 @@ def _cone(axes: Any, story: AlertMessage, unit: int) -> float:
     axes.fill(
         [step, early, late],
         [used / unit, limit / unit, limit / unit],
-        color=_CONE,
+        color=_FORECAST,
         alpha=0.25,
         linewidth=0,
     )
     axes.plot(
         [step, middle],
         [used / unit, limit / unit],
-        color=_CONE,
+        color=_FORECAST,
         linewidth=1.8,
         linestyle=(0, (4, 2)),
         label="forecast",
@@ -126,25 +141,27 @@ def _cone(axes: Any, story: AlertMessage, unit: int) -> float:
         [limit / unit],
         marker="o",
         markersize=6,
-        color=_CONE,
+        color=_FORECAST,
         markeredgecolor="white",
         zorder=5,
     )
     return late
 
 
-def _frame(
-    axes: Any, story: AlertMessage, curve: Curve, unit_name: str, last: float, unit: int
+def _draw_frame(
+    axes: Any, message: AlertMessage, curve: MemoryCurve, unit_name: str, last: float, unit: int
 ) -> None:
     first = curve.steps[0]
-    longest = first + (curve.steps[-1] - first + 1) * (1 + LONGEST_OUTLOOK)
+    longest = first + (curve.steps[-1] - first + 1) * (1 + MAX_FORECAST_WIDTH)
     axes.set_xlim(first, max(min(last, longest) * 1.01, first + 1))
     sizes = [size for size in (*curve.used_bytes, *curve.device_used_bytes) if size is not None]
-    sizes += [size for size in (story.facts.get("limit_bytes"), story.predicted_peak_bytes) if size]
+    sizes += [
+        size for size in (message.facts.get("limit_bytes"), message.predicted_peak_bytes) if size
+    ]
     axes.set_ylim(0, 1.12 * max(sizes, default=1) / unit)
-    rank = f", rank {story.rank}" if story.world_size > 1 and story.rank is not None else ""
+    rank = f", rank {message.rank}" if message.world_size > 1 and message.rank is not None else ""
     axes.set_title(
-        cut(f"{story.run_name}{rank}", 70),
+        truncate(f"{message.run_name}{rank}", 70),
         loc="left",
         fontsize=13,
         fontweight="bold",
@@ -161,34 +178,43 @@ def _frame(
         axes.spines[side].set_visible(False)
 
 
-def _line(
+def _draw_line(
     axes: Any, steps: tuple[int, ...], sizes: tuple[int | None, ...], unit: int, **style: Any
 ) -> None:
-    known = [
+    points = [
         (step, size / unit) for step, size in zip(steps, sizes, strict=True) if size is not None
     ]
-    if known:
+    if points:
         axes.plot(
-            [step for step, _ in known],
-            [size for _, size in known],
+            [step for step, _ in points],
+            [size for _, size in points],
             solid_capstyle="round",
             **style,
         )
 
 
-def _label(
-    axes: Any, height: float, words: str, color: str, *, at_right: bool = False, below: bool = False
+def _draw_label(
+    axes: Any, height: float, text: str, color: str, *, at_right: bool = False, below: bool = False
 ) -> None:
-    """Words at an end of a horizontal line, a little above or below it."""
+    """Write a label at an end of a horizontal line, a little above or below it."""
     axes.annotate(
-        words, (float(at_right), height), xycoords=("axes fraction", "data"), xytext=(-6 if at_right else 6, -4 if below else 4),
-        textcoords="offset points", ha="right" if at_right else "left", va="top" if below else "bottom",
-        fontsize=10, color=color, fontweight="bold",
-    )  # fmt: skip
+        text,
+        (float(at_right), height),
+        xycoords=("axes fraction", "data"),
+        xytext=(-6 if at_right else 6, -4 if below else 4),
+        textcoords="offset points",
+        ha="right" if at_right else "left",
+        va="top" if below else "bottom",
+        fontsize=10,
+        color=color,
+        fontweight="bold",
+    )
 
 
-def _unit(story: AlertMessage, curve: Curve) -> tuple[int, str]:
-    largest = max([story.facts.get("limit_bytes") or 0, *(size or 0 for size in curve.used_bytes)])
+def _unit(message: AlertMessage, curve: MemoryCurve) -> tuple[int, str]:
+    largest = max(
+        [message.facts.get("limit_bytes") or 0, *(size or 0 for size in curve.used_bytes)]
+    )
     return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
 
 
@@ -196,5 +222,5 @@ def _unit(story: AlertMessage, curve: Curve) -> tuple[int, str]:
 def _has_matplotlib() -> bool:
     if importlib.util.find_spec("matplotlib") is not None:
         return True
-    log.warning("messages come without pictures: pip install 'memagent[plot]' brings them")
+    log.warning("messages have no charts: pip install 'memagent[plot]' adds them")
     return False

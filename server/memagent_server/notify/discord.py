@@ -1,27 +1,29 @@
-"""Discord by webhook: one message a transition. (https://discord.com/developers/docs/resources/webhook#execute-webhook)"""
+"""Discord by webhook: one message per transition.
+
+https://discord.com/developers/docs/resources/webhook#execute-webhook
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-import msgspec
-
-from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
+from memagent_server.notify.channel import AlertMessage, Channel
+from memagent_server.notify.http_client import WebhookChannel
 from memagent_server.notify.message_text import (
-    advice,
-    cut,
+    cause_advice,
     details,
     headline,
     needs_runbook,
-    saving,
-    where,
+    origin,
+    saving_line,
+    truncate,
 )
 from memagent_server.settings import Settings
 
-TITLE_LIMIT, DESCRIPTION_LIMIT, FOOTER_LIMIT = 256, 4096, 2048
-_GONE = (400, 401, 403, 404)
+TITLE_LIMIT = 256
+DESCRIPTION_LIMIT = 4096
+FOOTER_LIMIT = 2048
 _COLOURS = {"averted": 0x16A34A, "finished": 0x16A34A, "test": 0x2563EB, "warning": 0xF59E0B}
 _RED = 0xDC2626
 
@@ -32,47 +34,39 @@ def from_settings(settings: Settings) -> Channel | None:
     return Discord(settings.discord_webhook_url, allow_local=settings.allow_local_webhooks)
 
 
-class Discord(Channel):
-    """The address of a webhook is a secret: it appears in no message."""
+class Discord(WebhookChannel):
+    service = "Discord's webhook"
+    final_statuses = (400, 401, 403, 404)
 
-    def __init__(self, url: str, *, allow_local: bool = False) -> None:
-        self._url, self._allow_local = url, allow_local
-        self.secrets = parts_of_address(url)
-
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        body = msgspec.json.encode({"embeds": [_embed(story)], "allowed_mentions": {"parse": []}})
-        reply = http_client.post(
-            self._url, body, who="Discord's webhook", allow_local=self._allow_local, final=_GONE
-        )
-        return {"status": reply.status}
-
-
-def _embed(story: AlertMessage) -> dict[str, Any]:
-    key = story.to_state if story.to_state != "firing" else story.severity
-    return {
-        "title": cut(_escape(headline(story)), TITLE_LIMIT),
-        "url": story.run_url,
-        "color": _COLOURS.get(key, _RED),
-        "description": cut("\n".join(_lines(story)), DESCRIPTION_LIMIT),
-        "footer": {"text": cut(where(story), FOOTER_LIMIT)},
-    }
+    def payload(self, message: AlertMessage) -> dict[str, Any]:
+        key = message.to_state if message.to_state != "firing" else message.severity
+        embed = {
+            "title": truncate(_escape(headline(message)), TITLE_LIMIT),
+            "url": message.run_url,
+            "color": _COLOURS.get(key, _RED),
+            "description": truncate("\n".join(_lines(message)), DESCRIPTION_LIMIT),
+            "footer": {"text": truncate(origin(message), FOOTER_LIMIT)},
+        }
+        return {"embeds": [embed], "allowed_mentions": {"parse": []}}
 
 
-def _lines(story: AlertMessage) -> list[str]:
-    lines = [_escape(line) for line in details(story)]
-    found, saves = advice(story), saving(story)
-    if found is not None:
+def _lines(message: AlertMessage) -> list[str]:
+    lines = [_escape(line) for line in details(message)]
+    advice, saving = cause_advice(message), saving_line(message)
+    if advice is not None:
         lines += [
-            f"**Cause: {story.facts['cause']}.** {found.summary}",
-            f"**What to change:** {found.change}",
+            f"**Cause: {message.facts['cause']}.** {advice.summary}",
+            f"**What to change:** {advice.change}",
         ]
-        lines += [f"```python\n{found.code}\n```"] if found.code else []
-    lines += [_escape(saves)] if saves else []
-    lines += [f"[Snooze or acknowledge]({story.alert_url})"] if story.to_state == "firing" else []
-    lines += [f"[What to do]({story.runbook_url})"] if needs_runbook(story) else []
+        lines += [f"```python\n{advice.code}\n```"] if advice.code else []
+    lines += [_escape(saving)] if saving else []
+    if message.to_state == "firing":
+        lines.append(f"[Snooze or acknowledge]({message.alert_url})")
+    if needs_runbook(message):
+        lines.append(f"[What to do]({message.runbook_url})")
     return lines
 
 
 def _escape(text: str) -> str:
-    """Discord's Markdown, taken literally."""
+    """Escape Discord's Markdown."""
     return re.sub(r"([\\`*_~|>\[\]#])", r"\\\1", text)

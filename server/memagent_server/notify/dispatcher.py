@@ -1,16 +1,17 @@
-"""Takes the notifications of one channel out of the outbox: lease, read, send, mark.
+"""Delivers the notifications of one channel from the outbox: lease, load, send, mark.
 
-A turn, and what a SIGKILL does between two of its points:
+One turn, and what a SIGKILL does between two of its points:
 
-1. Ask what is due. Killed after it: nothing has happened.
-2. Lease the oldest. Killed after it: the lease runs out after LEASE_S, then another turn takes it up.
-3. Read what the message says. Killed after it: the same.
-4. Send, renewing the lease meanwhile. Killed after it: the far end may have the message, nobody knows; it is sent again under the
-   same dedup key, marked as a repeat.
-5. Mark it as sent, or when to try again. Killed after it: nothing is left to do.
+1. Check whether a notification is due. Killed after this: nothing has happened.
+2. Lease the oldest. Killed after this: the lease expires after LEASE_S, then another turn takes over.
+3. Load the message. Killed after this: the same.
+4. Send it, renewing the lease meanwhile. Killed after this: the service may or may not have the
+   message. It's sent again under the same dedup key, marked as a repeat.
+5. Mark it as sent, or set the time of the next attempt. Killed after this: nothing is left to do.
 
-Each channel has a dispatcher and a thread of its own, so that a slow one holds up no other. A channel that asks for patience
-(Retry-After) is left alone altogether for so long. That is all that is kept in memory: a restart may ask it once more.
+Each channel has its own dispatcher and thread: a slow channel delays no other. A channel that asks to
+wait (Retry-After) gets no request until then. Only this is kept in memory: a restart may ask once
+more.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from memagent_server.notify.channel import Channel, DeliveryFailedError, mask
-from memagent_server.notify.message_data import mark_of, read_news, read_story
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, mask
+from memagent_server.notify.message_data import edit_fingerprint, load_message, refresh_message
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Notification
@@ -45,15 +47,20 @@ from memagent_server.store.outbox import (
 log = logging.getLogger(__name__)
 
 LEASE_S = 15.0
-"""After a crash this long passes before a message is sent again; a delivery that takes longer renews its lease."""
+"""Delay before a message is sent again after a crash; a longer delivery renews its lease."""
 RENEW_EVERY_S = LEASE_S / 3
-FIRST_DELAY_S, LONGEST_DELAY_S = 2.0, 900.0
+FIRST_RETRY_S = 2.0
+MAX_RETRY_S = 900.0
 REFRESH_EVERY_S = 15.0
-REFRESH_AT_LEAST_EVERY_S = 43_200.0
+MAX_REFRESH_INTERVAL_S = 43_200.0
+"""Sent messages are refreshed at least this often, changed or not."""
 
 
 class Dispatcher:
-    """One channel's deliveries. `clock` gives seconds since the epoch; `least_severity` is what the channel wants to hear of."""
+    """Delivery to one channel; messages below `least_severity` are skipped.
+
+    `clock` returns Unix time.
+    """
 
     def __init__(
         self,
@@ -65,58 +72,56 @@ class Dispatcher:
         *,
         least_severity: str = SEVERITIES[0],
     ) -> None:
-        self._database, self._route, self._channel = database, route, channel
-        self._public_url, self._clock = public_url, clock
-        self._least = SEVERITIES.index(least_severity)
-        self._quiet_until = self._refreshed_at = float("-inf")
+        self._database = database
+        self._route = route
+        self._channel = channel
+        self._public_url = public_url
+        self._clock = clock
+        self._min_severity = SEVERITIES.index(least_severity)
+        self._paused_until = float("-inf")
+        self._refreshed_at = float("-inf")
         self.name = route.channel or "no-channel"
 
     def turn(self) -> bool:
-        """Send the next message that is due; returns whether there was one."""
+        """Send the next message that is due; return whether there was one."""
         now = self._clock()
-        if (
-            0.0 < self._quiet_until - now <= LONGEST_WAIT_S
-        ):  # later than that: the clock was set back
+        # A longer pause than the maximum means that the clock was set back.
+        if 0.0 < self._paused_until - now <= LONGEST_WAIT_S:
             return False
         with self._database.read() as session:
             is_due = is_any_due(session, self._route, now)
         if not is_due:
-            self._refresh(now)
+            self._refresh_messages(now)
             return False
         with self._database.write() as session:
-            leased = lease_next(session, self._route, now, LEASE_S)
-        if leased is None:
+            notification = lease_next(session, self._route, now, LEASE_S)
+        if notification is None:
             return False
-        self._deliver(leased)
+        self._deliver(notification)
         return True
 
     def _deliver(self, notification: Notification) -> None:
         try:
             with self._database.read() as session:
-                story = read_story(
+                message = load_message(
                     session,
                     notification,
                     self._public_url,
                     self._clock(),
                     with_curve=self._channel.wants_curve,
                 )
-            if SEVERITIES.index(story.severity) < self._least:
+            if SEVERITIES.index(message.severity) < self._min_severity:
                 self._skip(notification)
                 return
-            with self._renewed(notification):
-                receipt = self._channel.send(story)
+            with self._renewed_lease(notification):
+                receipt = self._channel.send(message)
             if self._channel.can_refresh:
-                receipt |= {"told": mark_of(story), "told_at": self._clock()}
+                receipt |= _edit_state(message, self._clock())
         except DeliveryFailedError as error:
             if error.retry_after_s:
-                self._quiet_until = self._clock() + min(error.retry_after_s, LONGEST_WAIT_S)
-            is_over = error.is_final or notification.attempts >= MOST_ATTEMPTS
-            self._fail(
-                notification,
-                str(error),
-                None if is_over else self._next_attempt(notification, error),
-            )
-            return
+                self._paused_until = self._clock() + min(error.retry_after_s, LONGEST_WAIT_S)
+            next_attempt_at = None if error.is_final else self._next_attempt(notification, error)
+            self._fail(notification, str(error), next_attempt_at)
         except Exception as error:  # noqa: BLE001 - a bug in a channel; logged with secrets masked
             log.error(
                 "notification %s to %s failed:\n%s",
@@ -124,42 +129,41 @@ class Dispatcher:
                 notification.channel,
                 self._masked_traceback(),
             )
-            is_over = notification.attempts >= MOST_ATTEMPTS
-            self._fail(
-                notification,
-                type(error).__name__,
-                None if is_over else self._clock() + LONGEST_DELAY_S,
-            )
-            return
-        with self._database.write() as session:
-            mark_sent(session, notification, receipt, self._clock())
+            self._fail(notification, type(error).__name__, self._clock() + MAX_RETRY_S)
+        else:
+            with self._database.write() as session:
+                mark_sent(session, notification, receipt, self._clock())
 
     def _skip(self, notification: Notification) -> None:
-        reason = f"this channel is told of {SEVERITIES[self._least]} and worse only"
+        least = SEVERITIES[self._min_severity]
+        reason = f"this channel is only notified of severity {least} and above"
         with self._database.write() as session:
             mark_skipped(session, notification, reason)
 
     def _next_attempt(self, notification: Notification, error: DeliveryFailedError) -> float:
-        delay = min(FIRST_DELAY_S * 2 ** (notification.attempts - 1), LONGEST_DELAY_S)
-        jittered: float = delay * random.uniform(0.7, 1.3)  # noqa: S311  # nosec B311
-        wait = max(jittered, error.retry_after_s or 0.0)
-        return float(self._clock() + min(wait, LONGEST_WAIT_S))
+        delay_s = min(FIRST_RETRY_S * 2 ** (notification.attempts - 1), MAX_RETRY_S)
+        jittered_s: float = delay_s * random.uniform(0.7, 1.3)  # noqa: S311  # nosec B311
+        wait_s = max(jittered_s, error.retry_after_s or 0.0)
+        return self._clock() + min(wait_s, LONGEST_WAIT_S)
 
     def _fail(self, notification: Notification, reason: str, next_attempt_at: float | None) -> None:
+        """Mark a failed attempt; the last one, or one without a next, is the end."""
+        if notification.attempts >= MOST_ATTEMPTS:
+            next_attempt_at = None
         reason = mask(reason, self._channel.secrets)
         log.warning(
             "notification %s to %s: %s%s",
             notification.id,
             notification.channel,
             reason,
-            "; given up" if next_attempt_at is None else "",
+            "; giving up" if next_attempt_at is None else "",
         )
         with self._database.write() as session:
             mark_failed(session, notification, reason, next_attempt_at=next_attempt_at)
 
     @contextmanager
-    def _renewed(self, notification: Notification) -> Iterator[None]:
-        """Renew the lease for as long as the delivery takes: nobody else sends what is being sent."""
+    def _renewed_lease(self, notification: Notification) -> Iterator[None]:
+        """Renew the lease during a delivery, so that no other worker sends the same message."""
         done = threading.Event()
 
         def renew() -> None:
@@ -182,49 +186,47 @@ class Dispatcher:
             done.set()
             thread.join()
 
-    # -- keeping what was sent up to date ------------------------------------------------------------------------------
+    # -- refreshing sent messages ------------------------------------------------------------------
 
-    def _refresh(self, now: float) -> None:
-        """Edit the messages about open alerts whose forecast has moved."""
+    def _refresh_messages(self, now: float) -> None:
+        """Update the messages about open alerts whose forecast has moved."""
         channel = self._route.channel
-        if (
-            channel is None
-            or not self._channel.can_refresh
-            or 0.0 <= now - self._refreshed_at < REFRESH_EVERY_S
-        ):
+        if channel is None or not self._channel.can_refresh:
+            return
+        if 0.0 <= now - self._refreshed_at < REFRESH_EVERY_S:
             return
         self._refreshed_at = now
         with self._database.read() as session:
-            chapters = open_chapters(session, channel)
-        for chapter in chapters:
-            self._refresh_one(chapter, now)
+            notifications = open_chapters(session, channel)
+        for notification in notifications:
+            self._refresh_message(notification, now)
 
-    def _refresh_one(self, chapter: Notification, now: float) -> None:
+    def _refresh_message(self, notification: Notification, now: float) -> None:
         with self._database.read() as session:
-            story = read_news(session, chapter, self._public_url, now)
-        told_at = chapter.receipt.get("told_at", now)
-        if (
-            mark_of(story) == chapter.receipt.get("told")
-            and now - told_at < REFRESH_AT_LEAST_EVERY_S
-        ):
+            message = refresh_message(session, notification, self._public_url, now)
+        edited_at = notification.receipt.get("edited_at", now)
+        is_unchanged = edit_fingerprint(message) == notification.receipt.get("fingerprint")
+        if is_unchanged and now - edited_at < MAX_REFRESH_INTERVAL_S:
             return
         with self._database.write() as session:
-            if not lease_for_refresh(session, chapter, now, LEASE_S):
+            if not lease_for_refresh(session, notification, now, LEASE_S):
                 return
-        receipt = chapter.receipt
+        receipt = notification.receipt
         try:
-            receipt = self._channel.refresh(story) | {"told": mark_of(story), "told_at": now}
+            receipt = self._channel.refresh(message) | _edit_state(message, now)
         except DeliveryFailedError as error:
-            self._quiet_until = now + max(error.retry_after_s or 0.0, REFRESH_EVERY_S)
-            log.info(
-                "%s was not brought up to date: %s",
-                self.name,
-                mask(str(error), self._channel.secrets),
-            )
+            self._paused_until = now + max(error.retry_after_s or 0.0, REFRESH_EVERY_S)
+            reason = mask(str(error), self._channel.secrets)
+            log.info("%s could not be refreshed: %s", self.name, reason)
         except Exception:  # noqa: BLE001 - logged with secrets masked
-            log.error("%s was not brought up to date:\n%s", self.name, self._masked_traceback())
+            log.error("%s could not be refreshed:\n%s", self.name, self._masked_traceback())
         with self._database.write() as session:
-            end_refresh(session, chapter, receipt)
+            end_refresh(session, notification, receipt)
 
     def _masked_traceback(self) -> str:
         return mask(traceback.format_exc(), self._channel.secrets)
+
+
+def _edit_state(message: AlertMessage, now: float) -> dict[str, Any]:
+    """Return what the receipt keeps for the decision whether to edit the message again."""
+    return {"fingerprint": edit_fingerprint(message), "edited_at": now}

@@ -1,6 +1,6 @@
-"""E-mail over SMTP: one message a transition, threaded by topic.
+"""E-mail over SMTP: one mail per transition, threaded by topic.
 
-The Message-ID is made of the dedup key: a message that is sent twice is one message for mail programs that look.
+The Message-ID is derived from the dedup key: mail programs that check it show a repeat once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ from email.utils import format_datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from memagent_server.notify.channel import (
-    AlertMessage,
-    Channel,
-    DeliveryFailedError,
-    parts_of_address,
-)
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, secret_parts
 from memagent_server.notify.chart_image import ChartImage
-from memagent_server.notify.message_text import cut, headline, plain_text
+from memagent_server.notify.message_text import headline, plain_text, truncate
 from memagent_server.settings import Settings
 
 TIMEOUT_S = 10.0
 SUBJECT_LIMIT = 200
+RESPONSE_LIMIT = 200
 
 
 def from_settings(settings: Settings) -> Channel | None:
@@ -35,80 +31,63 @@ def from_settings(settings: Settings) -> Channel | None:
 
 
 class Email(Channel):
-    """`url`: `smtp://user:password@host:587` (STARTTLS where the server offers it, and required for a password) or `smtps://`."""
+    """`url` is `smtps://...` or `smtp://user:password@host:587`.
+
+    STARTTLS is used if the server offers it, and required for a password.
+    """
 
     def __init__(
         self, url: str, sender: str, recipients: tuple[str, ...], *, draw: ChartImage | None = None
     ) -> None:
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "smtps"
-        self._host, self._port = parts.hostname or "", parts.port or (465 if self._is_tls else 587)
-        self._user, self._password = unquote(parts.username or ""), unquote(parts.password or "")
-        self._sender, self._recipients = sender, recipients
-        self._draw = draw or ChartImage()
-        self.secrets = parts_of_address(url)
-        self.wants_curve = self._draw.is_possible
+        self._host = parts.hostname or ""
+        self._port = parts.port or (465 if self._is_tls else 587)
+        self._user = unquote(parts.username or "")
+        self._password = unquote(parts.password or "")
+        self._sender = sender
+        self._recipients = recipients
+        self._chart = draw or ChartImage()
+        self.secrets = secret_parts(url)
+        self.wants_curve = self._chart.is_possible
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        message = self._message(story)
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        mail = self._compose(message)
         try:
-            with self._connected() as server:
-                refused = server.send_message(message)
-        except smtplib.SMTPRecipientsRefused as error:
-            codes = sorted({code for code, _ in error.recipients.values()})
-            raise DeliveryFailedError(
-                f"the mail server refused every recipient ({codes}): check MEMAGENT_EMAIL_TO",
-                is_final=all(500 <= code < 600 for code in codes),
-            ) from None
-        except smtplib.SMTPAuthenticationError as error:
-            raise DeliveryFailedError(
-                f"the mail server refused the login ({error.smtp_code}): check MEMAGENT_SMTP_URL",
-                is_final=True,
-            ) from None
-        except smtplib.SMTPResponseException as error:
-            said = (
-                error.smtp_error.decode("utf-8", "replace")
-                if isinstance(error.smtp_error, bytes)
-                else error.smtp_error
-            )
-            raise DeliveryFailedError(
-                f"the mail server answered {error.smtp_code}: {cut(str(said), 200)}",
-                is_final=500 <= error.smtp_code < 600,
-            ) from None
+            with self._connect() as server:
+                refused = server.send_message(mail)
         except (smtplib.SMTPException, ssl.SSLError, OSError) as error:
-            raise DeliveryFailedError(
-                f"the mail server could not be reached: {type(error).__name__}"
-            ) from None
-        return {
-            "refused_recipients": len(refused),
-            "root": story.receipt.get("root") or message["Message-ID"],
-        }
+            raise _delivery_error(error) from None
+        root = message.receipt.get("root") or mail["Message-ID"]
+        return {"refused_recipients": len(refused), "root": root}
 
-    def _message(self, story: AlertMessage) -> EmailMessage:
-        message = EmailMessage()
-        message["Subject"] = cut(" ".join(f"[memagent] {headline(story)}".split()), SUBJECT_LIMIT)
-        message["From"], message["To"] = self._sender, ", ".join(self._recipients)
-        message["Date"] = format_datetime(datetime.fromtimestamp(story.at, timezone.utc))
+    def _compose(self, message: AlertMessage) -> EmailMessage:
+        mail = EmailMessage()
+        subject = " ".join(f"[memagent] {headline(message)}".split())
+        mail["Subject"] = truncate(subject, SUBJECT_LIMIT)
+        mail["From"] = self._sender
+        mail["To"] = ", ".join(self._recipients)
+        mail["Date"] = format_datetime(datetime.fromtimestamp(message.at, timezone.utc))
         domain = self._sender.rpartition("@")[2].strip("> ")
-        message["Message-ID"] = (
-            f"<{hashlib.sha256(story.dedup_key.encode()).hexdigest()[:40]}@{domain}>"
-        )
-        message["Auto-Submitted"] = "auto-generated"
-        root = story.receipt.get("root")
+        digest = hashlib.sha256(message.dedup_key.encode()).hexdigest()[:40]
+        mail["Message-ID"] = f"<{digest}@{domain}>"
+        mail["Auto-Submitted"] = "auto-generated"
+        root = message.receipt.get("root")
         if root:
-            message["In-Reply-To"] = message["References"] = root
-        message.set_content(f"{plain_text(story)}\n\nSnooze or acknowledge: {story.alert_url}\n")
-        picture = self._draw.of(story)
-        if picture is not None:
-            message.add_attachment(picture, maintype="image", subtype="png", filename="memory.png")
-        return message
+            mail["In-Reply-To"] = root
+            mail["References"] = root
+        footer = f"Snooze or acknowledge: {message.alert_url}"
+        mail.set_content(f"{plain_text(message)}\n\n{footer}\n")
+        image = self._chart.render(message)
+        if image is not None:
+            mail.add_attachment(image, maintype="image", subtype="png", filename="memory.png")
+        return mail
 
-    def _connected(self) -> smtplib.SMTP:
+    def _connect(self) -> smtplib.SMTP:
         context = ssl.create_default_context()
+        server: smtplib.SMTP
         if self._is_tls:
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                self._host, self._port, timeout=TIMEOUT_S, context=context
-            )
+            server = smtplib.SMTP_SSL(self._host, self._port, timeout=TIMEOUT_S, context=context)
         else:
             server = smtplib.SMTP(self._host, self._port, timeout=TIMEOUT_S)
         try:
@@ -118,7 +97,7 @@ class Email(Channel):
                 server.ehlo()
             elif not self._is_tls and self._password:
                 raise DeliveryFailedError(
-                    "the mail server offers no STARTTLS, and a password is not sent in the clear"
+                    "the mail server offers no STARTTLS, and a password is not sent unencrypted"
                 )
             if self._password:
                 server.login(self._user, self._password)
@@ -126,3 +105,26 @@ class Email(Channel):
             server.close()
             raise
         return server
+
+
+def _delivery_error(error: Exception) -> DeliveryFailedError:
+    """Describe an SMTP error; a 5xx code means that retrying is pointless."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        codes = sorted({code for code, _ in error.recipients.values()})
+        return DeliveryFailedError(
+            f"the mail server refused every recipient ({codes}): check MEMAGENT_EMAIL_TO",
+            is_final=all(500 <= code < 600 for code in codes),
+        )
+    if isinstance(error, smtplib.SMTPAuthenticationError):
+        return DeliveryFailedError(
+            f"the mail server refused the login ({error.smtp_code}): check MEMAGENT_SMTP_URL",
+            is_final=True,
+        )
+    if isinstance(error, smtplib.SMTPResponseException):
+        response = error.smtp_error
+        text = response.decode("utf-8", "replace") if isinstance(response, bytes) else str(response)
+        return DeliveryFailedError(
+            f"the mail server answered {error.smtp_code}: {truncate(text, RESPONSE_LIMIT)}",
+            is_final=500 <= error.smtp_code < 600,
+        )
+    return DeliveryFailedError(f"the mail server could not be reached: {type(error).__name__}")

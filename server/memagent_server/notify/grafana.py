@@ -1,7 +1,8 @@
-"""Grafana's annotations: a topic is one, from its warning to its end, shown on the boards by its tags.
-(https://grafana.com/docs/grafana/latest/developers/http_api/annotations/)
+"""Grafana annotations: one per topic, from its warning to its end, shown on dashboards by its tags.
 
-A message that is sent again after a crash between Grafana's answer and our note of it makes a second annotation.
+https://grafana.com/docs/grafana/latest/developers/http_api/annotations/
+
+A crash between Grafana's response and the stored receipt leads to a second annotation.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailed
 from memagent_server.notify.message_text import details, headline
 from memagent_server.settings import Settings
 
-_GONE = (400, 401, 403, 404)
-_WHO = "Grafana"
+_SERVICE = "Grafana"
+_FINAL_STATUSES = (400, 401, 403, 404)
 
 
 def from_settings(settings: Settings) -> Channel | None:
@@ -26,48 +27,52 @@ def from_settings(settings: Settings) -> Channel | None:
 
 
 class Grafana(Channel):
-    """`url` is Grafana's address, `token` that of a service account that may write annotations (role Editor)."""
+    """`token` belongs to a service account that may write annotations (role Editor)."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._url, self._token = f"{url.rstrip('/')}/api/annotations", token
+        self._url = f"{url.rstrip('/')}/api/annotations"
+        self._token = token
         self.secrets = (token,)
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        known = story.receipt.get("id")
-        if known is None:
-            found = self._say("POST", self._url, _annotation(story))
-            return {"id": found.get("id")}
-        self._say("PATCH", f"{self._url}/{known}", _annotation(story))
-        return dict(story.receipt)
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        annotation_id = message.receipt.get("id")
+        if annotation_id is None:
+            created = self._request("POST", self._url, _annotation(message))
+            return {"id": created.get("id")}
+        self._request("PATCH", f"{self._url}/{annotation_id}", _annotation(message))
+        return dict(message.receipt)
 
-    def _say(self, method: str, url: str, content: dict[str, Any]) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {self._token}"}
-        body = msgspec.json.encode(content)
-        reply = http_client.post(
-            url, body, who=_WHO, headers=headers, final=_GONE, method=method, allow_local=True
+    def _request(self, method: str, url: str, content: dict[str, Any]) -> dict[str, Any]:
+        response = http_client.send_json(
+            url,
+            msgspec.json.encode(content),
+            service=_SERVICE,
+            headers={"Authorization": f"Bearer {self._token}"},
+            final_statuses=_FINAL_STATUSES,
+            method=method,
+            allow_local=True,
         )
         try:
-            answer = msgspec.json.decode(reply.text, type=dict[str, Any])
+            return msgspec.json.decode(response.text, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise DeliveryFailedError(
-                f"{_WHO} answered {reply.status} with what is no JSON: is it Grafana?"
+                f"{_SERVICE} answered {response.status} without JSON: is it Grafana?"
             ) from error
-        return answer
 
 
-def _annotation(story: AlertMessage) -> dict[str, Any]:
-    opened_ms, at_ms = int(1000 * min(story.opened_at, story.at)), int(1000 * story.at)
+def _annotation(message: AlertMessage) -> dict[str, Any]:
+    opened_ms = int(1000 * min(message.opened_at, message.at))
     tags = [
         "memagent",
-        story.rule,
-        story.severity,
-        f"run:{story.run_id}",
-        f"project:{story.project}",
-        story.to_state,
+        message.rule,
+        message.severity,
+        f"run:{message.run_id}",
+        f"project:{message.project}",
+        message.to_state,
     ]
     return {
         "time": opened_ms,
-        "timeEnd": max(at_ms, opened_ms),
+        "timeEnd": max(int(1000 * message.at), opened_ms),
         "tags": tags,
-        "text": "\n".join((headline(story), *details(story), story.run_url)),
+        "text": "\n".join((headline(message), *details(message), message.run_url)),
     }

@@ -1,11 +1,12 @@
-"""One POST to somewhere else, for all channels that speak HTTP.
+"""HTTP requests of all channels that send JSON.
 
-1. The host is resolved once, its addresses are checked, and the connection goes to the address that was checked: a name that
-   resolves to something else a moment later leads nowhere.
-2. Loopback and link-local addresses and those of clouds' metadata services are refused unless a setting allows them, in whatever
-   notation, and also where an IPv6 address only wraps one.
-3. Redirects are not followed, and at most MOST_BYTES of an answer are read.
-4. A proxy of the environment (HTTPS_PROXY, NO_PROXY) is used as usual; the host is checked all the same, as far as it resolves here.
+1. The host is resolved once, its addresses are checked, and the connection goes to the checked
+   address: a name that resolves to another address a moment later can't redirect the request.
+2. Loopback and link-local addresses and the metadata services of clouds are refused, unless a setting
+   allows them: in any notation, and also if an IPv6 address wraps one.
+3. Redirects aren't followed, and at most MAX_RESPONSE_BYTES of a response are read.
+4. A proxy of the environment (HTTPS_PROXY, NO_PROXY) is used as usual. The host is checked all the
+   same, as far as it resolves here.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import msgspec
 import urllib3
 
-from memagent_server.notify.channel import DeliveryFailedError, retry_after_s
+from memagent_server.notify.channel import (
+    AlertMessage,
+    Channel,
+    DeliveryFailedError,
+    retry_after_s,
+    secret_parts,
+)
 
 TIMEOUT_S = 10.0
-MOST_BYTES = 65_536
+MAX_RESPONSE_BYTES = 65_536
+MAX_ERROR_CHARACTERS = 200
 
-_NOBODYS_OR_METADATA = tuple(
+_UNROUTABLE_OR_METADATA = tuple(
     map(
         ipaddress.ip_network,
         (
@@ -36,61 +45,95 @@ _NOBODYS_OR_METADATA = tuple(
             "100.100.100.200/32",  # Alibaba
             "168.63.129.16/32",  # Azure
             "192.0.0.192/32",  # Oracle
-            "fd00:ec2::254/128",  # AWS; everybody else's is link-local
+            "fd00:ec2::254/128",  # AWS; the other clouds use link-local addresses
         ),
     )
 )
-_IPV4_AT_THE_END = tuple(map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+_IPV4_SUFFIX_NETWORKS = tuple(
+    map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96"))
+)
 
-logging.getLogger("urllib3.connectionpool").setLevel(
-    logging.INFO
-)  # at DEBUG it writes paths, and those of webhooks are secret
+# At DEBUG level urllib3 logs paths, and those of webhooks are secret.
+logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A success: status 2xx and the beginning of the body."""
+class Response:
+    """A successful response: status 2xx and the start of the body."""
 
     status: int
     text: str
 
 
-def post(
+class WebhookChannel(Channel):
+    """Channel that posts JSON to a secret address, which appears in no error or log."""
+
+    service: str
+    """Name of the service in errors."""
+    final_statuses: tuple[int, ...] = ()
+    """Statuses after which retrying is pointless."""
+
+    def __init__(self, url: str, *, allow_local: bool = False) -> None:
+        self._url = url
+        self._allow_local = allow_local
+        self.secrets = secret_parts(url)
+
+    def payload(self, message: AlertMessage) -> dict[str, Any]:
+        """Return the JSON to post."""
+        raise NotImplementedError
+
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        response = send_json(
+            self._url,
+            msgspec.json.encode(self.payload(message)),
+            service=self.service,
+            allow_local=self._allow_local,
+            final_statuses=self.final_statuses,
+        )
+        return {"status": response.status}
+
+
+def send_json(
     url: str,
     body: bytes,
     *,
-    who: str,
+    service: str,
     headers: Mapping[str, str] | None = None,
     allow_local: bool = False,
-    final: Collection[int] = (),
-    show_answer: bool = True,
+    final_statuses: Collection[int] = (),
+    show_response: bool = True,
     method: str = "POST",
-) -> Reply:
-    """POST JSON, or send it by another method. `who` is what errors call the far end; they never show its address. A status in `final`
-    makes trying again senseless.
+) -> Response:
+    """Send JSON and return a 2xx response; raise DeliveryFailedError for any other.
 
-    Raises DeliveryFailedError for anything but 2xx.
+    Errors name the `service` and never show its address. A status in `final_statuses` makes retrying
+    pointless.
     """
-    sent = {"Content-Type": "application/json", "User-Agent": "memagent", **(headers or {})}
+    all_headers = {"Content-Type": "application/json", "User-Agent": "memagent", **(headers or {})}
     try:
-        status, answer_headers, text = _exchange(method, url, body, sent, allow_local, who)
+        status, response_headers, text = _exchange(
+            method, url, body, all_headers, allow_local, service
+        )
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise DeliveryFailedError(f"{who} could not be reached: {_kind(error)}") from None
+        raise DeliveryFailedError(f"{service} could not be reached: {_reason(error)}") from None
     if 200 <= status < 300:
-        return Reply(status, text)
-    answer = f": {' '.join(text.split())[:200]}" if show_answer and text.strip() else ""
+        return Response(status, text)
+    excerpt = " ".join(text.split())[:MAX_ERROR_CHARACTERS] if show_response else ""
     raise DeliveryFailedError(
-        f"{who} answered {status}{answer}",
-        retry_after_s=retry_after_s(answer_headers),
-        is_final=status in final,
+        f"{service} answered {status}" + (f": {excerpt}" if excerpt else ""),
+        retry_after_s=retry_after_s(response_headers),
+        is_final=status in final_statuses,
     )
 
 
 def is_local(address: str) -> bool:
-    """Whether an IP address is this machine's, its link's, nobody's in particular, or gives a cloud's secrets away; IPv4 in IPv6, too."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    wrapped = _ipv4_within(found) if isinstance(found, ipaddress.IPv6Address) else None
-    return _is_local(found) or (wrapped is not None and _is_local(wrapped))
+    """Return True for a loopback, link-local or unroutable address, or a cloud's metadata service.
+
+    An IPv6 address that wraps such an IPv4 address counts, too.
+    """
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    wrapped = _ipv4_within(parsed) if isinstance(parsed, ipaddress.IPv6Address) else None
+    return _is_local(parsed) or (wrapped is not None and _is_local(wrapped))
 
 
 def _is_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
@@ -101,33 +144,36 @@ def _is_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         or address.is_multicast
     )
     return is_special or any(
-        address in network for network in _NOBODYS_OR_METADATA if network.version == address.version
+        address in network
+        for network in _UNROUTABLE_OR_METADATA
+        if network.version == address.version
     )
 
 
 def _ipv4_within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that a mapped, compatible, translated (NAT64), 6to4 or Teredo address leads to."""
+    """Return the IPv4 address in a mapped, compatible, NAT64, 6to4 or Teredo address."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    is_tail = any(address in network for network in _IPV4_AT_THE_END)
-    return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF) if is_tail else None
+    is_suffix = any(address in network for network in _IPV4_SUFFIX_NETWORKS)
+    return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF) if is_suffix else None
 
 
 def _exchange(
-    method: str, url: str, body: bytes, headers: Mapping[str, str], allow_local: bool, who: str
+    method: str, url: str, body: bytes, headers: Mapping[str, str], allow_local: bool, service: str
 ) -> tuple[int, Mapping[str, str], str]:
-    """Status, headers and the beginning of the body of the answer."""
+    """Return status, headers and the start of the body."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     proxy = _proxy(parts.scheme, host)
-    addresses = _resolve(host, port, who, needed=proxy is None)
+    addresses = _resolve(host, port, service, is_required=proxy is None)
     if not allow_local and any(map(is_local, addresses)):
         raise DeliveryFailedError(
-            f"{who} is at a loopback or link-local address; MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1 allows those"
+            f"{service} is at a loopback or link-local address; "
+            "MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1 allows those"
         )
     pool: Any
     if proxy is not None:
@@ -152,14 +198,14 @@ def _exchange(
             return (
                 response.status,
                 response.headers,
-                response.read(MOST_BYTES).decode("utf-8", "replace"),
+                response.read(MAX_RESPONSE_BYTES).decode("utf-8", "replace"),
             )
         finally:
             response.close()
 
 
 def _pool(parts: SplitResult, address: str, host: str, port: int) -> urllib3.HTTPConnectionPool:
-    """To the address that was checked; the certificate must be the host's all the same."""
+    """Return a pool for the checked address; the certificate must still be the host's."""
     if parts.scheme == "https":
         context = ssl.create_default_context()
         return urllib3.HTTPSConnectionPool(
@@ -172,15 +218,14 @@ def _target(parts: SplitResult) -> str:
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-def _resolve(host: str, port: int, who: str, *, needed: bool) -> list[str]:
+def _resolve(host: str, port: int, service: str, *, is_required: bool) -> list[str]:
     try:
-        return [
-            str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        ]
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(entry[4][0]) for entry in entries]
     except (OSError, UnicodeError) as error:
-        if needed:
+        if is_required:
             raise DeliveryFailedError(
-                f"{who} could not be reached: its host's name does not resolve"
+                f"{service} could not be reached: its host name does not resolve"
             ) from error
         return []
 
@@ -190,10 +235,10 @@ def _proxy(scheme: str, host: str) -> str | None:
     return None if proxy is None or urllib.request.proxy_bypass(host) else proxy
 
 
-def _kind(error: Exception) -> str:
-    """What kind of trouble it is; the words of urllib3's errors hold addresses."""
+def _reason(error: Exception) -> str:
+    """Name the kind of error: the messages of urllib3 contain addresses."""
     return {
-        "NewConnectionError": "nobody answers there",
+        "NewConnectionError": "connection refused",
         "ConnectTimeoutError": f"no connection within {TIMEOUT_S:.0f} s",
         "ReadTimeoutError": f"no answer within {TIMEOUT_S:.0f} s",
         "SSLError": "its certificate is not accepted",

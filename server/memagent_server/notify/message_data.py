@@ -13,7 +13,7 @@ from memagent.diagnostics.console import display_path, display_roots
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
-from memagent_server.notify.channel import AlertMessage, Curve, Saving
+from memagent_server.notify.channel import AlertMessage, EstimatedSaving, MemoryCurve
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     Alert,
@@ -31,7 +31,7 @@ from memagent_server.store.predictions import prediction_for
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import suspects_of
 
-POINTS = 400
+CURVE_POINTS = 400
 _CURVE_FIELDS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
 _FORECAST_FACTS = (
     "step", "level", "oom_probability", "cause", "eta_step", "eta_low", "eta_high", "eta_s", "used_bytes", "limit_bytes",
@@ -39,7 +39,7 @@ _FORECAST_FACTS = (
 )  # fmt: skip
 
 
-def read_story(
+def load_message(
     session: Session,
     notification: Notification,
     public_url: str,
@@ -57,7 +57,7 @@ def read_story(
         else None
     )
     stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
-    story = AlertMessage(
+    message = AlertMessage(
         alert_id=alert.id,
         transition_id=transition.id,
         topic=topic_of(notification),
@@ -91,40 +91,42 @@ def read_story(
         is_repeat=notification.attempts > 1,
         is_overtaken=is_overtaken(session, notification),
         delayed_s=max(0.0, now - notification.created_at),
-        curve=_curve(session, stream) if with_curve and stream is not None else None,
+        curve=_load_curve(session, stream) if with_curve and stream is not None else None,
         receipt=last_receipt(session, notification),
     )
-    return _at(session, story, stream)
+    return _for_stream(session, message, stream)
 
 
-def read_news(
+def refresh_message(
     session: Session, notification: Notification, public_url: str, now: float
 ) -> AlertMessage:
-    """The story of a sent notification as it is now: the nearest forecast of its open alerts, and what people have said of it since."""
-    story = read_story(session, notification, public_url, now)
+    """The message of a sent notification as it is now: the nearest forecast of its open alerts, and what people have said of it since."""
+    message = load_message(session, notification, public_url, now)
     forecast = _nearest_forecast(session, notification)
-    if forecast is not None and forecast.step >= story.facts.get("step", 0):
+    if forecast is not None and forecast.step >= message.facts.get("step", 0):
         stream = session.get_one(Stream, forecast.stream_id)
-        story = _at(
-            session, replace(story, facts={**story.facts, **_facts_now(forecast, stream)}), stream
+        message = _for_stream(
+            session,
+            replace(message, facts={**message.facts, **_current_facts(forecast, stream)}),
+            stream,
         )
-        story = replace(story, step=story.facts["step"])
-    return replace(story, delayed_s=0.0)
+        message = replace(message, step=message.facts["step"])
+    return replace(message, delayed_s=0.0)
 
 
-def mark_of(story: AlertMessage) -> dict[str, Any]:
-    """What of a story is worth an edit when it changes; kept with the receipt. Steps left to two digits."""
-    eta = story.facts.get("eta_step")
-    left = None if eta is None else float(f"{max(0.0, eta - story.facts.get('step', 0)):.1e}")
+def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
+    """What of a message is worth an edit when it changes; kept with the receipt. Steps left to two digits."""
+    eta = message.facts.get("eta_step")
+    left = None if eta is None else float(f"{max(0.0, eta - message.facts.get('step', 0)):.1e}")
     return {
         "steps_left": left,
-        "ranks": list(story.ranks),
-        "acked_by": story.acked_by,
-        "snoozed_until": story.snoozed_until,
+        "ranks": list(message.ranks),
+        "acked_by": message.acked_by,
+        "snoozed_until": message.snoozed_until,
     }
 
 
-def _facts_now(forecast: Forecast, stream: Stream) -> dict[str, Any]:
+def _current_facts(forecast: Forecast, stream: Stream) -> dict[str, Any]:
     """The forecast as of the stream's newest step: a steady leak keeps its forecast, and comes nearer all the same."""
     facts = {name: getattr(forecast, name) for name in _FORECAST_FACTS}
     step = max(forecast.step, stream.last_step or 0)
@@ -138,13 +140,13 @@ def _facts_now(forecast: Forecast, stream: Stream) -> dict[str, Any]:
     return {**facts, "step": step, "used_step": forecast.step}
 
 
-def _at(session: Session, story: AlertMessage, stream: Stream | None) -> AlertMessage:
-    """The story as this rank and device have it."""
+def _for_stream(session: Session, message: AlertMessage, stream: Stream | None) -> AlertMessage:
+    """The message as this rank and device have it."""
     if stream is None:
-        return story
+        return message
     prediction = prediction_for(session, stream.run_id, stream)
     return replace(
-        story,
+        message,
         rank=stream.rank,
         device_name=stream.name,
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
@@ -191,11 +193,11 @@ def _nearest_forecast(session: Session, notification: Notification) -> Forecast 
     )
 
 
-def _saving(prediction: Prediction | None) -> Saving | None:
+def _saving(prediction: Prediction | None) -> EstimatedSaving | None:
     first = prediction.advice[0] if prediction is not None and prediction.advice else None
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
         return None
-    return Saving(
+    return EstimatedSaving(
         str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or "")
     )
 
@@ -226,11 +228,11 @@ def _suspect(session: Session, run: Run) -> Suspect | None:
     return Suspect(**{**fields, "file": file, "holder": holder})
 
 
-def _curve(session: Session, stream: Stream) -> Curve:
+def _load_curve(session: Session, stream: Stream) -> MemoryCurve:
     found = series(
         session, stream.run_id, fields=_CURVE_FIELDS, rank=stream.rank, device=stream.device, attempt=stream.attempt,
-        points=POINTS,
+        points=CURVE_POINTS,
     )  # fmt: skip
     peaks, held, whole = (found["series"][name]["max"] for name in _CURVE_FIELDS)
     used = [peak if peak is not None else size for peak, size in zip(peaks, held, strict=True)]
-    return Curve(tuple(found["step"]), tuple(used), tuple(whole))
+    return MemoryCurve(tuple(found["step"]), tuple(used), tuple(whole))

@@ -1,7 +1,8 @@
-"""PagerDuty, Events API v2: one PagerDuty incident a topic.
+"""PagerDuty, Events API v2: one PagerDuty incident per topic.
 
-A warning triggers, an escalation triggers again under the same dedup_key, and what ended well resolves. A death or a silence stays
-open and says so: somebody should look. (https://developer.pagerduty.com/docs/events-api-v2-overview)
+A warning triggers, an escalation triggers again under the same dedup_key, and a good end resolves. A
+death stays open: someone should take a look.
+https://developer.pagerduty.com/docs/events-api-v2-overview
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import msgspec
 from memagent_server.notify import http_client
 from memagent_server.notify.channel import AlertMessage, Channel
 from memagent_server.notify.message_text import (
-    advice,
-    cut,
+    RESOLVED_STATES,
+    cause_advice,
     details,
     headline,
     needs_runbook,
+    origin,
     plain_text,
-    where,
+    truncate,
 )
 from memagent_server.settings import Settings
 
-SUMMARY_LIMIT, DEDUP_LIMIT = 1024, 255
-_WELL = ("averted", "finished")
-_SEVERITIES = {"critical": "critical", "warning": "warning"}
-_NEVER = (400,)
+SUMMARY_LIMIT = 1024
+DEDUP_LIMIT = 255
+_FINAL_STATUSES = (400,)
 
 
 def from_settings(settings: Settings) -> Channel | None:
@@ -40,82 +41,88 @@ class PagerDuty(Channel):
     can_refresh = True
 
     def __init__(self, routing_key: str, *, url: str = "https://events.pagerduty.com") -> None:
-        self._routing_key, self._url = routing_key, f"{url.rstrip('/')}/v2/enqueue"
+        self._routing_key = routing_key
+        self._url = f"{url.rstrip('/')}/v2/enqueue"
         self.secrets = (routing_key,)
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        action = _action(story)
-        if story.is_overtaken and action == "trigger":
-            return dict(story.receipt)  # it would open again what has ended since
-        key = cut(f"memagent-{story.run_id}-{story.topic}", DEDUP_LIMIT)
-        status = self._post(
-            {
-                "event_action": action,
-                "dedup_key": key,
-                **(_event(story) if action == "trigger" else {}),
-            }
-        )
-        if story.to_state == "test":
-            self._post({"event_action": "resolve", "dedup_key": key})
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        is_resolved = message.to_state in RESOLVED_STATES
+        if message.is_overtaken and not is_resolved:
+            return dict(message.receipt)  # it would reopen what has ended since
+        key = truncate(f"memagent-{message.run_id}-{message.topic}", DEDUP_LIMIT)
+        if is_resolved:
+            status = self._post("resolve", key)
+        else:
+            status = self._post("trigger", key, _event(message))
+        if message.to_state == "test":
+            self._post("resolve", key)
         return {"status": status, "dedup_key": key}
 
-    def refresh(self, story: AlertMessage) -> dict[str, Any]:
-        """Who acknowledges here has acknowledged there."""
-        if not story.acked_by or story.receipt.get("is_acked"):
-            return dict(story.receipt)
-        self._post({"event_action": "acknowledge", "dedup_key": story.receipt["dedup_key"]})
-        return {**story.receipt, "is_acked": True}
+    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+        """Acknowledge the incident if the alert was acknowledged in memagent."""
+        if not message.acked_by or message.receipt.get("is_acked"):
+            return dict(message.receipt)
+        self._post("acknowledge", message.receipt["dedup_key"])
+        return {**message.receipt, "is_acked": True}
 
-    def _post(self, event: dict[str, Any]) -> int:
-        body = msgspec.json.encode({"routing_key": self._routing_key, **event})
-        return http_client.post(
-            self._url, body, who="PagerDuty", final=_NEVER, allow_local=True
-        ).status
+    def _post(self, action: str, dedup_key: str, event: dict[str, Any] | None = None) -> int:
+        content = {
+            "routing_key": self._routing_key,
+            "event_action": action,
+            "dedup_key": dedup_key,
+            **(event or {}),
+        }
+        response = http_client.send_json(
+            self._url,
+            msgspec.json.encode(content),
+            service="PagerDuty",
+            final_statuses=_FINAL_STATUSES,
+            allow_local=True,
+        )
+        return response.status
 
 
-def _action(story: AlertMessage) -> str:
-    return "resolve" if story.to_state in _WELL else "trigger"
-
-
-def _event(story: AlertMessage) -> dict[str, Any]:
-    found = advice(story)
-    at = datetime.fromtimestamp(story.at, timezone.utc).isoformat()
-    custom = {"where": where(story), "details": details(story), "text": plain_text(story)}
-    if found is not None:
-        custom |= {"cause": str(story.facts["cause"]), "what_to_change": found.change}
-    severity = "info" if story.to_state == "test" else _severity(story)
+def _event(message: AlertMessage) -> dict[str, Any]:
     return {
         "client": "memagent",
-        "client_url": story.run_url,
-        "links": _links(story),
+        "client_url": message.run_url,
+        "links": _links(message),
         "payload": {
-            "summary": cut(headline(story), SUMMARY_LIMIT),
-            "source": story.host or story.run_id,
-            "severity": severity,
-            "timestamp": at,
-            "component": story.device_name or "",
-            "group": story.project,
-            "class": story.rule,
-            "custom_details": custom,
+            "summary": truncate(headline(message), SUMMARY_LIMIT),
+            "source": message.host or message.run_id,
+            "severity": _severity(message),
+            "timestamp": datetime.fromtimestamp(message.at, timezone.utc).isoformat(),
+            "component": message.device_name or "",
+            "group": message.project,
+            "class": message.rule,
+            "custom_details": _custom_details(message),
         },
     }
 
 
-def _links(story: AlertMessage) -> list[dict[str, str]]:
+def _custom_details(message: AlertMessage) -> dict[str, Any]:
+    fields = {"where": origin(message), "details": details(message), "text": plain_text(message)}
+    advice = cause_advice(message)
+    if advice is not None:
+        fields |= {"cause": str(message.facts["cause"]), "what_to_change": advice.change}
+    if message.suspect is not None:
+        fields |= {"suspect": message.suspect.location, "fix": message.suspect.fix}
+    return fields
+
+
+def _links(message: AlertMessage) -> list[dict[str, str]]:
     links = [
-        {"href": story.run_url, "text": "Open run"},
-        {"href": story.alert_url, "text": "Open alert"},
+        {"href": message.run_url, "text": "Open run"},
+        {"href": message.alert_url, "text": "Open alert"},
     ]
-    return (
-        [*links, {"href": story.runbook_url, "text": "What to do"}]
-        if needs_runbook(story)
-        else links
-    )
+    if needs_runbook(message):
+        links.append({"href": message.runbook_url, "text": "What to do"})
+    return links
 
 
-def _severity(story: AlertMessage) -> str:
-    return (
-        "critical"
-        if story.to_state in ("oom", "lost_contact")
-        else _SEVERITIES.get(story.severity, "info")
-    )
+def _severity(message: AlertMessage) -> str:
+    if message.to_state == "test":
+        return "info"
+    if message.to_state in ("oom", "lost_contact"):
+        return "critical"
+    return message.severity if message.severity in ("critical", "warning") else "info"

@@ -1,4 +1,4 @@
-"""A test message: clearly marked, through the same channel code as a real one, around the outbox."""
+"""Test message: clearly marked, sent by the same code as a real one, without the outbox."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from memagent_server.settings import SEVERITIES
 
 
 def send_test(channel: Channel, public_url: str, now: float) -> str:
-    """Send it, and say what the channel answered. Raises DeliveryFailedError, without any secret in it."""
+    """Send a test message and return the channel's response.
+
+    Raises DeliveryFailedError, with all secrets masked.
+    """
     try:
-        receipt = channel.send(story(public_url, now))
+        receipt = channel.send(sample_message(public_url, now))
     except DeliveryFailedError as error:
         raise DeliveryFailedError(
             mask(str(error), channel.secrets),
             retry_after_s=error.retry_after_s,
             is_final=error.is_final,
         ) from None
-    said = ", ".join(
-        f"{name} {value}" for name, value in receipt.items() if isinstance(value, str | int)
-    )
-    return mask(said or "taken", channel.secrets)
+    fields = [f"{name} {value}" for name, value in receipt.items() if isinstance(value, str | int)]
+    return mask(", ".join(fields) or "accepted", channel.secrets)
 
 
-def story(public_url: str, now: float) -> AlertMessage:
-    """The story of a test message: no run, no alert."""
+def sample_message(public_url: str, now: float) -> AlertMessage:
+    """Return a message that belongs to no run and no alert."""
     key = f"test:{secrets.token_hex(8)}"
     return AlertMessage(
         alert_id=0,
@@ -36,7 +37,7 @@ def story(public_url: str, now: float) -> AlertMessage:
         severity=SEVERITIES[0],
         from_state="ok",
         to_state="test",
-        reason="a test message was asked for",
+        reason="a test message was requested",
         at=now,
         step=0,
         first_step=0,

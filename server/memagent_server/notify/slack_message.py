@@ -1,6 +1,6 @@
-"""A Slack message: a `AlertMessage` in, text and blocks out. Pure.
+"""Slack message: text and blocks. Pure.
 
-`text` tells the whole story by itself: it is what notifications on a phone, screen readers and plain logs show.
+`text` holds the whole message by itself: phones, screen readers and logs show it.
 """
 
 from __future__ import annotations
@@ -9,91 +9,91 @@ from typing import Any
 
 from memagent_server.notify.channel import AlertMessage
 from memagent_server.notify.message_text import (
-    advice,
-    cut,
+    cause_advice,
     details,
     headline,
     needs_runbook,
+    origin,
     plain_text,
-    saving,
-    where,
+    saving_line,
+    truncate,
 )
 
-SECTION_LIMIT, HEADER_LIMIT, TEXT_LIMIT, URL_LIMIT = 3000, 150, 4000, 3000
-"""Slack's: sections and context elements, headers, what it advises for `text`, addresses of buttons."""
+SECTION_LIMIT = 3000
+"""Slack's limit on sections and context elements."""
+HEADER_LIMIT = 150
+TEXT_LIMIT = 4000
+"""Slack's recommendation for `text`."""
+BUTTON_LIMIT = 75
+URL_LIMIT = 3000
 
 _MARKS = {"averted": "🟢", "finished": "🟢", "oom": "💥", "lost_contact": "⚪", "test": "🔔"}
 
 
-def text(story: AlertMessage) -> str:
-    """The whole story, for where blocks are not shown."""
-    return cut_escaped(plain_text(story), TEXT_LIMIT)
+def text(message: AlertMessage) -> str:
+    """Return the whole message, for clients that don't show blocks."""
+    return truncate_escaped(plain_text(message), TEXT_LIMIT)
 
 
-def short_text(story: AlertMessage) -> str:
-    """What happened, without what the message it answers to says already."""
-    return cut_escaped("\n".join([headline(story), *details(story)]), TEXT_LIMIT)
+def short_text(message: AlertMessage) -> str:
+    """Return what happened, for a reply in the thread of an earlier message."""
+    return truncate_escaped("\n".join([headline(message), *details(message)]), TEXT_LIMIT)
 
 
-def blocks(story: AlertMessage) -> list[dict[str, Any]]:
-    """Block Kit: headline, where, facts, cause with code, and buttons that open the run and the alert."""
-    found: list[dict[str, Any]] = [
-        {"type": "header", "text": _plain(f"{_mark(story)} {headline(story)}", HEADER_LIMIT)},
-        {
-            "type": "context",
-            "elements": [{"type": "mrkdwn", "text": cut_escaped(where(story), SECTION_LIMIT)}],
-        },
+def blocks(message: AlertMessage) -> list[dict[str, Any]]:
+    """Return Block Kit blocks: headline, origin, facts, cause with code, and buttons."""
+    title = truncate(f"{_mark(message)} {headline(message)}", HEADER_LIMIT)
+    origin_text = truncate_escaped(origin(message), SECTION_LIMIT)
+    result: list[dict[str, Any]] = [
+        {"type": "header", "text": _plain(title)},
+        {"type": "context", "elements": [{"type": "mrkdwn", "text": origin_text}]},
     ]
-    facts = "\n".join(details(story))
+    facts = "\n".join(details(message))
     if facts:
-        found.append(_section(facts))
-    suggestion = _suggestion(story)
+        result.append(_section(truncate_escaped(facts, SECTION_LIMIT)))
+    suggestion = "\n".join(_suggestion_lines(message))
     if suggestion:
-        found.append(suggestion)
-    return [*found, {"type": "actions", "elements": _buttons(story)}]
+        result.append(_section(truncate(suggestion, SECTION_LIMIT)))
+    return [*result, {"type": "actions", "elements": _buttons(message)}]
 
 
 def escape(text: str) -> str:
-    """Slack's three control characters (docs: formatting text for app surfaces)."""
+    """Escape Slack's three control characters."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def cut_escaped(text: str, limit: int) -> str:
-    """Escaped `text` in at most `limit` characters; no escape sequence is cut in two."""
+def truncate_escaped(text: str, limit: int) -> str:
+    """Return escaped `text` of at most `limit` characters, without a cut escape sequence."""
     escaped = escape(text)
     while len(escaped) > limit:
-        text = cut(text, max(1, len(text) - (len(escaped) - limit + 4) // 5 - 1))
+        # An escaped character takes at most five: cut so much that another round is rare.
+        text = truncate(text, max(1, len(text) - (len(escaped) - limit + 4) // 5 - 1))
         escaped = escape(text)
     return escaped
 
 
-def _mark(story: AlertMessage) -> str:
-    return _MARKS.get(story.to_state) or ("🔴" if story.severity == "critical" else "🟠")
+def _mark(message: AlertMessage) -> str:
+    return _MARKS.get(message.to_state) or ("🔴" if message.severity == "critical" else "🟠")
 
 
-def _suggestion(story: AlertMessage) -> dict[str, Any] | None:
-    found, saves = advice(story), saving(story)
+def _suggestion_lines(message: AlertMessage) -> list[str]:
+    advice, saving = cause_advice(message), saving_line(message)
     lines = []
-    if found is not None:
-        lines += [f"*Cause: {escape(str(story.facts['cause']))}.* {escape(found.summary)}"]
-        lines += [f"*What to change:* {escape(found.change)}"]
-        lines += [f"```{escape(found.code)}```"] if found.code else []
-    if saves:
-        lines.append(escape(saves))
-    if not lines:
-        return None
-    whole = "\n".join(lines)
-    return {"type": "section", "text": {"type": "mrkdwn", "text": cut(whole, SECTION_LIMIT)}}
+    if advice is not None:
+        lines += [f"*Cause: {escape(str(message.facts['cause']))}.* {escape(advice.summary)}"]
+        lines += [f"*What to change:* {escape(advice.change)}"]
+        lines += [f"```{escape(advice.code)}```"] if advice.code else []
+    return [*lines, escape(saving)] if saving else lines
 
 
-def _buttons(story: AlertMessage) -> list[dict[str, Any]]:
-    if story.to_state == "test":
-        return [_button("open", "Open memagent", story.run_url, "primary")]
-    buttons = [_button("open", "Open run", story.run_url, "primary")]
-    if story.to_state == "firing":
-        buttons.append(_button("snooze", "Snooze or acknowledge", story.alert_url))
-    if needs_runbook(story):
-        buttons.append(_button("runbook", "What to do", story.runbook_url))
+def _buttons(message: AlertMessage) -> list[dict[str, Any]]:
+    if message.to_state == "test":
+        return [_button("open", "Open memagent", message.run_url, "primary")]
+    buttons = [_button("open", "Open run", message.run_url, "primary")]
+    if message.to_state == "firing":
+        buttons.append(_button("snooze", "Snooze or acknowledge", message.alert_url))
+    if needs_runbook(message):
+        buttons.append(_button("runbook", "What to do", message.runbook_url))
     return buttons
 
 
@@ -101,18 +101,15 @@ def _button(action: str, label: str, url: str, style: str | None = None) -> dict
     button = {
         "type": "button",
         "action_id": action,
-        "text": _plain(label, 75),
+        "text": _plain(truncate(label, BUTTON_LIMIT)),
         "url": url[:URL_LIMIT],
     }
     return {**button, "style": style} if style else button
 
 
-def _plain(words: str, limit: int) -> dict[str, Any]:
-    return {"type": "plain_text", "text": cut(words, limit), "emoji": True}
+def _plain(text: str) -> dict[str, Any]:
+    return {"type": "plain_text", "text": text, "emoji": True}
 
 
-def _section(words: str) -> dict[str, Any]:
-    return {
-        "type": "section",
-        "text": {"type": "mrkdwn", "text": cut_escaped(words, SECTION_LIMIT)},
-    }
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}

@@ -1,6 +1,7 @@
-"""Microsoft Teams by a Workflows webhook: one Adaptive Card a transition.
+"""Microsoft Teams by a Workflows webhook: one Adaptive Card per transition.
 
-(https://learn.microsoft.com/power-automate/teams/send-a-message-in-teams, the trigger "When a Teams webhook request is received")
+https://learn.microsoft.com/power-automate/teams/send-a-message-in-teams, the trigger "When a Teams
+webhook request is received". The address holds the workflow's signature.
 """
 
 from __future__ import annotations
@@ -8,24 +9,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
-
-from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
+from memagent_server.notify.channel import AlertMessage, Channel
+from memagent_server.notify.http_client import WebhookChannel
 from memagent_server.notify.message_text import (
-    advice,
-    cut,
+    cause_advice,
     details,
     headline,
     needs_runbook,
-    saving,
-    where,
+    origin,
+    saving_line,
+    truncate,
 )
 from memagent_server.settings import Settings
 
 TEXT_LIMIT = 4000
-"""A card may hold 28 kB in all."""
-_GONE = (400, 401, 403, 404, 410)
+"""Characters of one block; a whole card may have 28 kB."""
 
 
 def from_settings(settings: Settings) -> Channel | None:
@@ -34,59 +32,55 @@ def from_settings(settings: Settings) -> Channel | None:
     return Teams(settings.teams_webhook_url, allow_local=settings.allow_local_webhooks)
 
 
-class Teams(Channel):
-    """The address of a workflow holds its signature: it is a secret and appears in no message."""
+class Teams(WebhookChannel):
+    service = "Teams' webhook"
+    final_statuses = (400, 401, 403, 404, 410)
 
-    def __init__(self, url: str, *, allow_local: bool = False) -> None:
-        self._url, self._allow_local = url, allow_local
-        self.secrets = parts_of_address(url)
-
-    def send(self, story: AlertMessage) -> dict[str, Any]:
+    def payload(self, message: AlertMessage) -> dict[str, Any]:
         card = {
             "contentType": "application/vnd.microsoft.card.adaptive",
             "contentUrl": None,
-            "content": _card(story),
+            "content": _card(message),
         }
-        body = msgspec.json.encode({"type": "message", "attachments": [card]})
-        reply = http_client.post(
-            self._url, body, who="Teams' webhook", allow_local=self._allow_local, final=_GONE
-        )
-        return {"status": reply.status}
+        return {"type": "message", "attachments": [card]}
 
 
-def _card(story: AlertMessage) -> dict[str, Any]:
-    found, saves = advice(story), saving(story)
-    body = [
-        _text(headline(story), size="Medium", weight="Bolder"),
-        _text(where(story), isSubtle=True, spacing="None"),
-    ]
-    body += [_text(line) for line in details(story)]
-    if found is not None:
-        body += [
-            _text(f"Cause: {story.facts['cause']}. {found.summary}"),
-            _text(f"What to change: {found.change}"),
-        ]
-        body += [
-            _text(line, fontType="Monospace", spacing="None") for line in found.code.splitlines()
-        ]
-    if saves:
-        body.append(_text(saves))
-    actions = [{"type": "Action.OpenUrl", "title": "Open run", "url": story.run_url}]
-    if story.to_state == "firing":
-        actions.append(
-            {"type": "Action.OpenUrl", "title": "Snooze or acknowledge", "url": story.alert_url}
-        )
-    if needs_runbook(story):
-        actions.append({"type": "Action.OpenUrl", "title": "What to do", "url": story.runbook_url})
+def _card(message: AlertMessage) -> dict[str, Any]:
     return {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
-        "body": body,
-        "actions": actions,
+        "body": _body(message),
+        "actions": _actions(message),
     }
 
 
-def _text(words: str, **style: Any) -> dict[str, Any]:
-    literal = re.sub(r"([\\`*_\[\]])", r"\\\1", cut(words, TEXT_LIMIT))
+def _body(message: AlertMessage) -> list[dict[str, Any]]:
+    body = [
+        _text(headline(message), size="Medium", weight="Bolder"),
+        _text(origin(message), isSubtle=True, spacing="None"),
+        *(_text(line) for line in details(message)),
+    ]
+    advice, saving = cause_advice(message), saving_line(message)
+    if advice is not None:
+        code = advice.code.splitlines()
+        body += [
+            _text(f"Cause: {message.facts['cause']}. {advice.summary}"),
+            _text(f"What to change: {advice.change}"),
+            *(_text(line, fontType="Monospace", spacing="None") for line in code),
+        ]
+    return [*body, _text(saving)] if saving else body
+
+
+def _actions(message: AlertMessage) -> list[dict[str, str]]:
+    links = [("Open run", message.run_url)]
+    if message.to_state == "firing":
+        links.append(("Snooze or acknowledge", message.alert_url))
+    if needs_runbook(message):
+        links.append(("What to do", message.runbook_url))
+    return [{"type": "Action.OpenUrl", "title": title, "url": url} for title, url in links]
+
+
+def _text(text: str, **style: Any) -> dict[str, Any]:
+    literal = re.sub(r"([\\`*_\[\]])", r"\\\1", truncate(text, TEXT_LIMIT))
     return {"type": "TextBlock", "text": literal, "wrap": True, **style}

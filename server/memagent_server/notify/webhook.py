@@ -1,7 +1,7 @@
-"""Any HTTP endpoint: each transition as JSON, signed, so that the receiver can tell who sent it and when.
+"""Any HTTP endpoint: each transition as JSON, signed, so that the receiver can verify the sender.
 
-`X-Memagent-Signature: v1=HEX` is the HMAC-SHA256 of `X-Memagent-Timestamp`, a full stop and the body, keyed by MEMAGENT_WEBHOOK_SECRET.
-`Idempotency-Key` is the same for every delivery of one transition.
+`X-Memagent-Signature: v1=HEX` is the HMAC-SHA256 of `X-Memagent-Timestamp`, a full stop and the body,
+with MEMAGENT_WEBHOOK_SECRET as the key. `Idempotency-Key` is equal for all deliveries of a transition.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, parts_of_address
+from memagent_server.notify.channel import AlertMessage, Channel, secret_parts
 from memagent_server.notify.message_text import plain_text
 from memagent_server.settings import Settings
 
-_OURS = ("receipt", "curve", "is_overtaken")
-_GONE = (410,)
+_INTERNAL_FIELDS = ("receipt", "curve", "is_overtaken")
+_FINAL_STATUSES = (410,)
 
 
 def from_settings(settings: Settings) -> Channel | None:
@@ -33,7 +33,7 @@ def from_settings(settings: Settings) -> Channel | None:
 
 
 class Webhook(Channel):
-    """`clock` gives seconds since the epoch."""
+    """`clock` returns Unix time."""
 
     def __init__(
         self,
@@ -43,23 +43,24 @@ class Webhook(Channel):
         allow_local: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._url, self._secret, self._allow_local, self._clock = url, secret, allow_local, clock
-        self.secrets = (*parts_of_address(url), secret or "")
+        self._url = url
+        self._secret = secret
+        self._allow_local = allow_local
+        self._clock = clock
+        self.secrets = (*secret_parts(url), secret or "")
 
-    def send(self, story: AlertMessage) -> dict[str, Any]:
-        facts = {name: value for name, value in asdict(story).items() if name not in _OURS}
-        body = msgspec.json.encode({**facts, "text": plain_text(story)})
-        headers = {"Idempotency-Key": story.dedup_key, **self._signature(body)}
-        reply = http_client.post(
+    def send(self, message: AlertMessage) -> dict[str, Any]:
+        body = msgspec.json.encode(_payload(message))
+        response = http_client.send_json(
             self._url,
             body,
-            who="the webhook",
-            headers=headers,
+            service="the webhook",
+            headers={"Idempotency-Key": message.dedup_key, **self._signature(body)},
             allow_local=self._allow_local,
-            final=_GONE,
-            show_answer=False,
+            final_statuses=_FINAL_STATUSES,
+            show_response=False,
         )
-        return {"status": reply.status}
+        return {"status": response.status}
 
     def _signature(self, body: bytes) -> dict[str, str]:
         if self._secret is None:
@@ -71,9 +72,16 @@ class Webhook(Channel):
         }
 
 
+def _payload(message: AlertMessage) -> dict[str, Any]:
+    fields = asdict(message)
+    for name in _INTERNAL_FIELDS:
+        del fields[name]
+    # All fields of the suspect: a Struct leaves out those with default values.
+    suspect = message.suspect.to_dict() if message.suspect is not None else None
+    return {**fields, "suspect": suspect, "text": plain_text(message)}
+
+
 def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """The signature's header, as docs/notifications.md tells receivers to check it."""
-    return (
-        "v1="
-        + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-    )
+    """Return the signature header; docs/notifications.md shows receivers how to check it."""
+    signed = timestamp.encode() + b"." + body
+    return "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()

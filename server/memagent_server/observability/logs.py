@@ -16,7 +16,7 @@ from typing import Any
 
 from flask import g, has_request_context
 
-from memagent_server.notify.channel import mask, parts_of_address
+from memagent_server.notify.channel import mask, secret_parts
 from memagent_server.settings import Settings
 
 FIELDS = "memagent_fields"
@@ -67,9 +67,9 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
         if "://" not in value:
             secrets.add(value)
         elif value is settings.database_url:
-            secrets.update(part for part in parts_of_address(value)[1:] if f":{part}@" in value)
+            secrets.update(part for part in secret_parts(value)[1:] if f":{part}@" in value)
         else:
-            secrets.update(parts_of_address(value))
+            secrets.update(secret_parts(value))
     return tuple(text for text in secrets if len(text) >= _MIN_SECRET_LENGTH)
 
 

@@ -16,7 +16,7 @@ STEPS = {
     "lightning_fit": 32,
     "lora": 20,
 }
-NEEDS = {
+REQUIRED_SETTINGS = {
     "transformers_trainer": "transformers",
     "accelerate_loop": "accelerate",
     "lightning_fit": "lightning",
@@ -26,8 +26,8 @@ NEEDS = {
 
 @pytest.mark.parametrize("example", STEPS)
 def test_it_leaves_a_finished_run(fork_server, recording, example):
-    if example in NEEDS:
-        pytest.importorskip(NEEDS[example])
+    if example in REQUIRED_SETTINGS:
+        pytest.importorskip(REQUIRED_SETTINGS[example])
     process = fork_server.run(str(EXAMPLES / f"{example}.py"))
     assert process.returncode == 0, process.stderr
     recorded = recording()

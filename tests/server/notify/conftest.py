@@ -20,7 +20,7 @@ FACTS = {
     "step": 1000, "level": "warning", "cause": "leak", "eta_step": 1420.0, "eta_low": 1300.0, "eta_high": 1600.0, "eta_s": 1500.0,
     "used_bytes": 30 * GIB, "limit_bytes": 40 * GIB, "growth_bytes_per_step": 2.0**24, "growing_since_step": 40, "oom_probability": 0.9,
 }  # fmt: skip
-STORY = AlertMessage(
+MESSAGE = AlertMessage(
     alert_id=1, transition_id=2, topic="alert-1", dedup_key="k3v9:2:test", rule="oom_forecast", severity="warning", from_state="pending",
     to_state="firing", reason="", at=2000.0, step=1000, first_step=1000, opened_at=2000.0, facts=FACTS, run_id="k3v9",
     run_name="gpt-small", project="nlp", run_url="http://box/runs/k3v9", alert_url="http://box/alerts#alert-1",
@@ -30,14 +30,14 @@ STORY = AlertMessage(
 
 
 @pytest.fixture
-def a_story() -> Callable[..., AlertMessage]:
-    """a_story(**changes): the warning of a leaking run."""
+def make_message() -> Callable[..., AlertMessage]:
+    """make_message(**changes): the warning of a leaking run."""
 
-    def a_story(**changes: Any) -> AlertMessage:
+    def make_message(**changes: Any) -> AlertMessage:
         facts = {**FACTS, **changes.pop("facts", {})}
-        return replace(STORY, facts=facts, **changes)
+        return replace(MESSAGE, facts=facts, **changes)
 
-    return a_story
+    return make_message
 
 
 class Receiver:

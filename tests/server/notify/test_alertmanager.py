@@ -40,11 +40,11 @@ def alertmanager(tmp_path_factory):
         process.wait()
 
 
-def test_it_fires_there_and_ends_there(alertmanager, a_story):
+def test_it_fires_there_and_ends_there(alertmanager, make_message):
     now = time.time()
     channel = Alertmanager(alertmanager)
-    story = a_story(topic="incident-1", opened_at=now, at=now)
-    receipt = channel.send(story)
+    message = make_message(topic="incident-1", opened_at=now, at=now)
+    receipt = channel.send(message)
     (found,) = alerts(alertmanager, "incident-1")
     labels = found["labels"]
     assert (labels["alertname"], labels["severity"], labels["run_id"]) == (
@@ -58,17 +58,17 @@ def test_it_fires_there_and_ends_there(alertmanager, a_story):
     )
     assert found["generatorURL"] == "http://box/runs/k3v9"
     channel.send(
-        a_story(topic="incident-1", opened_at=now, at=now, to_state="averted", receipt=receipt)
+        make_message(topic="incident-1", opened_at=now, at=now, to_state="averted", receipt=receipt)
     )
     wait_until(lambda: alerts(alertmanager, "incident-1") == [])
 
 
-def test_it_becomes_another_alert_when_it_escalates(alertmanager, a_story):
+def test_it_becomes_another_alert_when_it_escalates(alertmanager, make_message):
     now = time.time()
     channel = Alertmanager(alertmanager)
-    receipt = channel.send(a_story(topic="incident-2", opened_at=now))
+    receipt = channel.send(make_message(topic="incident-2", opened_at=now))
     receipt = channel.send(
-        a_story(topic="incident-2", opened_at=now, severity="critical", receipt=receipt)
+        make_message(topic="incident-2", opened_at=now, severity="critical", receipt=receipt)
     )
     wait_until(
         lambda: (
@@ -76,15 +76,17 @@ def test_it_becomes_another_alert_when_it_escalates(alertmanager, a_story):
             == ["critical"]
         )
     )
-    channel.send(a_story(topic="incident-2", opened_at=now, to_state="finished", receipt=receipt))
+    channel.send(
+        make_message(topic="incident-2", opened_at=now, to_state="finished", receipt=receipt)
+    )
     wait_until(lambda: alerts(alertmanager, "incident-2") == [])
 
 
-def test_it_lets_a_death_fire_on(alertmanager, a_story):
+def test_it_lets_a_death_fire_on(alertmanager, make_message):
     now = time.time()
     channel = Alertmanager(alertmanager)
-    receipt = channel.send(a_story(topic="incident-3", opened_at=now))
-    channel.send(a_story(topic="incident-3", opened_at=now, to_state="oom", receipt=receipt))
+    receipt = channel.send(make_message(topic="incident-3", opened_at=now))
+    channel.send(make_message(topic="incident-3", opened_at=now, to_state="oom", receipt=receipt))
     wait_until(
         lambda: (
             [found["labels"]["severity"] for found in alerts(alertmanager, "incident-3")]
@@ -92,17 +94,17 @@ def test_it_lets_a_death_fire_on(alertmanager, a_story):
         )
     )
     (found,) = alerts(alertmanager, "incident-3")
-    assert "died of out-of-memory" in found["annotations"]["summary"]
+    assert "ran out of memory" in found["annotations"]["summary"]
 
 
-def test_it_pushes_the_end_on_as_the_eta_moves(alertmanager, a_story):
+def test_it_pushes_the_end_on_as_the_eta_moves(alertmanager, make_message):
     now = time.time()
-    receipt = Alertmanager(alertmanager).send(a_story(topic="incident-4", opened_at=now))
+    receipt = Alertmanager(alertmanager).send(make_message(topic="incident-4", opened_at=now))
     before = alerts(alertmanager, "incident-4")[0]["endsAt"]
     later = Alertmanager(alertmanager, clock=lambda: now + AHEAD_S / 2)
     assert (
         later.refresh(
-            a_story(topic="incident-4", opened_at=now, facts={"step": 1200}, receipt=receipt)
+            make_message(topic="incident-4", opened_at=now, facts={"step": 1200}, receipt=receipt)
         )
         == receipt
     )

@@ -10,9 +10,10 @@ import threading
 
 import pytest
 
+from memagent.wire.messages import Suspect
 from memagent_server.notify import CHANNELS, channels, http_client
 from memagent_server.notify.alertmanager import Alertmanager
-from memagent_server.notify.channel import LONGEST_RETRY_AFTER_S, DeliveryFailedError, NotSetUp
+from memagent_server.notify.channel import MAX_RETRY_AFTER_S, DeliveryFailedError, MissingChannel
 from memagent_server.notify.discord import DESCRIPTION_LIMIT, TITLE_LIMIT, Discord
 from memagent_server.notify.grafana import Grafana
 from memagent_server.notify.message_text import plain_text
@@ -37,6 +38,40 @@ KINDS = {
 every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
+SUSPECT = Suspect(
+    kind="list",
+    holder="outputs: list of 132",
+    file="train.py",
+    line=116,
+    bytes_per_step=2.0**21,
+    confidence=0.9,
+    fix="Append a detached copy, and clear the list.",
+)
+
+
+@every_kind
+def test_it_sends_the_suspect_with_its_kind_its_confidence_and_the_fix(
+    receiver, make, make_message
+):
+    receiver.answers = [(200, b'{"ok": true, "ts": "1.0", "channel": "C1", "id": 7}', {})]
+    make(receiver.url).send(make_message(suspect=SUSPECT))
+    body = receiver.requests[0][2].decode()
+    assert "train.py:116 keeps 2.0 MiB more each step, held by outputs: list of 132" in body
+    assert "(list, 90% sure)" in body and f"Fix: {SUSPECT.fix}" in body
+
+
+def test_the_suspect_has_its_own_fields_where_a_channel_has_fields(receiver, make_message):
+    message = make_message(suspect=SUSPECT)
+    Webhook(receiver.url, None, allow_local=True).send(message)
+    assert receiver.payload()["suspect"] == {**SUSPECT.to_dict(), "function": None}
+    Alertmanager(receiver.url).send(message)
+    annotations = receiver.payload()[0]["annotations"]
+    assert (annotations["suspect"], annotations["fix"]) == ("train.py:116", SUSPECT.fix)
+    PagerDuty("secret routing key", url=receiver.url).send(message)
+    details = receiver.payload()["payload"]["custom_details"]
+    assert (details["suspect"], details["fix"]) == ("train.py:116", SUSPECT.fix)
+
+
 def test_it_names_every_channel_in_the_settings():
     assert tuple(CHANNELS) == CHANNEL_NAMES
 
@@ -50,9 +85,9 @@ def test_it_makes_the_channels_that_the_settings_describe(make_settings):
 
 
 @every_kind
-def test_it_tries_again_where_nobody_answers(make, a_story):
+def test_it_tries_again_where_nobody_answers(make, make_message):
     with pytest.raises(DeliveryFailedError) as caught:
-        make("http://127.0.0.1:9/secret").send(a_story())
+        make("http://127.0.0.1:9/secret").send(make_message())
     assert (
         not caught.value.is_final
         and "secret" not in str(caught.value)
@@ -66,28 +101,28 @@ def test_it_tries_again_where_nobody_answers(make, a_story):
     [
         ({"Retry-After": "7"}, 7.0),
         ({"retry-after": "1.5"}, 1.5),
-        ({"Retry-After": "999999999"}, LONGEST_RETRY_AFTER_S),
+        ({"Retry-After": "999999999"}, MAX_RETRY_AFTER_S),
         ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
         ({"Retry-After": "nan"}, None),
         ({"Retry-After": "-3"}, None),
         ({}, None),
     ],
 )
-def test_it_reads_how_long_to_wait_from_any_answer(receiver, make, a_story, headers, seconds):
+def test_it_reads_how_long_to_wait_from_any_answer(receiver, make, make_message, headers, seconds):
     receiver.answers = [(429, b'{"ok": false, "error": "ratelimited"}', headers)]
     with pytest.raises(DeliveryFailedError) as caught:
-        make(receiver.url + "/secret").send(a_story())
+        make(receiver.url + "/secret").send(make_message())
     assert caught.value.retry_after_s == seconds and not caught.value.is_final
     assert "secret" not in str(caught.value)
 
 
 @every_kind
-def test_it_tries_again_after_an_answer_that_is_no_http(make, a_story):
+def test_it_tries_again_after_an_answer_that_is_no_http(make, make_message):
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_answer_garbage, args=(server,))
         thread.start()
         with pytest.raises(DeliveryFailedError) as caught:
-            make(f"http://127.0.0.1:{server.getsockname()[1]}/secret").send(a_story())
+            make(f"http://127.0.0.1:{server.getsockname()[1]}/secret").send(make_message())
         thread.join()
     assert not caught.value.is_final and "secret" not in str(caught.value)
 
@@ -107,17 +142,17 @@ def _answer_garbage(server: socket.socket) -> None:
         ("alertmanager", 400, True), ("discord", 404, True), ("teams", 401, True), ("teams", 502, False),
     ],
 )  # fmt: skip
-def test_it_knows_which_refusals_are_final(receiver, a_story, kind, status, is_final):
+def test_it_knows_which_refusals_are_final(receiver, make_message, kind, status, is_final):
     receiver.answers = [(status, b"no_service", {})]
     with pytest.raises(DeliveryFailedError) as caught:
-        KINDS[kind](receiver.url + "/secret").send(a_story())
+        KINDS[kind](receiver.url + "/secret").send(make_message())
     assert caught.value.is_final is is_final and str(status) in str(caught.value)
 
 
-def test_it_follows_no_redirect(receiver, a_story):
+def test_it_follows_no_redirect(receiver, make_message):
     receiver.answers = [(302, b"", {"Location": receiver.url + "/elsewhere"})]
     with pytest.raises(DeliveryFailedError, match="answered 302"):
-        Webhook(receiver.url, None, allow_local=True).send(a_story())
+        Webhook(receiver.url, None, allow_local=True).send(make_message())
     assert len(receiver.requests) == 1
 
 
@@ -135,10 +170,10 @@ def test_it_follows_no_redirect(receiver, a_story):
     ],
 )
 @pytest.mark.parametrize("kind", [Webhook, SlackWebhook, Discord, Teams])
-def test_it_aims_no_webhook_at_this_machine_unless_it_may(a_story, host, kind):
+def test_it_aims_no_webhook_at_this_machine_unless_it_may(make_message, host, kind):
     channel = kind(f"http://{host}:9/x", None) if kind is Webhook else kind(f"http://{host}:9/x")
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
-        channel.send(a_story())
+        channel.send(make_message())
 
 
 def test_it_knows_which_addresses_are_local():
@@ -164,11 +199,11 @@ def test_it_knows_metadata_services_and_ipv4_that_is_wrapped_in_ipv6(address):
 
 def test_it_asks_before_every_post_whether_it_may_lead_here(receiver):
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
-        http_client.post(receiver.url, b"{}", who="somebody")
+        http_client.send_json(receiver.url, b"{}", service="the service")
     assert receiver.requests == []
 
 
-def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, a_story):
+def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, make_message):
     """A name may have several, and the connection may go to any of them."""
     answers = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80))
@@ -176,10 +211,10 @@ def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, a_story)
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
-        Webhook("http://two.example/x", None).send(a_story())
+        Webhook("http://two.example/x", None).send(make_message())
 
 
-def test_it_goes_to_the_address_that_was_checked(receiver, a_story, monkeypatch):
+def test_it_goes_to_the_address_that_was_checked(receiver, make_message, monkeypatch):
     """A name that resolves to something harmless when asked, and to something else a moment later."""
     port, asked = int(receiver.url.rpartition(":")[2]), []
 
@@ -192,39 +227,45 @@ def test_it_goes_to_the_address_that_was_checked(receiver, a_story, monkeypatch)
     original = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *args, **options: (
         resolve(host) if host == "far.example" else original(host, *args, **options)))  # fmt: skip
-    Webhook(f"http://far.example:{port}/x", None, allow_local=True).send(a_story())
+    Webhook(f"http://far.example:{port}/x", None, allow_local=True).send(make_message())
     assert asked == ["far.example"] and receiver.requests[0][1]["Host"] == f"far.example:{port}"
 
 
-def test_it_signs_time_and_body_of_a_webhook(receiver, a_story):
-    Webhook(receiver.url, "the key", allow_local=True, clock=lambda: 1234.5).send(a_story())
+def test_it_signs_time_and_body_of_a_webhook(receiver, make_message):
+    Webhook(receiver.url, "the key", allow_local=True, clock=lambda: 1234.5).send(make_message())
     _, headers, body = receiver.requests[0]
     expected = "v1=" + hmac.new(b"the key", b"1234." + body, hashlib.sha256).hexdigest()
     assert (headers["X-Memagent-Timestamp"], headers["X-Memagent-Signature"]) == ("1234", expected)
     assert headers["Idempotency-Key"] == "k3v9:2:test"
     payload = json.loads(body)
     assert payload["run_id"] == "k3v9" and payload["facts"]["cause"] == "leak"
-    assert payload["text"] == plain_text(a_story()) and "receipt" not in payload
+    assert payload["text"] == plain_text(make_message()) and "receipt" not in payload
 
 
-def test_it_leaves_a_webhook_unsigned_without_a_secret(receiver, a_story):
-    Webhook(receiver.url, None, allow_local=True).send(a_story())
+def test_it_leaves_a_webhook_unsigned_without_a_secret(receiver, make_message):
+    Webhook(receiver.url, None, allow_local=True).send(make_message())
     assert "X-Memagent-Signature" not in receiver.requests[0][1]
 
 
-def test_it_gives_slacks_webhook_text_and_blocks(receiver, a_story, faults_of):
+def test_it_gives_slacks_webhook_text_and_blocks(receiver, make_message, faults_of):
     assert SlackWebhook(receiver.url + "/services/T/B/secret", allow_local=True).send(
-        a_story()
+        make_message()
     ) == {"status": 200}
     payload = receiver.payload()
-    assert payload["text"] == plain_text(a_story()) and payload["blocks"] == blocks(a_story())
+    assert payload["text"] == plain_text(make_message()) and payload["blocks"] == blocks(
+        make_message()
+    )
     assert faults_of(payload["blocks"]) == []
 
 
-def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receiver, a_story):
+def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receiver, make_message):
     channel = PagerDuty("the key", url=receiver.url)
-    for story in (a_story(), a_story(severity="critical"), a_story(to_state="averted")):
-        channel.send(story)
+    for message in (
+        make_message(),
+        make_message(severity="critical"),
+        make_message(to_state="averted"),
+    ):
+        channel.send(message)
     events = [receiver.payload(number) for number in range(3)]
     assert [event["event_action"] for event in events] == ["trigger", "trigger", "resolve"]
     assert {event["dedup_key"] for event in events} == {"memagent-k3v9-alert-1"}
@@ -243,31 +284,33 @@ def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receive
 
 
 @pytest.mark.parametrize("state", ["oom", "lost_contact"])
-def test_it_leaves_a_death_open_in_pagerduty(receiver, a_story, state):
-    PagerDuty("the key", url=receiver.url).send(a_story(to_state=state))
+def test_it_leaves_a_death_open_in_pagerduty(receiver, make_message, state):
+    PagerDuty("the key", url=receiver.url).send(make_message(to_state=state))
     assert (
         receiver.payload()["event_action"] == "trigger"
         and receiver.payload()["payload"]["severity"] == "critical"
     )
 
 
-def test_it_opens_nothing_again_that_has_ended_since(receiver, a_story):
-    PagerDuty("the key", url=receiver.url).send(a_story(is_overtaken=True))
-    Alertmanager(receiver.url).send(a_story(is_overtaken=True))
+def test_it_opens_nothing_again_that_has_ended_since(receiver, make_message):
+    PagerDuty("the key", url=receiver.url).send(make_message(is_overtaken=True))
+    Alertmanager(receiver.url).send(make_message(is_overtaken=True))
     assert receiver.requests == []
 
 
-def test_it_keeps_discords_limits_and_mentions_nobody(receiver, a_story):
-    story = a_story(run_name="@everyone " + "x" * 400, error="*" * 5000)
+def test_it_keeps_discords_limits_and_mentions_nobody(receiver, make_message):
+    message = make_message(run_name="@everyone " + "x" * 400, error="*" * 5000)
     for state in ("firing", "oom"):
-        Discord(receiver.url, allow_local=True).send(a_story(**{**vars(story), "to_state": state}))
+        Discord(receiver.url, allow_local=True).send(
+            make_message(**{**vars(message), "to_state": state})
+        )
         (embed,) = receiver.payload()["embeds"]
         assert len(embed["title"]) <= TITLE_LIMIT and len(embed["description"]) <= DESCRIPTION_LIMIT
         assert receiver.payload()["allowed_mentions"] == {"parse": []}
 
 
-def test_it_sends_teams_an_adaptive_card(receiver, a_story):
-    Teams(receiver.url, allow_local=True).send(a_story())
+def test_it_sends_teams_an_adaptive_card(receiver, make_message):
+    Teams(receiver.url, allow_local=True).send(make_message())
     (attachment,) = receiver.payload()["attachments"]
     card = attachment["content"]
     assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
@@ -280,31 +323,31 @@ def test_it_sends_teams_an_adaptive_card(receiver, a_story):
     ]  # fmt: skip
 
 
-def test_it_says_of_a_channel_that_is_gone_what_to_do(a_story):
-    with pytest.raises(DeliveryFailedError, match="set it up again") as caught:
-        NotSetUp().send(a_story())
+def test_it_says_of_a_channel_that_is_gone_what_to_do(make_message):
+    with pytest.raises(DeliveryFailedError, match="configure it again") as caught:
+        MissingChannel().send(make_message())
     assert not caught.value.is_final
 
 
-def test_grafana_has_one_annotation_from_the_warning_to_the_end(receiver, a_story):
+def test_grafana_has_one_annotation_from_the_warning_to_the_end(receiver, make_message):
     receiver.answers = [
         (200, b'{"message": "Annotation added", "id": 7}', {}),
         (200, b'{"message": "Annotation patched"}', {}),
     ]
     channel = Grafana(receiver.url, "glsa_secret")
-    receipt = channel.send(a_story(opened_at=100.0, at=100.0))
-    channel.send(a_story(opened_at=100.0, at=160.0, to_state="oom", receipt=receipt))
+    receipt = channel.send(make_message(opened_at=100.0, at=100.0))
+    channel.send(make_message(opened_at=100.0, at=160.0, to_state="oom", receipt=receipt))
     (opened, headers, _), (ended, _, _) = receiver.requests
     assert (opened, ended) == ("/api/annotations", "/api/annotations/7")
     assert headers["Authorization"] == "Bearer glsa_secret"
     first, last = receiver.payload(0), receiver.payload(1)
     assert (first["time"], last["time"], last["timeEnd"]) == (100_000, 100_000, 160_000)
     assert {"memagent", "run:k3v9", "firing"} <= set(first["tags"]) and "oom" in last["tags"]
-    assert "will run out of memory" in first["text"] and "died of out-of-memory" in last["text"]
+    assert "will run out of memory" in first["text"] and "ran out of memory" in last["text"]
     assert "http://box/runs/k3v9" in last["text"]
 
 
-def test_what_is_no_grafana_is_told(receiver, a_story):
+def test_what_is_no_grafana_is_told(receiver, make_message):
     receiver.answers = [(200, b"<html>", {})]
     with pytest.raises(DeliveryFailedError, match="is it Grafana"):
-        Grafana(receiver.url, "glsa_secret").send(a_story())
+        Grafana(receiver.url, "glsa_secret").send(make_message())

@@ -43,7 +43,7 @@ def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
     assert done.returncode == 0, done.stderr
     (message,) = slack.messages.values()
     assert done.stdout == f"slack_bot: taken, ts {message['ts']}, channel C1\n"
-    assert "Test: memagent reaches you here. Nothing is wrong" in message["text"]
+    assert "Test: memagent can reach you here. Nothing is wrong" in message["text"]
 
 
 def test_it_says_what_to_do_about_a_failure_without_the_secret(notify, slack):

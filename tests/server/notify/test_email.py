@@ -10,10 +10,11 @@ from email.policy import default
 
 import pytest
 
-from memagent_server.notify.channel import Curve, DeliveryFailedError
+from memagent.wire.messages import Suspect
+from memagent_server.notify.channel import DeliveryFailedError, MemoryCurve
 from memagent_server.notify.email import Email
 
-CURVE = Curve(tuple(range(10)), tuple(range(10)), (None,) * 10)
+CURVE = MemoryCurve(tuple(range(10)), tuple(range(10)), (None,) * 10)
 aiosmtpd = (
     pytest.importorskip("aiosmtpd.controller", reason="needs aiosmtpd")
     if not os.environ.get("CI")
@@ -64,8 +65,8 @@ def channel(smtp):
     return Email(smtp, "memagent@example.org", ("ana@example.org", "bo@example.org"))
 
 
-def test_it_writes_to_everybody_with_the_whole_story(channel, mailbox, a_story):
-    channel.send(a_story(curve=CURVE))
+def test_it_writes_to_everybody_with_the_whole_story(channel, mailbox, make_message):
+    channel.send(make_message(curve=CURVE))
     (message,) = mailbox.messages
     assert (
         message["To"] == "ana@example.org, bo@example.org"
@@ -82,47 +83,62 @@ def test_it_writes_to_everybody_with_the_whole_story(channel, mailbox, a_story):
     )
 
 
-def test_it_threads_by_topic_and_names_a_message_by_its_key(channel, mailbox, a_story):
-    receipt = channel.send(a_story())
-    receipt = channel.send(a_story(to_state="oom", dedup_key="2", receipt=receipt))
-    channel.send(a_story(to_state="oom", dedup_key="2", receipt=receipt, is_repeat=True))
+def test_it_threads_by_topic_and_names_a_message_by_its_key(channel, mailbox, make_message):
+    receipt = channel.send(make_message())
+    receipt = channel.send(make_message(to_state="oom", dedup_key="2", receipt=receipt))
+    channel.send(make_message(to_state="oom", dedup_key="2", receipt=receipt, is_repeat=True))
     first, second, repeated = mailbox.messages
     assert second["In-Reply-To"] == second["References"] == first["Message-ID"]
     assert second["Message-ID"] == repeated["Message-ID"] != first["Message-ID"]
 
 
-def test_it_puts_no_line_of_a_name_into_the_headers(channel, mailbox, a_story):
-    channel.send(a_story(run_name="gpt\r\nBcc: everybody@example.org"))
+def test_it_puts_no_line_of_a_name_into_the_headers(channel, mailbox, make_message):
+    channel.send(make_message(run_name="gpt\r\nBcc: everybody@example.org"))
     assert mailbox.messages[0]["Bcc"] is None and "Bcc: everybody" in mailbox.messages[0]["Subject"]
 
 
 @pytest.mark.parametrize(
     ("answer", "is_final"), [("451 try later", False), ("554 no spam here", True)]
 )
-def test_it_knows_which_refusals_are_final(channel, mailbox, a_story, answer, is_final):
+def test_it_knows_which_refusals_are_final(channel, mailbox, make_message, answer, is_final):
     mailbox.refusal = answer
     with pytest.raises(DeliveryFailedError, match=answer.replace(" ", ": ", 1)) as caught:
-        channel.send(a_story())
+        channel.send(make_message())
     assert caught.value.is_final is is_final
 
 
-def test_it_is_content_with_one_recipient_and_fails_without_any(channel, mailbox, a_story):
+def test_it_is_content_with_one_recipient_and_fails_without_any(channel, mailbox, make_message):
     mailbox.refused_recipients = {"bo@example.org": "550 nobody of that name"}
-    assert channel.send(a_story())["refused_recipients"] == 1
+    assert channel.send(make_message())["refused_recipients"] == 1
     mailbox.refused_recipients["ana@example.org"] = "550 nobody of that name"
     with pytest.raises(DeliveryFailedError, match="check MEMAGENT_EMAIL_TO") as caught:
-        channel.send(a_story())
+        channel.send(make_message())
     assert caught.value.is_final
 
 
-def test_it_sends_no_password_in_the_clear(smtp, mailbox, a_story):
+def test_it_sends_no_password_in_the_clear(smtp, mailbox, make_message):
     address = smtp.replace("smtp://", "smtp://ana:the-password@")
     with pytest.raises(DeliveryFailedError, match="STARTTLS") as caught:
-        Email(address, "memagent@example.org", ("ana@example.org",)).send(a_story())
+        Email(address, "memagent@example.org", ("ana@example.org",)).send(make_message())
     assert "the-password" not in str(caught.value) and mailbox.messages == []
 
 
-def test_it_tries_again_where_nobody_answers(a_story):
+def test_it_tries_again_where_nobody_answers(make_message):
     with pytest.raises(DeliveryFailedError, match="could not be reached") as caught:
-        Email("smtp://127.0.0.1:9", "memagent@example.org", ("ana@example.org",)).send(a_story())
+        Email("smtp://127.0.0.1:9", "memagent@example.org", ("ana@example.org",)).send(
+            make_message()
+        )
     assert not caught.value.is_final
+
+
+def test_it_sends_the_suspect_with_its_kind_its_confidence_and_the_fix(
+    mailbox, channel, make_message
+):
+    suspect = Suspect(
+        kind="list", holder="outputs", file="train.py", line=116, confidence=0.9, fix="Clear it."
+    )
+    channel.send(make_message(suspect=suspect))
+    (message,) = mailbox.messages
+    body = message.get_body().get_content()
+    assert "Suspect: train.py:116, held by outputs (list, 90% sure)" in body
+    assert "Fix: Clear it." in body

@@ -63,7 +63,7 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
     warning = root["text"]
     is_early = training.poll() is None
     wait_until(
-        lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])),
+        lambda: any("ran out of memory" in reply["text"] for reply in slack.replies(root["ts"])),
         "the end, in the thread",
     )
     wait_until(lambda: len(root["files"]) >= 2, "a picture of the warning and one of the end")
@@ -71,7 +71,7 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
     assert (
         is_early and "gpt will run out of memory in" in warning and "Predicted peak" in warning
     ), log
-    assert slack.roots == [root] and "gpt died of out-of-memory at step" in root["text"]
+    assert slack.roots == [root] and "gpt ran out of memory at step" in root["text"]
     assert all(file["content"].startswith(b"\x89PNG") for file in root["files"])
     told = slack.replies(root["ts"])[-1]["text"]
     for words in (

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from memagent.wire.messages import Suspect
-from memagent_server.notify.channel import Saving
+from memagent_server.notify.channel import EstimatedSaving
 from memagent_server.notify.message_text import headline, plain_text
 from memagent_server.notify.slack_message import blocks, text
 
 
-def test_it_tells_the_whole_story(a_story):
+def test_it_tells_the_whole_story(make_message):
     told = plain_text(
-        a_story(
+        make_message(
             suspect=Suspect(
                 kind="list", holder="list `kept`", file="train.py", line=42, bytes_per_step=2.0**24
             ),
-            saving=Saving("gradient checkpointing", 3 * 2**30, "30 % slower"),
+            saving=EstimatedSaving("gradient checkpointing", 3 * 2**30, "30 % slower"),
             checkpoint_step=900,
         )
     )
@@ -33,18 +33,20 @@ def test_it_tells_the_whole_story(a_story):
 
 
 @pytest.mark.parametrize("state", ["firing", "oom", "lost_contact", "averted", "finished", "test"])
-def test_it_leads_to_the_runbook_while_there_is_anything_to_do(a_story, state):
-    story = a_story(to_state=state)
-    buttons = [button["url"] for button in blocks(story)[-1]["elements"]]
+def test_it_leads_to_the_runbook_while_there_is_anything_to_do(make_message, state):
+    message = make_message(to_state=state)
+    buttons = [button["url"] for button in blocks(message)[-1]["elements"]]
     is_there = state in ("firing", "oom", "lost_contact")
-    assert ("Runbook: http://box/runbooks#oom_forecast" in plain_text(story)) == is_there
+    assert ("Runbook: http://box/runbooks#oom_forecast" in plain_text(message)) == is_there
     assert ("http://box/runbooks#oom_forecast" in buttons) == is_there
 
 
 @pytest.mark.parametrize("state", ["oom", "finished", "averted", "lost_contact"])
-def test_it_says_of_an_outcome_how_early_the_warning_was(a_story, state):
+def test_it_says_of_an_outcome_how_early_the_warning_was(make_message, state):
     told = plain_text(
-        a_story(from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x")
+        make_message(
+            from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x"
+        )
     )
     assert (
         "First warning at step 1,000, 400 steps (25 min) before" in told
@@ -52,25 +54,27 @@ def test_it_says_of_an_outcome_how_early_the_warning_was(a_story, state):
     )
 
 
-def test_it_says_of_an_unforeseen_death_that_it_was(a_story):
-    assert "There was no warning before" in plain_text(a_story(rule="oom", to_state="oom"))
+def test_it_says_of_an_unforeseen_death_that_it_was(make_message):
+    assert "There was no warning before" in plain_text(make_message(rule="oom", to_state="oom"))
 
 
-def test_it_does_not_count_the_last_step(a_story):
+def test_it_does_not_count_the_last_step(make_message):
     facts = {"eta_step": 1000.6, "eta_low": 1000.4, "eta_high": 1001.0, "eta_s": 3.0}
-    assert plain_text(a_story(facts=facts)).startswith(
+    assert plain_text(make_message(facts=facts)).startswith(
         "gpt-small will run out of memory in the next step (3 s"
     )
 
 
-def test_it_gives_no_time_for_an_end_that_is_due(a_story):
+def test_it_gives_no_time_for_an_end_that_is_due(make_message):
     facts = {"eta_step": 990.0, "eta_low": 980.0, "eta_high": 995.0, "eta_s": 0.0}
-    assert headline(a_story(facts=facts)) == "gpt-small will run out of memory in the next step"
+    assert (
+        headline(make_message(facts=facts)) == "gpt-small will run out of memory in the next step"
+    )
 
 
-def test_it_says_when_a_message_comes_late(a_story):
-    assert "waited" not in plain_text(a_story(delayed_s=5.0))
-    assert "This message waited 30 min to be sent" in plain_text(a_story(delayed_s=1800.0))
+def test_it_says_when_a_message_comes_late(make_message):
+    assert "waited" not in plain_text(make_message(delayed_s=5.0))
+    assert "This message waited 30 min to be sent" in plain_text(make_message(delayed_s=1800.0))
 
 
 @pytest.mark.parametrize(
@@ -81,40 +85,40 @@ def test_it_says_when_a_message_comes_late(a_story):
         ("some_new_state", "gpt-small: high water is some_new_state"),
     ],
 )
-def test_it_has_words_for_rules_and_states_that_it_does_not_know(a_story, state, words):
-    assert headline(a_story(rule="high_water", to_state=state)) == words
+def test_it_has_words_for_rules_and_states_that_it_does_not_know(make_message, state, words):
+    assert headline(make_message(rule="high_water", to_state=state)) == words
 
 
-def test_a_rule_says_what_stood_when_it_fired_though_more_happened_since(a_story):
-    late = a_story(rule="high_water", summary="is over since step 2,000")
+def test_a_rule_says_what_stood_when_it_fired_though_more_happened_since(make_message):
+    late = make_message(rule="high_water", summary="is over since step 2,000")
     assert headline(late) == "gpt-small peaks near its limit: 30.00 GiB of 40.00 GiB"
-    assert headline(a_story(rule="a_new_rule", summary="is odd")) == "gpt-small is odd"
+    assert headline(make_message(rule="a_new_rule", summary="is odd")) == "gpt-small is odd"
 
 
-def test_an_evaluation_that_will_not_fit_has_no_step_but_an_occasion(a_story):
-    story = a_story(
+def test_an_evaluation_that_will_not_fit_has_no_step_but_an_occasion(make_message):
+    message = make_message(
         facts={"cause": "eval", "eta_step": None, "eta_low": None, "eta_high": None, "eta_s": None}
     )
     assert (
-        headline(story)
+        headline(message)
         == "gpt-small will run out of memory when it next evaluates or saves a checkpoint"
     )
 
 
-def test_it_names_all_ranks_of_one_trouble(a_story):
-    assert "4 of 4 ranks (0, 1, 2, 3), NVIDIA A100" in plain_text(a_story(ranks=(0, 1, 2, 3)))
+def test_it_names_all_ranks_of_one_trouble(make_message):
+    assert "4 of 4 ranks (0, 1, 2, 3), NVIDIA A100" in plain_text(make_message(ranks=(0, 1, 2, 3)))
 
 
-def test_it_keeps_slacks_limits_and_control_characters(a_story, faults_of):
-    story = a_story(
+def test_it_keeps_slacks_limits_and_control_characters(make_message, faults_of):
+    message = make_message(
         run_name="<!channel> & " + "x" * 500,
         project="<script>" * 600,
         error="&" * 5000,
-        saving=Saving("<" * 4000, 1, ">"),
+        saving=EstimatedSaving("<" * 4000, 1, ">"),
         suspect=Suspect(kind="list", holder="", file="a/" * 3000, line=1),
     )
     for state in ("firing", "oom"):
-        found = blocks(a_story(**{**vars(story), "to_state": state}))
+        found = blocks(make_message(**{**vars(message), "to_state": state}))
         assert faults_of(found) == []
         assert "&lt;script&gt;" in found[1]["elements"][0]["text"]
-    assert len(text(story)) <= 4000 and "<!channel>" not in text(story)
+    assert len(text(message)) <= 4000 and "<!channel>" not in text(message)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from memagent.wire.messages import RunStart
-from memagent_server.notify.channel import Channel, DeliveryFailedError, NotSetUp
+from memagent_server.notify.channel import Channel, DeliveryFailedError, MissingChannel
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
 from memagent_server.store.models import Alert, Incident, Notification
@@ -38,13 +38,13 @@ class Recording(Channel):
         self.receipts: list[dict] = []
         self.failures = list(failures)
 
-    def send(self, story):
+    def send(self, message):
         if self.failures:
             raise self.failures.pop(0)
-        self.told.append(story.to_state)
-        self.overtaken.append(story.is_overtaken)
-        self.topics.append(story.topic)
-        self.receipts.append(story.receipt)
+        self.told.append(message.to_state)
+        self.overtaken.append(message.is_overtaken)
+        self.topics.append(message.topic)
+        self.receipts.append(message.receipt)
         return {"n": len(self.told)}
 
 
@@ -145,8 +145,10 @@ def test_a_channel_that_breaks_does_not_break_the_dispatcher(outbox, clock):
 
 
 def test_a_channel_that_is_no_longer_set_up_is_visible(outbox, clock):
-    Dispatcher(outbox, Route(None, apart_from=("other",)), NotSetUp(), "http://x", clock).turn()
-    assert "no longer set up" in notifications(outbox)[0]["last_error"]
+    Dispatcher(
+        outbox, Route(None, apart_from=("other",)), MissingChannel(), "http://x", clock
+    ).turn()
+    assert "no longer configured" in notifications(outbox)[0]["last_error"]
     assert notifications(outbox)[0]["state"] == "waiting"  # it may be set up again
 
 
@@ -202,12 +204,12 @@ def test_it_renews_the_lease_of_a_delivery_that_takes_long(outbox, clock, monkey
     taken_by_another = []
 
     class Slow(Recording):
-        def send(self, story):
+        def send(self, message):
             clock.now += LEASE_S  # the lease of the beginning is over
             wait_until(lambda: leased_until(outbox) > clock.now)
             with outbox.write() as session:
                 taken_by_another.append(lease_next(session, TEST, clock.now, LEASE_S))
-            return super().send(story)
+            return super().send(message)
 
     Dispatcher(outbox, TEST, Slow(), "http://x", clock).turn()
     assert taken_by_another == [None]
@@ -232,7 +234,7 @@ def test_it_skips_what_a_channel_does_not_want_to_hear(outbox, clock):
     assert (
         channel.told == [] and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
     )
-    assert "critical and worse only" in notifications(outbox)[0]["last_error"]
+    assert "severity critical and above" in notifications(outbox)[0]["last_error"]
 
 
 def test_what_is_dead_can_be_sent_again(outbox, clock):

@@ -83,7 +83,7 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
 
 def test_it_shows_no_secret_of_a_bug(sqlite_database, caplog):
     class Buggy(SlackBot):
-        def send(self, story):
+        def send(self, message):
             raise ValueError(f"a bug that tells {self._client.token}")
 
     enqueue(sqlite_database, "slack_bot")

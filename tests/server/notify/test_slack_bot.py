@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from memagent_server.notify.channel import Curve, DeliveryFailedError
+from memagent_server.notify.channel import DeliveryFailedError, MemoryCurve
 from memagent_server.notify.chart_image import ChartImage, _has_matplotlib
 from memagent_server.notify.slack_bot import SlackBot
 
-CURVE = Curve(
+CURVE = MemoryCurve(
     tuple(range(0, 1001, 10)),
     tuple(10 * 2**30 + step * 20 * 2**20 for step in range(0, 1001, 10)),
     (None,) * 101,
@@ -34,44 +34,45 @@ def bot(slack, pace):
     return SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=pace)
 
 
-def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack, bot, a_story):
-    receipt = bot.send(a_story())
-    receipt = bot.send(a_story(severity="critical", dedup_key="2", receipt=receipt))
+def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack, bot, make_message):
+    receipt = bot.send(make_message())
+    receipt = bot.send(make_message(severity="critical", dedup_key="2", receipt=receipt))
     receipt = bot.send(
-        a_story(to_state="oom", severity="critical", step=1400, dedup_key="3", receipt=receipt)
+        make_message(to_state="oom", severity="critical", step=1400, dedup_key="3", receipt=receipt)
     )
     (root,) = slack.roots
     assert root["ts"] == receipt["ts"] and root["edits"] == 2
-    assert "died of out-of-memory" in root["text"] and "💥" in root["blocks"][0]["text"]["text"]
+    assert "ran out of memory" in root["text"] and "💥" in root["blocks"][0]["text"]["text"]
     escalation, death = slack.replies(root["ts"])
     assert (
         "will run out of memory" in escalation["text"]
-        and "died of out-of-memory at step 1,400" in death["text"]
+        and "ran out of memory at step 1,400" in death["text"]
     )
     assert escalation["reply_broadcast"] and death["reply_broadcast"]
 
 
-def test_the_report_of_a_death_is_told_once(slack, bot, a_story):
+def test_the_report_of_a_death_is_told_once(slack, bot, make_message):
     death = {"to_state": "oom", "autopsy": ("8.0 MiB were asked for.",)}
-    alone = bot.send(a_story(**death))
+    alone = bot.send(make_message(**death))
     assert "asked for" in slack.messages[alone["ts"]]["text"]
-    warned = bot.send(a_story())
-    bot.send(a_story(**death, receipt=warned))
+    warned = bot.send(make_message())
+    bot.send(make_message(**death, receipt=warned))
     (answer,) = slack.replies(warned["ts"])
     assert "asked for" in answer["text"] and "asked for" not in slack.messages[warned["ts"]]["text"]
 
 
-def test_it_tells_what_ended_well_in_the_thread_only(slack, bot, a_story):
-    bot.send(a_story(to_state="averted", receipt=bot.send(a_story())))
+def test_it_tells_what_ended_well_in_the_thread_only(slack, bot, make_message):
+    bot.send(make_message(to_state="averted", receipt=bot.send(make_message())))
     (root,) = slack.roots
     (reply,) = slack.replies(root["ts"])
     assert "no longer expected" in reply["text"] and not reply["reply_broadcast"]
 
 
-def test_it_edits_in_place_as_the_eta_moves(slack, bot, a_story):
-    receipt = bot.send(a_story())
+def test_it_edits_in_place_as_the_eta_moves(slack, bot, make_message):
+    receipt = bot.send(make_message())
     assert (
-        bot.refresh(a_story(facts={"step": 1200, "eta_step": 1300.0}, receipt=receipt)) == receipt
+        bot.refresh(make_message(facts={"step": 1200, "eta_step": 1300.0}, receipt=receipt))
+        == receipt
     )
     (root,) = slack.roots
     assert (
@@ -81,8 +82,8 @@ def test_it_edits_in_place_as_the_eta_moves(slack, bot, a_story):
     )
 
 
-def test_it_links_the_run_the_alert_and_the_runbook(slack, bot, a_story):
-    bot.send(a_story())
+def test_it_links_the_run_the_alert_and_the_runbook(slack, bot, make_message):
+    bot.send(make_message())
     buttons = slack.roots[0]["blocks"][-1]["elements"]
     addresses = [
         "http://box/runs/k3v9",
@@ -92,36 +93,38 @@ def test_it_links_the_run_the_alert_and_the_runbook(slack, bot, a_story):
     assert [button["url"] for button in buttons] == addresses
 
 
-def test_it_finds_what_a_killed_attempt_posted(slack, bot, a_story):
-    first = bot.send(a_story())
-    assert bot.send(a_story(is_repeat=True)) == first and len(slack.roots) == 1
-    outcome = a_story(to_state="oom", dedup_key="2", receipt=first)
+def test_it_finds_what_a_killed_attempt_posted(slack, bot, make_message):
+    first = bot.send(make_message())
+    assert bot.send(make_message(is_repeat=True)) == first and len(slack.roots) == 1
+    outcome = make_message(to_state="oom", dedup_key="2", receipt=first)
     bot.send(outcome)
-    bot.send(a_story(**{**vars(outcome), "is_repeat": True}))
+    bot.send(make_message(**{**vars(outcome), "is_repeat": True}))
     assert len(slack.replies(first["ts"])) == 1
 
 
-def test_it_posts_again_where_it_may_not_look(slack, bot, a_story):
+def test_it_posts_again_where_it_may_not_look(slack, bot, make_message):
     slack.scopes.discard("channels:history")
-    bot.send(a_story())
-    bot.send(a_story(is_repeat=True))
+    bot.send(make_message())
+    bot.send(make_message(is_repeat=True))
     assert len(slack.roots) == 2
 
 
-def test_it_does_not_turn_a_message_back_that_tells_of_a_later_chapter(slack, bot, a_story):
-    receipt = bot.send(a_story(to_state="oom"))
-    bot.send(a_story(is_overtaken=True, is_repeat=True, dedup_key="2", receipt=receipt))
-    assert "died" in slack.roots[0]["text"] and len(slack.replies(receipt["ts"])) == 1
+def test_it_does_not_turn_a_message_back_that_tells_of_a_later_chapter(slack, bot, make_message):
+    receipt = bot.send(make_message(to_state="oom"))
+    bot.send(make_message(is_overtaken=True, is_repeat=True, dedup_key="2", receipt=receipt))
+    assert "ran out of memory" in slack.roots[0]["text"] and len(slack.replies(receipt["ts"])) == 1
 
 
 @pytest.mark.parametrize(
     "refusal", ["message_not_found", "cant_update_message", "edit_window_closed"]
 )
-def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, a_story, refusal):
-    receipt = bot.send(a_story())
+def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, make_message, refusal):
+    receipt = bot.send(make_message())
     slack.refuse("chat.update", refusal)
-    after = bot.send(a_story(to_state="oom", receipt=receipt))
-    assert after["ts"] != receipt["ts"] and "died" in slack.messages[after["ts"]]["text"]
+    after = bot.send(make_message(to_state="oom", receipt=receipt))
+    assert (
+        after["ts"] != receipt["ts"] and "ran out of memory" in slack.messages[after["ts"]]["text"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,11 +137,11 @@ def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, a_story, refus
     ],
 )
 def test_it_tells_what_it_was_refused_and_what_to_do(
-    slack, bot, a_story, error, status, headers, retry_after_s, is_final
+    slack, bot, make_message, error, status, headers, retry_after_s, is_final
 ):
     slack.refuse("chat.postMessage", error, status, **headers)
     with pytest.raises(DeliveryFailedError, match=error) as caught:
-        bot.send(a_story())
+        bot.send(make_message())
     assert (caught.value.retry_after_s, caught.value.is_final) == (retry_after_s, is_final)
     assert slack.token not in str(caught.value)
     assert (
@@ -146,47 +149,47 @@ def test_it_tells_what_it_was_refused_and_what_to_do(
     ) == is_final
 
 
-def test_it_says_which_token_is_wrong(slack, a_story):
+def test_it_says_which_token_is_wrong(slack, make_message):
     with pytest.raises(DeliveryFailedError, match="check MEMAGENT_SLACK_BOT_TOKEN") as caught:
-        SlackBot("xoxb-wrong", slack.channel, base_url=slack.url).send(a_story())
+        SlackBot("xoxb-wrong", slack.channel, base_url=slack.url).send(make_message())
     assert caught.value.is_final and "xoxb-wrong" not in str(caught.value)
 
 
-def test_it_sends_a_message_a_second_at_most(slack, bot, pace, a_story):
-    receipt = bot.send(a_story())
-    bot.send(a_story(to_state="oom", dedup_key="2", receipt=receipt))
+def test_it_sends_a_message_a_second_at_most(slack, bot, pace, make_message):
+    receipt = bot.send(make_message())
+    bot.send(make_message(to_state="oom", dedup_key="2", receipt=receipt))
     assert slack.calls.count("chat.update") == 1 and len(pace) == 2
     assert all(0 < seconds <= 1.0 for seconds in pace)
 
 
-def test_it_does_not_try_again_by_itself(slack, bot, a_story):
+def test_it_does_not_try_again_by_itself(slack, bot, make_message):
     slack.refuse("chat.postMessage", "ratelimited", 429, Retry_After="3")
     with pytest.raises(DeliveryFailedError):
-        bot.send(a_story())
+        bot.send(make_message())
     assert slack.calls == ["chat.postMessage"]
 
 
-def test_it_puts_a_picture_into_the_thread(slack, bot, a_story):
-    receipt = bot.send(a_story(curve=CURVE))
+def test_it_puts_a_picture_into_the_thread(slack, bot, make_message):
+    receipt = bot.send(make_message(curve=CURVE))
     (file,) = slack.messages[receipt["ts"]]["files"]
     assert file["name"] == "memory.png" and file["content"].startswith(b"\x89PNG")
     width, height = struct.unpack(">II", file["content"][16:24])
     assert 800 <= width <= 1600 and width > height and len(file["content"]) < 150_000
 
 
-def test_it_delivers_without_the_picture_that_slack_does_not_take(slack, bot, a_story, caplog):
+def test_it_delivers_without_the_picture_that_slack_does_not_take(slack, bot, make_message, caplog):
     slack.scopes.discard("files:write")
-    receipt = bot.send(a_story(curve=CURVE))
+    receipt = bot.send(make_message(curve=CURVE))
     assert (
-        slack.messages[receipt["ts"]]["files"] == [] and "did not take the picture" in caplog.text
+        slack.messages[receipt["ts"]]["files"] == [] and "did not accept the chart" in caplog.text
     )
 
 
-def test_it_says_once_that_pictures_need_the_extra(a_story, monkeypatch, caplog):
+def test_it_says_once_that_pictures_need_the_extra(make_message, monkeypatch, caplog):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     _has_matplotlib.cache_clear()
     try:
-        assert [ChartImage().of(a_story(curve=CURVE)) for _ in range(3)] == [None] * 3
+        assert [ChartImage().render(make_message(curve=CURVE)) for _ in range(3)] == [None] * 3
         assert caplog.text.count("pip install 'memagent[plot]'") == 1
     finally:
         _has_matplotlib.cache_clear()
@@ -201,16 +204,18 @@ def test_it_says_once_that_pictures_need_the_extra(a_story, monkeypatch, caplog)
         {"limit_bytes": None, "used_bytes": None},
     ],
 )
-def test_it_draws_whatever_is_known(a_story, state, facts):
+def test_it_draws_whatever_is_known(make_message, state, facts):
     assert (
-        ChartImage().of(
-            a_story(to_state=state, facts=facts, curve=CURVE, predicted_peak_bytes=None)
+        ChartImage().render(
+            make_message(to_state=state, facts=facts, curve=CURVE, predicted_peak_bytes=None)
         )
         is not None
     )
     assert (
-        ChartImage().of(
-            a_story(to_state=state, facts=facts, curve=Curve((1, 2), (3, 4), (None, None)))
+        ChartImage().render(
+            make_message(
+                to_state=state, facts=facts, curve=MemoryCurve((1, 2), (3, 4), (None, None))
+            )
         )
         is None
     )

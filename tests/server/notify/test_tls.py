@@ -57,19 +57,19 @@ def far_end(certificate, monkeypatch):
     server.server_close()
 
 
-def test_it_accepts_the_hosts_certificate(far_end, certificate, a_story, monkeypatch):
+def test_it_accepts_the_hosts_certificate(far_end, certificate, make_message, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    assert Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(a_story()) == {
-        "status": 204
-    }
+    assert Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(
+        make_message()
+    ) == {"status": 204}
 
 
-def test_it_refuses_another_hosts_certificate(far_end, certificate, a_story, monkeypatch):
+def test_it_refuses_another_hosts_certificate(far_end, certificate, make_message, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     with pytest.raises(DeliveryFailedError, match="certificate is not accepted"):
-        Webhook(f"https://near.example:{far_end}/x", None, allow_local=True).send(a_story())
+        Webhook(f"https://near.example:{far_end}/x", None, allow_local=True).send(make_message())
 
 
-def test_it_refuses_a_certificate_that_nobody_vouches_for(far_end, a_story):
+def test_it_refuses_a_certificate_that_nobody_vouches_for(far_end, make_message):
     with pytest.raises(DeliveryFailedError, match="certificate is not accepted"):
-        Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(a_story())
+        Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(make_message())

@@ -52,8 +52,8 @@ class Recording(Channel):
     def __init__(self):
         self.told = []
 
-    def send(self, story):
-        self.told.append((story.run_id, story.to_state))
+    def send(self, message):
+        self.told.append((message.run_id, message.to_state))
         return {}
 
 
@@ -101,7 +101,7 @@ def test_each_transition_has_a_key_of_its_own(database, alert, receiver):
 
 def test_the_waits_grow_from_seconds_to_minutes(database, alert):
     class Down(Channel):
-        def send(self, story):
+        def send(self, message):
             raise DeliveryFailedError("down")
 
     alert()

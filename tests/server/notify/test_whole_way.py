@@ -153,9 +153,9 @@ def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
         finish_run(
             session, "r", Finish(status="oom", step=1300, error="OutOfMemoryError"), time.time()
         )
-    wait_until(lambda: "died of out-of-memory" in root["text"], "the end")
+    wait_until(lambda: "ran out of memory" in root["text"], "the end")
     wait_until(
-        lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])),
+        lambda: any("ran out of memory" in reply["text"] for reply in slack.replies(root["ts"])),
         "the end, in the thread",
     )
     assert slack.roots == [root]
@@ -174,9 +174,9 @@ def test_a_death_is_reported_in_the_thread_and_to_the_webhook(
     wait_until(lambda: slack.roots and receiver.requests, "the warning")
     die(database, "r", 1000)
     (root,) = slack.roots
-    wait_until(lambda: "died" in receiver.payload()["text"], "the end, to the webhook")
+    wait_until(lambda: "ran out of memory" in receiver.payload()["text"], "the end, to the webhook")
     wait_until(
-        lambda: any("died" in reply["text"] for reply in slack.replies(root["ts"])),
+        lambda: any("ran out of memory" in reply["text"] for reply in slack.replies(root["ts"])),
         "the end, in the thread",
     )
     told = slack.replies(root["ts"])[-1]["text"]

@@ -28,8 +28,8 @@ class Editing(Webhook):
 
     can_refresh = True
 
-    def refresh(self, story: AlertMessage) -> dict[str, Any]:
-        return self.send(replace(story, to_state="edited"))
+    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+        return self.send(replace(message, to_state="edited"))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from memagent.wire.messages import RunStart
 from memagent_server.app import create_app
-from memagent_server.notify import NEEDS, channels
+from memagent_server.notify import REQUIRED_SETTINGS, channels
 from memagent_server.notify.channel import Channel, DeliveryFailedError
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.store.alerts import add_transition, open_alert
@@ -137,7 +137,7 @@ def test_it_lists_and_tests_channels(with_webhook, receiver):
     assert found["teams"]["is_set_up"] is False
     answer = with_webhook.post("/api/v1/channels/webhook/test").get_json()
     assert answer == {"channel": "webhook", "ok": True, "answer": "status 200"}
-    assert b"Test: memagent reaches you here. Nothing is wrong" in receiver[1][0]
+    assert b"Test: memagent can reach you here. Nothing is wrong" in receiver[1][0]
     assert (
         "docs/notifications.md"
         in with_webhook.post("/api/v1/channels/teams/test").get_json()["detail"]
@@ -180,7 +180,7 @@ def test_each_channel_is_set_up_by_the_settings_that_it_needs(make_settings):
         "MEMAGENT_SMTP_URL": "smtp://mail.example.org",
         "MEMAGENT_EMAIL_TO": ("a@example.org",),
     }
-    for name, needs in NEEDS.items():
+    for name, needs in REQUIRED_SETTINGS.items():
         wanted = {
             need.removeprefix("MEMAGENT_").lower(): values.get(need, "https://example.org/x")
             for need in needs

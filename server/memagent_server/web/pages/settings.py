@@ -14,7 +14,7 @@ from memagent_server.http import auth
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.notify import NEEDS
+from memagent_server.notify import REQUIRED_SETTINGS
 from memagent_server.store.outbox import list_notifications
 from memagent_server.store.retention import Limits, find_old
 from memagent_server.store.rules import EVERY_PROJECT, known_projects
@@ -133,7 +133,7 @@ def change_channels() -> Response:
 
 def _channels_page(message: str | None = None, *, is_error: bool = False) -> Response:
     """List configured channels first, and the others with the settings that they need."""
-    rows = [{**item, "needs": NEEDS[item["channel"]]} for item in describe_channels()]
+    rows = [{**item, "needs": REQUIRED_SETTINGS[item["channel"]]} for item in describe_channels()]
     rows.sort(key=lambda item: not item["is_set_up"])
     with current().database.read() as session:
         dead = list_notifications(session, state="dead", limit=MAX_DEAD_SHOWN)["notifications"]

@@ -1,4 +1,4 @@
-"""Figures and how they are shown: a table for people, the same as JSON for checks."""
+"""Figures and their output: a table for people, the same as JSON for checks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Figure:
-    """One row. `value` is None where nothing was measured, and `note` says why; `low` and `high` are a 95 % interval of it.
+    """One row. `value` is None if nothing was measured, and `note` has the reason; `low` and `high`
+    are its 95 % interval.
 
-    A goal is met by what is no more, with `more_is_better` by what is no less.
+    A goal is an upper limit, or with `more_is_better` a lower one.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goals are met; None where there is none or nothing was measured."""
+        """Compare with the goals. Return None without a goal or a value."""
         pairs = ((self.value, self.goal), (self.p99, self.p99_goal))
         sign = -1 if self.more_is_better else 1
         judged = [
@@ -48,14 +49,16 @@ class Figure:
 def from_samples(
     name: str, unit: str, samples: Sequence[float], *, scale: float = 1.0, **rest: Any
 ) -> Figure:
-    """The median of samples that each stand for themselves (blocks, processes), with its bootstrap interval."""
+    """Return the median of independent samples (blocks, processes) with its bootstrap interval."""
     scaled = [scale * sample for sample in samples]
     low, high = interval(scaled)
     return Figure(name, unit, statistics.median(scaled), low, high, **rest)
 
 
 def from_times(name: str, seconds: Sequence[float], **rest: Any) -> Figure:
-    """Median and 99th percentile, in microseconds, of many single times. Too many and too alike for an interval to matter."""
+    """Return median and 99th percentile of many single times, in microseconds, without intervals:
+    the samples are too many and too alike.
+    """
     return Figure(
         name, "us", 1e6 * statistics.median(seconds), p99=1e6 * quantile(seconds, 0.99), **rest
     )
@@ -67,7 +70,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % of the medians of resamples of `values` (percentile bootstrap) lie within."""
+    """Return the 95 % interval of the medians of resamples of `values` (percentile bootstrap)."""
     source = random.Random(0)
     medians = sorted(
         statistics.median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES)
@@ -76,7 +79,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def table(sections: dict[str, list[Figure]]) -> str:
-    """What is printed."""
+    """Format the table."""
     rows: list[tuple[str, ...]] = [("", "median", "95 % interval", "p99", "goal", "")]
     for title, figures in sections.items():
         rows.append((f"-- {title}", "", "", "", "", ""))
@@ -117,7 +120,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Three digits that matter, without an exponent."""
+    """Format with three significant digits, without an exponent."""
     size = abs(value)
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{digits}f}"

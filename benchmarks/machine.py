@@ -1,4 +1,4 @@
-"""The machine that figures were measured on."""
+"""The machine on which figures were measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import psutil
 
 
 def describe() -> dict[str, Any]:
-    """`load` is the mean number of running processes in the last five minutes: ours are among them."""
+    """Describe the machine. `load` is the mean number of running processes over five minutes, this
+    benchmark's included.
+    """
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",

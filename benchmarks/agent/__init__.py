@@ -1,13 +1,17 @@
-"""What the agent costs the training it watches: `python -m benchmarks.agent [--quick] [--json FILE] [--gpu]`.
+"""Benchmarks of the agent's cost: `python -m benchmarks.agent [--quick] [--json FILE] [--gpu]`.
 
-1. Each measure runs in a fresh process (`measures.py`), one at a time and in random order, so that none sees another's imports,
-   threads or memory. One that fails is a row that says so.
-2. Costs are paired: short blocks with and without the agent alternate in random order within one process, and the figure is the
-   median of the blocks' differences with a bootstrap interval. A machine whose speed drifts drifts for both.
-3. The same cost is also read directly, by timers around each of the agent's hooks, which is far less noisy and gives percentiles.
-   It is told beside the raw reads: the system calls that anything that looks at memory at those moments must make.
-4. Other trackers log 20 values a step beside the same training, each in processes of its own with its own baseline (`peers.py`).
-   One that is not installed is a row that says so.
+1. Each measurement runs in a new process (`measures.py`), one at a time and in random order, so
+   that no measurement shares imports, threads or memory with another. One that fails becomes a row
+   with the reason.
+2. Costs are paired: short blocks with and without the agent alternate in random order within one
+   process. The figure is the median of the blocks' differences with a bootstrap interval, so a
+   drift of the machine's speed affects both.
+3. The same cost is also read directly, by timers around each hook of the agent, which is far less
+   noisy and gives percentiles. It is reported next to the raw reads: the system calls that any
+   reader of memory at those moments must make.
+4. Other trackers log 20 values a step in the same training, each in its own processes with its own
+   baseline (`peers.py`). A tracker that is not installed becomes a row with that reason.
 
-No figure is a test: goals are printed beside the figures, and the exit status does not depend on them. See docs/performance.md.
+No figure is a test: goals are printed next to the figures, and the exit status doesn't depend on
+them. See docs/performance.md.
 """

@@ -1,4 +1,6 @@
-"""The command: every measure in its own process, then one table. See `benchmarks.agent`."""
+"""Command line: run every measurement in its own process, then print one table. See
+`benchmarks.agent`.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def _figures(measure: str, quick: bool) -> list[Figure]:
 
 
 def _peers(quick: bool) -> list[Figure]:
-    """Each tracker in several processes, all of them in random order."""
+    """Run each tracker in several processes, all in random order."""
     order = [name for name in PEERS for _ in range(1 if quick else 5)]
     random.Random(0).shuffle(order)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in PEERS}
@@ -119,7 +121,7 @@ def _say(what: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describe the machine."""
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None

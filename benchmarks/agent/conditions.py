@@ -1,4 +1,6 @@
-"""What a block of steps runs under: nothing, the raw reads, the hand-off alone, or the agent; and timers around their hooks."""
+"""Conditions of a block of steps: nothing, the raw reads, the hand-off alone, or the agent; and
+timers around their hooks.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from benchmarks.agent.workload import Workload
 from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 
 COLUMNS = 24
-"""Values of a row of the host's stream, about."""
+"""Approximate number of values in a row of the host's stream."""
 
 
 class HookTimer:
-    """Seconds spent in the hooks that were registered on the workload while it was made, a sum for each step.
+    """Timers around the hooks registered on the workload during construction; a sum of seconds per
+    step.
 
-    Counts some 0.1 us a hook too much, the timer's own share, and leaves out what torch itself needs to call a hook.
+    Adds some 0.1 us per hook, the timer's own cost, and omits what torch itself needs to call a
+    hook.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -35,14 +39,14 @@ class HookTimer:
         self._spent = 0.0
 
     def start(self) -> None:
-        """Wrap all hooks that came since this object was made."""
+        """Wrap all hooks registered since this object was created."""
         for table in _hook_tables(self._workload):
             for key in table:
                 if (id(table), key) not in self._before:
                     table[key] = self._timed(table[key])
 
     def take(self) -> float:
-        """Seconds since the last call."""
+        """Return the seconds since the last call."""
         spent, self._spent = self._spent, 0.0
         return spent
 
@@ -77,7 +81,7 @@ def bare(_workload: Workload) -> Iterator[None]:
 
 @contextmanager
 def agent(workload: Workload) -> Iterator[None]:
-    """Everything on, recorded to a local file."""
+    """Run the agent with everything enabled, recording to a local file."""
     run = memagent.attach(workload.model, workload.optimizer)
     try:
         yield
@@ -87,7 +91,9 @@ def agent(workload: Workload) -> Iterator[None]:
 
 @contextmanager
 def raw_reads(workload: Workload) -> Iterator[None]:
-    """One reading at each of the four moments of a step, and the kernel's high-water mark once: system calls and nothing else."""
+    """Read memory at each of the four moments of a step, and the kernel's high-water mark once:
+    system calls and nothing else.
+    """
     read, peak, close = _reader(workload)
 
     def moment(*_: Any) -> None:
@@ -114,7 +120,7 @@ def raw_reads(workload: Workload) -> Iterator[None]:
 
 @contextmanager
 def hand_off(workload: Workload) -> Iterator[None]:
-    """A row of ready values put into the agent's buffer each step, drained four times a second."""
+    """Append a prepared row to the agent's buffer at each step; drain it four times a second."""
     buffer = SampleBuffer(
         "benchmark", [f"value_{number}" for number in range(COLUMNS)], DroppedSamples()
     )
@@ -137,7 +143,9 @@ def hand_off(workload: Workload) -> Iterator[None]:
 
 
 def _reader(workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
-    """The cheapest read of memory in use, that of its peak, and what to call in the end."""
+    """Return the cheapest read of used memory, the read of its peak, and the function that closes
+    both.
+    """
     device = next(workload.model.parameters()).device
     if device.type == "cuda":
         stats, index = torch._C._cuda_memoryStats, device.index or 0
@@ -153,7 +161,7 @@ def _reader(workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any], C
 
 
 def agent_cpu_s() -> float | None:
-    """CPU time of the agent's threads so far; None where the system does not tell."""
+    """Return the CPU time of the agent's threads, or None if the system doesn't report it."""
     clock_of = getattr(time, "pthread_getcpuclockid", None)
     if clock_of is None:
         return None

@@ -1,8 +1,10 @@
-"""The same on a GPU: a model of GPT-2 small's size, bf16 autocast, fused AdamW, phases on.
+"""The same on a GPU: a model of GPT-2 small's size, bf16 autocast, fused AdamW, phases enabled.
 
-1. Steps are timed by the block, between two synchronisations: within a block the processor runs ahead of the device, as in training.
-2. `torch.cuda.set_sync_debug_mode("error")` makes torch raise wherever something waits for the device. The loop alone must pass; then
-   the loop with the agent, with its errors raised rather than guarded, and with a device tensor given to `run.log` each step.
+1. Steps are timed by the block, between two synchronisations: within a block the processor runs
+   ahead of the device, as in training.
+2. `torch.cuda.set_sync_debug_mode("error")` makes torch raise when code waits for the device. The
+   bare loop must pass, and then the loop with the agent, with its errors raised instead of guarded
+   and a device tensor given to `run.log` at each step.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Gpt(nn.Module):
 def workload(
     *, batch: int = 8, tokens: int = 1024, device: str = "cuda", **size: int
 ) -> tuple[Workload, torch.Tensor]:
-    """The training, and the tensor on the device that holds its newest loss."""
+    """Return the training, and the device tensor that holds its newest loss."""
     torch.manual_seed(0)
     model = Gpt(tokens=tokens, **size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -107,7 +109,7 @@ def measure(*, rounds: int, steps: int) -> list[Figure]:
 
 
 def synchronisations(training: Workload, newest: torch.Tensor) -> Figure:
-    """0 where the agent never waited for the device, 1 where it did; the note says what torch said of it."""
+    """Return 0 if the agent never waited for the device, else 1; the note holds torch's message."""
     name = "waits for the device"
     torch.cuda.synchronize()
     with _SyncIsAnError():
@@ -137,7 +139,7 @@ def synchronisations(training: Workload, newest: torch.Tensor) -> Figure:
 
 
 class _SyncIsAnError:
-    """torch raises where anything waits for the device, on any thread, while this is entered."""
+    """Make torch raise if code on any thread waits for the device inside this context."""
 
     def __enter__(self) -> None:
         self._before = torch.cuda.get_sync_debug_mode()

@@ -1,4 +1,6 @@
-"""Every measure by name, and the fresh process that each is made in: `python -m benchmarks.agent.measures NAME --out FILE`."""
+"""All measurements by name, and the process that runs one: `python -m benchmarks.agent.measures
+NAME --out FILE`.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ MEASURES: dict[str, Callable[[bool], Result]] = {
 
 
 def in_fresh_process(name: str, *, quick: bool) -> Result | str:
-    """What the measure gave, or why it gave nothing."""
+    """Return the result of a measurement, or the reason why there is none."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "result.json"
         command = [

@@ -1,6 +1,7 @@
-"""The other trackers, each logging the same 20 values a step to a local place, as its documentation says to.
+"""Other trackers, each logging the same 20 values a step to a local place, as its documentation
+says.
 
-Adding one is a class and an entry in `PEERS`.
+To add one, write a class and an entry in `PEERS`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ VALUES = {f"value_{number}": float(number) for number in range(20)}
 
 
 class Peer:
-    """One tracker. `start` begins a run that writes below `folder`; then `log` is called after each step; `stop` ends the run."""
+    """One tracker. `start` begins a run that writes below `folder`; `log` is called after each
+    step; `stop` ends the run.
+    """
 
     package: ClassVar[str]
-    """What to `pip install`."""
+    """Argument for `pip install`."""
     module: ClassVar[str]
 
     def __init__(self, folder: Path, workload: Workload) -> None:
@@ -31,7 +34,7 @@ class Peer:
 
     @classmethod
     def version(cls) -> str | None:
-        """None where it is not installed."""
+        """Return the installed version, or None."""
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -46,7 +49,7 @@ class Peer:
         return None
 
     def around(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The training step as this tracker wants it written."""
+        """Return the training step in the form this tracker needs."""
         return step
 
     def stop(self) -> None:
@@ -54,7 +57,7 @@ class Peer:
 
 
 class Memagent(Peer):
-    """The agent: some 20 columns of its own each step, nothing logged by hand."""
+    """memagent: some 20 columns of its own at each step, no user scalars."""
 
     package = module = "memagent"
 
@@ -68,7 +71,7 @@ class Memagent(Peer):
 
 
 class MemagentAndLog(Memagent):
-    """The same, and `run.log` of the 20 values besides."""
+    """memagent with `run.log` of the 20 values."""
 
     def log(self, step: int) -> None:
         self._run.log(VALUES)
@@ -124,7 +127,7 @@ class TensorBoard(Peer):
 
 
 class Mlflow(Peer):
-    """To its file store, with its asynchronous logging, which is its fastest way."""
+    """MLflow with its file store and asynchronous logging, its fastest way."""
 
     package, module = "mlflow-skinny", "mlflow"
 
@@ -146,7 +149,9 @@ class Mlflow(Peer):
 
 
 class TraceML(Peer):
-    """Its step wrapper around the step; it chooses itself what to record. Needs its aggregator, a process of its own."""
+    """TraceML's step wrapper around the step; TraceML chooses what to record. Needs its aggregator
+    process.
+    """
 
     package, module = "traceml-ai", "traceml_ai"
 

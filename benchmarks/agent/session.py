@@ -1,4 +1,6 @@
-"""One tracker beside a training of a millisecond a step, in a process of its own: before it starts, and while it logs."""
+"""One tracker in a training with steps of a millisecond, in its own process: before it starts, and
+while it logs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from benchmarks.figures import Figure, from_samples, quantile
 
 @dataclass(frozen=True)
 class Session:
-    """Seconds and bytes. `ratio` is the step with the tracker over the step of the same process before it was imported."""
+    """Seconds and bytes. `ratio` is the step with the tracker over the step before its import, in
+    the same process.
+    """
 
     version: str
     added_s: float
@@ -33,7 +37,7 @@ class Session:
 
 
 def session(name: str, *, steps: int) -> dict[str, Any]:
-    """One session of the tracker `name`; an empty dict where it is not installed."""
+    """Run one session of the tracker `name`. Return an empty dict if it is not installed."""
     kind = PEERS[name]
     version = kind.version()
     if version is None:
@@ -72,7 +76,7 @@ def _measure(peer: Peer, workload: Workload, version: str, steps: int) -> Sessio
 
 
 def _logged_steps(peer: Peer, step: Any, count: int) -> tuple[list[float], list[float]]:
-    """Seconds of each step with its logging, and of the call to log alone."""
+    """Return the seconds of each step with logging, and of the logging call alone."""
     times, calls, clock = [], [], time.perf_counter
     for number in range(count):
         began = clock()
@@ -86,7 +90,7 @@ def _logged_steps(peer: Peer, step: Any, count: int) -> tuple[list[float], list[
 
 
 def figures(name: str, sessions: list[dict[str, Any]]) -> list[Figure]:
-    """The rows of one tracker, over its sessions."""
+    """Return the rows of one tracker over its sessions."""
     if not any(sessions):
         return [Figure(name, "us", note=f"not installed: pip install {PEERS[name].package}")]
     found = [Session(**values) for values in sessions]

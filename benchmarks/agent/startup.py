@@ -1,4 +1,6 @@
-"""What is paid once: the import, the first attach, memory, and the end of a run. Each in a process that has done nothing before."""
+"""One-time costs: the import, the first attach, memory, and the end of a run, each in a new
+process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _PARAMETERS = 10_000
 
 
 def import_time(pairs: int) -> list[Figure]:
-    """`python -c "import memagent"` less `python -c pass`, alternating."""
+    """Time `python -c "import memagent"` minus `python -c pass`, alternating."""
     differences = [_process_s("import memagent") - _process_s("pass") for _ in range(pairs)]
     return [
         from_samples(
@@ -36,7 +38,9 @@ def _process_s(code: str) -> float:
 
 
 def attach_time(later: int = 9) -> list[Figure]:
-    """The first attach of a process, which also imports what the agent needs, then more of them."""
+    """Time the first attach of a process, which also imports what the agent needs, then further
+    ones.
+    """
     import torch
 
     import memagent
@@ -62,7 +66,9 @@ def attach_time(later: int = 9) -> list[Figure]:
 
 
 def memory(steps: int) -> list[Figure]:
-    """Resident memory beyond a training that runs already, and the end of a run with a second of samples to deliver."""
+    """Measure resident memory beyond a running training, and the end of a run with a second of
+    samples to deliver.
+    """
     workload = small()
     workload.times(200)
     resident = psutil.Process().memory_info
@@ -88,7 +94,7 @@ def memory(steps: int) -> list[Figure]:
 
 
 def median_of(figures: list[Figure]) -> Figure:
-    """One figure of the same measure made in several processes."""
+    """Combine one figure of the same measurement in several processes."""
     values = [figure.value for figure in figures if figure.value is not None]
     first = figures[0]
     return (

@@ -1,4 +1,4 @@
-"""The cost of a step: blocks under each condition, in random order within each round."""
+"""Cost of a step: blocks under each condition, in random order within each round."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.figures import Figure, from_samples, from_times
 
 Condition = Callable[[Workload], AbstractContextManager[None]]
 _SETTLING_STEPS = 25
-"""Steps at the start of a block that are not counted: attach measures components again in the first ones."""
+"""Uncounted steps at the start of a block: attach measures components again in the first ones."""
 
 
 @dataclass
 class Blocks:
-    """What was seen under one condition; `medians` has one entry a round."""
+    """Results under one condition; `medians` has one entry per round."""
 
     times: list[float] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
@@ -30,7 +30,9 @@ class Blocks:
 
 @dataclass
 class StepCosts:
-    """Steps without and with the agent, and what was spent in hooks under three conditions, all in seconds per step."""
+    """Measure steps without and with the agent, and the time in hooks under three conditions, all
+    in seconds per step.
+    """
 
     bare: Blocks = field(default_factory=Blocks)
     agent: Blocks = field(default_factory=Blocks)
@@ -86,7 +88,7 @@ def _spent_in_hooks(workload: Workload, timer: HookTimer) -> float:
 def figures(
     costs: StepCosts, *, beyond_goal_us: float | None = None, p99_goal_us: float | None = None
 ) -> list[Figure]:
-    """Microseconds on the training thread."""
+    """Return microseconds on the training thread."""
     beyond = [
         hooks - reads
         for hooks, reads in zip(costs.in_agent.medians, costs.in_reads.medians, strict=True)
@@ -104,12 +106,12 @@ def figures(
 
 
 def hand_off_goals(figure: Figure) -> Figure:
-    """The same with its goals: judged beside a real step of a millisecond."""
+    """Return the same with its goals, judged against a real step of a millisecond."""
     return Figure(figure.name, figure.unit, figure.value, p99=figure.p99, goal=2.0, p99_goal=25.0)
 
 
 def slowdown(costs: StepCosts, *, goal_percent: float | None = None) -> list[Figure]:
-    """Percent of the step, as seen end to end, and as the sum of what is known to be spent."""
+    """Return percent of the step, measured end to end and as the sum of the known costs."""
     bare_s = statistics.median(costs.bare.times)
     threads = costs.agent.threads_s
     found = [

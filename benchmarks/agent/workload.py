@@ -1,4 +1,6 @@
-"""The trainings that the agent is measured beside. All on one thread: what it takes is not hidden by idle cores."""
+"""Training workloads for the agent's benchmarks. All use one thread, so that no idle core hides a
+cost.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ class Workload:
     optimizer: Any
     step: Callable[[], None]
     wait: Callable[[], None] | None = None
-    """Waits until the device has done all it was given; None where a step is done when `step` returns."""
+    """Wait until the device has finished; None if a step is finished when `step` returns."""
 
     def times(self, steps: int) -> list[float]:
-        """Seconds of each of so many steps; where steps outlive their call, the mean of them all, so many times."""
+        """Return the seconds of each of `count` steps. If steps outlive their call, return their
+        mean that many times.
+        """
         if self.wait is not None:
             return self._mean_times(self.wait, steps)
         times, clock, step = [], time.perf_counter, self.step
@@ -42,7 +46,7 @@ class Workload:
 
 
 def empty() -> Workload:
-    """A loop that computes nothing: what hooks add to it is their price with warm caches."""
+    """A loop that computes nothing: hooks cost what they cost with warm caches."""
     _settle()
     model = torch.nn.Identity()
     model.weight = torch.nn.Parameter(torch.zeros(1))
@@ -57,17 +61,21 @@ def empty() -> Workload:
 
 
 def small() -> Workload:
-    """About a millisecond a step; its 2 MB of parameters and optimizer state stay in the processor's cache."""
+    """A step of about a millisecond whose 2 MB of parameters and optimizer state stay in the
+    processor's cache.
+    """
     return _mlp("a 1 ms step (MLP in cache)", width=512, batch=64)
 
 
 def wide() -> Workload:
-    """Its optimizer streams 20 MB through the caches each step: whatever else runs finds them cold. The worst case, and a common one."""
+    """A step whose optimizer streams 20 MB through the caches, so that all other code finds them
+    cold: the worst case, and a common one.
+    """
     return _mlp("a step that empties the caches (wide MLP)", width=4096, batch=64)
 
 
 def ten_milliseconds() -> Workload:
-    """A small transformer, at the batch size that takes about 10 ms a step."""
+    """A small transformer with the batch size that takes about 10 ms a step."""
     _settle()
     width, tokens = 128, 64
     layers = [

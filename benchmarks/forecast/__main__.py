@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.forecast
-from benchmarks.forecast import generator, made, recorded
-from benchmarks.forecast.rivals import DETECTORS
+from benchmarks.forecast import generated, generator, recorded
+from benchmarks.forecast.baselines import DETECTORS
 from benchmarks.forecast.score import Score, score, table
 from benchmarks.forecast.traces import Trace
 
@@ -53,7 +53,7 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             f"generator, seed {seed}",
             list(generator.traces(bench, GENERATED_QUICK if quick else GENERATED, seed)),
         )
-    yield f"made, seed {seed}", list(made.traces(EACH_QUICK if quick else EACH, seed))
+    yield f"made, seed {seed}", list(generated.traces(EACH_QUICK if quick else EACH, seed))
     yield "recorded", list(recorded.traces())
 
 

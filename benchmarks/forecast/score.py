@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.forecast.rivals import Detector
+from benchmarks.forecast.baselines import Detector
 from benchmarks.forecast.traces import Alarm, Trace
 
 ENOUGH_STEPS = 10

@@ -1,4 +1,4 @@
-"""The command. See `benchmarks.reliability`."""
+"""Command line. See `benchmarks.reliability`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from random import Random
 import benchmarks.reliability
 from benchmarks.reliability import report
 from benchmarks.reliability.check import samples_of
-from benchmarks.reliability.episode import Episode, play
+from benchmarks.reliability.environment import FaultEnvironment
+from benchmarks.reliability.episode import Episode, run_episode
 from benchmarks.reliability.faults import FAULTS
-from benchmarks.reliability.load import impatient
+from benchmarks.reliability.load import shortened_delays
 from benchmarks.reliability.malformed import RUN, besiege
-from benchmarks.reliability.world import World
 from tests.postgres import find_programs
 
 BODIES, BODIES_QUICK = 10_000, 300
@@ -44,14 +44,16 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     arguments = parser.parse_args()
     rng = Random(arguments.seed)
-    with impatient(), ExitStack() as stack:
-        worlds = [stack.enter_context(world) for world in _worlds(rng)]
+    with shortened_delays(), ExitStack() as stack:
+        environments = [stack.enter_context(world) for world in _environments(rng)]
         episodes = list(
-            _episodes(worlds, rng, minutes=0.0 if arguments.quick else arguments.minutes)
+            _episodes(environments, rng, minutes=0.0 if arguments.quick else arguments.minutes)
         )
         sieges = [
-            _siege(world, BODIES_QUICK if arguments.quick else BODIES, arguments.seed)
-            for world in worlds
+            _post_malformed_bodies(
+                world, BODIES_QUICK if arguments.quick else BODIES, arguments.seed
+            )
+            for world in environments
         ]
     rows = report.rows(episodes)
     wrong = report.complaints(episodes)
@@ -68,26 +70,31 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _worlds(rng: Random) -> Iterator[World]:
-    yield World(rng)
+def _environments(rng: Random) -> Iterator[FaultEnvironment]:
+    yield FaultEnvironment(rng)
     programs = find_programs()
     if programs is None:
         print("PostgreSQL is not installed: SQLite only", file=sys.stderr)
     else:
-        yield World(rng, programs)
+        yield FaultEnvironment(rng, programs)
 
 
-def _episodes(worlds: list[World], rng: Random, minutes: float) -> Iterator[Episode]:
-    """Every fault once, in any order, and again and again until the time is over."""
+def _episodes(
+    environments: list[FaultEnvironment], rng: Random, minutes: float
+) -> Iterator[Episode]:
+    """Yield every fault once in random order, repeatedly until the time is over."""
     until = time.monotonic() + 60 * minutes
     for round_ in count():
         plan = [
-            (world, fault) for world in worlds for fault in FAULTS if world.name in fault.databases
+            (world, fault)
+            for world in environments
+            for fault in FAULTS
+            if world.name in fault.databases
         ]
         for number, (world, fault) in enumerate(rng.sample(plan, len(plan))):
             if round_ and time.monotonic() > until:
                 return
-            episode = play(world, fault, f"r{round_}-{number}", rng, is_short=not minutes)
+            episode = run_episode(world, fault, f"r{round_}-{number}", rng, is_short=not minutes)
             verdict = "right" if episode.is_right else "WRONG"
             print(
                 f"{world.name}: {fault.name}: {episode.verdict.sent:,} samples, {verdict}",
@@ -98,8 +105,8 @@ def _episodes(worlds: list[World], rng: Random, minutes: float) -> Iterator[Epis
             return
 
 
-def _siege(world: World, bodies: int, seed: int) -> str:
-    """A sentence on what came of so many malformed bodies. Raises AssertionError where one did harm."""
+def _post_malformed_bodies(world: FaultEnvironment, bodies: int, seed: int) -> str:
+    """Return a sentence about the malformed bodies. Raises AssertionError if one did harm."""
     siege = besiege(world.server.url, bodies, world.web_processes, seed)
     stored, accepted = samples_of(world.database_url, RUN), sum(siege.accepted.values())
     assert stored == accepted, f"{stored} samples are stored, of {accepted} that were accepted"

@@ -1,4 +1,4 @@
-"""The verdict on a run: what is in the store beside what was sent and what was acknowledged."""
+"""Verdict on a run: the stored samples compared with what was sent and what was acknowledged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from benchmarks.reliability.expected_samples import ROWS, Row, has_event, rows_of, stored_rows
 from benchmarks.reliability.load import Record
-from benchmarks.reliability.truth import ROWS, Row, has_event, rows_of, stored_rows
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Event, Rank, Stream
 from memagent_server.store.samples import read_samples
@@ -18,7 +18,9 @@ from memagent_server.store.samples import read_samples
 
 @dataclass(frozen=True)
 class Verdict:
-    """Samples, counted. `lost` were acknowledged and are not there; `foreign` are there and nobody sent them, or not so."""
+    """Counts of samples. `lost` were acknowledged and are missing; `foreign` are stored but were
+    never sent in that form.
+    """
 
     sent: int
     acknowledged: int
@@ -27,7 +29,9 @@ class Verdict:
     doubled: int
     foreign: int
     unbooked: tuple[str, ...] = ()
-    """What the books (events, sequence numbers, counts of samples) say that the samples do not."""
+    """Contradictions between the samples and the counters (events, sequence numbers, numbers of
+    samples).
+    """
 
     @property
     def is_right(self) -> bool:
@@ -35,7 +39,7 @@ class Verdict:
 
 
 def judge(record: Record, found: Iterable[Row], unbooked: tuple[str, ...] = ()) -> Verdict:
-    """Compare the rows of the store with the record. Samples that were sent and never acknowledged may be there, once."""
+    """Compare the rows of the store with the record. Unacknowledged samples may be stored once."""
     sent = {key: list(rows_of(record.run_id, *key, at)) for key, at in record.made.items()}
     may_be = {row for rows in sent.values() for row in rows}
     must_be = {row for key in record.acknowledged for row in sent[key]}
@@ -70,7 +74,7 @@ def check(database_url: str, record: Record) -> Verdict:
 
 
 def samples_of(database_url: str, run_id: str) -> int:
-    """How many samples the store holds of a run, by its books and by its chunks, which must agree."""
+    """Count the samples of a run by its counters and by its chunks, which must agree."""
     database = Database(database_url)
     try:
         with database.read() as session:
@@ -95,7 +99,9 @@ def _rows(session: Session, stream: Stream) -> list[Row]:
 
 
 def _wrong_books(session: Session, record: Record) -> list[str]:
-    """Events there once, and nothing missing before a rank's next sequence number. Of a run that is delivered."""
+    """Check that each event of a delivered run is stored once, and that no sequence number is
+    missing.
+    """
     if not record.is_delivered:
         return []
     wrong = []

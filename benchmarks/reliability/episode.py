@@ -1,4 +1,6 @@
-"""One episode: a run under load, a fault in its middle, the delivery of the rest, and the verdict on what is in the store."""
+"""One episode: a run under load, a fault in its middle, the delivery of the rest, and the verdict
+on the store.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,24 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.reliability.check import Verdict, check
+from benchmarks.reliability.environment import FaultEnvironment
 from benchmarks.reliability.faults import Fault
 from benchmarks.reliability.load import Load
-from benchmarks.reliability.world import World
 
 BATCHES_AROUND = (5, 40)
-"""Batches acknowledged before the fault strikes and made after it is mended, at least and at most."""
+"""Minimum and maximum number of batches acknowledged before the fault, and made after its repair.
+"""
 EVERY_S, SHORT_EVERY_S = 0.05, 0.1
-"""Between two batches of a rank."""
+"""Seconds between two batches of a rank."""
 PATIENCE_S = 90.0
 LOG_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of it. `recovered_s`: from the mending until the last batch was acknowledged."""
+    """Result of an episode. `recovered_s`: seconds from the repair to the acknowledgement of the
+    last batch.
+    """
 
     fault: str
     database: str
@@ -42,8 +47,10 @@ class Episode:
         )
 
 
-def play(world: World, fault: Fault, name: str, rng: Random, *, is_short: bool) -> Episode:
-    """`name` becomes the run's. Short: it lasts as little as is useful."""
+def run_episode(
+    world: FaultEnvironment, fault: Fault, name: str, rng: Random, *, is_short: bool
+) -> Episode:
+    """Run an episode. `name` becomes the run's name. `short`: use the minimum durations."""
     logged = len(world.server.errors)
     around = [BATCHES_AROUND[0] if is_short else rng.randint(*BATCHES_AROUND) for _ in range(2)]
     holds_s = fault.holds_s[0] if is_short else rng.uniform(*fault.holds_s)
@@ -61,17 +68,19 @@ def play(world: World, fault: Fault, name: str, rng: Random, *, is_short: bool) 
         load.drain(PATIENCE_S)
         recovered_s = time.monotonic() - mended_at
     verdict = check(world.database_url, load.record)
-    complaints = tuple(dict.fromkeys(load.record.wrong)) + _complaints(fault, world, logged)
+    complaints = tuple(dict.fromkeys(load.record.wrong)) + _log_errors(fault, world, logged)
     return Episode(fault.name, world.name, verdict, recovered_s, load.record.answers, complaints)
 
 
 def _clock(rng: Random) -> Callable[[], float]:
-    """The agents' time: every batch may think that it is an hour ago."""
+    """Return the agents' time; a batch may carry a time an hour in the past."""
     return lambda: time.time() - rng.choice([0.0, 3600.0])
 
 
-def _complaints(fault: Fault, world: World, logged: int) -> tuple[str, ...]:
-    """What is wrong with the server's log: it says nothing of the fault, or too much."""
+def _log_errors(fault: Fault, world: FaultEnvironment, logged: int) -> tuple[str, ...]:
+    """Report what is wrong with the server's log: it doesn't mention the fault, or it says too
+    much.
+    """
     found = []
     if fault.says is not None and not _appears(fault.says, world, logged):
         found.append(f"the log does not say {fault.says!r}")
@@ -81,8 +90,8 @@ def _complaints(fault: Fault, world: World, logged: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _appears(pattern: str, world: World, logged: int) -> bool:
-    """Whether the log says it, if need be in a moment."""
+def _appears(pattern: str, world: FaultEnvironment, logged: int) -> bool:
+    """Check that the log mentions the fault, if need be after a moment."""
     until = time.monotonic() + LOG_PATIENCE_S
     while re.search(pattern, world.log_since(logged)) is None:
         if time.monotonic() > until:

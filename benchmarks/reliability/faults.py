@@ -1,4 +1,6 @@
-"""The faults. Each strikes when its context is entered, and is mended when it is left; a kill is mended by whoever watches over it."""
+"""Faults. Each strikes when its context is entered and is repaired when it is left; after a kill,
+the supervisor repairs.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from random import Random
 
 from sqlalchemy import text
 
+from benchmarks.reliability.environment import FaultEnvironment
 from benchmarks.reliability.proxy import FAIR, Weather
-from benchmarks.reliability.world import World
 from memagent_server.store.engine import Database
 
 BOTH = ("sqlite", "postgresql")
 POSTGRESQL = ("postgresql",)
 SQLITE = ("sqlite",)
 CUT_AGENTS_BYTES = 6_000
-"""A batch takes some 800 bytes to the server, its answer 250 back."""
+"""A batch is a request of some 800 bytes and a response of 250."""
 CUT_DATABASE_BYTES = 20_000
 MOST_JUMP_S = 24 * 3600.0
 REFUSED = " answered 503 "
@@ -30,13 +32,15 @@ REFUSED = " answered 503 "
 
 @dataclass(frozen=True)
 class Fault:
-    """`says`: what the server's log must say of it, as a regular expression; None where nothing goes wrong in the server's eyes.
+    """One fault. `says`: regular expression that the server's log must match; None if the server
+    sees no error.
 
-    `holds_s`: it lasts so long before it is mended, at least and at most; and longer, until an agent was told what `felt` matches.
+    `holds_s`: minimum and maximum seconds before the repair, extended until an agent got a response
+    that matches `felt`.
     """
 
     name: str
-    strike: Callable[[World, Random], AbstractContextManager[None]]
+    strike: Callable[[FaultEnvironment, Random], AbstractContextManager[None]]
     databases: tuple[str, ...] = BOTH
     says: str | None = None
     holds_s: tuple[float, float] = (0.0, 0.5)
@@ -44,21 +48,21 @@ class Fault:
 
 
 @contextmanager
-def kill_server(world: World, rng: Random) -> Iterator[None]:
-    """SIGKILL to every process of the server at once; somebody starts it again."""
+def kill_server(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Send SIGKILL to every process of the server at once, then start it again."""
     world.server.kill()
     yield
     world.restart_server()
 
 
 @contextmanager
-def kill_web(world: World, rng: Random) -> Iterator[None]:
+def kill_web(world: FaultEnvironment, rng: Random) -> Iterator[None]:
     rng.choice(world.web_processes()).kill()
     yield
 
 
 @contextmanager
-def kill_worker(world: World, rng: Random) -> Iterator[None]:
+def kill_worker(world: FaultEnvironment, rng: Random) -> Iterator[None]:
     killed = world.worker_process()
     killed.kill()
     yield
@@ -67,15 +71,15 @@ def kill_worker(world: World, rng: Random) -> Iterator[None]:
 
 
 @contextmanager
-def stop_web(world: World, rng: Random) -> Iterator[None]:
-    """Agents give up on requests that the server then serves all the same."""
+def stop_web(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Let agents time out on requests that the server still completes."""
     with world.stopped():
         yield
 
 
 @contextmanager
-def kill_backend(world: World, rng: Random) -> Iterator[None]:
-    """SIGKILL to one of PostgreSQL's processes that serve connections: it ends all others, and recovers."""
+def kill_backend(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Send SIGKILL to one of PostgreSQL's backends: PostgreSQL ends all others and recovers."""
     backends = [int(pid) for (pid,) in world.postgres.execute(
         "SELECT pid FROM pg_stat_activity WHERE datname = 'memagent' AND backend_type = 'client backend'"
     )]  # fmt: skip
@@ -86,53 +90,57 @@ def kill_backend(world: World, rng: Random) -> Iterator[None]:
 
 
 @contextmanager
-def kill_postgres(world: World, rng: Random) -> Iterator[None]:
+def kill_postgres(world: FaultEnvironment, rng: Random) -> Iterator[None]:
     world.postgres.kill()
     yield
     world.start_postgres()
 
 
 @contextmanager
-def restart_postgres(world: World, rng: Random) -> Iterator[None]:
+def restart_postgres(world: FaultEnvironment, rng: Random) -> Iterator[None]:
     world.postgres.halt(rng.choice(["fast", "immediate"]))
     yield
     world.start_postgres()
 
 
 @contextmanager
-def fail_over(world: World, rng: Random) -> Iterator[None]:
-    """PostgreSQL goes, and comes back at another address, which the name that the server knows then stands for."""
+def fail_over(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Stop PostgreSQL and start it at another address, to which the server's name for it then
+    resolves.
+    """
     world.postgres.kill()
     yield
     world.start_postgres(world.postgres.port + 1)
 
 
 @contextmanager
-def silent_database(world: World, rng: Random) -> Iterator[None]:
-    """Connections to PostgreSQL are taken, and never answered."""
+def silent_database(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Accept connections to PostgreSQL and never answer."""
     world.back.set(Weather(is_silent=True))
     yield
     world.back.set(FAIR)
 
 
 @contextmanager
-def cut_database(world: World, rng: Random) -> Iterator[None]:
-    """Connections to PostgreSQL break at random bytes, in the middle of statements, commits and answers."""
+def cut_database(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Break connections to PostgreSQL at random bytes, within statements, commits and responses."""
     world.back.set(Weather(most_bytes=CUT_DATABASE_BYTES))
     yield
     world.back.set(FAIR)
 
 
 @contextmanager
-def cut_agents(world: World, rng: Random) -> Iterator[None]:
-    """Connections of agents break at random bytes: half bodies, and acknowledgements that never arrive."""
+def cut_agents(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Break agents' connections at random bytes: half bodies, and acknowledgements that never
+    arrive.
+    """
     world.front.set(Weather(most_bytes=CUT_AGENTS_BYTES))
     yield
     world.front.set(FAIR)
 
 
 @contextmanager
-def full_disk(world: World, rng: Random) -> Iterator[None]:
+def full_disk(world: FaultEnvironment, rng: Random) -> Iterator[None]:
     with world.full_disk():
         yield
     if world.postgres is not None and not world.postgres.is_running:
@@ -140,8 +148,8 @@ def full_disk(world: World, rng: Random) -> Iterator[None]:
 
 
 @contextmanager
-def read_only_postgres(world: World, rng: Random) -> Iterator[None]:
-    """As a replica that was not promoted, or an administrator who is at work."""
+def read_only_postgres(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Make PostgreSQL read-only, like a replica that was not promoted."""
     for value, between in (("on", True), ("off", False)):
         world.postgres.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
         world.postgres.execute("SELECT pg_reload_conf()")
@@ -150,8 +158,10 @@ def read_only_postgres(world: World, rng: Random) -> Iterator[None]:
 
 
 @contextmanager
-def read_only_sqlite(world: World, rng: Random) -> Iterator[None]:
-    """The disk is mounted read-only, which takes a server that does not hold it, and made writable while the server runs."""
+def read_only_sqlite(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Mount the disk read-only, which works while no server holds it, and make it writable while
+    the server runs.
+    """
     world.server.kill()
     with _read_only(world):
         world.restart_server()
@@ -159,8 +169,8 @@ def read_only_sqlite(world: World, rng: Random) -> Iterator[None]:
 
 
 @contextmanager
-def hung_disk(world: World, rng: Random) -> Iterator[None]:
-    """Nobody can write for a while. A stand-in for a disk that takes seconds: a lock that another writer holds."""
+def hung_disk(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Block all writers for a while with another writer's lock, as a slow disk would."""
     database = Database(world.database_url)
     with database.write() as session:
         if world.postgres is not None:
@@ -170,8 +180,8 @@ def hung_disk(world: World, rng: Random) -> Iterator[None]:
 
 
 @contextmanager
-def jumping_clock(world: World, rng: Random) -> Iterator[None]:
-    """The server's clock goes hours forth and back, and stays wrong."""
+def jumping_clock(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Set the server's clock hours forward and back, and leave it wrong."""
     for _ in range(4):
         world.clock_file.write_text(str(rng.uniform(-MOST_JUMP_S, MOST_JUMP_S)))
         time.sleep(0.2)
@@ -228,7 +238,7 @@ FAULTS = (
 
 
 @contextmanager
-def _read_only(world: World) -> Iterator[None]:
+def _read_only(world: FaultEnvironment) -> Iterator[None]:
     if world.has_own_disk:
         _remount(world, "ro")
         yield
@@ -242,8 +252,8 @@ def _read_only(world: World) -> Iterator[None]:
         path.chmod(path.stat().st_mode | 0o200)
 
 
-def _remount(world: World, how: str) -> None:
-    """A moment after their death, processes still hold their files."""
+def _remount(world: FaultEnvironment, how: str) -> None:
+    """Retry: processes hold their files for a moment after their end."""
     for _ in range(50):
         if (
             subprocess.run(

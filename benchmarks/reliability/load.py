@@ -1,4 +1,6 @@
-"""The load: ranks that deliver with the agent's own sender, and a record of what the server acknowledged and what it answered."""
+"""Load: ranks that deliver with the agent's sender, and a record of acknowledgements and other
+responses.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.reliability.truth import ROWS, STREAMS, batch_of
+from benchmarks.reliability.expected_samples import ROWS, STREAMS, batch_of
 from memagent.delivery import sender as delivery
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport, parcel
@@ -27,15 +29,19 @@ from memagent.wire.messages import Batch, BatchReply, Finish, RunStart
 
 @dataclass
 class Record:
-    """What became of one run's batches: (rank, seq) -> the time they were made, those acknowledged, and every other answer."""
+    """Record of one run's batches: (rank, seq) -> time of creation, the acknowledged ones, and
+    every other response.
+    """
 
     run_id: str
     made: dict[tuple[int, int], float] = field(default_factory=dict)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     answers: Counter[str] = field(default_factory=Counter)
-    """What agents were told instead of an acknowledgement, without the server's address."""
+    """Responses other than acknowledgements, without the server's address."""
     wrong: list[str] = field(default_factory=list)
-    """What no agent should ever see: a batch refused for good, an answer that does not say when to try again."""
+    """Responses that no agent should get: a permanent refusal of a batch, or a refusal without
+    Retry-After.
+    """
 
     @property
     def is_delivered(self) -> bool:
@@ -43,7 +49,7 @@ class Record:
 
 
 class Witness(Transport):
-    """Delivers over HTTP, and writes down how that went."""
+    """Transport over HTTP that records each result."""
 
     def __init__(self, server: str, record: Record, timeout_s: float) -> None:
         self._inner, self._server, self._record, self._timeout_s = (
@@ -91,9 +97,10 @@ class Witness(Transport):
 
 
 class Load:
-    """`ranks` agents that each make a batch every `every_s` seconds while `making`; a context that ends with all of them closed.
+    """Run `ranks` agents that each make a batch every `every_s` seconds while `making`. All are
+    closed at the end of the context.
 
-    `clock` gives the agents' time, in seconds since the epoch.
+    `clock` returns the agents' time, in seconds since the epoch.
     """
 
     def __init__(
@@ -134,24 +141,28 @@ class Load:
             sender.close(5.0)
 
     def wait_for(self, batches: int, patience_s: float = 60.0) -> None:
-        """Until so many more batches have been acknowledged. Raises AssertionError where that takes too long."""
+        """Wait for `count` more acknowledged batches. Raises AssertionError after the timeout."""
         goal = len(self.record.acknowledged) + batches
         self._wait(lambda: len(self.record.acknowledged) >= goal, patience_s)
 
     def wait_until_told(self, pattern: str, patience_s: float = 60.0) -> None:
-        """Until an agent was told something other than an acknowledgement that matches. Raises AssertionError where that takes too long."""
+        """Wait until an agent gets a matching response other than an acknowledgement. Raises
+        AssertionError after the timeout.
+        """
         self._wait(
             lambda: any(re.search(pattern, answer) for answer in list(self.record.answers)),
             patience_s,
         )
 
     def stop(self) -> None:
-        """Make no more batches."""
+        """Stop making batches."""
         self._stop.set()
         self._thread.join()
 
     def drain(self, patience_s: float) -> bool:
-        """Make no more batches, and wait until the last one is acknowledged; False where that takes too long."""
+        """Stop making batches and wait for the last acknowledgement. Return False after the
+        timeout.
+        """
         self.stop()
         try:
             self._wait(lambda: self.record.is_delivered, patience_s)
@@ -195,13 +206,15 @@ class Load:
 
 
 @contextmanager
-def impatient() -> Iterator[None]:
-    """Agents that wait a tenth of what they usually wait, and keep to themselves what they tell people: more faults fit into a minute."""
+def shortened_delays() -> Iterator[None]:
+    """Shorten the agents' waits to a tenth and silence their messages, so that more faults fit into
+    a minute.
+    """
     names = {
         "FIRST_DELAY_S": 0.1,
         "LONGEST_DELAY_S": 3.0,
         "CATCH_UP_PAUSE_S": 0.005,
-        "tell": _ignore,
+        "notify_user": _ignore,
     }
     before = {name: getattr(delivery, name) for name in names}
     for name, value in names.items():

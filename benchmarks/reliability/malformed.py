@@ -1,7 +1,7 @@
-"""Malformed bodies: valid messages, broken in their structure, their chunks, their bytes, their compression or their labels.
+"""Malformed bodies: valid messages with errors in structure, chunks, bytes, compression or labels.
 
-Whatever comes, the server answers within the 2xx and 4xx, says what is wrong, goes on, takes no more memory for it, and stores nothing of
-what it refused.
+The server must answer each with 2xx or 4xx, name the error, continue, use no more memory, and store
+nothing of a refused body.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import zstandard
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from benchmarks.reliability.truth import STREAMS, batch_of
+from benchmarks.reliability.expected_samples import STREAMS, batch_of
 from memagent.wire.codec import JSON, MSGPACK, decode
 from memagent.wire.columns import MAGIC, ChunkHeader, Column
 from memagent.wire.messages import (
@@ -41,7 +41,7 @@ from memagent_server.ingest.body import decompress
 
 RUN = "malformed"
 MOST_RSS_BYTES = 600 * 2**20
-"""A web process; some 90 MiB are its code."""
+"""Limit of a web process; some 90 MiB are code."""
 LOOK_EVERY = 50
 
 _DEVICE = Device(id="host", kind="host", name="box", limit_bytes=2**35)
@@ -58,7 +58,7 @@ _MESSAGES: dict[str, tuple[str, Any]] = {
 
 @dataclass(frozen=True)
 class Post:
-    """A request, and what had been done to it, for whoever reads of its failure."""
+    """A request and the mutations applied to it, for the report of a failure."""
 
     kind: str
     body: bytes
@@ -72,7 +72,9 @@ class Post:
 
 @dataclass
 class Siege:
-    """What came of many posts: answers by status, samples by the key of the batches that were taken, the largest web process."""
+    """Result of many posts: responses by status, samples by batch key for accepted batches, and the
+    largest web process.
+    """
 
     statuses: Counter[int] = field(default_factory=Counter)
     accepted: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -82,7 +84,9 @@ class Siege:
 def besiege(
     url: str, examples: int, web: Callable[[], list[psutil.Process]], seed_: int = 0
 ) -> Siege:
-    """Post so many malformed bodies to the server at `url`. Raises AssertionError with the smallest post that it does not bear."""
+    """Post `count` malformed bodies to the server at `url`. Raises AssertionError with the smallest
+    failing post.
+    """
     siege = Siege()
     pool = urllib3.PoolManager(retries=False)
     start = msgspec.json.encode(_MESSAGES["start"][1])
@@ -132,7 +136,7 @@ def _judge(siege: Siege, post: Post, answer: urllib3.BaseHTTPResponse) -> None:
 
 
 def _understood(post: Post) -> Batch:
-    """A batch that the server took, as the agent's own codec reads it."""
+    """Decode a batch that the server accepted, with the agent's codec."""
     content_type = MSGPACK if "msgpack" in post.content_type else JSON
     return decode(decompress(post.body, post.encoding), Batch, content_type)
 
@@ -186,7 +190,7 @@ _PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 @st.composite
 def posts(draw: st.DrawFn) -> Post:
-    """A valid post, broken in none to several ways."""
+    """Return a valid post with zero or more mutations."""
     kind = draw(st.sampled_from(["batch", "batch", "batch", *_MESSAGES]))
     message = msgspec.to_builtins(_MESSAGES[kind][1], builtin_types=(bytes,))
     if kind == "batch" and draw(st.booleans()):
@@ -212,7 +216,7 @@ def _encoded(message: Any, content_type: str) -> bytes:
 
 
 def _with_a_wound(draw: st.DrawFn, message: Any) -> Any:
-    """The message with one of its values replaced, left out or repeated, anywhere in its depth."""
+    """Replace, remove or repeat one value of the message at any depth."""
     if not isinstance(message, (dict, list)) or not message or draw(st.integers(0, 5)) == 0:
         return draw(_JUNK)
     copy = message.copy()
@@ -238,7 +242,7 @@ def _abyss(value: Any, depth: int) -> Any:
 
 
 def _broken(draw: st.DrawFn, body: bytes) -> bytes:
-    """Bytes changed, cut out, cut off or put in; as often nothing."""
+    """Change, cut or insert bytes; half of the time, change nothing."""
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 3]))):
         at = draw(st.integers(0, len(body)))
         how = draw(st.sampled_from(["change", "cut out", "cut off", "put in"]))
@@ -254,7 +258,7 @@ def _broken(draw: st.DrawFn, body: bytes) -> bytes:
 
 @st.composite
 def _forged_chunks(draw: st.DrawFn) -> bytes:
-    """A packed chunk whose checksum is right and whose header may claim what the payload does not hold."""
+    """Return a packed chunk with a valid checksum whose header may contradict its payload."""
     columns = [
         Column("step", "int"),
         Column("time_s", "float"),

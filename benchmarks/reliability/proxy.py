@@ -1,4 +1,6 @@
-"""A TCP proxy that can be told to misbehave: reset connections after random bytes, lose answers, break bodies off, fall silent."""
+"""TCP proxy with faults: reset connections after random bytes, drop responses, truncate bodies,
+fall silent.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from pathlib import Path
 from random import Random
 
 Target = tuple[str, int] | Path
-"""Where connections go: host and port, or a Unix socket."""
+"""Target of connections: host and port, or a Unix socket."""
 _AT_ONCE = 65536
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What happens to connections. `most_bytes`: each direction of each passes at most so many, by chance, and is then reset or, as
-    often, ended (a half body, while the answer still gets through). `is_silent`: nothing passes, and nobody is told."""
+    """Faults of connections. `most_bytes`: each direction passes a random number of bytes up to
+    this, and is then reset or, as often, closed (a half body, whose response still gets
+    through). `is_silent`: nothing passes, and no error is sent.
+    """
 
     most_bytes: int | None = None
     is_silent: bool = False
@@ -34,7 +38,7 @@ class _Cut(Exception):  # noqa: N818 - it is what should happen
 
 
 class Proxy:
-    """Passes on what comes to `address` to `target`, on a thread of its own, until `close`."""
+    """Forward connections from `address` to `target` on a thread, until `close`."""
 
     def __init__(self, target: Target, rng: Random) -> None:
         self._target, self._rng, self._weather = target, rng, FAIR
@@ -48,17 +52,17 @@ class Proxy:
         self.cuts = 0
 
     def set(self, weather: Weather) -> None:
-        """Change the weather; connections that are open are reset."""
+        """Change the faults; reset open connections."""
         self._weather = weather
         self.cut()
 
     def aim(self, target: Target) -> None:
-        """New connections go elsewhere; those that are open are reset."""
+        """Send new connections to another target; reset open ones."""
         self._target = target
         self.cut()
 
     def cut(self) -> None:
-        """Reset everything that is open."""
+        """Reset all open connections."""
         self._call(self._cut_all)
 
     def close(self) -> None:
@@ -79,7 +83,7 @@ class Proxy:
             _reset(writer)
 
     async def _rest(self) -> None:
-        """Let every connection's task end."""
+        """Wait for the end of every connection's task."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -137,13 +141,13 @@ class Proxy:
 
 
 def _end(sink: asyncio.StreamWriter) -> None:
-    """No more comes in this direction."""
+    """Close this direction."""
     with contextlib.suppress(OSError, RuntimeError):
         sink.write_eof()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """RST, not FIN, where there is still somebody at the other end."""
+    """Send RST instead of FIN if the peer is still connected."""
     connection = writer.get_extra_info("socket")
     if connection is not None and connection.family == socket.AF_INET:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The report: a row a fault, everything summed over its episodes, and what was wrong spelled out."""
+"""Report: a row per fault, summed over its episodes, and a list of the errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = ("injected", "sent", "acknowledged", "found", "lost", "doubled", "fore
 
 
 def rows(episodes: Iterable[Episode]) -> list[dict[str, Any]]:
-    """A row for each database and fault, and one for all of them together."""
+    """Return a row for each database and fault, and one for their sum."""
     groups: defaultdict[tuple[str, str], list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.database, episode.fault].append(episode)
@@ -24,7 +24,7 @@ def rows(episodes: Iterable[Episode]) -> list[dict[str, Any]]:
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """The rows as a table of Markdown."""
+    """Format the rows as a Markdown table."""
     heads = ["database", "fault", *COLUMNS, "slowest recovery", "answers while it lasted"]
     lines = [heads, ["---", "---", *["---:"] * (len(COLUMNS) + 1), "---"]]
     for row in found:
@@ -42,7 +42,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def complaints(episodes: Iterable[Episode]) -> list[str]:
-    """What went wrong, a line each."""
+    """Return one line per error."""
     found = []
     for episode in episodes:
         where = f"{episode.database}, {episode.fault}"
@@ -78,6 +78,6 @@ def _row(database: str, fault: str, episodes: Sequence[Episode]) -> dict[str, An
 
 
 def _kind(answer: str) -> str:
-    """`503` of an answer, `no answer` of a connection that failed."""
+    """Return `503` for a response, `no answer` for a failed connection."""
     _, answered, rest = answer.partition(" answered ")
     return rest.split()[0] if answered else "no answer"

@@ -1,11 +1,15 @@
-"""What the server costs: `python -m benchmarks.server [--quick] [--json FILE] [--only GROUP ...]`.
+"""Benchmarks of the server: `python -m benchmarks.server [--quick] [--json FILE] [--only GROUP
+...]`.
 
-1. What matters are ratios of two things measured in the same run, side by side and taking turns: a machine that is slow or busy is so
-   for both. Absolute figures are told as they were seen.
-2. Servers are real: `memagent serve` in processes of its own over a fresh database, and clients in processes of theirs.
-3. A group of rows is a module of this package with a `TITLE` and a `measure(quick)`, and its entry in `__main__.GROUPS`. One that fails
-   is a row that says so, and the exit status is 1 then; a peer that is not installed is a row that says so, too.
-4. What servers log is shown only where something went wrong.
+1. The results are ratios of two things measured in the same run in alternation, so that a slow or
+   busy machine slows both. Absolute figures are reported as measured.
+2. Servers are real: `memagent serve` processes over a new database, and clients in separate
+   processes.
+3. A group of rows is a module of this package with a `TITLE` and a `measure(quick)`, and an entry
+   in `__main__.GROUPS`. A group that fails becomes a row with the reason, and the exit status is 1.
+   A peer that is not installed becomes a row with that reason.
+4. Server logs are shown only after an error.
 
-No figure is a test: goals are printed beside the figures, and the exit status does not depend on them. See docs/performance.md.
+No figure is a test: goals are printed next to the figures, and the exit status doesn't depend on
+them. See docs/performance.md.
 """

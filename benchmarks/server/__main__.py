@@ -1,4 +1,4 @@
-"""The command: every group of rows, then one table. See `benchmarks.server`."""
+"""Command line: measure every group, then print one table. See `benchmarks.server`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Group(Protocol):
     TITLE: str
 
     def measure(self, quick: bool) -> list[Figure]:
-        """The rows; with `quick` every one of them, from few rounds: shows that it works, not how fast it is."""
+        """Return the rows. With `quick`, measure a few rounds only: enough to show that it works."""
 
 
 GROUPS: dict[str, Group] = {
@@ -41,7 +41,7 @@ FAILED = "failed:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table; 1 where a group could not be measured, else 0."""
+    """Print the table. Return 1 if a group failed, else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.server", description=benchmarks.server.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

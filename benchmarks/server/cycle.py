@@ -1,6 +1,8 @@
-"""The worker's evaluation of a whole fleet: a flush of 10 samples from each of 8,000 ranks, read, forecast and decided on, in one process.
+"""Evaluation of a whole fleet by the worker, in one process: a flush of 10 samples from each of
+8,000 ranks is read, forecast and decided on.
 
-Processor time of this process: what one core would take. The bare forecaster is fed the same samples in the same run.
+Figures are processor time of this process, so they show what one core would take. The bare
+forecaster gets the same samples in the same run.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterable
 
 from benchmarks.figures import Figure
 from benchmarks.server.ranks import LIMIT_BYTES, RANKS_A_RUN, STEP_S, batch, columns, run_of, start
-from benchmarks.server.stage import fresh_database
+from benchmarks.server.real_server import fresh_database
 from memagent.forecast import Forecaster, feed_columns
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.store.engine import Database
@@ -25,7 +27,7 @@ GOAL_S = 10.0
 
 
 def measure(quick: bool) -> list[Figure]:
-    """Begin with a short past, then a few cycles; the last is counted."""
+    """Start with a short history, run a few cycles, and count the last one."""
     ranks = RANKS_QUICK if quick else RANKS
     scale = RANKS / ranks
     note = f"{ranks} ranks, times {scale:.0f}" if quick else ""
@@ -71,14 +73,16 @@ def _flush(
 
 
 def _turn(evaluator: Evaluator, now: float) -> float:
-    """Processor seconds of a turn."""
+    """Return the processor seconds of one worker turn."""
     began = time.process_time()
     evaluator.turn(now)
     return time.process_time() - began
 
 
 def _bare(ranks: Iterable[int], steps: int, began_at: float) -> float:
-    """Processor seconds of the forecaster alone for the last flush, after the same past."""
+    """Return the processor seconds of the forecaster alone for the last flush, after the same
+    history.
+    """
     forecasters = [(rank, Forecaster(LIMIT_BYTES)) for rank in ranks]
     for rank, forecaster in forecasters:
         for _ in feed_columns(forecaster, columns(rank, 0, steps - FLUSH_ROWS, began_at)):

@@ -1,8 +1,9 @@
-"""What samples take on disk, beside 208 bytes: 26 columns of 8 bytes, as a sample is when it is packed without compression.
+"""Disk space of samples, compared with 208 bytes: 26 columns of 8 bytes, the size of a packed
+sample without compression.
 
-The traces are recorded: small transformers trained on a CPU, sampled each step with 27 columns by the agent; `steady` with sequences of
-one length, `noisy` with random ones. They are sent in flushes of 10 samples, as of a rank that makes two steps a second, and read back in
-full: what came in must come out.
+The traces are recorded: small transformers trained on a CPU, sampled at each step with 27 columns
+by the agent. `steady` has sequences of one length, `noisy` random ones. They are sent in flushes of
+10 samples, like a rank with two steps a second, and read back: the output must equal the input.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from benchmarks.figures import Figure
-from benchmarks.server.stage import fresh_database
+from benchmarks.server.real_server import fresh_database
 from benchmarks.server.workload import enter_runs
 from memagent.wire.columns import Value, pack
 from memagent.wire.messages import Batch, Chunk, Finish
@@ -103,7 +104,7 @@ def _came_back(database: Database, sent: dict[str, list[Value]]) -> bool:
 
 
 def _same(found: list[Value], sent: list[Value]) -> bool:
-    """To the last bit."""
+    """Compare bit by bit."""
     return len(found) == len(sent) and all(
         one == other and type(one) is type(other) and str(one) == str(other)
         for one, other in zip(found, sent, strict=True)

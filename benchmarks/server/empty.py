@@ -1,4 +1,6 @@
-"""A server that answers 204 to everything, on granian and Flask as ours: `python -m benchmarks.server.empty PORT PROCESSES`."""
+"""Reference server that answers 204 to everything, on granian and Flask like memagent's: `python -m
+benchmarks.server.empty PORT PROCESSES`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from memagent_server.supervisor import BLOCKING_THREADS
 
 
 def app() -> Flask:
-    """The application: it reads the body, as anybody must, and says nothing."""
+    """Read the body, as any server must, and return an empty response."""
     from flask import request
 
     made = Flask("empty")

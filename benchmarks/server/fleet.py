@@ -1,8 +1,9 @@
-"""A fleet through the whole server, paced as agents are: processor time of ingest, compaction, forecasts and alerts together.
+"""Load of a whole fleet on the server, at the agents' pace: processor time of ingest, compaction,
+forecasts and alerts.
 
-`python -m benchmarks.server.fleet [--ranks N] [--seconds S]` does it at any size; `--ranks 8000` is the whole fleet. Each rank takes two
-steps a second and sends ten samples every five; streams have a past of 0 to 511 samples, so that as many reach the size to be compacted
-as in a run that goes on.
+`python -m benchmarks.server.fleet [--ranks N] [--seconds S]` runs any size; `--ranks 8000` is the
+whole fleet. Each rank makes two steps a second and sends ten samples every five seconds. Streams
+start with 0 to 511 samples, so that as many reach the compaction size as in a continuing run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import psutil
 from benchmarks.figures import Figure, quantile, table
 from benchmarks.server.load import Client, post_all
 from benchmarks.server.ranks import RANKS_A_RUN, STEP_S, batch, body, run_of, start
-from benchmarks.server.stage import Server, fresh_database, running_server
+from benchmarks.server.real_server import Server, fresh_database, running_server
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -29,18 +30,18 @@ FLUSH_S = 5.0
 FLUSH_ROWS = int(FLUSH_S / STEP_S)
 UNIT_ROWS = 512
 PROCESSES = 3
-"""Of the web server."""
+"""Number of web processes."""
 IDLE_S, SETTLE_S = 4.0, 3.0
 GOAL_CORES = 1.0
 
 
 def measure(quick: bool) -> list[Figure]:
-    """A part of the fleet, scaled up."""
+    """Measure a part of the fleet and scale the result."""
     return fleet(RANKS_QUICK if quick else RANKS, SECONDS_QUICK if quick else SECONDS)
 
 
 def fleet(ranks: int, seconds: float) -> list[Figure]:
-    """Figures of so many ranks over so many seconds, times what is missing to the whole fleet."""
+    """Return the figures of `ranks` over `seconds`, scaled to the whole fleet."""
     with fresh_database() as database:
         began_at = time.time() - UNIT_ROWS * STEP_S
         pasts = [7 * rank % UNIT_ROWS for rank in range(ranks)]
@@ -86,7 +87,7 @@ def _prepare(database: Database, pasts: Sequence[int], began_at: float) -> None:
 
 
 def _client(first: int, pasts: Sequence[int], seconds: float, began_at: float) -> Client:
-    """One connection for the ranks of a run, which send one after the other."""
+    """One connection for all ranks of a run, which send in turn."""
     mine = range(first, min(first + RANKS_A_RUN, len(pasts)))
     bodies = [
         body(
@@ -100,7 +101,7 @@ def _client(first: int, pasts: Sequence[int], seconds: float, began_at: float) -
 
 
 def _wait_for_rest(server: Server) -> None:
-    """Until the worker has read the past."""
+    """Wait until the worker has read the history."""
     before = -1.0
     while (now := sum(_by_role(server).values())) - before > 0.15:
         before = now
@@ -108,7 +109,7 @@ def _wait_for_rest(server: Server) -> None:
 
 
 def _by_role(server: Server) -> dict[str, float]:
-    """Processor seconds so far: of the web processes with their parent, and of the worker."""
+    """Return processor seconds of the web processes with their parent, and of the worker."""
     found = {"web": 0.0, "worker": 0.0}
     for process in [server.process, *server.process.children(recursive=True)]:
         times = process.cpu_times()

@@ -1,7 +1,8 @@
-"""A batch of 500 samples in this process, without HTTP: how much the database layer adds to the bare work.
+"""Cost of a batch of 500 samples in this process, without HTTP: what the database layer adds to the
+bare work.
 
-Raw is what any server must do that keeps batches in SQLite: decode and check the body, then insert the chunk with the driver alone.
-All is processor time.
+Raw is what any server must do that stores batches in SQLite: decode and check the body, then insert
+the chunk with the driver alone. All figures are processor time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.figures import Figure, from_samples
-from benchmarks.server.stage import fresh_database
+from benchmarks.server.real_server import fresh_database
 from benchmarks.server.workload import bodies, enter_runs
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch
@@ -32,7 +33,9 @@ _INSERT = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def measure(quick: bool) -> list[Figure]:
-    """Blocks of batches take turns: raw, through the store one by one, and through the store from several threads at once."""
+    """Alternate blocks of batches: raw, through the store one by one, and through the store from
+    several threads.
+    """
     rounds = 3 if quick else 20
     sent = bodies(BATCHES, ROWS)
     reading, raw, single, crowd = [], [], [], []
@@ -53,7 +56,7 @@ def measure(quick: bool) -> list[Figure]:
 
 
 def raw_s(count: int) -> float:
-    """Median seconds of the bare work of a batch, for others to compare with."""
+    """Return the median seconds of the bare work of a batch, as a reference for other groups."""
     with fresh_database() as bare:
         return _timed(_raw(bare, 0), bodies(count, ROWS))
 
@@ -102,7 +105,7 @@ def _store(database: Database, run_id: str) -> Callable[[bytes], None]:
 
 
 def _crowd_s(database: Database, number: int, sent: list[bytes]) -> float:
-    """Processor seconds of one batch when several threads bring theirs at once, as those of a web process do."""
+    """Return processor seconds per batch when several threads write at once, as in a web process."""
     stores = [_store(database, f"crowd-{number}-{thread}") for thread in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         began = time.process_time()
@@ -114,7 +117,7 @@ def _crowd_s(database: Database, number: int, sent: list[bytes]) -> float:
 
 
 def _timed(take: Callable[[bytes], object], sent: list[bytes]) -> float:
-    """Median processor seconds of one: what else runs on the machine counts for neither."""
+    """Return the median processor seconds of one call. Other load on the machine doesn't count."""
     seconds = []
     for body in sent:
         began = time.thread_time()

@@ -1,7 +1,8 @@
-"""Clients in processes of their own that post bodies made beforehand: as fast as they are answered, or at a pace.
+"""Client processes that post prepared bodies, as fast as the server answers or at a given pace.
 
-Each client is one agent with one connection and one request at a time. Requests are bytes on a socket and answers are read as far as
-needed: a client's own cost must not be what is measured.
+Each client is one agent with one connection and one request at a time. Requests are bytes on a
+socket, and only the needed part of a response is parsed, so that the client's own cost is not
+measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Client:
-    """What one client sends: `bodies` in turn to `path`, one each `every_s` (0: at once), the first after `delay_s`."""
+    """Requests of one client: post `bodies` in turn to `path`, one per `every_s` (0: at once), the
+    first after `delay_s`.
+    """
 
     path: str
     bodies: Sequence[bytes]
@@ -31,7 +34,9 @@ class Client:
 
 @dataclass
 class Answers:
-    """Seconds until each answer, from when the request was due, over `wall_s` seconds; `refused` were no 2xx."""
+    """Seconds until each response, counted from the time the request was due, over `wall_s`
+    seconds. `refused` counts responses other than 2xx.
+    """
 
     wall_s: float
     seconds: list[float] = field(default_factory=list)
@@ -43,7 +48,7 @@ class Answers:
 
 
 def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answers:
-    """Let the clients send all they have, and gather the answers. Raises OSError where a connection broke."""
+    """Run all clients to their end and return their results. Raises OSError if a connection breaks."""
     context = multiprocessing.get_context("spawn")
     ends, workers = [], []
     for number in range(min(processes, len(clients))):
@@ -125,7 +130,7 @@ def _request(client: Client, body: bytes, host: str) -> bytes:
 
 
 def _is_good(connection: socket.socket) -> bool:
-    """Read one answer; whether it is a 2xx."""
+    """Read one response. Return True for a 2xx status."""
     received = b""
     while b"\r\n\r\n" not in received:
         part = connection.recv(65536)

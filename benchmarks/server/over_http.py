@@ -1,4 +1,6 @@
-"""Batches through the whole server: what it adds to the bare work, and how many a second it takes."""
+"""Batches over HTTP: what the whole server adds to the bare work, and how many it stores per
+second.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ import urllib3
 from benchmarks.figures import Figure, quantile
 from benchmarks.server import in_process
 from benchmarks.server.load import Answers, Client, post_all
-from benchmarks.server.stage import Server, fresh_database, running, running_server
+from benchmarks.server.real_server import Server, fresh_database, running, running_server
 from benchmarks.server.workload import bodies, enter_runs
 
 TITLE = "batches through the whole server"
 CLIENTS = 16
 PROCESSES = 2
-"""Of the server: the other cores are for the clients."""
+"""Number of web processes; the other cores are for the clients."""
 CPU_GOAL, SHARE_GOAL = 2.5, 0.15
 LARGE_GOAL, SMALL_GOAL = 1_000_000, 100_000
 
@@ -84,7 +86,7 @@ def measure(quick: bool) -> list[Figure]:
 
 
 def clients(number: int, count: int, rows: int, *, every_s: float = 0.0) -> list[Client]:
-    """Agents with a run each, that send `count` batches of `rows` samples. All have the same samples: they cost the same."""
+    """Return clients with a run each that send `count` batches of `rows` equal samples."""
     same = bodies(count, rows)
     return [
         Client(f"/api/v1/runs/run-{index}/batches", same, every_s, every_s * index / number)
@@ -94,7 +96,7 @@ def clients(number: int, count: int, rows: int, *, every_s: float = 0.0) -> list
 
 @contextmanager
 def fresh_server(those: Sequence[Client]) -> Iterator[Server]:
-    """Ours, over a fresh database that knows the clients' runs, warmed up."""
+    """Start memagent's server over a new database that knows the clients' runs, and warm it up."""
     with fresh_database() as database:
         enter_runs(
             database, ["warm", *(client.path.split("/")[4] for client in those)], time.time()
@@ -119,7 +121,7 @@ def empty_server() -> Iterator[Server]:
 
 
 def checked(answers: Answers) -> Answers:
-    """Raises RuntimeError where the server refused any: then the figures would mean nothing."""
+    """Raise RuntimeError if the server refused a request: the figures would be meaningless."""
     if answers.refused:
         raise RuntimeError(f"the server refused {answers.refused} of {len(answers.seconds)}")
     return answers

@@ -1,4 +1,6 @@
-"""Latency at a pace that leaves the server time: what an agent waits for, and how far the slowest are from the middle."""
+"""Latency at a pace that leaves the server idle time: how long an agent waits, and how far the
+slowest request is from the median.
+"""
 
 from __future__ import annotations
 

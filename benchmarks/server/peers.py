@@ -1,7 +1,9 @@
-"""The servers of other trackers, given the same values in the way that is their fastest: a batch of many values a request.
+"""Servers of other trackers, given the same values in their fastest way: a batch of many values per
+request.
 
-Each runs in its own interpreter, which may be another environment's: BENCHMARK_MLFLOW and BENCHMARK_TRACKIO name its Python. Values are
-those of samples with 20 columns, so a batch of ours of 500 samples holds 10,000.
+Each runs in its own interpreter, possibly of another environment: BENCHMARK_MLFLOW and
+BENCHMARK_TRACKIO name its Python. Values are those of samples with 20 columns, so a batch of 500
+samples holds 10,000.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import urllib3
 from benchmarks.figures import Figure
 from benchmarks.server.load import Answers, Client, post_all
 from benchmarks.server.over_http import PROCESSES, checked, clients, fresh_server
-from benchmarks.server.stage import Server, running
+from benchmarks.server.real_server import Server, running
 from benchmarks.server.workload import COUNTERS
 
 TITLE = "beside the servers of other trackers: values a second"
@@ -29,7 +31,7 @@ CLIENTS = 4
 COLUMNS = len(COUNTERS) + 2
 MLFLOW_GOAL, TRACKIO_GOAL = 100.0, 10.0
 MLFLOW_VALUES = 1000
-"""The most that log-batch takes."""
+"""Maximum that log-batch accepts."""
 
 
 def measure(quick: bool) -> list[Figure]:
@@ -94,7 +96,7 @@ def _mlflow(python: str, count: int) -> float:
 
 
 def _trackio(python: str, count: int) -> float:
-    """Its dashboard is its server: clients send it lists of samples."""
+    """trackio: its dashboard is its server, and clients send it lists of samples."""
     token, rows = "a-token-for-benchmarks", 500
     start = "import sys; from trackio.cli import main; sys.argv = ['trackio', 'show']; main()"
     with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
@@ -181,7 +183,7 @@ def _posted(
 def _serving(
     command: list[str], port: int, environ: dict[str, str] | None = None
 ) -> Iterator[Server]:
-    """A server that says nothing of its own: it is ready when it answers."""
+    """Start a server that prints nothing; it is ready when it answers."""
     shell = ["sh", "-c", f'echo http://127.0.0.1:{port}; exec "$@" >/dev/null 2>&1', "sh", *command]
     with running(shell, environ or {}) as server:
         until = time.monotonic() + 90.0

@@ -1,4 +1,6 @@
-"""A fleet of ranks, eight to a run: samples of 22 columns every half second, noisy as trainings are; one rank in ten leaks."""
+"""Samples of a fleet of ranks, eight to a run: 22 columns every half second, as noisy as real
+training; one rank in ten leaks.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ _MIB = 2**20
 
 
 def run_of(rank: int) -> str:
-    """The run that the fleet's rank belongs to."""
+    """Return the run that a rank of the fleet belongs to."""
     return f"run-{rank // RANKS_A_RUN}"
 
 
 def start(rank: int) -> RunStart:
-    """What the rank's agent says first."""
+    """Return the first message of the rank's agent."""
     device = Device(id=DEVICE, kind="cuda", name="GPU", limit_bytes=LIMIT_BYTES)
     return RunStart(
         run_id=run_of(rank),
@@ -34,7 +36,9 @@ def start(rank: int) -> RunStart:
 
 
 def columns(rank: int, first_step: int, rows: int, began_at: float) -> dict[str, list[Value]]:
-    """Samples of the fleet's rank; step s is at `began_at` + s * STEP_S, in seconds since the Unix epoch."""
+    """Return samples of a rank of the fleet. Step s is at `began_at` + s * STEP_S, in seconds since
+    the Unix epoch.
+    """
     source = random.Random(f"{rank} {first_step}")
     steps = range(first_step, first_step + rows)
     leak = _LEAK_BYTES if rank % 10 == 0 else 0
@@ -70,11 +74,11 @@ def columns(rank: int, first_step: int, rows: int, began_at: float) -> dict[str,
 
 
 def batch(rank: int, seq: int, first_step: int, rows: int, began_at: float) -> Batch:
-    """Batch number `seq` of the fleet's rank."""
+    """Return batch number `seq` of a rank of the fleet."""
     packed = pack(columns(rank, first_step, rows, began_at))
     return Batch(rank=rank % RANKS_A_RUN, seq=seq, chunks=[Chunk(stream=DEVICE, packed=packed)])
 
 
 def body(rank: int, seq: int, first_step: int, rows: int, began_at: float) -> bytes:
-    """The same as it is sent."""
+    """Return the encoded batch."""
     return encode(batch(rank, seq, first_step, rows, began_at))

@@ -1,10 +1,13 @@
-"""What charts and lists cost, over HTTP from a real server, beside SQL over wide rows: the same samples, a row each, in the same database.
+"""Cost of charts and lists over HTTP from a real server, compared with SQL over wide rows: the same
+samples, one row each, in the same database.
 
-1. A run of a million steps is sent as batches, compacted and rolled up. The one of ten million repeats its rollups ten times: what a chart
-   of all of it reads.
-2. The chart asks for minimum, maximum and last of four columns at 2,000 points. The reference asks SQLite for minimum and maximum only.
-3. Each figure is the median of requests on one connection that is kept open; those of charts and SQL take turns. On a busy machine much
-   of that is waiting for a processor: beside it stands what the server's processes and SQLite spent.
+1. A run of a million steps is sent as batches, compacted and rolled up. The run of ten million
+   steps repeats its rollups ten times, which is what a chart of it reads.
+2. The chart requests minimum, maximum and last value of four columns at 2,000 points. The reference
+   asks SQLite for minimum and maximum only.
+3. Each figure is the median of requests on one keep-alive connection; chart and SQL requests
+   alternate. On a busy machine much of that time is waiting, so the processor time of the server
+   and of SQLite is printed as well.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import urllib3
 from sqlalchemy import insert, select, update
 
 from benchmarks.figures import Figure, from_samples
-from benchmarks.server.stage import Server, fresh_database, running_server
+from benchmarks.server.real_server import Server, fresh_database, running_server
 from benchmarks.server.workload import COUNTERS, DEVICE, columns, enter_runs
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Finish
@@ -94,7 +97,7 @@ def _charts(
 def _spent(
     server: Server, ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, requests: int
 ) -> list[Figure]:
-    """Processor time of a chart of all steps, and of the same by SQL."""
+    """Return the processor time of a chart of all steps, and of the same query in SQL."""
     before = server.cpu_s()
     for _ in range(5 * requests):
         ask(_chart("long"))
@@ -126,7 +129,7 @@ def _lists(ask: Callable[[str], bytes], runs: int, requests: int) -> list[Figure
 
 
 def _old(database: Database, requests: int) -> Figure:
-    """What the worker asks once a day."""
+    """Measure the worker's daily maintenance."""
 
     def ask() -> None:
         with database.read() as session:
@@ -141,7 +144,7 @@ def _old(database: Database, requests: int) -> Figure:
 
 
 def _fill(database: Database, steps: int) -> None:
-    """The run `long`, as an agent would leave it."""
+    """Store the run `long` as an agent would."""
     enter_runs(database, ["long"], 1e9)
     for seq, first in enumerate(range(0, steps, ROWS)):
         packed = pack(columns(first, min(ROWS, steps - first)))
@@ -155,7 +158,7 @@ def _fill(database: Database, steps: int) -> None:
 
 
 def _repeat(database: Database, steps: int, times: int) -> None:
-    """The run `longer`: rollups only."""
+    """Store the run `longer`, which has rollups only."""
     enter_runs(database, ["longer"], 1e9)
     packed = pack(columns(0, 1))
     with database.write() as session:
@@ -205,7 +208,7 @@ def _fill_list(database: Database, runs: int) -> None:
 
 
 def _wide(database: Database, steps: int) -> sqlite3.Connection:
-    """A row a sample, a column a counter."""
+    """Store one row per sample and one column per counter."""
     connection = sqlite3.connect(str(database.engine.url.database))
     names = ["step", "time_s", *COUNTERS]
     connection.execute(f"CREATE TABLE wide (step INTEGER PRIMARY KEY, {', '.join(names[1:])})")
@@ -249,7 +252,7 @@ def _chart(run_id: str, first: int | None = None, width: int = 0) -> str:
 
 
 def _cursor(number: int) -> str:
-    """Of the page that ends with that run: see `run_list`."""
+    """Return the cursor of the page that ends with that run: see `run_list`."""
     return (
         base64.urlsafe_b64encode(json.dumps([1e9 + number, f"run-{number}"]).encode())
         .decode()

@@ -1,4 +1,6 @@
-"""A scrape of 1,000 active ranks with 15 series each, in process: read the store, write the text; prometheus-client writes beside it."""
+"""Scrape of 1,000 active ranks with 15 series each, in process: read the store and write the text,
+compared with prometheus-client's writer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from benchmarks.figures import Figure, from_samples
 from benchmarks.server.ranks import batch, run_of, start
-from benchmarks.server.stage import fresh_database
+from benchmarks.server.real_server import fresh_database
 from memagent_server.metrics.collector import SlowValues, collect
 from memagent_server.metrics.exposition import GZIP_LEVEL, Scrape, write
 from memagent_server.store.engine import Database
@@ -25,7 +27,9 @@ GOAL_MS = 100.0
 
 
 def measure(quick: bool) -> list[Figure]:
-    """Whole scrapes in both formats take turns with prometheus-client's writer over the same families."""
+    """Alternate whole scrapes in both formats with prometheus-client's writer over the same
+    families.
+    """
     rounds, ranks = (2, RANKS_QUICK) if quick else (10, RANKS)
     with fresh_database() as database:
         now = time.time()

@@ -1,7 +1,9 @@
-"""Whether memory stays flat: `python -m benchmarks.server.soak [--minutes M] [--ranks N]`, by default for an hour. Not in CI.
+"""Memory growth over time: `python -m benchmarks.server.soak [--minutes M] [--ranks N]`, by default
+for an hour. Not run in CI.
 
-Runs come and go: each round starts new ones, lets them send, lists and scrapes them, and finishes them. Resident memory of the web
-process and of the worker is read every few seconds; what is printed is each one's slope over the second half, in MiB an hour.
+Runs come and go: each round starts new runs, lets them send, lists and scrapes them, and finishes
+them. Resident memory of the web process and the worker is read every few seconds. The output is the
+slope of each over the second half, in MiB an hour.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import urllib3
 
 from benchmarks.server.load import Client, post_all
 from benchmarks.server.ranks import RANKS_A_RUN, STEP_S, body, start
-from benchmarks.server.stage import Server, fresh_database, running_server
+from benchmarks.server.real_server import Server, fresh_database, running_server
 from memagent.wire.codec import encode
 from memagent.wire.messages import Finish, RunStart
 
@@ -50,7 +52,7 @@ def soak(minutes: float, ranks: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """MiB an hour, by least squares over the second half: the first is warming up."""
+    """Return MiB an hour by least squares over the second half; the first half is warm-up."""
     late = points[len(points) // 2 :]
     middle = sum(at for at, _ in late) / len(late)
     mean = sum(size for _, size in late) / len(late)

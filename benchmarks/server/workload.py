@@ -1,4 +1,4 @@
-"""What agents send: batches of samples of 20 counters that move as a training's do."""
+"""Batches as agents send them: samples of 20 counters that change as in real training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DEVICE = "GPU-benchmark"
 COUNTERS = [
     field.name for field in FIELDS if field.kind == "int" and field.name.endswith("_bytes")
 ][:18]
-"""With `step` and `time_s` a sample has 20 columns: 160 bytes unpacked."""
+"""With `step` and `time_s`, a sample has 20 columns: 160 bytes unpacked."""
 
 
 def columns(first_step: int, rows: int, *, seed: int = 0) -> dict[str, list[Value]]:
-    """Samples of a noisy training: every counter moves each step, within 10 MB."""
+    """Return samples of a noisy training: every counter changes at each step, within 10 MB."""
     source = random.Random(f"{seed} {first_step}")
     found: dict[str, list[Value]] = {
         "step": list(range(first_step, first_step + rows)),
@@ -33,18 +33,18 @@ def columns(first_step: int, rows: int, *, seed: int = 0) -> dict[str, list[Valu
 
 
 def batch(seq: int, rows: int, *, rank: int = 0) -> Batch:
-    """The rank's batch number `seq`."""
+    """Return the rank's batch number `seq`."""
     packed = pack(columns(seq * rows, rows, seed=rank))
     return Batch(rank=rank, seq=seq, chunks=[Chunk(stream=DEVICE, packed=packed)])
 
 
 def bodies(count: int, rows: int, *, rank: int = 0) -> list[bytes]:
-    """The first batches of a rank, as they are sent."""
+    """Return the first batches of a rank, encoded."""
     return [encode(batch(seq, rows, rank=rank)) for seq in range(count)]
 
 
 def enter_runs(database: Database, run_ids: list[str], now: float) -> None:
-    """Make the runs known."""
+    """Register the runs."""
     with database.write() as session:
         for run_id in run_ids:
             start_run(session, RunStart(run_id=run_id, project="benchmark"), now)

@@ -12,7 +12,7 @@ import urllib3
 
 from benchmarks.figures import Figure, table
 from benchmarks.server import __main__ as command
-from benchmarks.server.stage import fresh_database, running_server
+from benchmarks.server.real_server import fresh_database, running_server
 
 ROOT = Path(__file__).parents[2]
 IN_PROCESS = ("in_process", "cycle", "scrape", "disk")

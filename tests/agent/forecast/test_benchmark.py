@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.forecast import made, record, recorded
-from benchmarks.forecast.rivals import DETECTORS, least_squares, memagent, threshold_90
+from benchmarks.forecast import generated, record, recorded
+from benchmarks.forecast.baselines import DETECTORS, least_squares, memagent, threshold_90
 from benchmarks.forecast.score import score, table
 from benchmarks.forecast.traces import Alarm, Trace
 
@@ -70,12 +70,12 @@ def test_it_asks_for_a_garbage_collection_at_the_row_that_is_looked_at():
 
 
 def test_made_traces_die_only_where_their_need_reaches_the_limit():
-    found = list(made.traces(3, seed=1))
-    assert {trace.family for trace in found} == set(made.FATAL) | set(made.HARMLESS)
+    found = list(generated.traces(3, seed=1))
+    assert {trace.family for trace in found} == set(generated.FATAL) | set(generated.HARMLESS)
     for trace in found:
         assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
         assert trace.death in (None, len(trace.columns["step"]))
-        assert (trace.family in made.FATAL) == (trace.death is not None)
+        assert (trace.family in generated.FATAL) == (trace.death is not None)
 
 
 def test_recorded_traces_die_where_their_memory_reached_the_limit():

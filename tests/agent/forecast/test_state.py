@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.forecast import made, recorded
+from benchmarks.forecast import generated, recorded
 from memagent.forecast import Forecaster, later
 from memagent.forecast import state as state_module
 from memagent.forecast.replay_columns import feed_columns
@@ -27,7 +27,7 @@ def forecasts(trace, *, stops: bool) -> list:
 
 @pytest.mark.parametrize("which", ["recorded", "made"])
 def test_it_goes_on_as_if_it_had_never_stopped(which):
-    traces = list(recorded.traces())[:12] if which == "recorded" else list(made.traces(1, 7))
+    traces = list(recorded.traces())[:12] if which == "recorded" else list(generated.traces(1, 7))
     assert len(traces) > 8
     for trace in traces:
         assert forecasts(trace, stops=True) == forecasts(trace, stops=False), trace.family

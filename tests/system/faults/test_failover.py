@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.reliability.check import check
-from benchmarks.reliability.load import Load, impatient
+from benchmarks.reliability.load import Load, shortened_delays
 from memagent_server.observability import temp_dirs
 from tests.postgres import PostgresCluster
 
@@ -62,7 +62,7 @@ def test_acknowledged_samples_survive_a_failover_exactly_once(pair, start_server
     url = f"postgresql://postgres@/memagent?{hosts}"
     server = start_server("--workers", "2", environ={"MEMAGENT_DATABASE_URL": url})
     (tmp_path / "spool").mkdir()
-    with impatient(), Load(server.url, "run", tmp_path / "spool") as load:
+    with shortened_delays(), Load(server.url, "run", tmp_path / "spool") as load:
         load.wait_for(20)
         for statement in ("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"):
             standby.execute(statement)

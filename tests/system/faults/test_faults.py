@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from benchmarks.reliability.check import samples_of
-from benchmarks.reliability.episode import play
+from benchmarks.reliability.environment import FaultEnvironment
+from benchmarks.reliability.episode import run_episode
 from benchmarks.reliability.faults import FAULTS
-from benchmarks.reliability.load import impatient
+from benchmarks.reliability.load import shortened_delays
 from benchmarks.reliability.malformed import RUN, besiege
-from benchmarks.reliability.world import World
 
 BODIES = 200
 SHORT = {
@@ -58,14 +58,14 @@ def world(request):
     programs = (
         request.getfixturevalue("postgres_programs") if request.param == "postgresql" else None
     )
-    with impatient(), World(Random(7), programs) as world:
+    with shortened_delays(), FaultEnvironment(Random(7), programs) as world:
         yield world
 
 
 @pytest.mark.parametrize(("world", "fault"), list(cases()), indirect=["world"], scope="module")
 def test_it_loses_nothing_duplicates_nothing_and_reports_what_happened(world, fault):
     rng = Random(fault.name)
-    episode = play(world, fault, f"r{rng.getrandbits(40):x}", rng, is_short=True)
+    episode = run_episode(world, fault, f"r{rng.getrandbits(40):x}", rng, is_short=True)
     assert episode.complaints == ()
     assert episode.verdict.is_right, episode.verdict
     assert episode.verdict.acknowledged == episode.verdict.sent == episode.verdict.found > 0

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from benchmarks.reliability.check import judge
-from benchmarks.reliability.load import Load, Record, impatient
+from benchmarks.reliability.expected_samples import ROWS, STREAMS, rows_of
+from benchmarks.reliability.load import Load, Record, shortened_delays
 from benchmarks.reliability.proxy import FAIR, Proxy, Weather
-from benchmarks.reliability.truth import ROWS, STREAMS, rows_of
 
 BATCH = ROWS * len(STREAMS)
 
@@ -117,7 +117,7 @@ def test_a_proxy_without_a_target_resets_connections(proxy, tmp_path):
 
 def test_a_permanent_refusal_is_recorded(start_server, tmp_path):
     server = start_server("--role", "web")
-    with impatient(), Load(server.url, "r", tmp_path, ranks=1) as load:
+    with shortened_delays(), Load(server.url, "r", tmp_path, ranks=1) as load:
         load.wait_for(2)
         batch = {
             "seq": len(load.record.made) + 20,

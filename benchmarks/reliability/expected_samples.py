@@ -1,4 +1,6 @@
-"""What the ranks send: every value follows from where it belongs, so that one in the store can be told right from wrong or misplaced."""
+"""Samples of the ranks: each value follows from its position, so that a stored value can be
+checked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from memagent.wire.fields import SCALARS_STREAM, scalar_kind_of
 from memagent.wire.messages import Batch, Chunk, Event
 
 ROWS = 20
-"""Samples of a batch, in each of the STREAMS."""
+"""Samples per batch, in each of the STREAMS."""
 EVENT_EVERY = 10
 STREAMS = ("host", SCALARS_STREAM)
 STEP_S = 0.01
@@ -20,7 +22,7 @@ _VALUES = {"host": "host_used_bytes", SCALARS_STREAM: "loss"}
 
 @dataclass(frozen=True)
 class Row:
-    """One sample, in the store or on its way there."""
+    """One sample, sent or stored."""
 
     rank: int
     stream: str
@@ -30,7 +32,7 @@ class Row:
 
 
 def rows_of(run_id: str, rank: int, seq: int, at: float) -> Iterator[Row]:
-    """The samples of a batch that was made at `at` on the rank's clock."""
+    """Return the samples of a batch made at `at` on the rank's clock."""
     for stream in STREAMS:
         for step in range(seq * ROWS, (seq + 1) * ROWS):
             yield Row(
@@ -47,7 +49,7 @@ def has_event(seq: int) -> bool:
 
 
 def batch_of(run_id: str, rank: int, seq: int, at: float) -> Batch:
-    """The message of the same batch."""
+    """Return the message of the same batch."""
     rows = list(rows_of(run_id, rank, seq, at))
     chunks = [_chunk(stream, [row for row in rows if row.stream == stream]) for stream in STREAMS]
     events = [Event(kind="mark", step=seq * ROWS, time_s=at)] if has_event(seq) else []
@@ -55,7 +57,7 @@ def batch_of(run_id: str, rank: int, seq: int, at: float) -> Batch:
 
 
 def stored_rows(rank: int, stream: str, columns: dict[str, list[Value]]) -> Iterator[Row]:
-    """The rows of columns as the store gives them."""
+    """Return the rows of columns in the store's form."""
     for step, time_s, value in zip(
         columns["step"], columns["time_s"], columns[_VALUES[stream]], strict=True
     ):

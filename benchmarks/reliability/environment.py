@@ -1,4 +1,6 @@
-"""What the faults strike: a real server with its processes, its database on a disk of its own, and a proxy before each of the two."""
+"""Target of the faults: a real server with its processes, its database on a separate disk, and a
+proxy in front of each.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,13 @@ WEB_PROCESSES = 2
 PATIENCE_S = 30.0
 
 
-class World:
-    """A server over SQLite, or with `programs` (of PostgreSQL) over PostgreSQL. Agents talk to `front`, the server to PostgreSQL through
-    `back`. Use it as a context: in the end all processes are gone.
+class FaultEnvironment:
+    """A server over SQLite, or over PostgreSQL if `programs` is given. Agents connect to `front`,
+    the server connects to PostgreSQL through `back`. Use it as a context: all processes are
+    ended at the end.
 
-    `folder` holds everything and is removed in the end. `disk` in it holds the database and nothing else: a small file system of its own
-    where this process may mount one, a plain folder elsewhere.
+    `folder` holds everything and is removed at the end. Its `disk` holds only the database: a small
+    file system if this process may mount one, else a plain folder.
     """
 
     def __init__(self, rng: Random, programs: Path | None = None) -> None:
@@ -42,7 +45,7 @@ class World:
         self.back: Proxy | None = None
         self._rng, self._programs = rng, programs
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> FaultEnvironment:
         with contextlib.ExitStack() as undo:
             self._make_disk(undo)
             if self._programs is not None:
@@ -86,7 +89,7 @@ class World:
 
     @property
     def database_url(self) -> str:
-        """The database as the checker reads it: by no proxy."""
+        """The database for the checker, without a proxy."""
         if self.postgres is not None:
             return self.postgres.url("memagent")
         return f"sqlite:///{self.disk / 'memagent.db'}"
@@ -96,7 +99,7 @@ class World:
         return int(self.server.url.rpartition(":")[2])
 
     def start_server(self, port: int = 0) -> None:
-        """Raises AssertionError, with what it said, where it does not start."""
+        """Start the server. Raises AssertionError with its log if it doesn't start."""
         through = self.database_url
         if self.back is not None:
             through = f"postgresql+psycopg://postgres@{self.back.address}/memagent"
@@ -114,21 +117,23 @@ class World:
         self.start_server(self.port)
 
     def start_postgres(self, port: int | None = None) -> None:
-        """Where it was, or at a fresh address; the server finds it behind the same proxy."""
+        """Start PostgreSQL at the same or another address; the server reaches it through the same
+        proxy.
+        """
         assert self.postgres is not None
         assert self.back is not None
         self.postgres.start(port)
         self.back.aim(self.postgres.socket)
 
     def log_since(self, at: int) -> str:
-        """What the server has written to its log since it was `at` characters long."""
+        """Return what the server wrote to its log since it was `at` characters long."""
         return self.server.errors[at:]
 
     def web_processes(self) -> list[psutil.Process]:
         return self._children("spawn_main")
 
     def worker_process(self) -> psutil.Process:
-        """The worker; a moment after its death there is none yet, so it is waited for."""
+        """Wait for the worker; after its death the supervisor needs a moment to start another."""
         until = time.monotonic() + PATIENCE_S
         while not (found := self._children("--role worker")):
             assert time.monotonic() < until, "the server has no worker"
@@ -137,7 +142,9 @@ class World:
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Not a byte more fits: a ballast fills the database's disk, or without a disk of its own, no file may grow (RLIMIT_FSIZE)."""
+        """Fill the database's disk with a ballast file, or limit file sizes (RLIMIT_FSIZE) without
+        a separate disk.
+        """
         if self.postgres is None:
             with contextlib.closing(
                 sqlite3.connect(self.disk / "memagent.db", timeout=PATIENCE_S)
@@ -150,7 +157,7 @@ class World:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Every web process hangs, as in a machine that is paused or swaps."""
+        """Stop every web process, like a machine that is paused or swaps."""
         stopped = self.web_processes()
         for process in stopped:
             process.send_signal(signal.SIGSTOP)
@@ -162,7 +169,7 @@ class World:
                     process.send_signal(signal.SIGCONT)
 
     def _children(self, word: str) -> list[psutil.Process]:
-        """Those of the server that live and have `word` in their command line."""
+        """Return the server's live processes with `word` in their command line."""
         found = []
         for child in psutil.Process(self.server.process.pid).children():
             with contextlib.suppress(psutil.Error):
@@ -185,7 +192,7 @@ class World:
 
     @contextmanager
     def _no_growth(self) -> Iterator[None]:
-        """Enough for the server's log, less than any write-ahead log has already."""
+        """Enough for the server's log, less than any write-ahead log."""
         roots = [
             self.server.process.pid,
             *([self.postgres.pid] if self.postgres is not None else []),
@@ -208,7 +215,7 @@ class World:
 
 
 def _mount(folder: Path) -> bool:
-    """Whether the folder is now a small file system of its own; that takes Linux, and root."""
+    """Mount a small file system on the folder. Return False unless this is Linux and root."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
     command = [

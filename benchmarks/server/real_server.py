@@ -1,4 +1,4 @@
-"""Where the measures are made: a fresh database, a real server in processes of its own."""
+"""Setting of the measurements: a new database and a real server process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG_SHOWN_BYTES = 4_096
 
 @contextmanager
 def fresh_database() -> Iterator[Database]:
-    """An empty SQLite database with the current schema, in a folder of its own."""
+    """Create an empty SQLite database with the current schema in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
         database = Database(f"sqlite:///{folder}/memagent.db")
         migrate.upgrade(database)
@@ -34,19 +34,19 @@ def fresh_database() -> Iterator[Database]:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs, whatever it is: its address and its processes."""
+    """A running server of any kind: its address and its processes."""
 
     url: str
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """Processor time of all its processes so far."""
+        """Return the processor time of all its processes."""
         return sum(
             _cpu_s(process) for process in [self.process, *self.process.children(recursive=True)]
         )
 
     def resident_bytes(self) -> int:
-        """Resident memory of all its processes now."""
+        """Return the resident memory of all its processes."""
         return sum(
             process.memory_info().rss
             for process in [self.process, *self.process.children(recursive=True)]
@@ -57,7 +57,7 @@ class Server:
 def running_server(
     database_url: str, *arguments: str, environ: dict[str, str] | None = None, worker: bool = False
 ) -> Iterator[Server]:
-    """`memagent serve ARGUMENTS` over a database, without the background worker unless asked for."""
+    """Run `memagent serve ARGUMENTS` over a database, by default without the background worker."""
     role = () if worker else ("--role", "web")
     command = [
         sys.executable,
@@ -75,9 +75,9 @@ def running_server(
 
 @contextmanager
 def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
-    """A server that prints its address on a line of its own when it is ready; all its processes are gone afterwards.
+    """Start a server that prints its address when it is ready; kill all its processes at the end.
 
-    Its log goes to a file, as it would in service; the end of it is shown where something goes wrong.
+    Its log goes to a file, as in production. After an error, the end of the log is shown.
     """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
-from memagent.probe.host_limits import Usage, limits
+from memagent.probe.host_limits import MemoryUsage, limits
 from memagent.units import GIB, MIB, format_bytes
 
 _SCARCE_BYTES, _HOPELESS_BYTES = 2 * GIB, 512 * MIB
 
 
 def check(patient: Environment) -> Iterator[Finding]:
-    found = limits(Usage(0, 0, 0))
+    found = limits(MemoryUsage(0, 0, 0))
     smallest = min(found, key=lambda limit: limit.limit_bytes)
     others = [f"{one.kind} {format_bytes(one.limit_bytes)}" for one in found if one is not smallest]
     beside = f" (others: {', '.join(others)})" if others else ""

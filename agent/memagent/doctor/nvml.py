@@ -7,15 +7,15 @@ from typing import Any
 
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.doctor.device import has_nvidia_driver
-from memagent.probe.nvml import begin
-from memagent.probe.nvml_device import MissingError
+from memagent.probe.nvml import init_nvml
+from memagent.probe.nvml_device import NvmlUnavailableError
 from memagent.units import format_bytes
 
 
 def check(_patient: Environment) -> Iterator[Finding]:
     try:
-        library = begin()
-    except MissingError as reason:
+        library = init_nvml()
+    except NvmlUnavailableError as reason:
         yield judge_missing(str(reason), has_driver=has_nvidia_driver())
         return
     try:

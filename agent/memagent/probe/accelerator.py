@@ -1,27 +1,32 @@
-"""Devices that are neither NVIDIA's nor AMD's: Intel GPUs (`torch.xpu`) and Apple's (`torch.mps`).
+"""Probes of Intel GPUs (`torch.xpu`) and Apple GPUs (`torch.mps`).
 
-Nothing here initialises a device or synchronises with it: a probe is made only where parameters live on the device already.
+Nothing here initializes a device or synchronizes with it. A probe exists only for a device that
+already has parameters.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from memagent.diagnostics.console import notify_user
-from memagent.probe import Raw
+from memagent.probe import RawReading
 from memagent.probe.host_limits import physical_memory_bytes
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Event
 
 _MPS_HIGH_WATERMARK = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 _MPS_DEFAULT_WATERMARK = 1.7
-"""Of the recommended working set; MPSAllocator.h. Beyond it torch raises out-of-memory, though a Mac would go on and swap."""
+"""Ratio to the recommended working set (MPSAllocator.h). Beyond it torch raises out-of-memory,
+although a Mac would swap."""
 
 
 class XpuProbe:
-    """See `memagent.probe.Probe`. `torch` is the imported module; `index` a device that the process already uses."""
+    """Probe of an Intel GPU: see `memagent.probe.Probe`.
+
+    `torch` is the imported module; `index` is a device that the process already uses.
+    """
 
     columns: tuple[str, ...] = (
         "allocated_bytes",
@@ -32,6 +37,7 @@ class XpuProbe:
         "device_used_bytes",
         "limit_bytes",
     )
+    context_bytes: int | None = None  # not available
 
     def __init__(self, torch: Any, index: int, limit_bytes: int | None = None) -> None:
         self._stats: Callable[[int], dict[str, Any]] = torch._C._xpu_memoryStats
@@ -40,47 +46,35 @@ class XpuProbe:
         )
         self._index = index
         properties = torch.xpu.get_device_properties(index)
-        total = int(properties.total_memory)
-        fraction = _memory_fraction(torch, index)
-        self._limit = limit_bytes or int(total * fraction)
         uuid = getattr(properties, "uuid", None)
-        self.device = Device(
-            id=f"xpu:{uuid}" if uuid is not None else f"xpu:{index}",
-            kind="xpu",
-            name=str(properties.name),
-            index=index,
-            total_bytes=total,
-            limit_bytes=self._limit,
-            limit_source="given"
-            if limit_bytes
-            else "per-process fraction"
-            if fraction < 1
-            else "device memory",
-        )
+        device_id = f"xpu:{uuid if uuid is not None else index}"
+        self.device = torch_device(torch.xpu, index, properties, device_id, "xpu", limit_bytes)
+        self._limit = self.device.limit_bytes
         self._used: int | None = None
         self._peak = _peak(self._stats(index))
         self._last = self.used_bytes()
-
-    context_bytes: int | None = None  # nothing tells it
 
     @property
     def limit_bytes(self) -> int | None:
         return self._limit
 
-    def mark(self) -> Raw:
+    def mark(self) -> RawReading:
         return self._stats(self._index)
 
-    def sample(self) -> Raw:
+    def sample(self) -> RawReading:
         return self._stats(self._index)
 
-    def peak(self, mark: Raw) -> int:
-        """Exact whenever it is the process's highest so far; else the higher reading, since the counter is not ours to reset."""
+    def peak(self, mark: RawReading) -> int:
+        """Return the exact peak if it's the process's highest so far, else the higher reading.
+
+        The counter belongs to the user, so the probe doesn't reset it.
+        """
         last, self._last = self._last, int(mark["allocated_bytes"]["all"]["current"])
-        peak, seen = _peak(mark), max(last, self._last)
-        raised, self._peak = peak > self._peak, peak
-        return max(seen, peak) if raised else seen
+        peak, higher = _peak(mark), max(last, self._last)
+        is_highest, self._peak = peak > self._peak, peak
+        return max(higher, peak) if is_highest else higher
 
-    def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
+    def readings(self, sample: RawReading) -> tuple[int, tuple[Value, ...]]:
         reserved = sample["reserved_bytes"]["all"]
         requested = sample.get("requested_bytes")
         return self.peak(sample), (
@@ -101,10 +95,11 @@ class XpuProbe:
             return
         try:
             free, total = self._memory_info(self._index)
-        except RuntimeError as error:  # the driver of an integrated GPU does not tell
+        except RuntimeError as error:  # the driver of an integrated GPU does not report it
             self._memory_info = None
+            reason = str(error).partition("\n")[0]
             notify_user(
-                f"no reading of what others use on {self.device.name}: {str(error).partition(chr(10))[0]}"
+                f"memory used by other processes on {self.device.name} is unknown: {reason}"
             )
         else:
             self._used = total - free
@@ -117,9 +112,10 @@ class XpuProbe:
 
 
 class MpsProbe:
-    """See `memagent.probe.Probe`. The one GPU of a Mac; its memory is the machine's own."""
+    """Probe of a Mac's GPU, which uses the machine's memory: see `memagent.probe.Probe`."""
 
     columns: tuple[str, ...] = ("allocated_bytes", "reserved_bytes", "limit_bytes")
+    context_bytes: int | None = None  # not available
 
     def __init__(
         self,
@@ -147,25 +143,23 @@ class MpsProbe:
         self._peak = self._read_peak()
         self._last = self.used_bytes()
 
-    context_bytes: int | None = None  # nothing tells it
-
     @property
     def limit_bytes(self) -> int | None:
         return self._limit
 
-    def mark(self) -> Raw:
+    def mark(self) -> RawReading:
         return self._allocated(), self._read_peak()
 
-    def sample(self) -> Raw:
+    def sample(self) -> RawReading:
         return self.mark(), self._reserved()
 
-    def peak(self, mark: Raw) -> int:
-        """As on XPU, where this torch counts peaks on MPS at all; else the higher reading."""
+    def peak(self, mark: RawReading) -> int:
+        """Return the peak as on XPU if this torch counts peaks on MPS, else the higher reading."""
         last, (self._last, peak) = self._last, mark
-        raised, self._peak = peak > self._peak, peak
-        return max(last, self._last, peak if raised else 0)
+        is_highest, self._peak = peak > self._peak, peak
+        return max(last, self._last, peak if is_highest else 0)
 
-    def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
+    def readings(self, sample: RawReading) -> tuple[int, tuple[Value, ...]]:
         mark, reserved = sample
         return self.peak(mark), (self._last, reserved, self._limit)
 
@@ -185,30 +179,50 @@ class MpsProbe:
         if self._stats is not None:
             try:
                 return _peak(self._stats(0))
-            except (RuntimeError, KeyError):  # a torch whose MPS allocator keeps no statistics
+            except (RuntimeError, KeyError):  # this torch's MPS allocator has no statistics
                 self._stats = None
         return 0
+
+
+def torch_device(
+    backend: Any,
+    index: int,
+    properties: Any,
+    device_id: str,
+    kind: Literal["cuda", "xpu"],
+    limit_bytes: int | None,
+) -> Device:
+    """Describe a GPU by its properties and the limit in `backend` (`torch.cuda`, `torch.xpu`)."""
+    read_fraction = getattr(backend, "get_per_process_memory_fraction", None)
+    fraction = float(read_fraction(index)) if read_fraction is not None else 1.0
+    total = int(properties.total_memory)
+    source = "per-process fraction" if fraction < 1 else "device memory"
+    return Device(
+        id=device_id,
+        kind=kind,
+        name=str(properties.name),
+        index=index,
+        total_bytes=total,
+        limit_bytes=limit_bytes or int(total * fraction),
+        limit_source="given" if limit_bytes else source,
+    )
 
 
 def _peak(stats: dict[str, Any]) -> int:
     return int(stats["allocated_bytes"]["all"]["peak"])
 
 
-def _memory_fraction(torch: Any, index: int) -> float:
-    read = getattr(torch.xpu, "get_per_process_memory_fraction", None)
-    return float(read(index)) if read is not None else 1.0
-
-
 def _mps_limit(recommended: int, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Where torch raises out-of-memory; the machine's memory where that is switched off or lies beyond it."""
-    machine = physical_memory_bytes()
+    """Return the limit at which torch raises out-of-memory, and its source.
+
+    The machine's memory is the limit if torch's limit is disabled or higher.
+    """
+    total = physical_memory_bytes()
     try:
         ratio = float(environ.get(_MPS_HIGH_WATERMARK, _MPS_DEFAULT_WATERMARK))
     except ValueError:
         ratio = _MPS_DEFAULT_WATERMARK
     watermark = int(recommended * ratio)
-    return (
-        (watermark, "MPS high watermark")
-        if 0 < watermark < machine
-        else (machine, "physical memory")
-    )
+    if 0 < watermark < total:
+        return watermark, "MPS high watermark"
+    return total, "physical memory"

@@ -1,7 +1,8 @@
-"""torch's caching allocator on one CUDA (or ROCm) device, by the one nested dict that C++ hands out.
+"""Probe of torch's caching allocator on one CUDA (or ROCm) device.
 
-`torch.cuda.memory_stats()` flattens the same dict into 120 keys at ten times the cost. Nothing here initialises CUDA, synchronises,
-or touches the allocator during graph capture.
+Reads the one nested dict that C++ returns. `torch.cuda.memory_stats()` flattens the same dict into
+120 keys, at ten times the cost. Nothing here initializes CUDA, synchronizes, or calls the allocator
+during graph capture.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memagent.probe import Raw
+from memagent.probe import RawReading
+from memagent.probe.accelerator import torch_device
 from memagent.probe.nvml import EmptyNvml, Nvml, open_nvml
 from memagent.probe.nvml_device import NvmlReading
 from memagent.probe.peaks import Stats, shared_counters
 from memagent.wire.columns import Value
-from memagent.wire.messages import Device, Event
+from memagent.wire.messages import Event
 
 
 class CudaProbe:
-    """See `memagent.probe.Probe`. `torch` is the imported module; `index` a device that the process already uses."""
+    """Probe of a CUDA device: see `memagent.probe.Probe`.
+
+    `torch` is the imported module; `index` is a device that the process already uses.
+    """
 
     columns: tuple[str, ...] = (
         "allocated_bytes",
@@ -44,27 +49,16 @@ class CudaProbe:
 
     def __init__(self, torch: Any, index: int, limit_bytes: int | None = None) -> None:
         self._core = torch._C
-        self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
+        self._is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
         self._index = index
         properties = torch.cuda.get_device_properties(index)
-        fraction = _memory_fraction(torch, index)
-        self._limit = limit_bytes or int(properties.total_memory * fraction)
-        self.device = Device(
-            id=_uuid(properties, index),
-            kind="cuda",
-            name=str(properties.name),
-            index=index,
-            total_bytes=int(properties.total_memory),
-            limit_bytes=self._limit,
-            limit_source="given"
-            if limit_bytes
-            else "per-process fraction"
-            if fraction < 1
-            else "device memory",
-        )
+        uuid = getattr(properties, "uuid", None)
+        device_id = f"GPU-{uuid}" if uuid is not None else f"cuda:{index}"
+        self.device = torch_device(torch.cuda, index, properties, device_id, "cuda", limit_bytes)
+        self._limit = self.device.limit_bytes
         is_amd = getattr(torch.version, "hip", None) is not None
         self._nvml: Nvml = EmptyNvml() if is_amd else open_nvml(self.device.id)
-        self._board = NvmlReading()
+        self._nvml_reading = NvmlReading()
         self.context_bytes: int | None = None
         self._pinned: int | None = None
         self._counters = shared_counters(torch._C)
@@ -76,16 +70,19 @@ class CudaProbe:
     def limit_bytes(self) -> int | None:
         return self._limit
 
-    def mark(self) -> Raw:
-        """Exact, because the counters start anew at each mark. During graph capture the allocator is left alone and the next mark
-        covers it."""
-        if self._capturing():
+    def mark(self) -> RawReading:
+        """Return the exact peak since the last mark, which has reset the counters.
+
+        Returns 0 during graph capture, when the allocator must not be called; the next mark covers
+        that time, too.
+        """
+        if self._is_capturing():
             return 0
-        allocated, reserved, self._last = self._counters.take(self._index)
+        allocated, reserved, self._last = self._counters.read_and_reset(self._index)
         self._reserved_peak = max(self._reserved_peak, reserved)
         return allocated
 
-    def sample(self) -> Raw:
+    def sample(self) -> RawReading:
         peak = self.mark()
         stats = self._last
         reserved = stats["reserved_bytes"]["all"]["current"]
@@ -105,35 +102,35 @@ class CudaProbe:
             stats.get("num_device_free"),
         )
 
-    def peak(self, mark: Raw) -> int:
+    def peak(self, mark: RawReading) -> int:
         return int(mark)
 
-    def readings(self, sample: Raw) -> tuple[int, tuple[Value, ...]]:
-        board = self._board
+    def readings(self, sample: RawReading) -> tuple[int, tuple[Value, ...]]:
+        nvml = self._nvml_reading
         return sample[0], (
             *sample[1:],
             self._pinned,
             self._limit,
-            board.used_bytes,
-            board.process_bytes,
-            board.other_processes_bytes,
-            board.utilization_ratio,
-            board.power_w,
-            board.temperature_c,
+            nvml.used_bytes,
+            nvml.process_bytes,
+            nvml.other_processes_bytes,
+            nvml.utilization_ratio,
+            nvml.power_w,
+            nvml.temperature_c,
         )
 
     def used_bytes(self) -> int:
         return int(self._core._cuda_memoryStats(self._index)["allocated_bytes"]["all"]["current"])
 
     def peak_since_mark(self) -> int:
-        """Most allocated since the last mark; the next mark tells it again."""
-        return self._counters.look(self._index)
+        """Return the most bytes allocated since the last mark, without a reset."""
+        return self._counters.peak_allocated(self._index)
 
     def refresh(self) -> None:
         reserved = self._last["reserved_bytes"]["all"]["current"]
-        board = self._board = self._nvml.reading()
+        nvml = self._nvml_reading = self._nvml.reading()
         self.context_bytes = (
-            max(0, board.process_bytes - reserved) if board.process_bytes is not None else None
+            max(0, nvml.process_bytes - reserved) if nvml.process_bytes is not None else None
         )
         self._pinned = self._pinned_bytes()
 
@@ -145,19 +142,12 @@ class CudaProbe:
         self._nvml.close()
 
     def _pinned_bytes(self) -> int | None:
-        """Page-locked host memory that torch's host allocator holds, for all devices; None where this torch doesn't count it."""
+        """Return the page-locked memory in torch's host allocator, for all devices together.
+
+        Returns None if this torch doesn't count it.
+        """
         read = getattr(self._core, "_cuda_hostMemoryStats", None)
         stats = read() if read is not None else {}
-        found = stats.get("allocated_bytes", {})
-        value = found.get("current", found.get("all", {}).get("current"))
+        allocated = stats.get("allocated_bytes", {})
+        value = allocated.get("current", allocated.get("all", {}).get("current"))
         return int(value) if value is not None else None
-
-
-def _uuid(properties: Any, index: int) -> str:
-    uuid = getattr(properties, "uuid", None)
-    return f"GPU-{uuid}" if uuid is not None else f"cuda:{index}"
-
-
-def _memory_fraction(torch: Any, index: int) -> float:
-    read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
-    return float(read(index)) if read is not None else 1.0

@@ -1,4 +1,4 @@
-"""Which devices a model trains on, and the probes for them. The host is always one of them."""
+"""Find the devices that a model trains on, and create their probes. The host is always one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from memagent.probe.accelerator import MpsProbe, XpuProbe
 from memagent.probe.cuda import CudaProbe
 from memagent.probe.host import HostProbe
 
+_PROBES: dict[str, Callable[[Any, int, int | None], Probe]] = {
+    "cuda": CudaProbe,
+    "xpu": XpuProbe,
+    "mps": MpsProbe,
+}
+_IS_IN_USE: dict[str, Callable[[Any], bool]] = {
+    "cuda": lambda torch: hasattr(torch._C, "_cuda_memoryStats") and torch.cuda.is_initialized(),
+    "xpu": lambda torch: hasattr(torch._C, "_xpu_memoryStats") and torch.xpu.is_initialized(),
+    "mps": lambda torch: bool(torch.backends.mps.is_available()),
+}
+"""Checks that this build of torch supports a device and that the process uses it. Fake tensors can
+be on devices that don't exist."""
+
 
 def discover(
     models: Iterable[Any],
@@ -20,41 +33,31 @@ def discover(
     *,
     torch: Any = None,
 ) -> list[Probe]:
-    """Probes of the devices that hold the parameters, or else of the GPU that computes with them; GPUs first, then the host.
+    """Create probes of the GPUs with the parameters, or else of the current GPU, then of the host.
 
-    `limit_bytes` replaces the limit of the device that the model trains on: of every GPU, or of the host where there is none.
-    `torch` is the imported module, by default the process's own. No device is initialised.
+    `limit_bytes` replaces the limit of every GPU, or of the host if there is no GPU. `torch` is the
+    imported module, by default the process's own. No device gets initialized.
     """
     torch = torch or sys.modules.get("torch")
     gpus: list[Probe] = []
     if torch is not None:
-        found = [(kind, index) for kind, index in _devices(models, optimizers) if kind in _PROBES]
-        for kind, index in found or _where_it_computes(torch):
-            if _IN_USE[kind](torch):
+        devices = [(kind, index) for kind, index in _devices(models, optimizers) if kind in _PROBES]
+        for kind, index in devices or _current_gpu(torch):
+            if _IS_IN_USE[kind](torch):
                 gpus.append(_PROBES[kind](torch, index, limit_bytes))
     return [*gpus, HostProbe(None if gpus else limit_bytes)]
 
 
-_PROBES: dict[str, Callable[[Any, int, int | None], Probe]] = {
-    "cuda": CudaProbe,
-    "xpu": XpuProbe,
-    "mps": MpsProbe,
-}
-_IN_USE: dict[str, Callable[[Any], bool]] = {
-    "cuda": lambda torch: hasattr(torch._C, "_cuda_memoryStats") and torch.cuda.is_initialized(),
-    "xpu": lambda torch: hasattr(torch._C, "_xpu_memoryStats") and torch.xpu.is_initialized(),
-    "mps": lambda torch: bool(torch.backends.mps.is_available()),
-}
-"""Whether this build of torch knows the device and the process uses it already; fake tensors have devices that nobody does."""
+def _current_gpu(torch: Any) -> list[tuple[str, int]]:
+    """Return the current GPU if it has tensors although all parameters are on the host.
 
-
-def _where_it_computes(torch: Any) -> list[tuple[str, int]]:
-    """The current GPU of a process whose parameters all lie on the host, but whose tensors don't: they are offloaded (FSDP, ZeRO)."""
-    if not _IN_USE["cuda"](torch):
+    That is the case with offloading (FSDP, ZeRO).
+    """
+    if not _IS_IN_USE["cuda"](torch):
         return []
     index = int(torch.cuda.current_device())
-    held = torch._C._cuda_memoryStats(index)["allocated_bytes"]["all"]["current"]
-    return [("cuda", index)] if held else []
+    allocated = torch._C._cuda_memoryStats(index)["allocated_bytes"]["all"]["current"]
+    return [("cuda", index)] if allocated else []
 
 
 def _devices(models: Iterable[Any], optimizers: Iterable[Any]) -> list[tuple[str, int]]:

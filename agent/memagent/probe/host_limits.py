@@ -1,7 +1,8 @@
-"""How much memory this process may use on the host, and which limit would be hit first.
+"""The limits on this process's host memory, and the one that would be hit first.
 
-Four limits can end a process: RLIMIT_AS (address space mapped), RLIMIT_DATA (private writable memory mapped), the cgroup's
-limit and physical memory (both: resident memory of all processes together). Each is compared with what counts against it.
+Four limits can end a process: RLIMIT_AS (mapped address space), RLIMIT_DATA (mapped private
+writable memory), the cgroup's limit and physical memory (both: resident memory of all processes
+together). Each is compared with the memory that counts against it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Literal, NamedTuple
 
 LimitKind = Literal["RLIMIT_AS", "RLIMIT_DATA", "cgroup", "physical memory", "given"]
 
-_UNLIMITED = 2**60
-"""Cgroup v1 writes 2**63 less a page for "no limit"; anything this large is none."""
+_UNLIMITED_BYTES = 2**60
+"""From this value on a cgroup has no limit. Cgroup v1 writes 2**63 less a page."""
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A limit and what counts against it at the moment it was read, both in bytes."""
+class MemoryLimit:
+    """A limit, and the memory that counted against it when it was read. Bytes."""
 
     kind: LimitKind
     limit_bytes: int
@@ -33,8 +34,11 @@ class Limit:
         return self.limit_bytes - self.used_bytes
 
 
-class Usage(NamedTuple):
-    """What this process (mapped, data) and its tree (resident) hold, in bytes. A tuple, because one is made at each reading."""
+class MemoryUsage(NamedTuple):
+    """Memory of this process (mapped, data) and of its tree (resident), in bytes.
+
+    A tuple, because each reading creates one.
+    """
 
     mapped_bytes: int
     data_bytes: int
@@ -43,64 +47,61 @@ class Usage(NamedTuple):
 
 @cache
 def physical_memory_bytes() -> int:
-    """Of the machine. psutil is asked where the system's own call does not tell: importing it takes a tenth of a second."""
+    """Return the machine's memory."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows, some BSDs
-        import psutil
+        import psutil  # takes a tenth of a second
 
         return int(psutil.virtual_memory().total)
 
 
-def binding_limit(usage: Usage, *, root: Path = Path("/")) -> Limit:
-    """The limit with the least headroom: the one that would be hit first. `root` lets tests bring their own /proc and /sys."""
+def binding_limit(usage: MemoryUsage, *, root: Path = Path("/")) -> MemoryLimit:
+    """Return the limit with the least headroom. `root` replaces /proc and /sys in tests."""
     return min(limits(usage, root=root), key=lambda limit: limit.headroom_bytes)
 
 
-def limits(usage: Usage, *, root: Path = Path("/")) -> list[Limit]:
-    """All limits that hold for this process."""
-    found = [Limit("physical memory", physical_memory_bytes(), usage.resident_bytes)]
+def limits(usage: MemoryUsage, *, root: Path = Path("/")) -> list[MemoryLimit]:
+    """Return all limits of this process."""
+    resident = usage.resident_bytes
+    all_limits = [MemoryLimit("physical memory", physical_memory_bytes(), resident)]
     cgroup = cgroup_limit_bytes(root=root)
     if cgroup is not None:
-        found.append(Limit("cgroup", cgroup, usage.resident_bytes))
-    if sys.platform.startswith(
-        "linux"
-    ):  # elsewhere the kernel takes these limits and does not keep them
+        all_limits.append(MemoryLimit("cgroup", cgroup, resident))
+    if sys.platform.startswith("linux"):  # other kernels accept these limits and ignore them
         import resource
 
-        for kind, number, used in (
-            ("RLIMIT_AS", resource.RLIMIT_AS, usage.mapped_bytes),
-            ("RLIMIT_DATA", resource.RLIMIT_DATA, usage.data_bytes),
-        ):
-            soft, _ = resource.getrlimit(number)
-            if soft != resource.RLIM_INFINITY:
-                found.append(Limit(kind, soft, used))  # type: ignore[arg-type]
-    return found
+        address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if address_space != resource.RLIM_INFINITY:
+            all_limits.append(MemoryLimit("RLIMIT_AS", address_space, usage.mapped_bytes))
+        data, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        if data != resource.RLIM_INFINITY:
+            all_limits.append(MemoryLimit("RLIMIT_DATA", data, usage.data_bytes))
+    return all_limits
 
 
 @dataclass(frozen=True)
 class Cgroup:
-    """Where the kernel keeps this process's memory account."""
+    """The memory cgroup of this process.
+
+    `own` is the folder of its own cgroup, or of the nearest visible parent. `limited` is the one
+    with the smallest limit on the way up; it's `own` if there is no limit.
+    """
 
     version: int
     own: Path
-    """Folder of the process's own cgroup, or its nearest parent that can be seen."""
     limited: Path
-    """Folder of the cgroup with the smallest limit, on the way up; `own` where there is no limit."""
     limit_bytes: int | None
 
 
 def cgroup_limit_bytes(*, root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of this process's cgroup and its parents, v1 or v2; None where there is none."""
+    """Return the smallest memory limit of this process's cgroup and its parents, if any."""
     cgroup = find_cgroup(root=root)
     return cgroup.limit_bytes if cgroup else None
 
 
 def find_cgroup(*, root: Path = Path("/")) -> Cgroup | None:
-    """This process's memory cgroup, v1 or v2; None where there is none to be seen.
-
-    The `0::` line of v2 exists even where v1 holds the memory controller, so `memory` is looked for first.
-    """
+    """Find this process's memory cgroup, v1 or v2; None if none is visible."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -109,16 +110,17 @@ def find_cgroup(*, root: Path = Path("/")) -> Cgroup | None:
         controllers: path
         for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)
     }
+    # The `0::` line of v2 exists even if v1 has the memory controller, so `memory` comes first.
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
-            return _cgroup(1, root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+            return _read_cgroup(1, root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
     if "" in paths:
-        return _cgroup(2, root / "sys/fs/cgroup", paths[""], "memory.max")
+        return _read_cgroup(2, root / "sys/fs/cgroup", paths[""], "memory.max")
     return None
 
 
-def _cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | None:
-    folders = [folder for folder in _upwards(mount, path) if folder.is_dir()]
+def _read_cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | None:
+    folders = [folder for folder in _folders_up_to(mount, path) if folder.is_dir()]
     if not folders:
         return None
     limits = [
@@ -128,8 +130,8 @@ def _cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | None:
     return Cgroup(version, folders[0], limited, limit)
 
 
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The cgroup's folder and its parents up to the mount; inside a container only the mount itself may be visible."""
+def _folders_up_to(mount: Path, path: str) -> Iterator[Path]:
+    """Yield the cgroup's folder and its parents. A container may see only the mount itself."""
     relative = os.path.normpath(path).lstrip("/")
     folder = mount / relative if relative and not relative.startswith("..") else mount
     while folder != mount:
@@ -143,4 +145,4 @@ def _read_limit(file: Path) -> int | None:
         text = file.read_text().strip()
     except OSError:
         return None
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
+    return int(text) if text.isdigit() and int(text) < _UNLIMITED_BYTES else None

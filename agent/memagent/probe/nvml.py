@@ -1,9 +1,10 @@
-"""NVML readings of one GPU, found by its UUID. They describe the device, not this process: NVML's used is never called allocated.
+"""NVML readings of one GPU, found by its UUID. They describe the device, not this process.
 
-1. Nothing is opened before the first reading, which is taken on a thread of ours: `nvmlInit` looks at every GPU of the machine and may
-   take a second. One init a process serves all devices, and the last one closed shuts it down.
-2. Each reading stands for itself: what a driver, a GPU or a permission does not give is None and leaves the rest alone. All that is
-   missing is named once, in one line (`nvml_device`).
+1. The first reading opens NVML, on a thread of memagent: `nvmlInit` looks at every GPU of the
+   machine and may take a second. All devices share one `nvmlInit`; the last one to close calls
+   `nvmlShutdown`.
+2. Readings are independent. If a driver, a GPU or a permission doesn't provide one, its field is
+   None. One line names all missing readings, once (`nvml_device`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import threading
 from typing import Any, Protocol
 
 from memagent.diagnostics.console import notify_user
-from memagent.probe.nvml_device import MissingError, NvmlDevice, NvmlReading, find_handle
+from memagent.probe.nvml_device import NvmlDevice, NvmlReading, NvmlUnavailableError, find_handle
 from memagent.wire.messages import Event
 
 
 class Nvml(Protocol):
-    """`reading` and `take_events` may take milliseconds: not for the training thread. Neither raises."""
+    """A source of NVML readings.
+
+    `reading` and `take_events` may take milliseconds: not for the training thread. Neither raises.
+    """
 
     def reading(self) -> NvmlReading: ...
     def take_events(self) -> list[Event]: ...
@@ -26,7 +30,7 @@ class Nvml(Protocol):
 
 
 class EmptyNvml:
-    """Stands where there is no NVML to read, as on AMD's GPUs."""
+    """The null object for devices without NVML, such as AMD's GPUs."""
 
     def reading(self) -> NvmlReading:
         return NvmlReading()
@@ -44,75 +48,84 @@ class DeviceNvml:
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
         self._device: NvmlDevice | None = None
-        self._is_over = False
+        self._is_closed = False
         self._last = NvmlReading()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def reading(self) -> NvmlReading:
-        """What NVML tells now, or told last while another thread is asking: a driver that hangs holds up one thread only."""
-        if self._turn.acquire(blocking=False):
+        """Read NVML; while another thread reads, return the last result instead.
+
+        So a driver that hangs blocks one thread only.
+        """
+        if self._lock.acquire(blocking=False):
             try:
-                if self._device is None and not self._is_over:
+                if self._device is None and not self._is_closed:
                     self._open()
                 if self._device is not None:
                     self._last = self._device.reading()
             finally:
-                self._turn.release()
+                self._lock.release()
         return self._last
 
     def take_events(self) -> list[Event]:
-        """Events (`xid`, `ecc`) that came with the readings since the last call."""
+        """Return the events (`xid`, `ecc`) of the readings since the last call."""
         device = self._device
         return device.take_events() if device is not None else []
 
     def close(self) -> None:
-        """Shuts NVML down with the last device. Left undone while a reading hangs in the driver."""
-        if self._turn.acquire(blocking=False):
-            device, self._device, self._is_over = self._device, None, True
+        """Close the device, unless a reading hangs in the driver."""
+        if self._lock.acquire(blocking=False):
+            device, self._device = self._device, None
+            self._is_closed = True
             if device is not None:
                 device.close()
                 _library.close()
-            self._turn.release()
+            self._lock.release()
 
     def _open(self) -> None:
         library = _library.open()
         if library is None:
-            self._is_over = True
+            self._is_closed = True
             return
         try:
             self._device = NvmlDevice(library, find_handle(library, self._uuid), self._uuid)
         except library.NVMLError as error:
-            self._is_over = True
+            self._is_closed = True
             _library.close()
             notify_user(f"no NVML readings of {self._uuid}: {error}")
 
 
 def open_nvml(uuid: str) -> Nvml:
-    """NVML for the GPU with this UUID, with `GPU-` or `MIG-` before it or without; costs nothing until it is read."""
+    """Return the GPU with this UUID, with or without the prefix `GPU-` or `MIG-`.
+
+    Opening is lazy and costs nothing until the first reading.
+    """
     return DeviceNvml(uuid)
 
 
 class _Library:
-    """The binding, begun by the first user and ended by the last."""
+    """The binding, initialized for the first user and shut down after the last."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """As new: a forked child begins NVML for itself."""
-        self._lock, self._users, self._is_missing = threading.Lock(), 0, False
+        """Forget everything: a forked child has to initialize NVML itself."""
+        self._lock = threading.Lock()
+        self._users = 0
+        self._is_unavailable = False
         self._pynvml: Any = None
 
     def open(self) -> Any | None:
-        """None where NVML is not to be had, which is said once a process and not tried again."""
+        """Return the binding; None without NVML, which is reported and tried once per process."""
         with self._lock:
-            if not self._users and not self._is_missing:
+            if not self._users and not self._is_unavailable:
                 try:
-                    self._pynvml = begin()
-                except MissingError as reason:
-                    self._is_missing = True
+                    self._pynvml = init_nvml()
+                except NvmlUnavailableError as reason:
+                    self._is_unavailable = True
                     notify_user(f"no NVML readings: {reason}")
-            if self._is_missing:
+            if self._is_unavailable:
                 return None
             self._users += 1
             return self._pynvml
@@ -123,7 +136,7 @@ class _Library:
             if not self._users:
                 try:
                     self._pynvml.nvmlShutdown()
-                except self._pynvml.NVMLError:  # the driver went away before us
+                except self._pynvml.NVMLError:  # the driver is gone
                     return
 
 
@@ -132,22 +145,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_library.reset)
 
 
-def begin() -> Any:
-    """The binding, with NVML begun. Raises MissingError, which says what to do."""
+def init_nvml() -> Any:
+    """Import and initialize the binding. Raises NvmlUnavailableError with the remedy."""
     try:
         import pynvml
     except ImportError as error:
-        raise MissingError("install nvidia-ml-py") from error
+        raise NvmlUnavailableError("install nvidia-ml-py") from error
     if not hasattr(pynvml, "nvmlDeviceGetHandleByUUID"):
-        raise MissingError(
-            "the installed pynvml is another package; pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py"
+        raise NvmlUnavailableError(
+            "the installed pynvml is another package; "
+            "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py"
         )
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound as error:
-        raise MissingError(
+        raise NvmlUnavailableError(
             f"{error} (a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
         ) from error
     except pynvml.NVMLError as error:
-        raise MissingError(str(error)) from error
+        raise NvmlUnavailableError(str(error)) from error
     return pynvml

@@ -1,8 +1,9 @@
-"""One GPU that NVML has opened: what it tells, what it does not, and the errors it throws.
+"""One GPU that NVML has opened: its readings, the missing ones, and the errors it reports.
 
-1. Each reading is asked for by itself; what the driver says it will never give is not asked for again.
-2. On a slice of a GPU (MIG) memory and processes are those of the slice; power, temperature and errors are those of the board.
-3. XIDs and uncorrected ECC errors become events, fetched without waiting for any.
+1. Each reading is a separate call. A reading that the driver never provides is not called again.
+2. On a slice of a GPU (MIG), memory and processes describe the slice; power, temperature and errors
+   describe the board.
+3. XIDs and uncorrected ECC errors become events, fetched without waiting.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from typing import Any
 from memagent.diagnostics.console import notify_user
 from memagent.wire.messages import Event
 
-_EVENTS_A_READING = 32
-"""A GPU that fails may throw XIDs without end; the rest waits for the next reading."""
+_MAX_XIDS_PER_READING = 32
+"""A failing GPU may report XIDs without end; the rest waits for the next reading."""
+_MAX_EVENTS = 1_000
 
 
 @dataclass(frozen=True)
 class NvmlReading:
-    """One GPU at one moment; a field is None where NVML does not give it."""
+    """One GPU at one moment; a field is None if NVML does not provide it."""
 
     used_bytes: int | None = None
-    """By everybody. Without what the driver keeps for itself, except where the driver is too old to tell it apart (before 510)."""
+    """Used by all processes, without memory reserved by the driver. Drivers before 510 don't
+    separate the two."""
     free_bytes: int | None = None
     reserved_bytes: int | None = None
-    """Kept by driver and firmware."""
+    """Reserved by driver and firmware."""
     total_bytes: int | None = None
     process_bytes: int | None = None
-    """By this process, its CUDA context included."""
+    """Used by this process, including its CUDA context."""
     other_processes_bytes: int | None = None
     utilization_ratio: float | None = None
     """Share of the last sample period in which a kernel ran."""
@@ -40,73 +43,76 @@ class NvmlReading:
     temperature_c: float | None = None
 
 
-class MissingError(Exception):
-    """NVML, or one reading of it, is not to be had; the message says why and what to do."""
+class NvmlUnavailableError(Exception):
+    """NVML, or one of its readings, is not available; the message has the reason and remedy."""
 
 
 def find_handle(library: Any, uuid: str) -> Any:
-    """torch tells a UUID without the prefix, and that of the slice on a sliced GPU."""
-    prefix, _, bare = (
+    """Return the device with this UUID.
+
+    torch reports a UUID without the prefix, and on a sliced GPU the one of the slice.
+    """
+    prefix, _, number = (
         uuid.partition("-") if uuid.startswith(("GPU-", "MIG-")) else ("GPU", "", uuid)
     )
     other = "MIG" if prefix == "GPU" else "GPU"
     try:
-        return library.nvmlDeviceGetHandleByUUID(f"{prefix}-{bare}")
+        return library.nvmlDeviceGetHandleByUUID(f"{prefix}-{number}")
     except library.NVMLError as error:
         try:
-            return library.nvmlDeviceGetHandleByUUID(f"{other}-{bare}")
+            return library.nvmlDeviceGetHandleByUUID(f"{other}-{number}")
         except library.NVMLError:
             raise error from None
 
 
 class NvmlDevice:
-    """An open GPU: asks for what it gives, and drops from its list what it never will."""
+    """An open GPU. Calls each source of readings until the driver says that it never works."""
 
     def __init__(self, library: Any, handle: Any, uuid: str) -> None:
-        self._library, self._handle, self._board, self._uuid = (
-            library,
-            handle,
-            _board(library, handle),
-            uuid,
-        )
-        self._events: deque[Event] = deque(maxlen=1_000)
+        self._library = library
+        self._handle = handle
+        self._board = _board_handle(library, handle)
+        self._uuid = uuid
+        self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._event_set: Any = None
         self._ecc_errors: int | None = None
-        self._lists = "_v3"
-        self._said: set[str] = set()
+        self._process_list_version = "_v3"
+        self._reported: set[str] = set()
         self._sources: dict[str, Callable[[NvmlReading], NvmlReading]] = {
-            "memory": self._memory,
-            "memory by process": self._processes,
-            "utilization": self._utilization,
-            "power": self._power,
-            "temperature": self._temperature,
-            "XIDs": self._xids,
-            "ECC errors": self._ecc,
+            "memory": self._read_memory,
+            "memory by process": self._read_processes,
+            "utilization": self._read_utilization,
+            "power": self._read_power,
+            "temperature": self._read_temperature,
+            "XIDs": self._read_xids,
+            "ECC errors": self._read_ecc_errors,
         }
-        self._never = (
+        self._permanent_errors = (
             library.NVMLError_NotSupported,
             library.NVMLError_NoPermission,
             library.NVMLError_FunctionNotFound,
-            AttributeError,  # a binding older than the function
+            AttributeError,  # the binding is older than the function
         )
 
     def reading(self) -> NvmlReading:
+        """Call all sources, and report the missing ones."""
         reading, missing = NvmlReading(), {}
         for name, source in list(self._sources.items()):
             try:
                 reading = source(reading)
-            except (self._library.NVMLError, MissingError, AttributeError) as error:
+            except (self._library.NVMLError, NvmlUnavailableError, AttributeError) as error:
                 missing[name] = str(error)
-                if isinstance(error, self._never):
+                if isinstance(error, self._permanent_errors):
                     del self._sources[name]
-        self._say(missing)
+        self._report_missing(missing)
         return reading
 
     def take_events(self) -> list[Event]:
-        taken = []
+        """Return the events since the last call. Another thread may be adding some."""
+        events = []
         while self._events:
-            taken.append(self._events.popleft())
-        return taken
+            events.append(self._events.popleft())
+        return events
 
     def close(self) -> None:
         if self._event_set is not None:
@@ -115,24 +121,24 @@ class NvmlDevice:
             except self._library.NVMLError:
                 return
 
-    def _say(self, missing: dict[str, str]) -> None:
-        """Each missing reading is named once; those that miss for the same reason, together."""
+    def _report_missing(self, missing: dict[str, str]) -> None:
+        """Name each missing reading once, grouped by the reason."""
         reasons: dict[str, list[str]] = {}
         for name, reason in missing.items():
-            if name not in self._said:
+            if name not in self._reported:
                 reasons.setdefault(reason, []).append(name)
-        self._said |= missing.keys()
+        self._reported |= missing.keys()
         if reasons:
-            listed = "; ".join(
-                f"{', '.join(names)} ({reason})" for reason, names in reasons.items()
+            groups = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
+            notify_user(
+                f"NVML does not provide all readings of {self._uuid}, missing: {'; '.join(groups)}"
             )
-            notify_user(f"NVML does not tell everything of {self._uuid}, missing: {listed}")
 
-    def _memory(self, reading: NvmlReading) -> NvmlReading:
+    def _read_memory(self, reading: NvmlReading) -> NvmlReading:
         library = self._library
         try:
             memory = library.nvmlDeviceGetMemoryInfo(self._handle, version=library.nvmlMemory_v2)
-        except self._never:
+        except self._permanent_errors:
             memory = library.nvmlDeviceGetMemoryInfo(self._handle)
         return replace(
             reading,
@@ -142,70 +148,64 @@ class NvmlDevice:
             total_bytes=memory.total,
         )
 
-    def _processes(self, reading: NvmlReading) -> NvmlReading:
-        """A process with both compute and graphics work is in both lists, each time with all its memory."""
+    def _read_processes(self, reading: NvmlReading) -> NvmlReading:
+        """Read memory by process.
+
+        A process with both compute and graphics work is in both lists, each time with all of it.
+        """
         by_pid: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
-            for process in self._running(kind):
-                known, told = by_pid.get(process.pid), process.usedGpuMemory
-                by_pid[process.pid] = (
-                    max(known, told) if known is not None and told is not None else told or known
-                )
+            for process in self._running_processes(kind):
+                sizes = (by_pid.get(process.pid), process.usedGpuMemory)
+                by_pid[process.pid] = max((s for s in sizes if s is not None), default=None)
         if os.getpid() not in by_pid:
-            raise MissingError(
+            raise NvmlUnavailableError(
                 "this process is not in the driver's list: another PID namespace, as in a container"
             )
         own = by_pid.pop(os.getpid())
         if own is None:
-            raise MissingError("the driver does not tell it")
-        others = [used for used in by_pid.values() if used is not None]
-        all_told = len(others) == len(by_pid)
+            raise NvmlUnavailableError("the driver does not report it")
+        others = [size for size in by_pid.values() if size is not None]
+        is_complete = len(others) == len(by_pid)
         return replace(
-            reading, process_bytes=own, other_processes_bytes=sum(others) if all_told else None
+            reading, process_bytes=own, other_processes_bytes=sum(others) if is_complete else None
         )
 
-    def _running(self, kind: str) -> list[Any]:
+    def _running_processes(self, kind: str) -> list[Any]:
+        name = f"nvmlDeviceGet{kind}RunningProcesses{self._process_list_version}"
+        library = self._library
         try:
-            return list(
-                getattr(self._library, f"nvmlDeviceGet{kind}RunningProcesses{self._lists}")(
-                    self._handle
-                )
-            )
-        except (
-            self._library.NVMLError_FunctionNotFound,
-            AttributeError,
-        ):  # an older driver, or an older binding
-            if self._lists == "_v2":
+            return list(getattr(library, name)(self._handle))
+        except (library.NVMLError_FunctionNotFound, AttributeError):  # older driver or binding
+            if self._process_list_version == "_v2":
                 raise
-            self._lists = "_v2"
-            return self._running(kind)
-        except self._library.NVMLError_NotSupported:
+            self._process_list_version = "_v2"
+            return self._running_processes(kind)
+        except library.NVMLError_NotSupported:
             if kind == "Compute":
                 raise
             return []  # a GPU without graphics
 
-    def _utilization(self, reading: NvmlReading) -> NvmlReading:
-        return replace(
-            reading,
-            utilization_ratio=self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100,
-        )
+    def _read_utilization(self, reading: NvmlReading) -> NvmlReading:
+        percent = self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu
+        return replace(reading, utilization_ratio=percent / 100)
 
-    def _power(self, reading: NvmlReading) -> NvmlReading:
+    def _read_power(self, reading: NvmlReading) -> NvmlReading:
         return replace(reading, power_w=self._library.nvmlDeviceGetPowerUsage(self._board) / 1_000)
 
-    def _temperature(self, reading: NvmlReading) -> NvmlReading:
+    def _read_temperature(self, reading: NvmlReading) -> NvmlReading:
         library = self._library
         try:
             degrees = library.nvmlDeviceGetTemperature(self._board, library.NVML_TEMPERATURE_GPU)
-        except library.NVMLError_FunctionNotFound:  # NVML 13 has deprecated the older call
+        except library.NVMLError_FunctionNotFound:  # deprecated by NVML 13
             degrees = library.nvmlDeviceGetTemperatureV(self._board, library.NVML_TEMPERATURE_GPU)
         return replace(reading, temperature_c=float(degrees))
 
-    def _xids(self, reading: NvmlReading) -> NvmlReading:
+    def _read_xids(self, reading: NvmlReading) -> NvmlReading:
         library = self._library
         if self._event_set is None:
-            self._event_set = self._watch_xids()
-        for _ in range(_EVENTS_A_READING):
+            self._event_set = self._register_for_xids()
+        for _ in range(_MAX_XIDS_PER_READING):
             try:
                 event = library.nvmlEventSetWait_v2(self._event_set, 0)
             except library.NVMLError_Timeout:
@@ -214,25 +214,21 @@ class NvmlDevice:
                 self._add_event("xid", code=int(event.eventData))
         return reading
 
-    def _watch_xids(self) -> Any:
+    def _register_for_xids(self) -> Any:
         library = self._library
-        if (
-            not library.nvmlDeviceGetSupportedEventTypes(self._board)
-            & library.nvmlEventTypeXidCriticalError
-        ):
+        xid_type = library.nvmlEventTypeXidCriticalError
+        if not library.nvmlDeviceGetSupportedEventTypes(self._board) & xid_type:
             raise library.NVMLError(library.NVML_ERROR_NOT_SUPPORTED)
         event_set = library.nvmlEventSetCreate()
         try:
-            library.nvmlDeviceRegisterEvents(
-                self._board, library.nvmlEventTypeXidCriticalError, event_set
-            )
+            library.nvmlDeviceRegisterEvents(self._board, xid_type, event_set)
         except library.NVMLError:
             library.nvmlEventSetFree(event_set)
             raise
         return event_set
 
-    def _ecc(self, reading: NvmlReading) -> NvmlReading:
-        """Uncorrected errors since the driver was loaded; those from before this run make no event."""
+    def _read_ecc_errors(self, reading: NvmlReading) -> NvmlReading:
+        """Add an event for new uncorrected errors; NVML counts since the driver was loaded."""
         library = self._library
         errors = int(
             library.nvmlDeviceGetTotalEccErrors(
@@ -250,11 +246,11 @@ class NvmlDevice:
         )
 
 
-def _board(library: Any, handle: Any) -> Any:
-    """The GPU that a slice is part of; else the GPU itself."""
+def _board_handle(library: Any, handle: Any) -> Any:
+    """Return the GPU that a slice is part of; else the GPU itself."""
     try:
         if library.nvmlDeviceIsMigDeviceHandle(handle):
             return library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-    except library.NVMLError:  # a driver older than slices
+    except library.NVMLError:  # the driver is older than slices
         return handle
     return handle

@@ -1,7 +1,7 @@
-"""How near the host is to its limits apart from this process: the cgroup, /dev/shm, page-locked memory, stalls.
+"""Memory pressure on the host outside this process: cgroup, /dev/shm, page-locked memory, stalls.
 
-Six small files, read about once a second on a thread of ours. Each reading stands for itself: a file that is missing or says
-something else leaves its field None.
+A thread of memagent reads six small files about once a second. Each reading is independent: if a
+file is missing or has unexpected content, its field is None.
 """
 
 from __future__ import annotations
@@ -17,58 +17,62 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Pressure:
-    """The host at one moment; a field is None where the system does not tell it."""
+    """The host at one moment; a field is None if the system does not report it."""
 
     shm_used_bytes: int | None = None
-    """In /dev/shm, by everybody who sees the same one; data-loader workers hand over their batches there."""
+    """Used in /dev/shm by all processes that share it. Data-loader workers pass batches there."""
     shm_limit_bytes: int | None = None
-    """Size of /dev/shm: 64 MiB in a container, unless told otherwise."""
+    """Size of /dev/shm: 64 MiB in a container by default."""
     locked_bytes: int | None = None
-    """Memory of this process that can't be swapped out. CUDA's own pinned memory is the driver's and not among it."""
+    """Memory of this process that can't be swapped, without CUDA's pinned memory, which belongs to
+    the driver."""
     pressure_ratio: float | None = None
-    """Share of the last ten seconds in which some task waited for memory (PSI), in the cgroup where it tells, else on the machine."""
+    """Share of the last ten seconds in which a task waited for memory (PSI), in the cgroup or, if
+    that isn't available, on the machine."""
     cgroup_used_bytes: int | None = None
-    """Charged to the cgroup whose limit is lowest, without file pages that the kernel gives up at once."""
+    """Charged to the cgroup with the lowest limit, without reclaimable file pages."""
     oom_kills_total: int | None = None
-    """Processes of the cgroup that the kernel killed for want of memory."""
+    """Processes of the cgroup that the kernel's OOM killer ended."""
 
 
 def read_pressure(*, root: Path = Path("/")) -> Pressure:
-    """All of it, now. `root` lets tests bring their own /proc, /sys and /dev."""
+    """Read the current pressure. `root` replaces /proc, /sys and /dev in tests."""
     cgroup = find_cgroup(root=root)
     used, kills, stall = None, None, None
     if cgroup is not None:
-        used = _cgroup_used(cgroup.limited, cgroup.version)
-        kills = _value_of(
-            cgroup.own / ("memory.events" if cgroup.version == 2 else "memory.oom_control"),
-            "oom_kill",
-        )
-        stall = _stalled(cgroup.own / "memory.pressure")
-    shm_used, shm_size = _shm(root / "dev/shm")
+        is_v2 = cgroup.version == 2
+        used = _cgroup_used(cgroup.limited, is_v2=is_v2)
+        events = cgroup.own / ("memory.events" if is_v2 else "memory.oom_control")
+        kills = _read_value(events, "oom_kill")
+        stall = _read_stall_ratio(cgroup.own / "memory.pressure")
+    if stall is None:
+        stall = _read_stall_ratio(root / "proc/pressure/memory")
+    shm_used, shm_size = _read_shm(root / "dev/shm")
     return Pressure(
         shm_used_bytes=shm_used,
         shm_limit_bytes=shm_size,
-        locked_bytes=_locked(root / "proc/self/status"),
-        pressure_ratio=stall if stall is not None else _stalled(root / "proc/pressure/memory"),
+        locked_bytes=_locked_bytes(root / "proc/self/status"),
+        pressure_ratio=stall,
         cgroup_used_bytes=used,
         oom_kills_total=kills,
     )
 
 
-def _cgroup_used(folder: Path, version: int) -> int | None:
-    """As kubelet counts: what is charged less the file pages not used of late, which go before anybody is killed."""
-    charged = _number(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
+def _cgroup_used(folder: Path, *, is_v2: bool) -> int | None:
+    """Return the usage as kubelet counts it: without inactive file pages.
+
+    The kernel drops those before it kills a process.
+    """
+    charged = _read_number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes"))
     if charged is None:
         return None
-    idle = _value_of(
-        folder / "memory.stat", "inactive_file" if version == 2 else "total_inactive_file"
-    )
-    return max(0, charged - (idle or 0))
+    name = "inactive_file" if is_v2 else "total_inactive_file"
+    return max(0, charged - (_read_value(folder / "memory.stat", name) or 0))
 
 
-def _shm(folder: Path) -> tuple[int | None, int | None]:
+def _read_shm(folder: Path) -> tuple[int | None, int | None]:
     try:
-        if not folder.is_mount():  # it would tell of the disk
+        if not folder.is_mount():  # statvfs would describe the disk
             return None, None
         sizes = os.statvfs(folder)
     except OSError:
@@ -76,13 +80,15 @@ def _shm(folder: Path) -> tuple[int | None, int | None]:
     return (sizes.f_blocks - sizes.f_bfree) * sizes.f_frsize, sizes.f_blocks * sizes.f_frsize
 
 
-def _locked(status: Path) -> int | None:
-    """mlock()ed pages, and those that a device's driver holds on to and accounts for."""
-    found = [value for key in ("VmLck:", "VmPin:") if (value := _value_of(status, key)) is not None]
-    return sum(found) * _KIB if found else None
+def _locked_bytes(status: Path) -> int | None:
+    """Return the mlock()ed pages plus those that a device driver has pinned and charged."""
+    values = [_read_value(status, key) for key in ("VmLck:", "VmPin:")]
+    if values == [None, None]:
+        return None
+    return sum(value or 0 for value in values) * _KIB
 
 
-def _stalled(file: Path) -> float | None:
+def _read_stall_ratio(file: Path) -> float | None:
     for word in _read(file).partition("\n")[0].split():  # some avg10=0.12 avg60=...
         name, _, value = word.partition("=")
         if name == "avg10" and value.replace(".", "", 1).isdigit():
@@ -90,7 +96,7 @@ def _stalled(file: Path) -> float | None:
     return None
 
 
-def _value_of(file: Path, key: str) -> int | None:
+def _read_value(file: Path, key: str) -> int | None:
     for line in _read(file).splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == key and words[1].isdigit():
@@ -98,7 +104,7 @@ def _value_of(file: Path, key: str) -> int | None:
     return None
 
 
-def _number(file: Path) -> int | None:
+def _read_number(file: Path) -> int | None:
     text = _read(file).strip()
     return int(text) if text.isdigit() else None
 
@@ -106,5 +112,5 @@ def _number(file: Path) -> int | None:
 def _read(file: Path) -> str:
     try:
         return file.read_text()
-    except OSError:  # missing, or refused: PSI may be switched off at boot
+    except OSError:  # missing or refused; PSI may be disabled at boot
         return ""

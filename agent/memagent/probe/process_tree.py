@@ -1,13 +1,15 @@
-"""What this process's descendants (data-loader workers above all) hold, each page counted once.
+"""Memory of this process's descendants, above all data-loader workers, with each page counted once.
 
-1. Descendants are found by /proc/PID/task/*/children, which costs a fraction of a look at every process of the machine.
-2. Their resident memory is read about once a second from files that stay open: 2 us each.
-3. A forked worker's resident memory is mostly its parent's pages. Their proportional share (PSS) divides shared pages among those who
-   share them, but the kernel walks all pages for it: 15 ms a GiB. So shares are read when a process is new and every half minute, for
-   a fiftieth of a second at a time, never more than a hundredth of the time, and not of very large processes. In between a process is
-   taken to hold its share and what it has grown since; before its first, what it has beyond this process's own resident memory.
-4. This process counts with all its resident memory, so what the descendants' shares hold of its own pages is subtracted: they would
-   count twice. Programs and libraries on disk are left out of this; they are small and shared with everybody.
+1. Descendants come from /proc/PID/task/*/children, at a fraction of the cost of a search through
+   all processes of the machine (psutil).
+2. Their resident memory is read about once a second from files that stay open, in 2 us each.
+3. The resident memory of a forked worker is mostly its parent's pages. The proportional share (PSS)
+   divides shared pages among the processes, but the kernel walks all pages to compute it: 15 ms per
+   GiB. So it's read for a new process and then every 30 s, for at most 20 ms at a time and 1 % of
+   the time, and not for very large processes. In between, a process counts with its share plus its
+   growth since; before the first reading, with what it has beyond this process's resident memory.
+4. This process counts with all of its resident memory. The descendants' shares include a part of
+   the same pages, which is subtracted. Mapped files (programs and libraries) are small and ignored.
 """
 
 from __future__ import annotations
@@ -18,203 +20,225 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-SHARES_EVERY_S = 30.0
-_DUTY = 0.01
-"""Most of the time that reading shares may take."""
-_AT_A_TIME_S = 0.02
-"""After this long the rest waits for another refresh: the thread that calls has samples to save."""
-_WALKABLE_BYTES = 4 * 2**30
-"""Resident memory of the largest process whose shares are read."""
-_ALL_THREADS_EVERY = 5
-"""Refreshes between two looks at the children of all threads; the main thread's, where workers are made, are looked at each time."""
+PSS_INTERVAL_S = 30.0
+_MAX_DUTY_RATIO = 0.01
+"""Share of the time that reading PSS may take."""
+_MAX_WALK_S = 0.02
+"""After this time the rest waits for the next refresh: the calling thread has samples to save."""
+_MAX_WALK_BYTES = 4 * 2**30
+"""Resident memory of the largest process whose PSS is read."""
+_ALL_THREADS_INTERVAL = 5
+"""Refreshes between two reads of the children of all threads. The main thread's children, where
+workers start, are read each time."""
+_STATM_BYTES = 128
 _KIB = 1024
 
 
 @dataclass(frozen=True)
-class Shares:
-    """One process's pages by who else holds them, in bytes."""
+class SharedMemory:
+    """Memory of one process by how it's shared, from its smaps_rollup. Bytes."""
 
     resident_bytes: int
     proportional_bytes: int
     private_bytes: int
-    lent_bytes: int
-    """Memory that is no file's: what of it the proportional share leaves to others who hold the same pages after a fork."""
+    shared_anonymous_bytes: int
+    """Anonymous pages that the proportional share assigns to other processes, after a fork."""
 
 
 class ProcessTree(Protocol):
-    """`refresh` takes milliseconds: not for the training thread."""
+    """Memory of the descendants. `refresh` takes milliseconds: not for the training thread."""
 
-    beside_bytes: int
-    """Held by the descendants and not by this process."""
+    descendant_bytes: int
+    """Memory of the descendants that this process doesn't have."""
     pss_bytes: int | None
-    """Proportional share of all, this process included; None where it is not told."""
+    """Proportional share of all processes, including this one; None if it isn't available."""
 
     def refresh(self) -> None: ...
     def close(self) -> None: ...
 
 
 class ProcfsTree:
-    """Linux."""
+    """Descendants from /proc."""
 
     def __init__(
         self, pid: int | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.beside_bytes = 0
+        self.descendant_bytes = 0
         self.pss_bytes: int | None = None
         self._clock = clock
-        self._own = _Member(pid or os.getpid())
-        self._members: dict[int, _Member] = {}
+        self._root = _Process(pid or os.getpid())
+        self._descendants: dict[int, _Process] = {}
         self._refreshes = 0
         self._idle_until = float("-inf")
 
     def refresh(self) -> None:
-        self._own.refresh()
-        self._find()
-        for pid, member in list(self._members.items()):
-            if not member.refresh():
-                member.close()
-                del self._members[pid]
-        self._read_shares()
-        self.beside_bytes = self._beside()
+        self._root.refresh()
+        self._find_descendants()
+        for pid, process in list(self._descendants.items()):
+            if not process.refresh():
+                process.close()
+                del self._descendants[pid]
+        self._read_shared_memory()
+        self.descendant_bytes = self._sum_descendants()
 
     def close(self) -> None:
-        self._own.close()
-        while self._members:
-            self._members.popitem()[1].close()
+        self._root.close()
+        while self._descendants:
+            self._descendants.popitem()[1].close()
 
-    def _find(self) -> None:
-        all_threads = self._refreshes % _ALL_THREADS_EVERY == 0
+    def _find_descendants(self) -> None:
+        all_threads = self._refreshes % _ALL_THREADS_INTERVAL == 0
         self._refreshes += 1
-        for pid in descendants(self._own.pid, all_threads=all_threads):
-            if pid not in self._members:
+        for pid in descendants(self._root.pid, all_threads=all_threads):
+            if pid not in self._descendants:
                 try:
-                    self._members[pid] = _Member(pid)
-                except OSError:  # gone already, or no file left to open
+                    self._descendants[pid] = _Process(pid)
+                except OSError:  # already gone, or too many open files
                     continue
 
-    def _read_shares(self) -> None:
-        """Of those whose shares are due: this process, then new members, then old ones."""
-        began = self._clock()
-        if began < self._idle_until:
+    def _read_shared_memory(self) -> None:
+        """Read the processes whose turn it is: this one, then new ones, then the oldest reading."""
+        started = self._clock()
+        if started < self._idle_until:
             return
-        waiting = sorted(self._members.values(), key=lambda member: member.read_at)
-        own = [self._own] if _WALKS_ARE_POLITE else []
+        queue = sorted(self._descendants.values(), key=lambda process: process.read_at)
         due = [
-            member
-            for member in own + waiting
-            if member.resident_bytes <= _WALKABLE_BYTES and member.read_at <= began - SHARES_EVERY_S
+            process
+            for process in ([self._root] if _HAS_PREEMPTIBLE_WALK else []) + queue
+            if process.resident_bytes <= _MAX_WALK_BYTES
+            and process.read_at <= started - PSS_INTERVAL_S
         ]
-        for member in due:
-            member.shares, member.read_at = shares_of(member.pid), began
-            self._idle_until = began + (self._clock() - began) / _DUTY
-            if self._clock() - began >= _AT_A_TIME_S:
+        for process in due:
+            process.shared, process.read_at = read_shared_memory(process.pid), started
+            walk_s = self._clock() - started
+            self._idle_until = started + walk_s / _MAX_DUTY_RATIO
+            if walk_s >= _MAX_WALK_S:
                 break
-        if self._own in due and self._own.shares is not None:
+        root = self._root.shared
+        if self._root in due and root is not None:
             self.pss_bytes = (
-                self._own.shares.proportional_bytes + self._own.shares.lent_bytes + self._beside()
+                root.proportional_bytes + root.shared_anonymous_bytes + self._sum_descendants()
             )
 
-    def _beside(self) -> int:
-        held = sum(member.held_bytes(self._own.resident_bytes) for member in self._members.values())
-        known = [member.shares for member in self._members.values() if member.shares is not None]
-        lent = max((shares.lent_bytes for shares in known), default=0)
-        return max(held - lent, min(held, sum(shares.private_bytes for shares in known)))
+    def _sum_descendants(self) -> int:
+        """Sum the shares, without the pages of this process that they include: see 4."""
+        total = sum(
+            process.estimate_bytes(self._root.resident_bytes)
+            for process in self._descendants.values()
+        )
+        read = [p.shared for p in self._descendants.values() if p.shared is not None]
+        counted_twice = max((shared.shared_anonymous_bytes for shared in read), default=0)
+        private = sum(shared.private_bytes for shared in read)
+        return max(total - counted_twice, min(total, private))
 
 
-class _Member:
-    """A process; its file stays open, so that another one with the same number is never mistaken for it."""
+class _Process:
+    """A process with an open file, so that a later process of the same number isn't mistaken."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.resident_bytes = 0
-        self.shares: Shares | None = None
+        self.shared: SharedMemory | None = None
         self.read_at = float("-inf")
         self._fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def refresh(self) -> bool:
-        """Whether it is still there; one that has ended and waits for its parent holds nothing."""
+        """Read the resident memory. Return whether the process exists; a zombie has no memory."""
         try:
-            self.resident_bytes = int(os.pread(self._fd, 128, 0).split()[1]) * _PAGE
+            pages = int(os.pread(self._fd, _STATM_BYTES, 0).split()[1])
         except (OSError, IndexError):
             return False
+        self.resident_bytes = pages * _PAGE_BYTES
         return True
 
-    def held_bytes(self, inherited: int) -> int:
-        """Its share and what it has grown since; `inherited` is what a fork would have begun with."""
-        if self.shares is None:
+    def estimate_bytes(self, inherited: int) -> int:
+        """Return the share plus growth; a fork starts with `inherited` bytes of its parent."""
+        if self.shared is None:
             return max(0, self.resident_bytes - inherited)
-        grown = self.resident_bytes - self.shares.resident_bytes
-        return min(max(self.shares.proportional_bytes + grown, 0), self.resident_bytes)
+        growth = self.resident_bytes - self.shared.resident_bytes
+        return min(max(self.shared.proportional_bytes + growth, 0), self.resident_bytes)
 
     def close(self) -> None:
         os.close(self._fd)
 
 
 class PsutilTree:
-    """Where there is no /proc: resident memory of the descendants, pages shared with them counted for each."""
+    """Descendants from psutil, on systems without /proc. Shared pages count for each process."""
 
     pss_bytes: int | None = None
 
     def __init__(self) -> None:
-        self.beside_bytes = 0
+        self.descendant_bytes = 0
         import psutil  # slow to import, and not needed on Linux
 
         self._process = psutil.Process()
+        self._error = psutil.Error
 
     def refresh(self) -> None:
-        self.beside_bytes = sum(map(_resident_bytes, self._process.children(recursive=True)))
+        total = 0
+        for child in self._process.children(recursive=True):
+            try:
+                total += int(child.memory_info().rss)
+            except self._error:  # already gone, or refused
+                continue
+        self.descendant_bytes = total
 
     def close(self) -> None:
         return None
 
 
 def open_process_tree() -> ProcessTree:
+    """Open the source of readings for this system."""
     return ProcfsTree() if sys.platform.startswith("linux") else PsutilTree()
 
 
 def descendants(pid: int, *, all_threads: bool = True) -> Iterator[int]:
-    """Process numbers of `pid`'s children, their children, and so on; without `all_threads`, those its main thread made.
+    """Yield the process ids of all descendants; without `all_threads`, of the main thread's.
 
-    Asks psutil where the kernel was built without /proc/PID/task/TID/children.
+    Asks psutil if the kernel was built without /proc/PID/task/TID/children.
     """
     if not _HAS_CHILDREN_FILES:
-        yield from _ask_psutil(pid)
+        yield from _descendants_by_psutil(pid)
         return
-    waiting = [*_children(pid, all_threads)]
-    while waiting:
-        child = waiting.pop()
+    queue = [*_children(pid, all_threads)]
+    while queue:
+        child = queue.pop()
         yield child
-        waiting += _children(child, True)
+        queue += _children(child, True)
 
 
-def shares_of(pid: int) -> Shares | None:
-    """From /proc/PID/smaps_rollup; None for a process that is gone or not ours to read, and on kernels before 4.14."""
+def read_shared_memory(pid: int) -> SharedMemory | None:
+    """Read /proc/PID/smaps_rollup.
+
+    Returns None for a process that is gone or not readable, and on kernels before 4.14.
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return None
-    found = {
+    sizes = {
         words[0]: int(words[1]) * _KIB
         for line in text.splitlines()[1:]
         if (words := line.split()) and len(words) == 3
     }
-    if "Rss:" not in found:  # a kernel thread or a process that has ended
+    if "Rss:" not in sizes:  # a kernel thread, or a process that has ended
         return None
-    anonymous = found.get("Anonymous:", 0)
-    return Shares(
-        resident_bytes=found["Rss:"],
-        proportional_bytes=found.get("Pss:", found["Rss:"]),
-        private_bytes=found.get("Private_Clean:", 0) + found.get("Private_Dirty:", 0),
-        lent_bytes=max(0, anonymous - found.get("Pss_Anon:", anonymous)),
+    anonymous = sizes.get("Anonymous:", 0)
+    return SharedMemory(
+        resident_bytes=sizes["Rss:"],
+        proportional_bytes=sizes.get("Pss:", sizes["Rss:"]),
+        private_bytes=sizes.get("Private_Clean:", 0) + sizes.get("Private_Dirty:", 0),
+        shared_anonymous_bytes=max(0, anonymous - sizes.get("Pss_Anon:", anonymous)),
     )
 
 
 def _children(pid: int, all_threads: bool) -> Iterator[int]:
     tasks = f"/proc/{pid}/task"
     try:
-        threads = os.listdir(tasks) if all_threads else [str(pid)]  # noqa: PTH208 - a Path for each costs more than the names
+        # A Path for each costs more than reading the names.
+        threads = os.listdir(tasks) if all_threads else [str(pid)]  # noqa: PTH208
     except OSError:
         return
     for thread in threads:
@@ -225,7 +249,7 @@ def _children(pid: int, all_threads: bool) -> Iterator[int]:
         yield from map(int, text.split())
 
 
-def _ask_psutil(pid: int) -> Iterator[int]:
+def _descendants_by_psutil(pid: int) -> Iterator[int]:
     import psutil
 
     try:
@@ -235,17 +259,8 @@ def _ask_psutil(pid: int) -> Iterator[int]:
         return
 
 
-def _resident_bytes(process: Any) -> int:
-    import psutil
-
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
-
-
-def _walks_are_polite() -> bool:
-    """Since Linux 5.10 a walk over a process's pages gives way to the process when it wants to map memory itself."""
+def _has_preemptible_walk() -> bool:
+    """Return whether a walk over a process's pages lets the process map memory (Linux 5.10)."""
     try:
         major, minor = os.uname().release.split(".")[:2]
         return (int(major), int(minor)) >= (5, 10)
@@ -253,6 +268,6 @@ def _walks_are_polite() -> bool:
         return False
 
 
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _HAS_CHILDREN_FILES = Path(f"/proc/self/task/{os.getpid()}/children").exists()
-_WALKS_ARE_POLITE = _walks_are_polite()
+_HAS_PREEMPTIBLE_WALK = _has_preemptible_walk()

@@ -1,19 +1,20 @@
-"""The facts about a run that someone reading it a year later wants: code, machine, versions, hyperparameters. Secrets never leave.
+"""Metadata of a run: code, machine, versions, hyperparameters. Secrets never leave the machine.
 
-docs/record.md says what is recorded and how secrets are recognised. Reading them initialises no device and asks no tensor for its data.
+docs/record.md says what is recorded and how secrets are recognized. Recording initializes no device
+and reads no tensor's data.
 """
 
 from memagent.record.config import plain_config
 from memagent.record.git import DirtyCheck
-from memagent.record.masking import masked_arguments, masked_text
+from memagent.record.masking import mask_arguments, mask_text
 from memagent.record.process import describe_process, host_name, user_name
 
 __all__ = [
     "DirtyCheck",
     "describe_process",
     "host_name",
-    "masked_arguments",
-    "masked_text",
+    "mask_arguments",
+    "mask_text",
     "plain_config",
     "user_name",
 ]

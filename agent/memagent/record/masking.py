@@ -1,4 +1,4 @@
-"""Secrets, by the name under which they stand and by the shape that well-known ones have."""
+"""Mask secrets, recognized by the name they belong to or by the form of well-known ones."""
 
 from __future__ import annotations
 
@@ -7,31 +7,20 @@ from typing import Any
 
 MASK = "***"
 
-_SECRET_WORDS = {
-    "secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential", "credentials", "apikey", "authtoken",
-    "accesstoken", "accesskey", "privatekey", "secretkey", "authorization", "webhook",
-}  # fmt: skip
-_KEYS = {
-    "api",
-    "access",
-    "private",
-    "secret",
-    "signing",
-    "encryption",
-    "ssh",
-    "service",
-    "auth",
-    "account",
-}
-"""`key` is secret after one of these."""
-_TEXT_TOKENS = {
-    "pad", "eos", "bos", "unk", "sep", "cls", "mask", "start", "end", "stop", "begin", "special", "image", "img", "video", "audio", "text",
-    "next", "prev", "first", "last", "per", "max", "min", "num", "n", "tool", "think", "new", "prefix", "suffix", "middle", "eot", "eom",
-    "trigger", "instance", "placeholder", "separator", "class", "boi", "eoi", "context", "modifier", "initializer", "every", "each",
-}  # fmt: skip
-"""`token` is a piece of text after one of these, and a secret otherwise."""
+_SECRET_WORD = re.compile(
+    "secrets?|passwords?|passwd|passphrase|credentials?|apikey|authtoken|accesstoken|accesskey"
+    "|privatekey|secretkey|authorization|webhook"
+)
+_KEY_QUALIFIER = re.compile("api|access|private|secret|signing|encryption|ssh|service|auth|account")
+"""Words after which `key` is a secret."""
+_TEXT_TOKEN_QUALIFIER = re.compile(
+    "pad|eos|bos|unk|sep|cls|mask|start|end|stop|begin|special|image|img|video|audio|text|next"
+    "|prev|first|last|per|max|min|num|n|tool|think|new|prefix|suffix|middle|eot|eom|trigger"
+    "|instance|placeholder|separator|class|boi|eoi|context|modifier|initializer|every|each"
+)
+"""Words after which `token` is a piece of text; otherwise it's a secret."""
 
-_SHAPES = re.compile(
+_SECRET_FORMS = re.compile(
     r"""
       hf_[A-Za-z0-9]{16,}                                  # Hugging Face
     | \bsk-[A-Za-z0-9_-]{16,}                              # OpenAI, Anthropic
@@ -57,54 +46,59 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what stands under `name` is a secret: `hf_token`, `apiKey`, `--aws-secret-access-key`; not `eos_token`, `tokenizer`."""
+    """Return whether a name is that of a secret.
+
+    True for `hf_token`, `apiKey`, `--aws-secret-access-key`; False for `eos_token`, `tokenizer`.
+    """
     words = [word.lower() for word in _WORDS.findall(name)]
-    if any(word in _SECRET_WORDS for word in words):
+    if any(map(_SECRET_WORD.fullmatch, words)):
         return True
     pairs = list(zip(["", *words], words, strict=False))
-    if any(word == "key" and before in _KEYS for before, word in pairs):
+    if any(word == "key" and _KEY_QUALIFIER.fullmatch(before) for before, word in pairs):
         return True
-    return any(
-        word == "token" and before not in _TEXT_TOKENS and index == len(words)
-        for index, (before, word) in enumerate(pairs, 1)
-    )
+    # `token` counts only as the last word: `token_count` is a number.
+    before, last = pairs[-1] if pairs else ("", "")
+    return last == "token" and not _TEXT_TOKEN_QUALIFIER.fullmatch(before)
 
 
-def masked_value(name: str, value: Any) -> Any:
-    """The value, or the mask where its name is that of a secret. Switches (`token=True`) and what is not set tell nothing."""
-    tells_nothing = (
-        value is None or isinstance(value, bool) or (isinstance(value, str) and not value)
-    )
-    return value if tells_nothing or not is_secret_name(name) else MASK
+def mask_value(name: str, value: Any) -> Any:
+    """Return the value, or the mask if the name is that of a secret.
+
+    Switches (`token=True`) and empty values reveal nothing and stay.
+    """
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
+        return value
+    return MASK if is_secret_name(name) else value
 
 
-def masked_text(text: str) -> str:
-    """Text without what looks like a secret, and without the user and password in addresses."""
-    text = _SHAPES.sub(MASK, text)
+def mask_text(text: str) -> str:
+    """Mask everything that looks like a secret, and user and password in addresses."""
+    text = _SECRET_FORMS.sub(MASK, text)
     if "://" in text:
         text = _USER_OF_URL.sub(f"{MASK}@", text)
     return _BEARER.sub(rf"\1 {MASK}", text)
 
 
-def masked_arguments(arguments: list[str]) -> list[str]:
-    """Command-line arguments with the values of `--token x`, `--api-key=x`, `model.hf_token=x` and their like replaced."""
+def mask_arguments(arguments: list[str]) -> list[str]:
+    """Mask the values of command-line arguments such as `--token x` and `model.hf_token=x`."""
     masked: list[str] = []
-    hide_next = False
+    is_value_secret = False
     for argument in arguments:
-        hide, hide_next = hide_next and not argument.startswith("--"), False
-        if hide:
+        if is_value_secret and not argument.startswith("--"):
             masked.append(MASK)
+            is_value_secret = False
             continue
-        hide_next = argument.startswith("-") and "=" not in argument and is_secret_name(argument)
-        masked.append(masked_text(_ASSIGNMENT.sub(_masked_assignment, argument)))
+        is_option = argument.startswith("-") and "=" not in argument
+        is_value_secret = is_option and is_secret_name(argument)
+        masked.append(mask_text(_ASSIGNMENT.sub(_mask_assignment, argument)))
     return masked
 
 
-def _masked_assignment(found: re.Match[str]) -> str:
-    name, sign, value = found.groups()
+def _mask_assignment(match: re.Match[str]) -> str:
+    name, sign, value = match.groups()
     if sign.strip("\"' ") == ":" and value.startswith("//"):  # an address
-        return found.group()
+        return match.group()
     if not is_secret_name(name):
-        return f"{name}{sign}{_ASSIGNMENT.sub(_masked_assignment, value)}"
+        return f"{name}{sign}{_ASSIGNMENT.sub(_mask_assignment, value)}"
     quote = value[0] if value[0] in "\"'" else ""
     return f"{name}{sign}{quote}{MASK}{quote}"

@@ -1,10 +1,11 @@
-"""The process: its command, its machine, its versions, and the variables that change how it behaves."""
+"""The process: its command, its machine, its versions, and the variables that affect training."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import platform
+import re
 import shlex
 import socket
 import sys
@@ -14,109 +15,109 @@ from typing import Any
 
 from memagent import __version__
 from memagent.record.git import DirtyCheck, describe_code, find_repository
-from memagent.record.masking import masked_arguments, masked_text, masked_value
+from memagent.record.masking import mask_arguments, mask_text, mask_value
 
-_VARIABLES = {
-    "CONDA_DEFAULT_ENV", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
-    "CUDA_VISIBLE_DEVICES", "FLUX_JOB_ID", "GLIBC_TUNABLES", "GROUP_RANK", "HIP_VISIBLE_DEVICES", "LD_PRELOAD", "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "MASTER_PORT", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "PBS_JOBID", "RANK",
-    "ROCR_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "VIRTUAL_ENV", "WORLD_SIZE", "ZE_AFFINITY_MASK",
-}  # fmt: skip
-_FAMILIES = (
-    "ACCELERATE_", "FSDP_", "GLOO_", "MALLOC_", "NCCL_", "OMPI_COMM_WORLD_", "PMI_", "PYTORCH_", "RCCL_", "SLURM_ARRAY_", "SLURM_GPUS",
-    "SLURM_JOB_", "SLURM_MEM", "SLURM_N", "SLURM_PROCID", "SLURM_RESTART_COUNT", "SLURM_STEP_", "TORCH_", "TORCHDYNAMO_", "TORCHELASTIC_",
-    "TORCHINDUCTOR_",
-)  # fmt: skip
-_MOST_VARIABLES = 100
-_LONGEST_TEXT = 1_000
-_LONGEST_COMMAND = 4_000
-_DRIVERS = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version")
+_RELEVANT_VARIABLE = re.compile(
+    "CONDA_DEFAULT_ENV|CUBLAS_WORKSPACE_CONFIG|CUDA_(DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING)"
+    "|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|FLUX_JOB_ID|LSB_JOBID|PBS_JOBID"
+    "|GLIBC_TUNABLES|LD_PRELOAD|MASTER_(ADDR|PORT)|(MKL|OMP)_NUM_THREADS|TOKENIZERS_PARALLELISM"
+    "|VIRTUAL_ENV|(GROUP_|LOCAL_)?RANK|(LOCAL_)?WORLD_SIZE"
+    "|(ACCELERATE|FSDP|GLOO|MALLOC|NCCL|OMPI_COMM_WORLD|PMI|PYTORCH|RCCL)_.*"
+    "|SLURM_(ARRAY_|GPUS|JOB_|MEM|N|PROCID|RESTART_COUNT|STEP_).*"
+    "|TORCH(DYNAMO|ELASTIC|INDUCTOR)?_.*",
+    re.DOTALL,
+)
+_MAX_VARIABLES = 100
+_MAX_VARIABLE_CHARACTERS = 1_000
+_MAX_COMMAND_CHARACTERS = 4_000
+_DRIVER_FILES = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version")
 DIRTY_WAIT_S = 0.25
 
 
 def user_name() -> str | None:
+    """Return the user's name; None in containers without a passwd entry."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # containers without a passwd entry
+    except (OSError, KeyError, ImportError):
         return None
 
 
 def host_name() -> str:
+    """Return the name of this machine."""
     return socket.gethostname()
 
 
 def describe_process(
     environ: Mapping[str, str] = os.environ, *, dirty: DirtyCheck | None = None
 ) -> dict[str, Any]:
-    """Versions, command line, git state and the variables that matter; secrets masked.
+    """Return versions, command line, git state and relevant variables, with secrets masked.
 
-    git is asked about changed files for at most `DIRTY_WAIT_S`; give `dirty`, begun before, to take the answer later.
+    Waits at most `DIRTY_WAIT_S` for git to find changed files. To read the result later, pass a
+    running check as `dirty`.
     """
     tree = find_repository()
-    own = DirtyCheck(tree) if dirty is None and tree is not None else None
+    own_check = DirtyCheck(tree) if dirty is None and tree is not None else None
     facts: dict[str, Any] = {
         "memagent": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "command": _cut(shlex.join(masked_arguments(sys.orig_argv)), _LONGEST_COMMAND),
+        "command": _shorten(shlex.join(mask_arguments(sys.orig_argv)), _MAX_COMMAND_CHARACTERS),
         "directory": os.getcwd(),
         "cpus": os.cpu_count(),
-        "variables": telling_variables(environ),
+        "variables": relevant_variables(environ),
         **({"git_root": str(tree), **describe_code(tree)} if tree is not None else {}),
         **_versions(sys.modules.get("torch")),
     }
-    if (check := dirty or own) is not None and (answer := check.answer(DIRTY_WAIT_S)) is not None:
-        facts["git_dirty"] = answer
-    if own is not None:
-        own.close()
+    check = dirty or own_check
+    facts["git_dirty"] = check.result(DIRTY_WAIT_S) if check is not None else None
+    if own_check is not None:
+        own_check.close()
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def telling_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that change how training behaves, or where it runs."""
-    names = sorted(name for name in environ if name in _VARIABLES or name.startswith(_FAMILIES))
-    return {
-        name: str(masked_value(name, _cut(masked_text(environ[name]), _LONGEST_TEXT)))
-        for name in names[:_MOST_VARIABLES]
-    }
+def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that affect how or where training runs, masked."""
+    names = sorted(filter(_RELEVANT_VARIABLE.fullmatch, environ))
+    variables = {}
+    for name in names[:_MAX_VARIABLES]:
+        text = _shorten(mask_text(environ[name]), _MAX_VARIABLE_CHARACTERS)
+        variables[name] = str(mask_value(name, text))
+    return variables
 
 
 def _versions(torch: Any) -> dict[str, Any]:
-    """Of torch and what is below it. Asks for nothing that would initialise a device."""
+    """Return the versions of torch and its libraries without initializing a device."""
     if torch is None:
         return {}
     facts: dict[str, Any] = {
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
-        "driver": next((text for path in _DRIVERS if (text := _file(path))), None),
+        "driver": next((text for path in _DRIVER_FILES if (text := _read(path))), None),
     }
     if torch.version.cuda or facts["hip"]:
-        facts["cudnn"] = _attempt(torch.backends.cudnn.version)
-        facts["nccl"] = _attempt(lambda: ".".join(map(str, torch.cuda.nccl.version())))
-        facts["gpus"] = _attempt(torch.cuda.device_count)
-        if _attempt(torch.cuda.is_initialized):
-            facts["gpu"] = _attempt(torch.cuda.get_device_name)
+        facts["cudnn"] = _call_safely(torch.backends.cudnn.version)
+        facts["nccl"] = _call_safely(lambda: ".".join(map(str, torch.cuda.nccl.version())))
+        facts["gpus"] = _call_safely(torch.cuda.device_count)
+        if _call_safely(torch.cuda.is_initialized):
+            facts["gpu"] = _call_safely(torch.cuda.get_device_name)
     return facts
 
 
-def _attempt(ask: Callable[[], Any]) -> Any:
+def _call_safely(function: Callable[[], Any]) -> Any:
     try:
-        return ask()
-    except Exception:  # noqa: BLE001 - a library that is half there must not cost the rest of the record
+        return function()
+    except Exception:  # noqa: BLE001 - one broken library must not cost the other facts
         return None
 
 
-def _file(path: str) -> str:
+def _read(path: str) -> str:
     try:
         return Path(path).read_text().strip()
     except OSError:
         return ""
 
 
-def _cut(text: str, longest: int) -> str:
-    return (
-        text
-        if len(text) <= longest
-        else f"{text[:longest]}... ({len(text) - longest} characters more)"
-    )
+def _shorten(text: str, limit: int) -> str:
+    rest = len(text) - limit
+    return text if rest <= 0 else f"{text[:limit]}... ({rest} characters more)"

@@ -16,7 +16,7 @@ from typing import Any
 
 from memagent.components import Components
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
-from memagent.probe import Probe, Raw
+from memagent.probe import Probe, RawReading
 from memagent.wire.columns import Value
 from memagent.wire.fields import PHASES
 
@@ -37,7 +37,7 @@ MOST_MOMENTS = 1_000
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = PHASES
 _NO_PHASES = (None,) * len(PHASES)
 
-Moments = list[tuple[str, Raw]]
+Moments = list[tuple[str, RawReading]]
 """Phase that ended, and the reading at its end."""
 Entry = tuple[Row, dict[str, Value] | None]
 

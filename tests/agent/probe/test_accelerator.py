@@ -140,7 +140,7 @@ def test_an_xpu_that_does_not_tell_its_free_memory_says_so_once(allocator, capfd
         probe.refresh()
     assert sample(probe)["device_used_bytes"] is None
     assert capfd.readouterr().err == (
-        "memagent: no reading of what others use on Intel(R) Data Center GPU Max 1550: "
+        "memagent: memory used by other processes on Intel(R) Data Center GPU Max 1550 is unknown: "
         "The device does not support querying the available free memory.\n"
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memagent.probe.host_limits import Usage, binding_limit, cgroup_limit_bytes, limits
+from memagent.probe.host_limits import MemoryUsage, binding_limit, cgroup_limit_bytes, limits
 
 GIB = 2**30
 
@@ -44,13 +44,15 @@ def test_the_limit_with_the_least_headroom_binds(tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{GIB}\n")
     found = binding_limit(
-        Usage(mapped_bytes=GIB, data_bytes=GIB // 2, resident_bytes=GIB // 4), root=tmp_path
+        MemoryUsage(mapped_bytes=GIB, data_bytes=GIB // 2, resident_bytes=GIB // 4), root=tmp_path
     )
     assert (found.kind, found.limit_bytes, found.headroom_bytes) == ("cgroup", GIB, 3 * GIB // 4)
 
 
 def test_physical_memory_is_always_a_limit(tmp_path: Path):
-    assert "physical memory" in {limit.kind for limit in limits(Usage(0, 0, 0), root=tmp_path)}
+    assert "physical memory" in {
+        limit.kind for limit in limits(MemoryUsage(0, 0, 0), root=tmp_path)
+    }
 
 
 @pytest.mark.skipif(

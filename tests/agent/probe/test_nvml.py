@@ -200,7 +200,7 @@ def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(
     assert left == expected
     assert (
         capfd.readouterr().err
-        == f"memagent: NVML does not tell everything of {GPU}, missing: {name} ({reason})\n"
+        == f"memagent: NVML does not provide all readings of {GPU}, missing: {name} ({reason})\n"
     )
 
 
@@ -212,7 +212,7 @@ def test_what_is_missing_is_told_in_one_line(gpu, machine, capfd):
     assert gpu.reading().used_bytes is None
     assert gpu.reading().process_bytes == 20 * GIB
     assert capfd.readouterr().err == (
-        f"memagent: NVML does not tell everything of {GPU}, missing: memory (Insufficient Permissions); "
+        f"memagent: NVML does not provide all readings of {GPU}, missing: memory (Insufficient Permissions); "
         "power, XIDs, ECC errors (Not Supported)\n"
     )
 
@@ -245,7 +245,7 @@ def test_a_process_of_another_pid_namespace_is_not_mistaken_for_one_without_memo
 def test_memory_by_process_may_be_unavailable(gpu, machine, capfd):
     machine.set(f"compute {ME} -1", without=f"compute {ME}")
     assert gpu.reading().process_bytes is None
-    assert "memory by process (the driver does not tell it)" in capfd.readouterr().err
+    assert "memory by process (the driver does not report it)" in capfd.readouterr().err
 
 
 def test_other_processes_are_unknown_where_one_of_them_is(gpu, machine):

@@ -24,12 +24,12 @@ def counters(cuda_allocator):
 def test_1_each_take_gives_the_peak_since_the_last_one(cuda_allocator, counters):
     cuda_allocator.allocate(10 * MIB)
     cuda_allocator.free(10 * MIB)
-    assert counters.take(0)[:2] == (10 * MIB, 10 * MIB)
+    assert counters.read_and_reset(0)[:2] == (10 * MIB, 10 * MIB)
     cuda_allocator.allocate(4 * MIB)
-    assert counters.take(0)[:2] == (4 * MIB, 10 * MIB)
+    assert counters.read_and_reset(0)[:2] == (4 * MIB, 10 * MIB)
     cuda_allocator.free(4 * MIB)
-    assert counters.take(0)[0] == 4 * MIB
-    assert counters.take(0)[0] == 0
+    assert counters.read_and_reset(0)[0] == 4 * MIB
+    assert counters.read_and_reset(0)[0] == 0
 
 
 def user_view() -> tuple:
@@ -67,7 +67,7 @@ def test_2_and_3_a_user_sees_the_same_with_and_without_us(cuda_allocator):
             elif what < 0.86:
                 seen.append(user_view())
             if agent and random.Random(len(held)).random() < 0.5:
-                counters.take(0)
+                counters.read_and_reset(0)
         seen.append(user_view())
         if agent:
             counters.close()
@@ -87,9 +87,9 @@ def test_3_a_reset_by_the_user_does_not_lose_our_phases_peak(cuda_allocator, cou
     cuda_allocator.free(30 * MIB)
     torch.cuda.reset_peak_memory_stats(0)
     assert max_memory_allocated(0) == 0
-    assert counters.take(0)[0] == 30 * MIB
+    assert counters.read_and_reset(0)[0] == 30 * MIB
     assert max_memory_allocated(0) == 0
-    assert counters.take(0)[0] == 0
+    assert counters.read_and_reset(0)[0] == 0
 
 
 def test_4_what_was_saved_outlives_us_until_the_next_reset(cuda_allocator):
@@ -99,7 +99,7 @@ def test_4_what_was_saved_outlives_us_until_the_next_reset(cuda_allocator):
     assert torch._C._cuda_memoryStats is not original
     cuda_allocator.allocate(30 * MIB)
     cuda_allocator.free(30 * MIB)
-    counters.take(0)
+    counters.read_and_reset(0)
     counters.close()
     assert max_memory_allocated(0) == 30 * MIB
     torch.cuda.reset_peak_memory_stats(0)
@@ -132,5 +132,5 @@ def test_two_runs_in_one_process_share_the_counters(cuda_allocator, counters):
     second.close()
     cuda_allocator.allocate(5 * MIB)
     cuda_allocator.free(5 * MIB)
-    assert counters.take(0)[0] == 5 * MIB
+    assert counters.read_and_reset(0)[0] == 5 * MIB
     assert max_memory_allocated(0) == 5 * MIB

@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from memagent.probe.process_memory import PsutilMemory, open_own_memory
+from memagent.probe.process_memory import PsutilMemory, open_process_memory
 
 MIB = 2**20
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -16,7 +16,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /
 
 @pytest.fixture
 def memory():
-    memory = open_own_memory()
+    memory = open_process_memory()
     yield memory
     memory.close()
 
@@ -33,15 +33,17 @@ def test_it_tells_what_the_system_tells(memory):
     assert usage.mapped_bytes == pytest.approx(info.vms, abs=4 * MIB)
     if sys.platform.startswith("linux"):
         assert usage.data_bytes == pytest.approx(info.data, abs=4 * MIB)
-        assert memory.peak_resident_bytes(memory.high_water()) >= usage.resident_bytes - 4 * MIB
+        assert (
+            memory.peak_resident_bytes(memory.read_high_water()) >= usage.resident_bytes - 4 * MIB
+        )
 
 
 @linux
 def test_the_same_reader_tells_a_forked_child_of_its_own_memory():
     code = f"""
 import os
-from memagent.probe.process_memory import open_own_memory
-memory = open_own_memory()
+from memagent.probe.process_memory import open_process_memory
+memory = open_process_memory()
 read = memory.read
 before = memory.usage(read()).resident_bytes
 if not os.fork():
@@ -63,8 +65,8 @@ def test_a_script_that_closes_all_files_loses_no_file_of_its_own_and_readings_on
 ):
     code = f"""
 import os
-from memagent.probe.process_memory import open_own_memory
-memory = open_own_memory()
+from memagent.probe.process_memory import open_process_memory
+memory = open_process_memory()
 before = memory.usage(memory.read())
 os.closerange(3, 64)
 kept = [{in_its_place}]
@@ -86,8 +88,8 @@ print(all(file.readable() and os.fstat(file.fileno()) for file in kept))
 def test_it_closes_only_its_own_file_and_that_once():
     code = """
 import os
-from memagent.probe.process_memory import open_own_memory
-memory = open_own_memory()
+from memagent.probe.process_memory import open_process_memory
+memory = open_process_memory()
 os.closerange(3, 64)
 with open("/dev/null") as file:
     memory.close()
@@ -102,5 +104,5 @@ def test_psutil_tells_the_same_where_there_is_no_proc(memory):
     portable = PsutilMemory()
     expected = memory.usage(memory.read()).resident_bytes
     assert portable.usage(portable.read()).resident_bytes == pytest.approx(expected, abs=4 * MIB)
-    assert portable.peak_resident_bytes(portable.high_water()) == 0
+    assert portable.peak_resident_bytes(portable.read_high_water()) == 0
     portable.close()

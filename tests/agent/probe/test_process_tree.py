@@ -14,11 +14,11 @@ import pytest
 
 from memagent.probe import process_tree
 from memagent.probe.process_tree import (
-    SHARES_EVERY_S,
+    PSS_INTERVAL_S,
     ProcfsTree,
     PsutilTree,
     descendants,
-    shares_of,
+    read_shared_memory,
 )
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -132,10 +132,10 @@ def test_1_psutil_is_asked_where_the_kernel_lists_no_children(start_child, monke
 def test_2_growth_shows_at_the_next_refresh_without_reading_shares(tree, start_child):
     child = start_child(MIB)
     tree.refresh()
-    before, pss = tree.beside_bytes, tree.pss_bytes
+    before, pss = tree.descendant_bytes, tree.pss_bytes
     child.hold(100 * MIB)
     tree.refresh()  # the clock stands still
-    assert tree.beside_bytes - before == pytest.approx(100 * MIB, abs=5 * MIB)
+    assert tree.descendant_bytes - before == pytest.approx(100 * MIB, abs=5 * MIB)
     assert tree.pss_bytes == pss
 
 
@@ -144,7 +144,7 @@ def test_3_shares_are_read_again_after_a_while(tree, clock, start_child):
     tree.refresh()
     before = tree.pss_bytes
     child.hold(100 * MIB)
-    clock.now_s += SHARES_EVERY_S - 1
+    clock.now_s += PSS_INTERVAL_S - 1
     tree.refresh()
     assert tree.pss_bytes == before
     clock.now_s += 1
@@ -157,7 +157,7 @@ def test_3_a_new_process_is_read_at_once(tree, clock, start_child):
     start_child(80 * MIB)
     tree.refresh()
     assert all(member.shares is not None for member in tree._members.values())
-    assert tree.beside_bytes > 80 * MIB
+    assert tree.descendant_bytes > 80 * MIB
 
 
 class SlowClock(Clock):
@@ -176,17 +176,19 @@ def test_3_reading_shares_takes_no_more_than_a_hundredth_of_the_time(start_child
     clock.each_s = 0.02
     start_child(MIB)
     tree.refresh()
-    first = tree.beside_bytes
+    first = tree.descendant_bytes
     began = clock.now_s
     clock.each_s = 0.0
     start_child(400 * MIB)
     clock.now_s = began + 1.0
     tree.refresh()
     inherited = psutil.Process().memory_info().rss
-    assert tree.beside_bytes - first == pytest.approx(max(0, 400 * MIB - inherited), abs=40 * MIB)
+    assert tree.descendant_bytes - first == pytest.approx(
+        max(0, 400 * MIB - inherited), abs=40 * MIB
+    )
     clock.now_s = began + 20.0
     tree.refresh()
-    assert tree.beside_bytes - first > 400 * MIB
+    assert tree.descendant_bytes - first > 400 * MIB
     tree.close()
 
 
@@ -209,11 +211,11 @@ def test_3_a_refresh_reads_shares_of_a_few_at_a_time_the_new_ones_first(start_ch
 def test_3_a_process_too_large_to_walk_counts_with_what_it_has_beyond_its_parent(
     tree, start_child, monkeypatch
 ):
-    monkeypatch.setattr(process_tree, "_WALKABLE_BYTES", 0)
+    monkeypatch.setattr(process_tree, "_MAX_WALK_BYTES", 0)
     start_child(600 * MIB)
     tree.refresh()
     inherited = psutil.Process().memory_info().rss
-    assert tree.beside_bytes == pytest.approx(max(0, 600 * MIB - inherited), abs=40 * MIB)
+    assert tree.descendant_bytes == pytest.approx(max(0, 600 * MIB - inherited), abs=40 * MIB)
     assert tree.pss_bytes is None
 
 
@@ -237,9 +239,9 @@ tree.refresh()
 while any(member.shares is None for member in tree._members.values()):  # a refresh reads as many as it has time for
     time.sleep(0.05)
     tree.refresh()
-tree._own.read_at = tree._idle_until = float("-inf")
+tree._root.read_at = tree._idle_until = float("-inf")
 tree.refresh()  # ours once more, with all of theirs known
-print(tree.beside_bytes, tree.pss_bytes)
+print(tree.descendant_bytes, tree.pss_bytes)
 """
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -251,17 +253,17 @@ print(tree.beside_bytes, tree.pss_bytes)
 
 def test_a_child_that_ended_holds_nothing_even_before_it_is_reaped(tree, start_child):
     tree.refresh()
-    before = tree.beside_bytes
+    before = tree.descendant_bytes
     child = start_child(100 * MIB)
     tree.refresh()
-    assert tree.beside_bytes - before > 100 * MIB
+    assert tree.descendant_bytes - before > 100 * MIB
     child.process.kill()
     assert eventually(lambda: psutil.Process(child.process.pid).status() == psutil.STATUS_ZOMBIE)
     tree.refresh()
-    assert tree.beside_bytes == pytest.approx(before, abs=5 * MIB)
+    assert tree.descendant_bytes == pytest.approx(before, abs=5 * MIB)
     child.process.wait()
     tree.refresh()
-    assert tree.beside_bytes == pytest.approx(before, abs=5 * MIB)
+    assert tree.descendant_bytes == pytest.approx(before, abs=5 * MIB)
 
 
 def test_it_keeps_no_file_of_those_that_are_gone(clock, start_child):
@@ -284,15 +286,15 @@ def test_it_keeps_no_file_of_those_that_are_gone(clock, start_child):
 
 
 def test_shares_of_this_process_add_up_and_those_of_nobody_are_none():
-    shares = shares_of(os.getpid())
+    shares = read_shared_memory(os.getpid())
     assert 0 < shares.private_bytes <= shares.proportional_bytes <= shares.resident_bytes
-    assert shares_of(2**22 + 1) is None
+    assert read_shared_memory(2**22 + 1) is None
 
 
 def test_without_proc_resident_memory_is_summed(start_child):
     start_child(50 * MIB)
     tree = PsutilTree()
     tree.refresh()
-    assert tree.beside_bytes > 50 * MIB
+    assert tree.descendant_bytes > 50 * MIB
     assert tree.pss_bytes is None
     tree.close()

@@ -22,16 +22,10 @@ import torch
 
 from memagent import record
 from memagent.errors import SettingError
-from memagent.record import (
-    DirtyCheck,
-    describe_process,
-    masked_arguments,
-    masked_text,
-    plain_config,
-)
+from memagent.record import DirtyCheck, describe_process, mask_arguments, mask_text, plain_config
 from memagent.record import config as config_module
 from memagent.record.git import describe_code
-from memagent.record.process import telling_variables
+from memagent.record.process import relevant_variables
 from memagent.wire.codec import encode
 
 MASK = "***"
@@ -86,12 +80,12 @@ def test_names_that_only_sound_secret_are_kept(name):
 @pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:8])
 def test_a_secret_is_known_by_its_shape_wherever_it_stands(secret):
     core = secret.split()[-1]
-    assert core not in masked_text(f"login({secret!r}) and more")
+    assert core not in mask_text(f"login({secret!r}) and more")
     assert core not in json.dumps(plain_config({"notes": [f"use {secret}"], secret: 1}))
     assert core not in " ".join(
-        masked_arguments(["train.py", secret, f"--note={secret}", "-c", f"login('{secret}')"])
+        mask_arguments(["train.py", secret, f"--note={secret}", "-c", f"login('{secret}')"])
     )
-    assert core not in json.dumps(telling_variables({"NCCL_DEBUG_FILE": secret}))
+    assert core not in json.dumps(relevant_variables({"NCCL_DEBUG_FILE": secret}))
 
 
 @pytest.mark.parametrize(
@@ -106,11 +100,11 @@ def test_a_secret_is_known_by_its_shape_wherever_it_stands(secret):
     ],
 )
 def test_ordinary_text_is_left_alone(text):
-    assert masked_text(text) == text
+    assert mask_text(text) == text
 
 
 def test_user_and_password_of_an_address_are_masked():
-    assert masked_text("postgresql://me:pass@db/runs") == "postgresql://***@db/runs"
+    assert mask_text("postgresql://me:pass@db/runs") == "postgresql://***@db/runs"
 
 
 def test_switches_and_what_is_not_set_are_no_secrets():
@@ -142,7 +136,7 @@ def test_switches_and_what_is_not_set_are_no_secrets():
     ],
 )
 def test_secrets_on_the_command_line_are_masked(given, masked):
-    assert masked_arguments(given) == masked
+    assert mask_arguments(given) == masked
 
 
 # -- config -----------------------------------------------------------------------------------------------------------------------
@@ -272,7 +266,7 @@ def test_what_is_huge_is_cut_with_a_note():
     many = plain_config({f"name{number}": number for number in range(9000)})
     assert many["..."] == "4000 more left out"
     texts = plain_config({str(number): "y" * 2000 for number in range(1000)})
-    assert len(json.dumps(texts)) < 2 * config_module._MOST_TEXT
+    assert len(json.dumps(texts)) < 2 * config_module._MAX_TOTAL_CHARACTERS
 
 
 def test_a_secret_beyond_the_cut_does_not_slip_in_when_masks_make_room():
@@ -403,7 +397,7 @@ def test_a_slow_git_is_not_waited_for(repository, tmp_path, monkeypatch):
     assert "git_dirty" not in facts
     assert not check.is_over
     (repository / "ready").touch()
-    assert check.answer(30.0) is True
+    assert check.result(30.0) is True
     assert check.is_over
 
 
@@ -418,7 +412,7 @@ def test_a_check_that_is_given_up_leaves_no_process(repository, tmp_path, monkey
     check.close()
     assert process is not None
     assert process.returncode == -9
-    assert check.answer() is None
+    assert check.result() is None
 
 
 def test_without_git_the_rest_is_recorded(repository, monkeypatch):
@@ -454,9 +448,9 @@ def test_variables_that_matter_are_recorded_and_others_are_not():
         "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "4", "LD_PRELOAD": "/lib/jemalloc.so", "CUDA_VISIBLE_DEVICES": "0,1",
     }  # fmt: skip
     others = {"HOME": "/root", "HF_TOKEN": HF, "WANDB_API_KEY": "abc", "EDITOR": "vi"}
-    assert telling_variables(environ | others) == environ
-    assert telling_variables({"ACCELERATE_TOKEN": "abc"}) == {"ACCELERATE_TOKEN": MASK}
-    assert len(telling_variables({f"NCCL_{number}": "x" * 5000 for number in range(500)})) == 100
+    assert relevant_variables(environ | others) == environ
+    assert relevant_variables({"ACCELERATE_TOKEN": "abc"}) == {"ACCELERATE_TOKEN": MASK}
+    assert len(relevant_variables({f"NCCL_{number}": "x" * 5000 for number in range(500)})) == 100
 
 
 def test_an_empty_config_is_a_config():

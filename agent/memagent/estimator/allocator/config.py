@@ -32,13 +32,23 @@ _CORE_PARSER = (2, 10)
 """The torch version with one parser for all devices, fractions in the text, and limits that always
 hold."""
 _NEWEST = (99, 0)
-_IGNORED = frozenset({
-    "backend", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register", "pinned_use_hip_host_register",
-    "pinned_num_register_threads", "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "pinned_max_round_threshold_mb",
-    "pinned_max_cached_size_mb", "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom",
-})  # fmt: skip
+_IGNORED = frozenset(
+    {
+        "backend",
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "pinned_num_register_threads",
+        "pinned_use_background_threads",
+        "pinned_reserve_segment_size_mb",
+        "pinned_free_catch_all",
+        "pinned_max_round_threshold_mb",
+        "pinned_max_cached_size_mb",
+        "graph_capture_record_stream_reuse",
+        "throw_on_cudamalloc_oom",
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from memagent.leaks.object_names import file_of
 from memagent.leaks.source_lines import SourceScope
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_script_class, namespace
-from memagent.probe.process_tree import shares_of
+from memagent.probe.process_tree import read_shared_memory
 from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 16 * 2**10
@@ -54,7 +54,8 @@ def private_bytes_by_worker() -> dict[int, int]:
     pids = [
         worker.pid for iterator in _loader_iterators() for worker in iterator._workers if worker.pid
     ]
-    return {pid: shares.private_bytes for pid in pids if (shares := shares_of(pid)) is not None}
+    sizes = {pid: read_shared_memory(pid) for pid in pids}
+    return {pid: size.private_bytes for pid, size in sizes.items() if size is not None}
 
 
 def bytes_per_step(first: Mapping[int, int], last: Mapping[int, int], steps: int) -> int:

@@ -1,7 +1,7 @@
-"""Build hook: ships `migrations/`, `dashboards/` and `docs/` inside the wheel.
+"""Build hook: include `migrations/`, `dashboards/` and `docs/` in the wheel.
 
-They live at the top of the repository, where people look for them, and a server installed from a wheel needs them too.
-An editable install finds them in the checkout (see `memagent_server.resources`), so it skips this.
+They are at the top of the repository, where people look for them, but an installed server needs
+them, too. An editable install finds them in the checkout (see `memagent_server.resources`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SHIPPED = ("migrations", "dashboards", "docs")
+FOLDERS = ("migrations", "dashboards", "docs")
 
 
-class ShipResources(BuildHookInterface):
+class IncludeResources(BuildHookInterface):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version, build_data):
         if version == "editable":
             return
-        for folder in SHIPPED:
+        for folder in FOLDERS:
             source = Path(self.root) / folder
             build_data["force_include"][str(source)] = f"memagent_server/_resources/{folder}"

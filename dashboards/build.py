@@ -1,6 +1,7 @@
-"""Writes everything that Grafana gets: `python dashboards/build.py`. With `--check` it writes nothing, and says what is not as committed.
+"""Build all files for Grafana: `python dashboards/build.py`. `--check` reports outdated files instead.
 
-Boards are tables in `boards/`; `boards/panels.py` turns them into Grafana's types. Needs grafana-foundation-sdk (extra `dev`).
+Boards are tables in `boards/`; `boards/panels.py` turns them into Grafana's types. Needs
+grafana-foundation-sdk (extra `dev`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ BOARDS = {"fleet.json": fleet.BOARD, "run.json": run.BOARD, "server.json": serve
 
 
 def files() -> dict[Path, str]:
-    """Path -> content of every file that is built."""
-    found = {HERE / name: json_of(build(board)) for name, board in BOARDS.items()}
-    found[HERE / "provisioning/alerting/rules.json"] = alerting.provisioning(
-        HERE / "prometheus/rules.yml"
-    )
+    """Return the content of each built file by path."""
+    boards = {HERE / name: json_of(build(board)) for name, board in BOARDS.items()}
+    rules = alerting.provisioning(HERE / "prometheus/rules.yml")
+    boards[HERE / "provisioning/alerting/rules.json"] = rules
     return {
         path: json.dumps(content, indent=2, sort_keys=True) + "\n"
-        for path, content in found.items()
+        for path, content in boards.items()
     }
 
 
@@ -33,10 +33,7 @@ def main() -> int:
         path for path, text in files().items() if not path.exists() or path.read_text() != text
     ]
     if "--check" in sys.argv[1:]:
-        print(
-            "".join(f"{path} is not what dashboards/build.py builds: run it\n" for path in stale),
-            end="",
-        )
+        print("".join(f"{path} is outdated: run dashboards/build.py\n" for path in stale), end="")
         return 1 if stale else 0
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)

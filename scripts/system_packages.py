@@ -1,7 +1,7 @@
-"""The programs that the tests drive and pip does not have: Chromium, Prometheus, PostgreSQL, a C compiler. Standard library only.
+"""Install the programs that tests need and pip lacks: Chromium, Prometheus, PostgreSQL, a C compiler.
 
-Installed where this is root on Debian or Ubuntu; elsewhere the missing ones are listed, and the tests that need them skip with that
-reason (with CI set they fail instead).
+This needs root on Debian or Ubuntu. Elsewhere it lists the missing ones, and the tests that need
+them are skipped (with CI set, they fail). Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NEEDED = {
+PACKAGES = {
     "chromium": "chromium",
     "prometheus": "prometheus",
     "promtool": "prometheus",
@@ -25,25 +25,26 @@ NEEDED = {
 
 
 def main() -> int:
-    missing = {program: package for program, package in NEEDED.items() if not is_there(program)}
+    missing = {
+        program: package for program, package in PACKAGES.items() if not is_installed(program)
+    }
     if missing and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         packages = sorted(set(missing.values()))
         print(f"installing {' '.join(packages)}", flush=True)
         subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=environment, check=False,
-                       stdout=subprocess.DEVNULL)  # fmt: skip
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+        subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
         missing = {
-            program: package for program, package in missing.items() if not is_there(program)
+            program: package for program, package in missing.items() if not is_installed(program)
         }
     for program, package in missing.items():
-        print(
-            f"missing: {program} (Debian and Ubuntu: apt-get install {package}); the tests that need it are skipped"
-        )
+        hint = f"Debian and Ubuntu: apt-get install {package}"
+        print(f"missing: {program} ({hint}); the tests that need it are skipped")
     return 0
 
 
-def is_there(program: str) -> bool:
+def is_installed(program: str) -> bool:
     if program == "initdb":
         return (
             bool(list(Path("/usr/lib/postgresql").glob("*/bin/initdb")))

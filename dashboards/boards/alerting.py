@@ -1,7 +1,7 @@
-"""Grafana's alert rules: those of prometheus/rules.yml, for teams whose alerts Grafana evaluates instead of Prometheus.
+"""Grafana's alert rules, built from prometheus/rules.yml, for teams whose alerts Grafana evaluates.
 
-Each rule asks twice: A gives the value for the message, B is 1 for each series that A finds. Grafana takes 0 for calm, and `up == 0`
-would never fire. Where A finds nothing, all is well.
+Each rule has two queries: A is the value for the message, B is 1 for each series of A. Grafana
+treats 0 as normal, so `up == 0` alone would never fire. If A has no series, all is well.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from grafana_foundation_sdk.models.alerting import RelativeTimeRange
 DATASOURCE_UID = "memagent-prometheus"
 FOLDER = "memagent"
 EVERY = "1m"
-_ASKED_OVER_S = 600
-_OF_THE_API = ("folderUID", "orgID", "ruleGroup")
+_QUERY_RANGE_S = 600
+_API_FIELDS = ("folderUID", "orgID", "ruleGroup")
 
 
 def provisioning(rules_file: Path) -> dict[str, Any]:
-    """A provisioning file. Recorded series are written out, for Grafana records nothing here."""
-    read = yaml.safe_load(rules_file.read_text())["groups"]
+    """Return a provisioning file. Recorded series are replaced by their expressions."""
+    source_groups = yaml.safe_load(rules_file.read_text())["groups"]
     recorded = {
         rule["record"]: rule["expr"]
-        for group in read
+        for group in source_groups
         for rule in group["rules"]
         if "record" in rule
     }
     groups = [
         {"orgId": 1, "name": group["name"], "folder": FOLDER, "interval": EVERY, "rules": rules}
-        for group in read
+        for group in source_groups
         if (rules := [_rule(rule, recorded) for rule in group["rules"] if "alert" in rule])
     ]
     return {"apiVersion": 1, "groups": groups}
@@ -41,9 +41,9 @@ def provisioning(rules_file: Path) -> dict[str, Any]:
 
 def _rule(rule: dict[str, Any], recorded: dict[str, str]) -> dict[str, Any]:
     expression = rule["expr"]
-    for name, meant in recorded.items():
-        expression = expression.replace(name, f"({meant})")
-    made = (
+    for name, recorded_expression in recorded.items():
+        expression = expression.replace(name, f"({recorded_expression})")
+    builder = (
         alerting.Rule(rule["alert"])
         .uid(re.sub(r"(?<!^)(?=[A-Z])", "-", rule["alert"]).lower())
         .condition("B")
@@ -60,14 +60,16 @@ def _rule(rule: dict[str, Any], recorded: dict[str, str]) -> dict[str, Any]:
             }
         )
     )
-    return {name: value for name, value in json_of(made.build()).items() if name not in _OF_THE_API}
+    return {
+        name: value for name, value in json_of(builder.build()).items() if name not in _API_FIELDS
+    }
 
 
 def _query(ref_id: str, expression: str) -> alerting.Query:
-    asked = prometheus.Dataquery().ref_id(ref_id).expr(expression).instant()
+    query = prometheus.Dataquery().ref_id(ref_id).expr(expression).instant()
     return (
         alerting.Query(ref_id)
         .datasource_uid(DATASOURCE_UID)
-        .relative_time_range(RelativeTimeRange(from_val=_ASKED_OVER_S, to=0))
-        .model(asked)
+        .relative_time_range(RelativeTimeRange(from_val=_QUERY_RANGE_S, to=0))
+        .model(query)
     )

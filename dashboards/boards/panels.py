@@ -1,6 +1,6 @@
-"""What a board is made of: a list of rows, a row a title and panels, a panel a title, a kind, a unit and queries; places are reckoned.
+"""Build boards from tables: a board has rows of panels, a panel has a kind, a unit and queries.
 
-The JSON comes from Grafana's own types (grafana-foundation-sdk), so that a field nobody knows cannot slip in.
+The JSON comes from Grafana's own types (grafana-foundation-sdk), so that unknown fields cannot slip in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from grafana_foundation_sdk.models import prometheus as prometheus_types
 DATASOURCE = common_types.DataSourceRef(type_val="prometheus", uid="${datasource}")
 ANNOTATIONS = common_types.DataSourceRef(type_val="grafana", uid="-- Grafana --")
 SERVER = "http://localhost:8420"
-"""Where links to runs lead until somebody says otherwise; `memagent dashboards push` writes MEMAGENT_PUBLIC_URL."""
+"""The server in links to runs; `memagent dashboards push` replaces it with MEMAGENT_PUBLIC_URL."""
 Steps = list[tuple[float | None, str]]
 PLAIN: Steps = [(None, "blue")]
 NEAR: Steps = [(None, "green"), (0.85, "orange"), (0.95, "red")]
@@ -43,7 +43,7 @@ ANY_IS_SAD: Steps = [(None, "green"), (1, "orange")]
 
 @dataclass(frozen=True)
 class Panel:
-    """`queries` are (expression, legend). `width` of 24."""
+    """A panel. `queries` are pairs (expression, legend); the width of a board is 24."""
 
     title: str
     kind: str
@@ -56,16 +56,16 @@ class Panel:
     steps: Steps = field(default_factory=lambda: list(PLAIN))
     stacked: bool = False
     columns: tuple[str, ...] = ()
-    """For tables: labels to show, in order; the value follows."""
+    """For tables: the labels to show, in order, before the value."""
     value: str = "Value"
-    """For tables: the heading of the value."""
+    """For tables: the header of the value."""
     is_descending: bool = True
-    """For tables: whether the highest value comes first."""
+    """For tables: sort the highest value first."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """`rows` are (title, panels); `annotated_by` the tags of annotations that it shows."""
+    """A board. `rows` are pairs (title, panels); `annotated_by` lists the tags of its annotations."""
 
     uid: str
     title: str
@@ -76,8 +76,8 @@ class Board:
 
 
 def build(board: Board) -> types.Dashboard:
-    """Grafana's own object for a board."""
-    made = (
+    """Return Grafana's object for a board."""
+    builder = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)
         .description(board.about)
@@ -105,24 +105,24 @@ def build(board: Board) -> types.Dashboard:
         .annotation(_annotations(board))
     )
     for variable in board.variables:
-        made = made.with_variable(variable)
+        builder = builder.with_variable(variable)
     ids = count(1)
     for title, panels in board.rows:
-        made = made.with_row(dashboard.Row(title).id(next(ids)))
+        builder = builder.with_row(dashboard.Row(title).id(next(ids)))
         for panel in panels:
-            made = made.with_panel(_panel(panel).id(next(ids)))
-    return made.build()
+            builder = builder.with_panel(_panel(panel).id(next(ids)))
+    return builder.build()
 
 
 def json_of(built: Any) -> dict[str, Any]:
-    """Plain values of what a builder built."""
-    found: dict[str, Any] = json.loads(JSONEncoder().encode(built))
-    return found
+    """Convert a built object to plain values."""
+    values: dict[str, Any] = json.loads(JSONEncoder().encode(built))
+    return values
 
 
 def query_variable(name: str, label: str, query: str, *, multi: bool = False) -> Any:
-    """A variable whose values Prometheus gives."""
-    made = (
+    """Return a variable with values of Prometheus."""
+    builder = (
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(DATASOURCE)
@@ -132,12 +132,12 @@ def query_variable(name: str, label: str, query: str, *, multi: bool = False) ->
     )
     if multi:
         everything = types.VariableOption(text="All", value="$__all")
-        made = made.multi(True).include_all(True).all_value(".*").current(everything)
-    return made
+        builder = builder.multi(True).include_all(True).all_value(".*").current(everything)
+    return builder
 
 
 def _annotations(board: Board) -> Any:
-    """Warnings and deaths, as the server writes them to Grafana where it knows one."""
+    """Return the annotations of warnings and OOMs, which the server writes to Grafana if configured."""
     target = (
         dashboard.AnnotationTarget()
         .limit(200)
@@ -147,7 +147,7 @@ def _annotations(board: Board) -> Any:
     )
     return (
         dashboard.AnnotationQuery()
-        .name("Alerts and deaths")
+        .name("Alerts and OOMs")
         .datasource(ANNOTATIONS)
         .enable(True)
         .icon_color("red")
@@ -156,7 +156,7 @@ def _annotations(board: Board) -> Any:
 
 
 class _AsIs:
-    """A builder that has nothing left to build: the SDK's types take a builder where this query is none of its queries."""
+    """A builder of a finished object: the SDK expects builders, and has none for this query."""
 
     def __init__(self, built: Any) -> None:
         self._built = built
@@ -166,9 +166,9 @@ class _AsIs:
 
 
 def _panel(panel: Panel) -> Any:
-    made = _KINDS[panel.kind](panel)
-    made = (
-        made.title(panel.title)
+    builder = _KINDS[panel.kind](panel)
+    builder = (
+        builder.title(panel.title)
         .description(panel.about)
         .datasource(DATASOURCE)
         .span(panel.width)
@@ -181,14 +181,14 @@ def _panel(panel: Panel) -> Any:
         )
     )
     if panel.unit == "percentunit":
-        made = made.min(0).max(1)
+        builder = builder.min(0).max(1)
     for index, (expression, legend) in enumerate(panel.queries):
-        made = made.with_target(_query(panel, chr(ord("A") + index), expression, legend))
-    return made
+        builder = builder.with_target(_query(panel, chr(ord("A") + index), expression, legend))
+    return builder
 
 
 def _query(panel: Panel, ref_id: str, expression: str, legend: str) -> Any:
-    made = (
+    builder = (
         prometheus.Dataquery()
         .ref_id(ref_id)
         .datasource(DATASOURCE)
@@ -196,10 +196,10 @@ def _query(panel: Panel, ref_id: str, expression: str, legend: str) -> Any:
         .legend_format(legend)
     )
     if panel.kind == "timeseries":
-        return made.range().format(prometheus_types.PromQueryFormat.TIME_SERIES)
+        return builder.range().format(prometheus_types.PromQueryFormat.TIME_SERIES)
     is_table = panel.kind == "table"
     formats = prometheus_types.PromQueryFormat
-    return made.instant().format(formats.TABLE if is_table else formats.TIME_SERIES)
+    return builder.instant().format(formats.TABLE if is_table else formats.TIME_SERIES)
 
 
 def _stat(_: Panel) -> Any:
@@ -241,7 +241,7 @@ def _timeseries(panel: Panel) -> Any:
 def _table(panel: Panel) -> Any:
     shown = (*panel.columns, "Value")
     order = common.TableSortByFieldState().display_name(panel.value).desc(panel.is_descending)
-    made = (
+    builder = (
         table.Panel()
         .show_header(True)
         .color_scheme(dashboard.FieldColor().mode(types.FieldColorModeId.THRESHOLDS))
@@ -267,16 +267,16 @@ def _table(panel: Panel) -> Any:
         if panel.unit == "percentunit"
         else {"type": "color-text"}
     )
-    made = made.override_by_name(
+    builder = builder.override_by_name(
         panel.value, [_property("custom.cellOptions", cell), _property("custom.width", 260)]
     )
     if "run_id" not in panel.columns:
-        return made
+        return builder
     links = [
         {"title": "Open the run's board", "url": "/d/memagent-run/memagent-run?var-run=${__data.fields.run}", "targetBlank": False},
         {"title": "Open the run's page", "url": "${memagent}/runs/${__data.fields.run}", "targetBlank": True},
     ]  # fmt: skip
-    return made.override_by_name("name", [_property("links", links)])
+    return builder.override_by_name("name", [_property("links", links)])
 
 
 def _property(name: str, value: object) -> types.DynamicConfigValue:

@@ -1,11 +1,13 @@
-"""`memagent serve`: the web server and the worker as child processes of one parent that watches over them.
+"""`memagent serve`: supervise the web processes and the worker as child processes.
 
-1. The parent brings the schema up to date, starts the worker, and becomes granian's supervisor of the web processes.
-2. A child that dies is started again. SIGTERM or SIGINT to the parent ends all of them within seconds.
-3. A parent that is killed cannot end its children: so each child watches its parent and leaves at once when it is orphaned.
-   Without that a web process would go on holding the port (seen with granian 2.8).
-4. A web process that is asked to end takes no new connection and answers what it has accepted: a batch that is committed is acknowledged.
-5. All of them count in one folder, so that a scrape of any of them shows the sum.
+1. The parent upgrades the schema, starts the worker, and becomes granian's supervisor of the web
+   processes.
+2. A child that dies is restarted. SIGTERM or SIGINT to the parent ends all processes within seconds.
+3. A killed parent cannot end its children, so each child watches its parent and exits when it's
+   orphaned. Otherwise a web process would keep the port (seen with granian 2.8).
+4. A web process that is asked to end accepts no new connection and answers all accepted requests:
+   a committed batch is always acknowledged.
+5. All processes keep their counts in one folder, so that a scrape of any of them returns the sums.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ from memagent_server.store.engine import Database
 from memagent_server.store.tokens import any_token
 
 BLOCKING_THREADS = 8
-"""Requests a web process works on at once; SQLite takes one writer at a time anyway."""
+"""Concurrent requests of a web process. SQLite allows one writer at a time anyway."""
 KILL_AFTER_S = 5
 PARENT_CHECK_S = 0.25
-RESTART_DELAY_S, MOST_RESTART_DELAY_S = 0.5, 30.0
-"""The delay doubles while the worker dies soon after its start."""
+RESTART_DELAY_S = 0.5
+"""The delay doubles while the worker dies within MAX_RESTART_DELAY_S of its start."""
+MAX_RESTART_DELAY_S = 30.0
 READY_TIMEOUT_S = 30.0
 
 
@@ -50,15 +53,15 @@ class ServeError(MemagentError):
 
 
 def wsgi_app() -> Flask:
-    """The application, as granian and gunicorn ask for it in each web process. The settings come by environment.
+    """Create the app of a web process for granian or gunicorn, with settings of the environment.
 
-    Its schema must be current: `memagent serve` sees to that, for gunicorn `memagent db upgrade` does.
+    The schema must be current: `memagent serve` upgrades it; for gunicorn run `memagent db upgrade`.
     """
     from memagent_server.app import create_app
 
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
-        leave_with_parent(parent.pid)
+        exit_with_parent(parent.pid)
     settings = Settings.from_environ()
     logs.configure(settings)
     return create_app(settings)
@@ -69,23 +72,23 @@ def serve(
     *,
     workers: int,
     with_worker: bool,
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
     parent_pid: int | None = None,
 ) -> int:
-    """Serve until a signal says stop, or until the parent is gone where one is given; returns the exit status.
+    """Serve until a signal arrives, or until the parent is gone; return the exit status.
 
-    `say` is told the address once it answers. `settings` must be those that the environment gives, for children read them there.
-    Raises ServeError.
+    `announce` gets the address once it answers. `settings` must be those of the environment, because
+    children read them there. Raises ServeError.
     """
     logs.configure(settings)
     if parent_pid is not None:
-        leave_with_parent(parent_pid)
+        exit_with_parent(parent_pid)
     prepare(settings)
     check_port(settings)
     stopping = threading.Event()
-    with _folder_for_counts():
+    with _metrics_folder():
         worker = WorkerProcess() if with_worker else None
-        threading.Thread(target=_announce, args=(settings, stopping, say), daemon=True).start()
+        threading.Thread(target=_announce, args=(settings, stopping, announce), daemon=True).start()
         try:
             return _run_granian(settings, workers)
         finally:
@@ -95,12 +98,12 @@ def serve(
 
 
 def serve_worker(settings: Settings, *, parent_pid: int | None) -> int:
-    """Run the worker in this process until a signal says stop."""
+    """Run the worker in this process until a signal arrives."""
     from memagent_server.worker import run_worker
 
     logs.configure(settings)
     if parent_pid is not None:
-        leave_with_parent(parent_pid)
+        exit_with_parent(parent_pid)
     else:
         prepare(settings)
     stop = threading.Event()
@@ -111,37 +114,40 @@ def serve_worker(settings: Settings, *, parent_pid: int | None) -> int:
 
 
 def prepare(settings: Settings) -> None:
-    """Bring the schema up to date, and refuse to serve everybody to everybody. Raises ServeError and SchemaError."""
+    """Upgrade the schema, and refuse to bind a public address without tokens.
+
+    Raises ServeError and SchemaError.
+    """
     database = Database(settings.database_url)
     try:
         migrate.upgrade(database)
         with database.read() as session:
-            is_guarded = settings.admin_token is not None or any_token(session)
+            has_token = settings.admin_token is not None or any_token(session)
     finally:
         database.close()
-    if not is_guarded and not settings.is_loopback:
+    if not has_token and not settings.is_loopback:
         raise ServeError(
-            f"without tokens the server listens on loopback only, not on {settings.host}: "
-            "run `memagent token create NAME --scope admin` first, or set MEMAGENT_ADMIN_TOKEN"
+            f"without tokens the server listens on loopback only, not on {settings.host}: run "
+            "`memagent token create NAME --scope admin` first, or set MEMAGENT_ADMIN_TOKEN"
         )
 
 
 def check_port(settings: Settings) -> None:
-    """Raises ServeError where the address cannot be listened on; granian itself would share a port with another server."""
+    """Raises ServeError if the address is taken: granian would share the port with another server."""
     try:
         with _listening_socket(settings.host, settings.port):
             pass
     except OSError as error:
-        why = (
-            "the port is taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        )
+        is_taken = error.errno == errno.EADDRINUSE
+        reason = "the port is in use" if is_taken else error.strerror or str(error)
         raise ServeError(
-            f"cannot listen on {settings.host}:{settings.port}: {why}; choose another with --listen HOST:PORT"
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; "
+            "choose another address with --listen HOST:PORT"
         ) from error
 
 
 def with_free_port(listen: str) -> str:
-    """`HOST:0` with a free port in place of the 0, anything else as it is."""
+    """Replace the port of `HOST:0` by a free one; return anything else unchanged."""
     host, separator, port = listen.rpartition(":")
     if not separator or port != "0":
         return listen
@@ -152,8 +158,8 @@ def with_free_port(listen: str) -> str:
         raise SettingError(f"cannot listen on {host}: {error.strerror or error}") from error
 
 
-def leave_with_parent(pid: int) -> None:
-    """End this process at once when its parent is not process `pid` any more."""
+def exit_with_parent(pid: int) -> None:
+    """Exit this process as soon as its parent is no longer process `pid`."""
 
     def watch() -> None:
         while os.getppid() == pid:
@@ -164,7 +170,7 @@ def leave_with_parent(pid: int) -> None:
 
 
 class WorkerProcess:
-    """`memagent serve --role worker` as a child process that is started again when it dies."""
+    """`memagent serve --role worker` as a child process that is restarted when it dies."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -175,7 +181,7 @@ class WorkerProcess:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the child to end, and make it after a few seconds."""
+        """Ask the child to end; kill it after KILL_AFTER_S."""
         self._stopping.set()
         self._process.terminate()
         self._thread.join(KILL_AFTER_S)
@@ -184,51 +190,42 @@ class WorkerProcess:
             self._thread.join()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-m",
-            "memagent",
-            "serve",
-            "--role",
-            "worker",
-            "--parent",
-            str(os.getpid()),
-        ]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - our own program
+        serve_worker = ["serve", "--role", "worker", "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", "memagent", *serve_worker]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - a fixed command
 
     def _watch(self) -> None:
         delay_s = RESTART_DELAY_S
         while True:
             started_at = time.monotonic()
             status = self._process.wait()
-            is_crash_loop = time.monotonic() - started_at < MOST_RESTART_DELAY_S
-            delay_s = min(2 * delay_s, MOST_RESTART_DELAY_S) if is_crash_loop else RESTART_DELAY_S
+            is_crash_loop = time.monotonic() - started_at < MAX_RESTART_DELAY_S
+            delay_s = min(2 * delay_s, MAX_RESTART_DELAY_S) if is_crash_loop else RESTART_DELAY_S
             if self._stopping.is_set():
                 return
-            _log.error(
-                "the worker ended with status %s; starting it again in %.0f s", status, delay_s
-            )
+            _log.error("the worker exited with status %s; restarting in %.0f s", status, delay_s)
             if self._stopping.wait(delay_s):
                 return
             self._process = self._start()
 
 
 @contextlib.contextmanager
-def _folder_for_counts() -> Iterator[None]:
-    """Where the processes keep what they count, unless the environment names a folder; gone when the server ends.
+def _metrics_folder() -> Iterator[None]:
+    """Create the folder of the processes' counts, unless the environment names one.
 
-    The folder of a server that was killed is taken away by the next.
+    It is deleted when the server ends; the folder of a killed server is deleted by the next one.
     """
     if os.environ.get(self_metrics.FOLDER):
         yield
         return
     with contextlib.ExitStack() as stack:
         try:
-            os.environ[self_metrics.FOLDER] = str(
-                stack.enter_context(temp_dirs.folder("memagent-counts-"))
-            )
+            folder = stack.enter_context(temp_dirs.folder("memagent-counts-"))
+            os.environ[self_metrics.FOLDER] = str(folder)
         except OSError as error:
-            _log.warning("no folder for counters: each process's own are shown (%s)", error)
+            _log.warning(
+                "cannot create a folder for metrics (%s): each process shows its own", error
+            )
         try:
             yield
         finally:
@@ -240,7 +237,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
     from granian.constants import Interfaces
     from granian.log import LogLevels
 
-    # spawn, not fork: this process has threads, and a fork would copy their locks in whatever state they are
+    # spawn, not fork: a fork would copy the locks of this process's threads in any state
     multiprocessing.set_start_method("spawn", force=True)
     server = Granian(
         "memagent_server.supervisor:wsgi_app",
@@ -253,7 +250,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
         respawn_failed_workers=True,
         workers_kill_timeout=KILL_AFTER_S,
         log_level=LogLevels.error,
-        log_dictconfig={"loggers": {"_granian": {"propagate": True}}},  # to our log, not to stdout
+        log_dictconfig={"loggers": {"_granian": {"propagate": True}}},  # not to stdout
         websockets=False,
     )
     try:
@@ -263,17 +260,20 @@ def _run_granian(settings: Settings, workers: int) -> int:
     return 0
 
 
-def _announce(settings: Settings, stopping: threading.Event, say: Callable[[str], None]) -> None:
+def _announce(
+    settings: Settings, stopping: threading.Event, announce: Callable[[str], None]
+) -> None:
+    """Wait until the server answers, then announce its address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     address = (
         f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
     )
-    until = time.monotonic() + READY_TIMEOUT_S
+    deadline = time.monotonic() + READY_TIMEOUT_S
     with urllib3.PoolManager(retries=False) as pool:
-        while not stopping.is_set() and time.monotonic() < until:
+        while not stopping.is_set() and time.monotonic() < deadline:
             with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
                 if pool.request("GET", f"{address}/healthz", timeout=2.0).status == 200:
-                    say(f"memagent: listening on {address}")
+                    announce(f"memagent: listening on {address}")
                     return
             stopping.wait(0.05)
 

@@ -26,7 +26,7 @@ def audit(monkeypatch):
                 command, 0, json.dumps({"dependencies": answers[service]}), ""
             )
 
-        monkeypatch.setattr(module, "is_there", lambda service: service in answers)
+        monkeypatch.setattr(module, "is_reachable", lambda service: service in answers)
         monkeypatch.setattr(module.subprocess, "run", pip_audit)
         return module.main()
 
@@ -43,19 +43,19 @@ FLAWED = {
 
 
 @pytest.mark.parametrize(
-    ("answers", "status", "said"),
+    ("answers", "status", "output"),
     [
         ({}, 0, "audit: not checked: no vulnerability service can be reached\n"),
         ({"pypi": [UNKNOWN]}, 0, "audit: not checked: no vulnerability service can be reached\n"),
-        ({"pypi": [CLEAN, UNKNOWN]}, 0, "audit: 1 of 2 packages are known to pypi, 0 of them to be vulnerable\n"),
-        ({"pypi": [UNKNOWN], "osv": [CLEAN]}, 0, "audit: 1 of 1 packages are known to osv, 0 of them to be vulnerable\n"),
+        ({"pypi": [CLEAN, UNKNOWN]}, 0, "audit: pypi knows 1 of 2 packages, 0 vulnerable\n"),
+        ({"pypi": [UNKNOWN], "osv": [CLEAN]}, 0, "audit: osv knows 1 of 1 packages, 0 vulnerable\n"),
         ({"pypi": [CLEAN, FLAWED]}, 1,
-         "audit: urllib3 1.0: PYSEC-1; mended in 2.0\naudit: 2 of 2 packages are known to pypi, 1 of them to be vulnerable\n"),
+         "audit: urllib3 1.0: PYSEC-1; fixed in 2.0\naudit: pypi knows 2 of 2 packages, 1 vulnerable\n"),
     ],
 )  # fmt: skip
-def test_it_fails_on_known_vulnerabilities_only(audit, capsys, answers, status, said):
+def test_it_fails_on_known_vulnerabilities_only(audit, capsys, answers, status, output):
     assert audit(answers) == status
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
 
 
 def test_ci_runs_ruff_bandit_and_the_audit():

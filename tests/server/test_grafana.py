@@ -126,7 +126,7 @@ def test_a_push_makes_everything_and_a_second_changes_nothing(grafana):
     assert variables["memagent"]["query"] == given["MEMAGENT_PUBLIC_URL"]
     before = json.dumps([grafana.kept, grafana.dashboards])
     second = memagent(*options, **given)
-    assert second.returncode == 0 and "there already" in second.stdout, second.stderr
+    assert second.returncode == 0 and "folder memagent: exists" in second.stdout, second.stderr
     assert json.dumps([grafana.kept, grafana.dashboards]) == before
 
 
@@ -141,7 +141,7 @@ def test_it_uses_the_prometheus_that_grafana_has(grafana):
     asked = {
         query["datasourceUid"] for rule in grafana.kept["rules"].values() for query in rule["data"]
     }
-    assert asked == {"main"} and "data source main: Grafana's own is used" in result.stdout
+    assert asked == {"main"} and "data source main: existing one used" in result.stdout
     assert not grafana.kept["contacts"] and "contact point: none" in result.stdout
     assert all("notification_settings" not in rule for rule in grafana.kept["rules"].values())
 
@@ -160,7 +160,7 @@ def test_a_dry_run_changes_nothing(grafana):
     )
     assert (
         result.returncode == 0
-        and "would be made" in result.stdout
+        and "would be created" in result.stdout
         and "would be written" in result.stdout
     )
     assert not any(grafana.kept.values()) and not grafana.dashboards
@@ -181,7 +181,7 @@ def test_a_grafana_that_is_not_there_is_one_clear_line():
     assert (
         result.returncode == 1
         and result.stderr.count("\n") == 1
-        and "cannot be reached" in result.stderr
+        and "Cannot reach Grafana" in result.stderr
     )
 
 

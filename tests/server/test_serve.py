@@ -218,7 +218,7 @@ def test_a_worker_that_dies_is_started_again(live_server):
     (first,) = pids_of(live_server, WORKER)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: set(pids_of(live_server, WORKER)) - {first})
-    assert "starting it again" in live_server.errors
+    assert "restarting in" in live_server.errors
 
 
 def test_a_web_process_that_dies_is_started_again(start_server):
@@ -304,7 +304,7 @@ def test_a_port_that_is_taken_is_one_clear_line(start_server, memagent):
     assert done.returncode == 1
     assert (
         done.stderr
-        == f"memagent: cannot listen on {address}: the port is taken; choose another with --listen HOST:PORT\n"
+        == f"memagent: cannot listen on {address}: the port is in use; choose another address with --listen HOST:PORT\n"
     )
 
 

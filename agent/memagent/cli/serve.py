@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings,
         workers=arguments.workers,
         with_worker=arguments.role == "all",
-        say=lambda line: print(line, flush=True),
+        announce=lambda line: print(line, flush=True),
         parent_pid=arguments.parent,
     )
 

@@ -218,4 +218,4 @@ class _Push:
                     "message": "memagent dashboards push",
                 }
                 self._api.dashboard.update_dashboard(body)
-            yield f"{name} ({content['title']}): {self._done('updated')}"
+            yield f"{name} ({content['title']}): {self._done('written')}"

@@ -360,7 +360,7 @@ class Run:
         keywords: dict[str, Any],
     ) -> None:
         if self.options.predict:
-            self._predictor.begin(models, optimizers, arguments, keywords)
+            self._predictor.start(models, optimizers, arguments, keywords)
 
     def _on_exit(self) -> None:
         ending = self._endings.at_exit()

@@ -10,7 +10,7 @@ import torch
 from torch import distributed, nn
 
 from benchmarks.estimator.workload import Case
-from memagent.estimator.request import repeated_blocks
+from memagent.estimator.model_edits import repeated_blocks
 
 RANKS = 2
 

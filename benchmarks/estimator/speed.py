@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.estimator.traced_config import question_for_config
+from memagent.estimator import engine
+from memagent.estimator.huggingface import request_for_config
 from memagent.units import MIB
 
 _RUNS = 3
@@ -66,11 +67,11 @@ class Cost:
 
 def cost(config: dict[str, Any], training: dict[str, Any]) -> Cost:
     """One estimate."""
-    question = question_for_config(config, **training)
+    request = request_for_config(config, **training)
     began, busy = time.perf_counter(), _cpu_s()
-    trace = question.trace()
+    trace = engine.record(request)
     traced = time.perf_counter()
-    question.estimate(trace)
+    engine.estimate_trace(request, trace)
     done = time.perf_counter()
     return Cost(
         trace.parameters,

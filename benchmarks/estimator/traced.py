@@ -11,7 +11,7 @@ from benchmarks.estimator import ranks, zoo
 from benchmarks.estimator.estimators import Prediction, meta, told
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import STEPS, Case, Where
-from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES, context_of
+from memagent.estimator.devices import CUBLAS_HANDLES, CUBLAS_WORKSPACE_BYTES, context_of
 from memagent.estimator.from_trace import estimate_of
 from memagent.estimator.trace import record_trace
 
@@ -25,7 +25,7 @@ def predict(case: Case, where: Where) -> Prediction:
     found = estimate_of(
         trace,
         limit_bytes=where.total_bytes,
-        workspace_bytes=HANDLES * CUBLAS_WORKSPACE_BYTES,
+        workspace_bytes=CUBLAS_HANDLES * CUBLAS_WORKSPACE_BYTES,
         context_bytes=context.size_bytes,
         context_interval=context.interval,
     )

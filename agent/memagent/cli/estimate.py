@@ -1,6 +1,9 @@
-"""What a training step will need, before it runs, on one GPU of those that share it. A model's name is reckoned by formula, without torch;
-a Hugging Face config.json is traced with the class of the installed transformers, or reckoned where there is none; a `path.py:factory` is
-traced. Tracing runs the step on fake tensors: no GPU, no weights, nothing computed."""
+"""`memagent estimate`: what a training step will need, before it runs, on one of its GPUs.
+
+A model's name is estimated by formula, without torch. A Hugging Face config.json is traced with the class
+of the installed transformers, or estimated by formula. A `path.py:factory` is traced. Tracing runs the
+step on fake tensors: no GPU, no weights, no computation.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memagent.cli.estimate_view import Style, screen, table
+from memagent.cli.estimate_view import Style, render, render_grid
 from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError
 from memagent.estimator.devices import GPUS, context_of
-from memagent.estimator.engine import Subject, by_formula, by_trace, grid, largest, of_question
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.huggingface import from_config
+from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.huggingface import from_config, read_config, request_for_config
+from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
 from memagent.units import format_bytes, parse_bytes
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
-_OLD_SWEEP = re.compile(r"(?P<batch>[\d,]+)(?:x(?P<seq>[\d,]+))?")
+_SHORT_SWEEP = re.compile(r"(?P<batch>[\d,]+)(?:x(?P<sequence>[\d,]+))?")
+_DEFAULT_SWEEP = "batch=1,2,4,8,16"
 _FORMULA_ONLY = (
     "checkpoint_every",
     "loss",
@@ -40,12 +42,14 @@ _FORMULA_ONLY = (
     "tensor",
     "sequence_parallel",
     "pipeline",
-    "step",
+    "implementation",
 )
-"""Options of which a traced config.json knows nothing but the default."""
+"""Options that a traced config.json supports with their defaults only."""
+_TRACED_PRECISIONS = ("fp32", "amp", "bf16", "fp16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options; each has the name that Python and the HTTP API use, and older spellings."""
     model = parser.add_argument_group("the model")
     model.add_argument(
         "--model",
@@ -53,17 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a name (gpt2-xl, llama-7b), a config.json, or path.py:factory",
     )
     model.add_argument("--batch", type=int, help="samples in one forward; default 1")
-    model.add_argument("--seq", type=int, help="tokens a sample; default the model's own length")
+    model.add_argument(
+        "--sequence", "--seq", type=int, help="tokens a sample; default the model's own length"
+    )
     model.add_argument(
         "--input",
         action="append",
         metavar="[NAME=]8x1024[:int64]",
-        help="what path.py:factory is called with",
+        help="an argument of the model of path.py:factory",
     )
     model.add_argument(
         "--method",
         choices=("formula", "trace"),
-        help="of a config.json; default: traced where it can be",
+        help="for a config.json; default: trace if possible",
     )
     _add_training(parser.add_argument_group("the training"))
     many = parser.add_argument_group("many GPUs (one of them is estimated)")
@@ -73,36 +79,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     many.add_argument("--ranks", type=int, default=1, help="GPUs that share the batch")
     many.add_argument("--tensor", type=int, default=1, help="GPUs that share each matrix")
     many.add_argument(
-        "--sequence-parallel",
-        action="store_true",
-        help="norms and dropout are split over --tensor too",
+        "--sequence-parallel", action="store_true", help="split norms and dropout over --tensor too"
     )
     many.add_argument("--pipeline", type=int, default=1, help="stages that share the layers")
     device = parser.add_argument_group("the device")
     device.add_argument("--gpu", help=f"memory such as 24GiB, or a card: {', '.join(GPUS)}")
     device.add_argument(
-        "--context", metavar="SIZE", help="what the process holds besides; default what is usual"
+        "--context", metavar="SIZE", help="memory of the CUDA context; default: the usual size"
     )
-    asked = parser.add_argument_group("what is asked")
-    asked.add_argument(
+    output = parser.add_argument_group("the output")
+    output.add_argument(
         "--max-batch", action="store_true", help="find the largest batch that fits --gpu"
     )
-    asked.add_argument(
+    output.add_argument(
         "--sweep",
         nargs="*",
-        metavar="batch=1,2,4 seq=512,1024",
-        help="a table over batches and sequences; alone, over batches of 1 to 16",
+        metavar="batch=1,2,4 sequence=512,1024",
+        help="a table over batches and sequences; without values: batches of 1 to 16",
     )
-    asked.add_argument(
-        "--advice", action="store_true", help="all that would save memory here, with lines of code"
+    output.add_argument(
+        "--advice", action="store_true", help="list all changes that would save memory, with code"
     )
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _add_training(training: Any) -> None:
     training.add_argument(
+        "--precision",
         "--dtype",
-        help="fp32, amp (bf16 autocast: the default), bf16 (with --lora), mixed (with --zero), fp16, fp8",
+        help="fp32, amp (bf16 autocast: the default), bf16 (default with --lora-rank), mixed (default "
+        "with --zero), fp16, fp8",
     )
     training.add_argument(
         "--optimizer",
@@ -110,9 +116,10 @@ def _add_training(training: Any) -> None:
         help="adamw (default), sgd, adamw8bit, adafactor, lion, muon, ...",
     )
     training.add_argument(
+        "--implementation",
         "--step",
         choices=("foreach", "fused", "single"),
-        help="how the optimizer steps; default as torch",
+        help="how the optimizer steps; default: as torch",
     )
     training.add_argument("--checkpointing", choices=("none", "full", "selective"), default="none")
     training.add_argument(
@@ -123,252 +130,345 @@ def _add_training(training: Any) -> None:
         "--loss", choices=("eager", "inplace", "chunked", "fused"), default="eager"
     )
     training.add_argument(
-        "--accumulate", type=int, default=1, help="forwards for one optimizer step"
+        "--accumulation",
+        "--accumulate",
+        type=int,
+        default=1,
+        metavar="N",
+        help="forwards for one optimizer step",
     )
     training.add_argument(
-        "--lora", type=int, metavar="RANK", help="train adapters of this rank only"
+        "--lora-rank", "--lora", type=int, metavar="RANK", help="train adapters of this rank only"
     )
-    training.add_argument("--lora-targets", help="names with commas between, or all-linear")
+    training.add_argument("--lora-targets", help="layer names separated by commas, or all-linear")
     training.add_argument(
-        "--quantised", help="hold the frozen weights as int8, int4, nf4 or nf4-double (with --lora)"
+        "--quantised",
+        help="hold the frozen weights as int8, int4, nf4 or nf4-double (with --lora-rank)",
     )
+    for name, help_text in (
+        ("optimizer", "hold the optimizer's states on the host"),
+        ("parameters", "hold parameters and states on the host"),
+    ):
+        training.add_argument(
+            f"--offload-{name}",
+            dest="offload",
+            action="store_const",
+            const=name,
+            default="none",
+            help=help_text,
+        )
     training.add_argument(
-        "--offload", choices=("none", "optimizer", "parameters"), default="none", help="to the host"
+        "--offload",
+        choices=("none", "optimizer", "parameters"),
+        help="short for --offload-optimizer or --offload-parameters",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Estimate, and print the result."""
     try:
-        return _answer(_subject(arguments), arguments)
+        request = _request(arguments)
+        style = Style(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        with Progress() as progress:
+            if arguments.sweep is not None:
+                return _print_grid(request, arguments, style, progress)
+            if arguments.max_batch:
+                return _print_largest_batch(request, arguments, style, progress)
+            return _print_estimate(request, arguments, style, progress)
     except TraceError:
         raise
-    except EstimateError as error:  # of what was asked: bad usage
+    except EstimateError as error:  # an invalid option
         raise SettingError(str(error)) from error
 
 
-def _answer(subject: Subject, arguments: argparse.Namespace) -> int:
-    ink = Style(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-    with Progress() as progress:
-        if arguments.sweep is not None:
-            return _swept(subject, arguments, ink, progress)
-        if arguments.max_batch:
-            return _largest(subject, arguments, ink, progress)
-        progress.tell("tracing" if subject.is_traced else "")
-        found = (
-            subject.advised() if arguments.advice or not subject.is_traced else subject.estimate()
-        )
-        progress.tell("")
-        _print(found, arguments, ink)
-        if (
-            subject.is_traced
-            and found.fits is False
-            and not arguments.advice
-            and not arguments.json
-        ):
-            print(ink.dim("--advice tries what would make it fit."))
+def _print_estimate(
+    request: EstimateRequest, arguments: argparse.Namespace, style: Style, progress: Progress
+) -> int:
+    from memagent.estimator.api import estimate_request
+
+    is_traced = isinstance(request, TraceRequest)
+    progress.tell("tracing" if is_traced else "")
+    # advice by formula is instant; by trace it takes a trace for each change
+    estimate = estimate_request(request, advice=arguments.advice or not is_traced)
+    progress.tell("")
+    if arguments.json:
+        print(json.dumps(estimate.to_dict(), indent=2))
+        return 0
+    title = _title(arguments, arguments.batch or 1)
+    print("\n".join(render(estimate, style=style, title=title, all_advice=arguments.advice)))
+    if is_traced and estimate.fits is False and not arguments.advice:
+        print(style.dim("--advice tries changes that would make it fit."))
     return 0
 
 
-def _subject(arguments: argparse.Namespace) -> Subject:
-    factory = _FACTORY.fullmatch(arguments.model)
+def _print_grid(
+    request: EstimateRequest, arguments: argparse.Namespace, style: Style, progress: Progress
+) -> int:
+    from memagent.estimator.engine import estimate
+    from memagent.estimator.search import grid
+
+    values = _sweep_values(arguments.sweep or [_DEFAULT_SWEEP])
+
+    def advance(done: int, total: int) -> None:
+        progress.advance(done, total, f"{done + 1} of {total} estimates")
+
+    points = list(
+        grid(
+            request,
+            estimate,
+            batches=values.get("batch", ()),
+            sequences=values.get("sequence", ()),
+            on_point=advance,
+        )
+    )
+    progress.tell("")
+    if arguments.json:
+        rows = [
+            {"batch": point.batch, "sequence": point.sequence, **point.estimate.to_dict()}
+            for point in points
+        ]
+        print(json.dumps(rows, indent=2))
+    else:
+        print("\n".join(render_grid(points, request.limit_bytes, style=style)))
+    return 0
+
+
+def _sweep_values(parts: Sequence[str]) -> dict[str, list[int]]:
+    """Parse `batch=1,2,4 sequence=512,1024`, or its short form `1,2,4x512,1024`."""
+    short = _SHORT_SWEEP.fullmatch(parts[0]) if len(parts) == 1 else None
+    if short is not None:
+        texts = {key: values for key, values in short.groupdict().items() if values is not None}
+    else:
+        texts = {key: values for key, _, values in (part.partition("=") for part in parts)}
+        if "seq" in texts:  # its older name
+            texts["sequence"] = texts.pop("seq")
+    try:
+        values = {key: [int(number) for number in text.split(",")] for key, text in texts.items()}
+    except ValueError:
+        values = {}
+    is_valid = values and not set(values) - {"batch", "sequence"}
+    if not is_valid or min(min(numbers) for numbers in values.values()) < 1:
+        raise SettingError(
+            f"--sweep {' '.join(parts)} is not a table: write --sweep batch=1,2,4 sequence=512,1024"
+        )
+    return values
+
+
+def _print_largest_batch(
+    request: EstimateRequest, arguments: argparse.Namespace, style: Style, progress: Progress
+) -> int:
+    from memagent.estimator.engine import estimate
+    from memagent.estimator.search import largest_batch, safe_batch
+
+    if request.limit_bytes is None:
+        raise SettingError("--max-batch needs --gpu: a card, or memory such as 24GiB")
+    largest = largest_batch(request, estimate, on_batch=lambda n: progress.tell(f"batch {n}"))
+    safe = None
+    if isinstance(request, FormulaRequest):  # a trace's interval is narrow, and each trace slow
+        safe = safe_batch(request, estimate, max_batch=largest.batch)
+    progress.tell("")
+    limit = format_bytes(request.limit_bytes)
+    if arguments.json:
+        document = {
+            "batch": largest.batch,
+            "sure_batch": safe,
+            "limit_bytes": request.limit_bytes,
+            "estimate": largest.estimate.to_dict() if largest.estimate else None,
+        }
+        print(json.dumps(document, indent=2))
+    elif largest.estimate is not None:
+        title = _title(arguments, largest.batch)
+        print("\n".join(render(largest.estimate, style=style, title=title)))
+        verdict = f"batch {largest.batch} fits in {limit}, {largest.too_large} does not"
+        print(style.bold(verdict + (f"; a safe choice is {safe}" if safe else "")))
+    else:
+        print(
+            f"A batch of 1 does not fit in {limit}. Run without --max-batch to see what would help."
+        )
+    return 0 if largest.batch else 1
+
+
+def _request(arguments: argparse.Namespace) -> EstimateRequest:
+    """Return a request by trace for a factory and, if possible, a config.json; else by formula."""
+    model = arguments.model
+    factory = _FACTORY.fullmatch(model)
     if factory is not None:
-        return _of_factory(arguments, Path(factory["path"]))
+        return _factory_request(arguments, Path(factory["path"]))
     if arguments.input:
         raise SettingError(
-            "--input is for path.py:factory: a model by name takes --batch and --seq"
+            "--input is for path.py:factory: a model by name takes --batch and --sequence"
         )
-    config = _config(arguments.model)
+    config = read_config(model) if _is_config(model) else None
     if config is not None and _is_traced(arguments):
         try:
-            return _of_config(arguments, config)
+            return _config_request(arguments, config)
         except EstimateError:
+            # the installed transformers has no such model, but the formula may know it
             if arguments.method == "trace":
-                raise  # else: the installed transformers has no such model, but the formula may know it
+                raise
     if arguments.method == "trace":
         raise SettingError(
-            f"{arguments.model} is known by its shape only: give its config.json, or path.py:factory, to trace it"
+            f"{model} is known by its shape only: to trace it, give its config.json or path.py:factory"
         )
-    limit, context = _limit(arguments), _context(arguments)
+    limit, context = _limit_bytes(arguments), _context_bytes(arguments)
     if context is None and limit is not None and _card(arguments) is None:
-        context = context_of(None).size_bytes  # memory alone was said: of some GPU
-    shape = (
-        preset(arguments.model)
-        if config is None
-        else from_config(config, name=_name(arguments.model))
-    )
-    return by_formula(_spec(arguments, shape), limit_bytes=limit, context_bytes=context)
+        context = context_of(None).size_bytes  # --gpu 24GiB: the memory of some GPU
+    shape = preset(model) if config is None else from_config(config, name=_config_name(model))
+    return FormulaRequest(_spec(arguments, shape), limit, context)
 
 
 def _is_traced(arguments: argparse.Namespace) -> bool:
-    """Whether a config.json is traced: as it was said, else where all that is asked can be."""
-    others = {
+    """Return True to trace a config.json: if asked to, or if all options can be traced."""
+    untraced = {
         name
         for name in _FORMULA_ONLY
         if getattr(arguments, name) not in (None, "none", "eager", 0, 1, False)
     }
-    others |= {"dtype"} if arguments.dtype not in (None, "fp32", "amp", "bf16", "fp16") else set()
-    others |= {"checkpointing"} if arguments.checkpointing == "selective" else set()
-    others |= {"attention"} if arguments.attention == "math" else set()
-    others |= (
-        {"optimizer"}
-        if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion")
-        else set()
-    )
-    if arguments.method == "trace" and others:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(others))
+    if arguments.precision not in (None, *_TRACED_PRECISIONS):
+        untraced.add("precision")
+    if arguments.checkpointing == "selective":
+        untraced.add("checkpointing")
+    if arguments.attention == "math":
+        untraced.add("attention")
+    if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion"):
+        untraced.add("optimizer")
+    if arguments.method == "trace" and untraced:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(untraced))
         raise SettingError(
-            f"a trace of a config.json does not know what {options} says: leave it out, or --method formula"
+            f"tracing a config.json does not support {options}: leave it out, or use "
+            "--method formula"
         )
-    can_be = not others and find_spec("torch") is not None and find_spec("transformers") is not None
-    return arguments.method == "trace" or (arguments.method is None and can_be)
+    has_libraries = find_spec("torch") is not None and find_spec("transformers") is not None
+    return arguments.method == "trace" or (
+        arguments.method is None and not untraced and has_libraries
+    )
 
 
-def _of_config(arguments: argparse.Namespace, config: dict[str, Any]) -> Subject:
-    from memagent.estimator.traced_config import question_for_config
-
+def _config_request(arguments: argparse.Namespace, config: dict[str, Any]) -> TraceRequest:
     targets = arguments.lora_targets
-    fixed = {
-        "precision": _precision(arguments),
-        "optimizer": arguments.optimizer,
-        "attention": arguments.attention,
-        "checkpointing": "non_reentrant" if arguments.checkpointing == "full" else None,
-        "accumulate": arguments.accumulate,
-        "lora_rank": arguments.lora,
-        "lora_targets": targets if targets in (None, "all-linear") else targets.split(","),
-        **_device(arguments),
-    }
-
-    def question_for(batch: int, sequence: int | None) -> Any:
-        return question_for_config(config, batch=batch, sequence=sequence, **fixed)
-
-    return by_trace(question_for, batch=arguments.batch or 1, sequence=arguments.seq)
+    return request_for_config(
+        config,
+        batch=arguments.batch or 1,
+        sequence=arguments.sequence,
+        precision=_precision(arguments),
+        optimizer=arguments.optimizer,
+        attention=arguments.attention,
+        checkpointing="non_reentrant" if arguments.checkpointing == "full" else None,
+        accumulation=arguments.accumulation,
+        lora_rank=arguments.lora_rank,
+        lora_targets=targets if targets in (None, "all-linear") else targets.split(","),
+        **_device_fields(arguments),
+    )
 
 
-def _of_factory(arguments: argparse.Namespace, path: Path) -> Subject:
-    from memagent.estimator.request import EstimateRequest
-
+def _factory_request(arguments: argparse.Namespace, path: Path) -> TraceRequest:
     if not path.is_file():
         raise SettingError(
-            f"{path} is not there: --model path.py:factory names a file and a function in it"
+            f"{path} does not exist: --model path.py:factory names a file and a function in it"
         )
     if not arguments.input:
         raise SettingError(
-            f"what is {arguments.model} called with? Give --input, such as --input 8x1024:int64"
+            f"the arguments of {arguments.model} are missing: give --input, such as "
+            "--input 8x1024:int64"
         )
-    if arguments.batch or arguments.seq:
+    if arguments.batch or arguments.sequence:
         raise SettingError(
-            "--batch and --seq are for models by name or config.json: a factory's are in --input"
+            "--batch and --sequence are for models by name or config.json: a factory's are in --input"
         )
-    return of_question(
-        EstimateRequest(
-            model=arguments.model,
-            inputs=_inputs(arguments.input),
-            optimizer=arguments.optimizer,
-            autocast={None: None, "amp": "bf16", "bf16": "bf16", "fp16": "fp16"}.get(
-                arguments.dtype
-            ),
-            checkpointing="full" if arguments.checkpointing == "full" else None,
-            accumulate=arguments.accumulate,
-            **_device(arguments),
-        )
+    autocast = {"amp": "bf16", "bf16": "bf16", "fp16": "fp16"}
+    return TraceRequest(
+        model=arguments.model,
+        inputs=_inputs(arguments.input),
+        optimizer=arguments.optimizer,
+        autocast=autocast.get(arguments.precision),  # type: ignore[arg-type]  # one of its literals
+        checkpointing="full" if arguments.checkpointing == "full" else None,
+        accumulation=arguments.accumulation,
+        **_device_fields(arguments),
     )
 
 
-def _device(arguments: argparse.Namespace) -> dict[str, Any]:
-    from memagent.estimator.api import on_device
+def _device_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    from memagent.estimator.api import device_fields
 
     card = _card(arguments)
-    return on_device(
-        gpu=card, limit_bytes=None if card else _limit(arguments), context_bytes=_context(arguments)
-    )
+    limit = None if card else _limit_bytes(arguments)
+    return device_fields(gpu=card, limit_bytes=limit, context_bytes=_context_bytes(arguments))
 
 
 def _inputs(texts: Sequence[str]) -> Any:
-    """Shapes and dtypes, as positional arguments or by name."""
-    found: list[tuple[str | None, Any]] = []
+    """Parse shapes and dtypes, as positional arguments or by name."""
+    inputs: list[tuple[str | None, Any]] = []
     for text in texts:
         match = _INPUT.fullmatch(text)
         if match is None:
             raise SettingError(
-                f"--input {text} is not [NAME=]SHAPE[:DTYPE], such as 8x1024:int64 or labels=8x1024:int64"
+                f"--input {text} is not [NAME=]SHAPE[:DTYPE], such as 8x1024:int64 or "
+                "labels=8x1024:int64"
             )
         shape = tuple(map(int, match["shape"].split("x")))
-        found.append((match["name"], (shape, match["dtype"] or "float32")))
-    if all(name is None for name, _ in found):
-        return tuple(spec for _, spec in found)
-    if any(name is None for name, _ in found):
+        inputs.append((match["name"], (shape, match["dtype"] or "float32")))
+    if all(name is None for name, _ in inputs):
+        return tuple(spec for _, spec in inputs)
+    if any(name is None for name, _ in inputs):
         raise SettingError("--input: give all inputs a name, or none")
-    return dict(found)
+    return dict(inputs)
 
 
 def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
-    if arguments.lora is None and (arguments.quantised or arguments.lora_targets):
-        raise SettingError("--quantised and --lora-targets go with --lora RANK")
     adapters: dict[str, Any] = {}
-    if arguments.lora is not None:
+    if arguments.lora_rank is not None:
         adapters = {
-            "lora_rank": arguments.lora,
-            "lora_targets": _targets(arguments, shape),
+            "lora_rank": arguments.lora_rank,
+            "lora_targets": _lora_targets(arguments, shape),
             "quantised": arguments.quantised,
         }
+    elif arguments.quantised or arguments.lora_targets:
+        raise SettingError("--quantised and --lora-targets need --lora-rank RANK")
     return TrainingSpec(
         model=shape,
         batch=1 if arguments.batch is None else arguments.batch,
-        sequence=arguments.seq,
+        sequence=arguments.sequence,
         precision=_precision(arguments),
         optimizer=arguments.optimizer,
-        implementation=arguments.step,
+        implementation=arguments.implementation,
         checkpointing=arguments.checkpointing,
         checkpoint_every=arguments.checkpoint_every,
         attention=arguments.attention,
         loss=arguments.loss,
-        accumulation=arguments.accumulate,
+        accumulation=arguments.accumulation,
         parallel=Parallel(
-            data=arguments.ranks, zero=arguments.zero, tensor=arguments.tensor, sequence=arguments.sequence_parallel,
+            data=arguments.ranks,
+            zero=arguments.zero,
+            tensor=arguments.tensor,
+            sequence=arguments.sequence_parallel,
             pipeline=arguments.pipeline,
         ),
         offload_optimizer=arguments.offload != "none",
         offload_parameters=arguments.offload == "parameters",
         gpu=_card(arguments),
         **adapters,
-    )  # fmt: skip
+    )
 
 
 def _precision(arguments: argparse.Namespace) -> str:
-    """As said; else what is usual: frozen weights are loaded in bf16, and ZeRO's masters are fp32."""
-    return str(
-        arguments.dtype or ("bf16" if arguments.lora else "mixed" if arguments.zero else "amp")
-    )
+    """Return the usual default: frozen weights are loaded in bf16, and ZeRO's masters are fp32."""
+    default = "bf16" if arguments.lora_rank else "mixed" if arguments.zero else "amp"
+    return str(arguments.precision or default)
 
 
-def _targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:
+def _lora_targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:
     from memagent.estimator.advice.script_facts import lora_targets
 
-    return (
-        tuple(arguments.lora_targets.split(","))
-        if arguments.lora_targets
-        else lora_targets(TrainingSpec(shape))
-    )
+    if arguments.lora_targets:
+        return tuple(arguments.lora_targets.split(","))
+    return lora_targets(TrainingSpec(shape))
 
 
-def _config(model: str) -> dict[str, Any] | None:
-    """The content of a config.json, given as the file or its folder; None for a model's name."""
-    path = Path(model)
-    path = path / "config.json" if path.is_dir() else path
-    if path.suffix != ".json":
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingError(f"{path} cannot be read as a config.json: {error}") from error
-    if not isinstance(content, dict):
-        raise SettingError(
-            f"{path} holds no object: is it the config.json of a Hugging Face model?"
-        )
-    return content
+def _is_config(model: str) -> bool:
+    return Path(model).is_dir() or Path(model).suffix == ".json"
 
 
-def _name(model: str) -> str:
+def _config_name(model: str) -> str:
     path = Path(model)
     return path.name if path.is_dir() else path.parent.name or path.name
 
@@ -378,7 +478,7 @@ def _card(arguments: argparse.Namespace) -> str | None:
     return name if name in GPUS else None
 
 
-def _limit(arguments: argparse.Namespace) -> int | None:
+def _limit_bytes(arguments: argparse.Namespace) -> int | None:
     card = _card(arguments)
     if arguments.gpu is None or card:
         return GPUS[card].total_bytes if card else None
@@ -386,108 +486,23 @@ def _limit(arguments: argparse.Namespace) -> int | None:
         return parse_bytes(arguments.gpu)
     except SettingError as error:
         raise SettingError(
-            f"--gpu {arguments.gpu} is no card that is known ({', '.join(GPUS)}), and {error}"
+            f"Unknown GPU {arguments.gpu!r}. Use one of: {', '.join(GPUS)}, or a size such as 24GiB."
         ) from error
 
 
-def _context(arguments: argparse.Namespace) -> int | None:
-    """As given; None for what is usual."""
+def _context_bytes(arguments: argparse.Namespace) -> int | None:
     return None if arguments.context is None else parse_bytes(arguments.context)
 
 
-_SWEEP = "batch=1,2,4,8,16"
-"""Where --sweep is given alone; the sequence is then that of the model, or --seq's."""
-
-
-def _swept(subject: Subject, arguments: argparse.Namespace, ink: Style, progress: Progress) -> int:
-    asked = _sweep(arguments.sweep or [_SWEEP])
-    batches, sequences = asked.get("batch", ()), asked.get("seq", ())
-
-    def advance(done: int, total: int) -> None:
-        progress.advance(done, total, f"{done + 1} of {total} estimates")
-
-    cells = list(grid(subject, batches=batches, sequences=sequences, advance=advance))
-    progress.tell("")
-    if arguments.json:
-        rows = [
-            {"batch": cell.batch, "sequence": cell.sequence, **cell.estimate.to_dict()}
-            for cell in cells
-        ]
-        print(json.dumps(rows, indent=2))
-    else:
-        print("\n".join(table(cells, subject.limit_bytes, ink=ink)))
-    return 0
-
-
-def _sweep(parts: Sequence[str]) -> dict[str, list[int]]:
-    """`batch=1,2,4 seq=512,1024`, or in short `1,2,4x512,1024`."""
-    short = _OLD_SWEEP.fullmatch(parts[0]) if len(parts) == 1 else None
-    named = [part.partition("=") for part in parts] if short is None else []
-    pairs = (
-        [(key, values) for key, _, values in named]
-        if short is None
-        else list(short.groupdict().items())
-    )
-    try:
-        found = {
-            key: [int(number) for number in values.split(",")]
-            for key, values in pairs
-            if values is not None
-        }
-    except ValueError:
-        found = {}
-    if (
-        not found
-        or set(found) - {"batch", "seq"}
-        or min(min(numbers) for numbers in found.values()) < 1
-    ):
-        raise SettingError(
-            f"--sweep {' '.join(parts)} is not a table: write it as in --sweep batch=1,2,4 seq=512,1024"
-        )
-    return found
-
-
-def _largest(
-    subject: Subject, arguments: argparse.Namespace, ink: Style, progress: Progress
-) -> int:
-    answer = largest(subject, tell=progress.tell)
-    progress.tell("")
-    limit = format_bytes(subject.limit_bytes)
-    if arguments.json:
-        estimate = answer.estimate.to_dict() if answer.estimate else None
-        found = {
-            "batch": answer.batch,
-            "sure_batch": answer.sure_batch,
-            "limit_bytes": subject.limit_bytes,
-        }
-        print(json.dumps({**found, "estimate": estimate}, indent=2))
-    elif answer.estimate is not None:
-        print("\n".join(screen(answer.estimate, ink=ink, title=_title(arguments, answer.batch))))
-        sure = f"; to be sure of it take {answer.sure_batch}" if answer.sure_batch else ""
-        print(ink.bold(f"batch {answer.batch} fits in {limit}, {answer.too_large} does not{sure}"))
-    else:
-        print(
-            f"not even a batch of 1 fits in {limit}; without --max-batch you are told what would help"
-        )
-    return 0 if answer.batch else 1
-
-
-def _print(found: Estimate, arguments: argparse.Namespace, ink: Style) -> None:
-    if arguments.json:
-        print(json.dumps(found.to_dict(), indent=2))
-        return
-    title = _title(arguments, arguments.batch or 1)
-    print("\n".join(screen(found, ink=ink, title=title, everything=arguments.advice)))
-
-
 def _title(arguments: argparse.Namespace, batch: int) -> str:
-    """What is estimated, for whom: a model by its name or file, its input, its card."""
+    """Return the model by its name or file, its input, and its card."""
     model = arguments.model
-    name = model if _FACTORY.fullmatch(model) or _config(model) is None else _name(model)
+    is_factory = _FACTORY.fullmatch(model) is not None
+    name = _config_name(model) if not is_factory and _is_config(model) else model
     if arguments.input:
-        of_size = f"inputs {' '.join(arguments.input)}" + (
-            f", batch {batch}" if arguments.max_batch else ""
-        )
+        size = f"inputs {' '.join(arguments.input)}"
+        size += f", batch {batch}" if arguments.max_batch else ""
     else:
-        of_size = f"batch {batch}" + (f" x {arguments.seq:,} tokens" if arguments.seq else "")
-    return f"{name}, {of_size}" + (f", on {arguments.gpu}" if arguments.gpu else "")
+        size = f"batch {batch}"
+        size += f" x {arguments.sequence:,} tokens" if arguments.sequence else ""
+    return f"{name}, {size}" + (f", on {arguments.gpu}" if arguments.gpu else "")

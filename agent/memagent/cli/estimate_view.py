@@ -1,4 +1,4 @@
-"""An estimate as people read it at a terminal: plain text of a given width, coloured only where asked. Values in, lines out."""
+"""An estimate as text for terminals, with or without colours. Values in, lines out."""
 
 from __future__ import annotations
 
@@ -6,65 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.estimator.advice.ranking import TOGETHER, cheapest_that_fits
-from memagent.estimator.engine import Cell
+from memagent.estimator.advice.catalog import TOGETHER, cheapest_that_fits
 from memagent.estimator.estimate import Estimate
+from memagent.estimator.search import GridPoint
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem
 
-BAR = 40
-SHORT = 6
-"""RunningLeastSquares of advice where not all of it was asked for."""
-_NAME = 18
+_BAR_WIDTH = 40
+_NAME_WIDTH = 18
+_MAX_SHORT_ADVICE = 6
+_MAX_TENSORS = 3
+_MIN_EXCESS_RATIO = 1.02
+"""Sum of the components over the peak from which on the view explains the difference."""
+_CERTAIN = 0.98
+"""Probability from which on the verdict does not mention it."""
 _RED, _GREEN, _BOLD, _DIM, _PLAIN = "\033[31m", "\033[32m", "\033[1m", "\033[2m", "\033[0m"
 _LEVELS = (
     ("allocated", "tensors' peak", "peak_allocated_bytes"),
     ("reserved", "reserved by torch", "peak_reserved_bytes"),
     ("device", "on the device", "peak_device_bytes"),
 )
-
-
-@dataclass(frozen=True)
-class Style:
-    """Colours, or none."""
-
-    colour: bool = False
-
-    def red(self, text: str) -> str:
-        return self._in(_RED, text)
-
-    def green(self, text: str) -> str:
-        return self._in(_GREEN, text)
-
-    def bold(self, text: str) -> str:
-        return self._in(_BOLD, text)
-
-    def dim(self, text: str) -> str:
-        return self._in(_DIM, text)
-
-    def _in(self, code: str, text: str) -> str:
-        return f"{code}{text}{_PLAIN}" if self.colour else text
-
-
-def screen(
-    found: Estimate, *, ink: Style, title: str = "", everything: bool = False
-) -> Iterator[str]:
-    """The whole answer; `title` says what was asked, `everything` gives all advice with its lines of code."""
-    yield from (ink.dim(line) for line in _asked(found, title))
-    yield ""
-    yield from _bars(found)
-    yield ""
-    yield from _levels(found)
-    yield from _phases(found)
-    yield ""
-    yield _verdict(found, ink)
-    yield from (f"  {note}" for note in _notes(found.assumptions))
-    yield from _largest_tensors(found)
-    if found.advice:
-        yield ""
-        yield from _advice(found, ink, everything=everything)
-
-
 _TRAINING = (
     "precision",
     "autocast",
@@ -76,20 +37,66 @@ _TRAINING = (
     "quantised",
     "parallel",
 )
+"""Assumptions to show in the heading."""
 
 
-def _asked(found: Estimate, title: str) -> Iterator[str]:
-    """What was asked, and how the estimate understood it."""
-    taken = found.assumptions
-    size = f" ({_count(taken['parameters'])} parameters)" if "parameters" in taken else ""
+@dataclass(frozen=True)
+class Style:
+    """Terminal colours, or none."""
+
+    colour: bool = False
+
+    def red(self, text: str) -> str:
+        return self._styled(_RED, text)
+
+    def green(self, text: str) -> str:
+        return self._styled(_GREEN, text)
+
+    def bold(self, text: str) -> str:
+        return self._styled(_BOLD, text)
+
+    def dim(self, text: str) -> str:
+        return self._styled(_DIM, text)
+
+    def _styled(self, code: str, text: str) -> str:
+        return f"{code}{text}{_PLAIN}" if self.colour else text
+
+
+def render(
+    estimate: Estimate, *, style: Style, title: str = "", all_advice: bool = False
+) -> Iterator[str]:
+    """Return the lines of an estimate; `all_advice` lists all advice with its code."""
+    yield from (style.dim(line) for line in _heading(estimate, title))
+    yield ""
+    yield from _bars(estimate)
+    yield ""
+    yield from _levels(estimate)
+    yield from _phases(estimate)
+    yield ""
+    yield _verdict(estimate, style)
+    yield from (f"  {note}" for note in _notes(estimate.assumptions))
+    yield from _largest_tensors(estimate)
+    if estimate.advice:
+        yield ""
+        yield from _advice(estimate, style, is_complete=all_advice)
+
+
+def _heading(estimate: Estimate, title: str) -> Iterator[str]:
+    assumptions = estimate.assumptions
+    size = ""
+    if "parameters" in assumptions:
+        size = f" ({_count(assumptions['parameters'])} parameters)"
     if title or size:
-        yield f"{title or taken.get('model', '')}{size}"
-    said = [f"{name} {taken[name]}" for name in _TRAINING if isinstance(taken.get(name), str)]
-    said += (
-        [f"{taken['accumulation']} forwards a step"] if taken.get("accumulation", 1) != 1 else []
-    )
-    if said:
-        yield ", ".join(said)
+        yield f"{title or assumptions.get('model', '')}{size}"
+    options = [
+        f"{name} {assumptions[name]}"
+        for name in _TRAINING
+        if isinstance(assumptions.get(name), str)
+    ]
+    if assumptions.get("accumulation", 1) != 1:
+        options.append(f"{assumptions['accumulation']} forwards a step")
+    if options:
+        yield ", ".join(options)
 
 
 def _count(number: int) -> str:
@@ -99,120 +106,110 @@ def _count(number: int) -> str:
     return f"{number:,}"
 
 
-def _bars(found: Estimate) -> Iterator[str]:
-    widest = max(found.components.values(), default=0)
-    for name, size in found.components.items():
+def _bars(estimate: Estimate) -> Iterator[str]:
+    largest = max(estimate.components.values(), default=0)
+    for name, size in estimate.components.items():
         if size:
-            bar = "█" * round(BAR * size / widest) or "▏"
-            yield f"{name.replace('_', ' '):<{_NAME}}{format_bytes(size):>10}  {bar}"
+            bar = "█" * round(_BAR_WIDTH * size / largest) or "▏"
+            yield f"{name.replace('_', ' '):<{_NAME_WIDTH}}{format_bytes(size):>10}  {bar}"
 
 
-def _levels(found: Estimate) -> Iterator[str]:
+def _levels(estimate: Estimate) -> Iterator[str]:
     for level, name, field in _LEVELS:
-        peak = getattr(found, field)
+        peak = getattr(estimate, field)
         if peak is None:
             continue
-        line = f"{name:<{_NAME}}{format_bytes(peak):>10}"
-        if level in found.intervals:
-            low, high = found.intervals[level]
+        line = f"{name:<{_NAME_WIDTH}}{format_bytes(peak):>10}"
+        if level in estimate.intervals:
+            low, high = estimate.intervals[level]
             line += f"  between {format_bytes(low)} and {format_bytes(high)}"
         yield line
 
 
-def _phases(found: Estimate) -> Iterator[str]:
-    """The peak is that of the fullest phase, never the sum of the parts: a reader who adds them up should know why."""
-    peaks = {name: size for name, size in found.phases.items() if name != "data"}
+def _phases(estimate: Estimate) -> Iterator[str]:
+    peaks = {name: size for name, size in estimate.phases.items() if name != "data"}
     if len(peaks) > 1:
-        yield f"{'in each phase':<{_NAME}}" + "  ".join(
-            f"{name} {format_bytes(size)}" for name, size in peaks.items()
-        )
-    held = sum(found.components.values())
-    if held > 1.02 * found.needed_bytes:
-        yield "(the parts above do not all live at once: they add up to more than the peak)"
+        listed = "  ".join(f"{name} {format_bytes(size)}" for name, size in peaks.items())
+        yield f"{'in each phase':<{_NAME_WIDTH}}{listed}"
+    if sum(estimate.components.values()) > _MIN_EXCESS_RATIO * estimate.needed_bytes:
+        yield "(the parts above do not all exist at once: their sum is more than the peak)"
 
 
-def _verdict(found: Estimate, ink: Style) -> str:
-    text = found.verdict()
-    if found.fits is None:
-        return f"{ink.bold(text)}; with --gpu, a card or memory such as 24GiB, you are told whether it fits"
-    likely = found.fit_probability
-    if likely is not None and 0.02 < likely < 0.98:
-        text += f"; {likely:.0%} likely to fit"
-    return ink.bold(ink.green(text) if found.fits else ink.red(text))
+def _verdict(estimate: Estimate, style: Style) -> str:
+    text = estimate.verdict()
+    if estimate.fits is None:
+        return f"{style.bold(text)}; add --gpu, a card or memory such as 24GiB, to see if it fits"
+    probability = estimate.fit_probability
+    if probability is not None and 1 - _CERTAIN < probability < _CERTAIN:
+        text += f"; {probability:.0%} likely to fit"
+    return style.bold(style.green(text) if estimate.fits else style.red(text))
 
 
 def _notes(assumptions: dict[str, Any]) -> list[str]:
     notes = [str(note) for note in assumptions.get("notes", ())]
-    return notes + [
-        f"{name}: {assumptions[name]}"
-        for name in ("trace", "activations", "device")
-        if name in assumptions
-    ]
+    names = ("trace", "activations", "device")
+    return notes + [f"{name}: {assumptions[name]}" for name in names if name in assumptions]
 
 
-def _largest_tensors(found: Estimate) -> Iterator[str]:
-    tensors = found.assumptions.get("largest_tensors") or ()
+def _largest_tensors(estimate: Estimate) -> Iterator[str]:
+    tensors = estimate.assumptions.get("largest_tensors") or ()
     if tensors:
         yield ""
         yield "Largest tensors at the peak"
-    for tensor in tensors[:3]:
+    for tensor in tensors[:_MAX_TENSORS]:
         shape = " x ".join(map(str, tensor["shape"]))
-        what = f"{tensor['component'].replace('_', ' ')}, {shape} {tensor['dtype']}"
-        where = " ".join(str(tensor[name]) for name in ("module", "source") if tensor[name])
-        yield f"{format_bytes(tensor['size_bytes']):>10}  {what}  {where or tensor['op']}".rstrip()
+        kind = f"{tensor['component'].replace('_', ' ')}, {shape} {tensor['dtype']}"
+        place = " ".join(str(tensor[name]) for name in ("module", "source") if tensor[name])
+        yield f"{format_bytes(tensor['size_bytes']):>10}  {kind}  {place or tensor['op']}".rstrip()
 
 
-def _advice(found: Estimate, ink: Style, *, everything: bool) -> Iterator[str]:
-    together = next((item for item in found.advice if item.change.startswith(TOGETHER)), None)
+def _advice(estimate: Estimate, style: Style, *, is_complete: bool) -> Iterator[str]:
+    together = next((item for item in estimate.advice if item.change.startswith(TOGETHER)), None)
     if together is not None:
-        yield from _together(found, together, ink, everything=everything)
-        if not everything:
+        yield from _together(estimate, together, style, has_code=is_complete)
+        if not is_complete:
             yield ""
-    alone = tuple(item for item in found.advice if item is not together)
-    shown = alone if everything else alone[:SHORT]
-    cheapest = cheapest_that_fits(found) if together is None else None
-    if cheapest is not None and cheapest not in shown:
-        shown = (*shown[:-1], cheapest)
-    widest = max((len(item.change) for item in shown), default=0)
-    if shown:
-        yield ink.bold(f"{'What would save memory':<{widest}}{'saves':>12}{'then needs':>12}")
-    for item in shown:
-        yield from _advised(found, item, widest, ink, everything=everything)
+    single = tuple(item for item in estimate.advice if item is not together)
+    listed = single if is_complete else single[:_MAX_SHORT_ADVICE]
+    cheapest = cheapest_that_fits(estimate) if together is None else None
+    if cheapest is not None and cheapest not in listed:
+        listed = (*listed[:-1], cheapest)
+    width = max((len(item.change) for item in listed), default=0)
+    if listed:
+        yield style.bold(f"{'What would save memory':<{width}}{'saves':>12}{'then needs':>12}")
+    for item in listed:
+        yield _advice_line(estimate, item, width, style)
+        if is_complete:
+            yield from _code(item)
     if cheapest is not None:
-        yield f"Costs least of what makes it fit: {cheapest.change}."
-    left = len(alone) - len(shown)
-    if not everything:
-        yield ink.dim(
-            f"--advice shows {f'{left} more, and ' if left else ''}the lines of code for each."
-        )
+        yield f"The cheapest change that makes it fit: {cheapest.change}."
+    left = len(single) - len(listed)
+    if not is_complete:
+        more = f"{left} more, and " if left else ""
+        yield style.dim(f"--advice shows {more}the lines of code for each.")
 
 
-def _together(found: Estimate, item: AdviceItem, ink: Style, *, everything: bool) -> Iterator[str]:
-    then = format_bytes(found.needed_bytes - item.saving_bytes)
-    yield ink.bold(
-        f"No change alone makes it fit on this GPU. These do together, and then it needs {then}:"
+def _together(
+    estimate: Estimate, item: AdviceItem, style: Style, *, has_code: bool
+) -> Iterator[str]:
+    then = format_bytes(estimate.needed_bytes - item.saving_bytes)
+    yield style.bold(
+        f"No change alone makes it fit on this GPU. Together these do, and then it needs {then}:"
     )
     yield from (f"  + {name}" for name in item.change.removeprefix(TOGETHER).split(" + "))
-    yield f"  {ink.dim(item.cost)}"
-    if everything:
+    yield f"  {style.dim(item.cost)}"
+    if has_code:
         yield from _code(item)
 
 
-def _advised(
-    found: Estimate, item: AdviceItem, widest: int, ink: Style, *, everything: bool
-) -> Iterator[str]:
-    then = found.needed_bytes - item.saving_bytes
-    fits = (
-        ""
-        if found.limit_bytes is None or found.fits
-        else ink.green(" fits")
-        if then <= found.limit_bytes
-        else "     "
-    )
-    line = f"{item.change:<{widest}}{format_bytes(item.saving_bytes):>12}{format_bytes(then):>12}{fits}  {ink.dim(item.cost)}"
-    yield line.rstrip()
-    if everything:
-        yield from _code(item)
+def _advice_line(estimate: Estimate, item: AdviceItem, width: int, style: Style) -> str:
+    then = estimate.needed_bytes - item.saving_bytes
+    limit = estimate.limit_bytes
+    fits = ""
+    if limit is not None and not estimate.fits:
+        fits = style.green(" fits") if then <= limit else "     "
+    saving = f"{format_bytes(item.saving_bytes):>12}{format_bytes(then):>12}"
+    return f"{item.change:<{width}}{saving}{fits}  {style.dim(item.cost)}".rstrip()
 
 
 def _code(item: AdviceItem) -> Iterator[str]:
@@ -220,20 +217,21 @@ def _code(item: AdviceItem) -> Iterator[str]:
     yield ""
 
 
-def table(cells: Sequence[Cell], limit_bytes: int | None, *, ink: Style) -> Iterator[str]:
-    """Batches across, sequences down."""
-    columns = list(dict.fromkeys(cell.batch for cell in cells))
-    rows = list(dict.fromkeys(cell.sequence for cell in cells))
-    yield ink.bold(
-        f"{'sequence':>8}" + "".join(f"{f'batch {batch}':>14}  " for batch in columns).rstrip()
-    )
-    for sequence in rows:
-        line = "".join(_cell(cell.estimate, ink) for cell in cells if cell.sequence == sequence)
-        yield f"{'own' if sequence is None else sequence:>8}{line}".rstrip()
+def render_grid(
+    points: Sequence[GridPoint], limit_bytes: int | None, *, style: Style
+) -> Iterator[str]:
+    """Return the lines of a table with batches as columns and sequences as rows."""
+    batches = list(dict.fromkeys(point.batch for point in points))
+    sequences = list(dict.fromkeys(point.sequence for point in points))
+    columns = "".join(f"{f'batch {batch}':>14}  " for batch in batches).rstrip()
+    yield style.bold(f"{'sequence':>8}{columns}")
+    for sequence in sequences:
+        row = [_cell(point.estimate, style) for point in points if point.sequence == sequence]
+        yield f"{'own' if sequence is None else sequence:>8}{''.join(row)}".rstrip()
     if limit_bytes is not None:
-        yield ink.dim(f"! does not fit in {format_bytes(limit_bytes)}")
+        yield style.dim(f"! does not fit in {format_bytes(limit_bytes)}")
 
 
-def _cell(found: Estimate, ink: Style) -> str:
-    size = f"{format_bytes(found.needed_bytes):>14}"
-    return f"{size}  " if found.fits is not False else ink.red(f"{size} !")
+def _cell(estimate: Estimate, style: Style) -> str:
+    size = f"{format_bytes(estimate.needed_bytes):>14}"
+    return f"{size}  " if estimate.fits is not False else style.red(f"{size} !")

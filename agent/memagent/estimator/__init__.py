@@ -1,5 +1,6 @@
-"""The estimator: what a training step will need, before it runs. Its answer is a *prediction*, never a forecast.
+"""The estimator: what a training step will need, before it runs. Its result is a *prediction*.
 
-`formula` needs a shape only (no torch), `live` reads sizes off a model and its optimizer; `search` finds what fits, `changes` says what to
-change so that a run does, `advice` has words for a forecast's causes.
+`api` is the public entry, `request` the data asked for, `engine` answers it by `formula` (from shapes,
+without torch) or by `trace` (the step on fake tensors, replayed by `allocator`), `search` finds the
+largest batch, and `advice` lists changes that would save memory. `engine` documents the way through.
 """

@@ -1,13 +1,14 @@
-"""What a process holds on a GPU beside tensors: the CUDA context, and cuBLAS' workspaces. No torch.
+"""What a process holds on a GPU besides tensors: the CUDA context and cuBLAS's workspaces. No torch.
 
-cuBLAS: torch gives each pair of handle and stream a workspace of its own (aten/src/ATen/cuda/CublasHandlePool.cpp,
-`parseChosenWorkspaceSize`), and autograd's thread has a handle of its own. cuBLASLt shares it since torch 2.7, unless
-TORCH_CUBLASLT_UNIFIED_WORKSPACE=0; before, it took 1 MiB while a kernel ran.
+cuBLAS: torch gives each pair of handle and stream a workspace (aten/src/ATen/cuda/CublasHandlePool.cpp,
+`parseChosenWorkspaceSize`), and autograd's thread has its own handle. cuBLASLt shares it since torch 2.7,
+unless TORCH_CUBLASLT_UNIFIED_WORKSPACE=0; before, it took 1 MiB while a kernel ran.
 
-Context: what nvidia-smi shows for a process that has done one matrix product. It depends on the driver, the build of torch, which of its
-kernels are loaded (CUDA_MODULE_LOADING), the libraries beside it and the number of multiprocessors; published measurements go from 300
-to 1,340 MiB, and none here says which GPU has which. So one that is not measured is the middle of that range, and the whole range its
-interval. A measured one (`Probe.context_bytes` has it at attach) has none.
+Context: what nvidia-smi shows for a process that has done one matrix product. It depends on the driver,
+the build of torch, which of its kernels are loaded (CUDA_MODULE_LOADING), the libraries in the process
+and the number of multiprocessors. Published measurements range from 300 to 1,340 MiB, and none says
+which GPU has which. So an unmeasured context is the middle of that range, and the range its interval; a
+measured one (`Probe.context_bytes` at attach) has no interval.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 """`:4096:2:16:8`, before Hopper: 2 x 4,096 KiB + 8 x 16 KiB."""
 CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 """From compute capability 9.0 on."""
-HANDLES = 2
+CUBLAS_HANDLES = 2
 """The training thread's and autograd's."""
-CONTEXT_RANGE = (300 * MIB, 1340 * MIB)
-CONTEXT_BYTES = sum(CONTEXT_RANGE) // 2
+CONTEXT_RANGE_BYTES = (300 * MIB, 1340 * MIB)
+CONTEXT_BYTES = sum(CONTEXT_RANGE_BYTES) // 2
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """`total_bytes` as sold, and the compute capability."""
+    """A GPU's memory as sold, and its compute capability."""
 
     total_bytes: int
     capability: tuple[int, int]
 
     @property
     def cublas_bytes(self) -> int:
-        """cuBLAS' workspace of one handle."""
+        """Return cuBLAS's workspace of one handle."""
         return cublas_workspace_bytes(self.capability)
 
 
 @dataclass(frozen=True)
-class Context:
-    """What the process holds outside of the allocator, and (low, high) of it; None where it was measured."""
+class ContextSize:
+    """Memory of the process outside of the allocator, and its (low, high) if it wasn't measured."""
 
     size_bytes: int
     interval: tuple[int, int] | None = None
@@ -66,7 +67,7 @@ GPUS = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """Raises EstimateError that lists the GPUs known."""
+    """Return the GPU. Raises EstimateError that lists the known ones."""
     try:
         return GPUS[name.lower()]
     except KeyError:
@@ -75,16 +76,19 @@ def gpu_named(name: str) -> Gpu:
         ) from None
 
 
-def context_of(measured_bytes: int | None) -> Context:
-    """The measured context as it is; else the middle of what contexts take, with their range."""
-    return (
-        Context(CONTEXT_BYTES, CONTEXT_RANGE) if measured_bytes is None else Context(measured_bytes)
-    )
+def context_of(measured_bytes: int | None) -> ContextSize:
+    """Return the measured context, or the middle of the usual range with that range."""
+    if measured_bytes is None:
+        return ContextSize(CONTEXT_BYTES, CONTEXT_RANGE_BYTES)
+    return ContextSize(measured_bytes)
 
 
 def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | None = None) -> int:
-    """What cuBLAS keeps for one handle and stream. `setting` is the text of CUBLAS_WORKSPACE_CONFIG (":SIZE_KIB:COUNT" pairs), which
-    beats the GPU's default. An unknown GPU is taken for one before Hopper."""
+    """Return the workspace of one handle and stream.
+
+    `setting` is CUBLAS_WORKSPACE_CONFIG (":SIZE_KIB:COUNT" pairs), which overrides the GPU's default. An
+    unknown GPU counts as one before Hopper.
+    """
     sizes = [int(word) for word in (setting or "").split(":") if word.isdigit()]
     if len(sizes) >= 2 and len(sizes) % 2 == 0:
         return sum(size * count for size, count in zip(sizes[::2], sizes[1::2], strict=True)) << 10

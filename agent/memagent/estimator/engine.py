@@ -1,172 +1,145 @@
-"""What is estimated, as a value that can be asked again with another batch or sequence: by formula, or by tracing.
+"""The estimator's engine: `estimate(request)` answers a request by formula or by trace.
 
-`largest` and `grid` ask it, whichever it is.
+The way of one estimate, from `memagent estimate --model path.py:factory` to the terminal:
+
+ 1. `cli.estimate.run` parses the options.
+ 2. `cli.estimate._request` builds an `EstimateRequest`: a `FormulaRequest` for a model's name, a
+    `TraceRequest` for a factory or a config.json.
+ 3. `estimate_and_trace` dispatches: a `FormulaRequest` goes to `formula.training.estimate_formula`
+    (no torch), a `TraceRequest` to the next steps.
+ 4. `record` asks `trace.record_trace` for the events of the step.
+ 5. `trace.isolation` forks, and `trace.session` runs the step on fake tensors in the child.
+ 6. `estimate_trace` hands the trace to `from_trace.estimate_of`.
+ 7. `allocator.replay` replays its events through the simulated caching allocator.
+ 8. `intervals.intervals_of` adds the interval of each level.
+ 9. `advice.advise(request, estimate, trace)` adds changes that save memory, if asked to.
+10. `cli.estimate_view.render` makes lines of the estimate.
+
+A step that cannot be traced gets the formula's estimate of the live model, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from memagent.errors import EstimateError
-from memagent.estimator import input_specs
-from memagent.estimator.advice.by_formula import advise
+from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.search import largest_count
-
-Ask = Callable[[int, int | None], Estimate]
-"""An estimate for a batch and a sequence (None: the model's own)."""
-
-
-def _say_nothing(_: str) -> None:
-    """Nobody waits."""
+from memagent.estimator.formula.from_model import predict
+from memagent.estimator.formula.training import estimate_formula
+from memagent.estimator.from_trace import estimate_of
+from memagent.estimator.input_specs import tensor_specs
+from memagent.estimator.model_edits import CheckpointedModel
+from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
+from memagent.estimator.trace import Trace, TraceError, record_trace
 
 
-@dataclass(frozen=True)
-class Subject:
-    """`batch` and `sequence` are those asked about; `advised` gives the same estimate with advice; answers that are traced take time."""
-
-    ask: Ask
-    advised: Callable[[], Estimate]
-    batch: int
-    sequence: int | None
-    limit_bytes: int | None
-    is_traced: bool = False
-
-    def estimate(self) -> Estimate:
-        return self.ask(self.batch, self.sequence)
+def estimate(request: EstimateRequest) -> Estimate:
+    """Estimate a request. Raises EstimateError if its arguments are invalid."""
+    return estimate_and_trace(request)[0]
 
 
-def by_formula(
-    spec: TrainingSpec, *, limit_bytes: int | None = None, context_bytes: int | None = None
-) -> Subject:
-    """A model's shape and training."""
+def estimate_and_trace(request: EstimateRequest) -> tuple[Estimate, Trace | None]:
+    """Estimate a request, and return the trace it is based on, if any, for `advice.advise`."""
+    if isinstance(request, FormulaRequest):
+        return estimate_formula(request), None
+    try:
+        trace = record(request)
+    except TraceError as error:
+        return _estimate_untraceable(request, error), None
+    return estimate_trace(request, trace), trace
 
-    def ask(batch: int, sequence: int | None) -> Estimate:
-        changed = replace(spec, batch=batch, sequence=sequence)
-        return estimate_training(changed, limit_bytes=limit_bytes, context_bytes=context_bytes)
 
-    def advised() -> Estimate:
-        found = ask(spec.batch, spec.sequence)
-        return replace(found, advice=tuple(advise(spec, limit_bytes, context_bytes=context_bytes)))
-
-    return Subject(
-        ask, advised, spec.batch, spec.sequence, ask(spec.batch, spec.sequence).limit_bytes
+def record(request: TraceRequest) -> Trace:
+    """Trace the step. Raises TraceError if it cannot be traced."""
+    is_checkpointed = request.checkpointing == "full"
+    return record_trace(
+        CheckpointedModel(request.model) if is_checkpointed else request.model,
+        request.inputs,
+        targets=request.targets,
+        optimizer=request.optimizer,
+        loss=request.loss,
+        autocast=request.autocast,
+        scaler=request.scaler,
+        accumulate=request.accumulation,
+        set_to_none=request.set_to_none,
+        device=request.device,
+        timeout_s=request.timeout_s,
     )
 
 
-def by_trace(
-    question_for: Callable[[int, int | None], Any], *, batch: int, sequence: int | None = None
-) -> Subject:
-    """A `EstimateRequest` for each batch and sequence."""
-    from memagent.estimator.api import answer
-
-    def ask(batch: int, sequence: int | None) -> Estimate:
-        return answer(question_for(batch, sequence))
-
-    def advised() -> Estimate:
-        return answer(question_for(batch, sequence), advice=True)
-
-    return Subject(ask, advised, batch, sequence, question_for(batch, sequence).limit_bytes, True)
-
-
-def of_question(question: Any) -> Subject:
-    """A question whose inputs' first dimension is the batch; what a sequence is, only its author knows."""
-    batch = input_specs.batch_of(question.inputs)
-
-    def question_for(wanted: int, sequence: int | None) -> Any:
-        if sequence is not None:
-            raise EstimateError(
-                "the inputs given do not say which dimension is the sequence: give them anew with --input"
-            )
-        if wanted == batch:
-            return question
-        inputs = input_specs.with_batch(question.inputs, wanted, instead_of=batch)
-        return replace(
-            question,
-            inputs=inputs,
-            targets=input_specs.with_batch(question.targets, wanted, instead_of=batch),
-        )
-
-    return by_trace(question_for, batch=batch)
-
-
-GRAIN = 1 / 64
-"""Large batches are traced until the answer is this close: each trace takes seconds, and nobody needs 50,816 rather than 50,000."""
-
-
-@dataclass(frozen=True)
-class Largest:
-    """`batch` fits, with its estimate; `too_large` is the smallest that was found not to. 0 and None where not even one sample fits.
-    `sure_batch` fits at the interval's upper end too; None where that was not looked for."""
-
-    batch: int
-    too_large: int
-    estimate: Estimate | None
-    sure_batch: int | None = None
-
-
-def largest(subject: Subject, *, tell: Callable[[str], None] = _say_nothing) -> Largest:
-    """The largest batch that fits. `tell` hears what is asked next.
-
-    Raises EstimateError where no limit is known, and where the batch makes no difference.
-    """
-    limit = subject.limit_bytes
-    if limit is None:
-        raise EstimateError("--max-batch needs --gpu: a card, or memory such as 24GiB")
-    known: dict[int, Estimate] = {}
-
-    def room(batch: int) -> int:
-        tell(f"batch {batch}")
-        found = known[batch] = subject.ask(batch, subject.sequence)
-        left = limit - found.needed_bytes
-        # the allocator may get through by giving back its cache, or fail for fragments where the sum would do
-        return max(0, left) if found.fits else min(-1, left)
-
-    batch = largest_count(room, grain=GRAIN if subject.is_traced else 0.0)
-    too_large = min(size for size, found in known.items() if not found.fits)
-    return Largest(
-        batch,
-        too_large,
-        known.get(batch),
-        None if subject.is_traced else _sure(subject, limit, batch),
+def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
+    """Estimate a request from its trace."""
+    return estimate_of(
+        trace,
+        allocator=AllocatorConfig.parse(request.allocator, trace.torch_version or None),
+        limit_bytes=request.limit_bytes,
+        workspace_bytes=request.workspace_bytes,
+        context_bytes=request.context_bytes,
+        context_interval=request.context_interval,
+        assumptions={
+            "autocast": request.autocast or "none",
+            "checkpointing": request.checkpointing or "none",
+            "accumulation": request.accumulation,
+            "allocator": request.allocator or "default",
+        },
     )
 
 
-def _sure(subject: Subject, limit_bytes: int, batch: int) -> int:
-    """The same by the upper end of the interval of what the limit is compared with."""
-
-    def room(size: int) -> int:
-        found = subject.ask(size, subject.sequence)
-        level = "allocated" if found.peak_device_bytes is None else "device"
-        return limit_bytes - found.intervals.get(level, (0, found.needed_bytes))[1]
-
-    return largest_count(room, most=batch) if batch else 0
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One point of a table."""
-
-    batch: int
-    sequence: int | None
-    estimate: Estimate
+def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
+    """Estimate by formula. Raises EstimateError if the model cannot even be built."""
+    model = _build_model(request.model, error)
+    by_formula = predict(
+        [model],
+        _build_optimizers(model, request.optimizer),
+        inputs=tuple(tensor_specs(request.inputs)) or None,
+        limit_bytes=request.limit_bytes,
+        device_kind=request.device if request.device == "cuda" else "host",
+        context_bytes=request.context_bytes,
+    )
+    operator = f" at {error.op}" if error.op else ""
+    reason = f"not traced{operator}: {error}"
+    return replace(by_formula, assumptions={**by_formula.assumptions, "trace": reason})
 
 
-def grid(
-    subject: Subject,
-    *,
-    batches: Iterable[int] = (),
-    sequences: Iterable[int] = (),
-    advance: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Iterator[Cell]:
-    """An estimate for each sequence and batch, in the order given; the subject's own where none are. `advance` hears before each how many
-    are done, of how many."""
-    columns, rows = tuple(batches) or (subject.batch,), tuple(sequences) or (subject.sequence,)
-    for row, sequence in enumerate(rows):
-        for column, batch in enumerate(columns):
-            advance(row * len(columns) + column, len(rows) * len(columns))
-            yield Cell(batch, sequence, subject.ask(batch, sequence))
+def _build_model(model: Any, error: TraceError) -> Any:
+    if hasattr(model, "named_parameters") and not isinstance(model, type):
+        return model
+    try:
+        import torch
+
+        from memagent.estimator.trace.session import build_model
+
+        with torch.device("meta"):
+            return build_model(model)
+    except Exception as second:
+        raise EstimateError(
+            f"the model can neither be traced ({error}) nor built ({second})"
+        ) from second
+
+
+def _build_optimizers(model: Any, optimizer: Any) -> Sequence[Any]:
+    """Return an optimizer to read the state's size from; building one allocates nothing."""
+    import torch
+
+    if optimizer is None:
+        return []
+    if hasattr(optimizer, "param_groups"):
+        return [optimizer]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if callable(optimizer):
+        built = optimizer(trained)
+        if not hasattr(built, "param_groups"):
+            name = type(built).__name__
+            raise EstimateError(f"the optimizer callable returns a {name}, not an optimizer")
+        return [built]
+    classes = {
+        name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)
+    }
+    kind = classes.get(str(optimizer).lower())
+    if kind is None:
+        known = ", ".join(sorted(classes))
+        raise EstimateError(f"optimizer {optimizer!r} is not in torch.optim: use one of {known}")
+    return [kind(trained, lr=1e-3)]

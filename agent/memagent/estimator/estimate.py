@@ -1,4 +1,4 @@
-"""The answer of every estimator: one type, whatever the method."""
+"""The result of every estimate: one type, whatever the method."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem, PredictionMessage
 
 Interval = tuple[int, int]
-LEVELS = ("allocated", "reserved", "device")
-"""What tensors take, what the caching allocator holds for them, and what the device shows: each at least the one before."""
-_PERCENTILE_95 = NormalDist().inv_cdf(0.95)
+_Z_95 = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one step needs. Sizes are bytes; `components` are named by `memagent.wire.fields.COMPONENTS` and mean what a run's readings of
-    them do: gradients are those that the optimizer's step finds, which the peak need not hold, so their sum may be more than the peak.
+    """What one step needs, in bytes.
 
-    `peak_allocated_bytes` is what tensors take at once; `peak_device_bytes` what the GPU shows, with the context and what the allocator
-    cannot reuse. `phases` are the peaks of forward, backward and the optimizer's step: the peak is their maximum, never their sum.
-    `terms` name the smaller parts (gathered layers, buckets, casts, cuBLAS' workspace). `intervals` hold (low, high) for each of `LEVELS`
-    that is known: nine peaks of ten lie within, one of twenty below and one above. `assumptions` says what was taken for granted.
+    - components: by the names of `memagent.wire.fields.COMPONENTS`, as a run's readings define them.
+      Gradients are those that the optimizer's step reads, and the peak may hold fewer, so their sum may
+      exceed the peak.
+    - peak_allocated_bytes: what tensors take at once. peak_device_bytes: what the GPU shows, with the
+      context and what the allocator cannot reuse.
+    - phases: peaks of forward, backward and the optimizer's step. The peak is their maximum, never
+      their sum.
+    - terms: smaller parts by name (gathered layers, buckets, casts, cuBLAS's workspace).
+    - intervals: (low, high) of each known level: "allocated", "reserved", "device". Nine peaks of ten
+      lie within, one of twenty below and one above.
+    - assumptions: what was assumed about the training.
+    - fits_by_replay: the simulated allocator's result; `gives_back`: it fits only because the
+      allocator returns cached segments to the driver.
     """
 
     method: Literal["formula", "trace"]
@@ -40,78 +46,83 @@ class Estimate:
     terms: dict[str, int] = field(default_factory=dict)
     fits_by_replay: bool | None = None
     gives_back: bool = False
-    """Whether it fits only because the allocator gives cached segments back to the driver."""
 
     @property
     def needed_bytes(self) -> int:
-        """What a limit is compared with: the device's bytes where they are known, else the tensors'."""
-        return (
-            self.peak_allocated_bytes if self.peak_device_bytes is None else self.peak_device_bytes
-        )
+        """Return the bytes that the limit applies to: the device's if they are known."""
+        if self.peak_device_bytes is None:
+            return self.peak_allocated_bytes
+        return self.peak_device_bytes
 
     @property
     def margin_bytes(self) -> int | None:
-        """Room below the limit; negative where it will not fit, None where no limit is known."""
+        """Return the room below the limit: negative if it won't fit, None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.needed_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak stays below the limit, or the simulated allocator gets through by giving back its cache; None where no limit is
-        known."""
+        """Return True if the peak is within the limit, or the simulated allocator succeeds in it.
+
+        None without a limit.
+        """
         if self.fits_by_replay is not None:
             return self.fits_by_replay
         return None if self.limit_bytes is None else self.needed_bytes <= self.limit_bytes
 
     @property
     def fit_probability(self) -> float | None:
-        """How likely the step goes through, 0 to 1; None where no limit is known, or no interval.
+        """Return the probability that the step succeeds; None without a limit or an interval.
 
-        The estimate is taken for the median and its interval for the 5th and 95th percentile, with half a normal distribution on either
-        side. Where the simulated allocator got through by giving back its cache, only tensors and the context count.
+        The estimate counts as the median and its interval as the 5th and 95th percentile, with half a
+        normal distribution on either side. If the simulated allocator succeeds by releasing its cache,
+        only tensors and the context count.
         """
-        within = self._limiting()
-        if self.limit_bytes is None or within is None:
+        bounds = self._limited_bounds()
+        if self.limit_bytes is None or bounds is None:
             return None
-        low, middle, high = within
+        low, middle, high = bounds
         room = self.limit_bytes - middle
-        spread = high - middle if room >= 0 else middle - low
-        if spread <= 0:
+        width = high - middle if room >= 0 else middle - low
+        if width <= 0:
             return float(room >= 0)
-        return NormalDist().cdf(_PERCENTILE_95 * room / spread)
+        return NormalDist().cdf(_Z_95 * room / width)
 
     @property
     def surely_too_large(self) -> bool:
-        """Whether even the least that tensors and context may need is over the limit: no cache that is given back can help."""
+        """Return True if even the lower bound of tensors and context exceeds the limit."""
         if self.limit_bytes is None or self.fits is not False:
             return False
-        return self._bare()[0] > self.limit_bytes
+        return self._bounds_without_cache()[0] > self.limit_bytes
 
-    def _limiting(self) -> tuple[int, int, int] | None:
-        """Low, middle and high of what the limit is compared with."""
+    def _limited_bounds(self) -> tuple[int, int, int] | None:
+        """Return low, middle and high of the bytes that the limit applies to."""
         if self.gives_back:
-            return self._bare() if "allocated" in self.intervals else None
+            return self._bounds_without_cache() if "allocated" in self.intervals else None
         level = "allocated" if self.peak_device_bytes is None else "device"
         if level not in self.intervals:
             return None
         low, high = self.intervals[level]
         return low, self.needed_bytes, high
 
-    def _bare(self) -> tuple[int, int, int]:
-        """Low, middle and high of tensors and context, without the allocator's cache. On a host, tensors' level holds the context."""
+    def _bounds_without_cache(self) -> tuple[int, int, int]:
+        """Return low, middle and high of tensors and context, without the allocator's cache."""
+        # on a host the tensors' level includes the process's own memory
         context = 0 if self.peak_device_bytes is None else self.components.get("context", 0)
         peak = self.peak_allocated_bytes
         low, high = self.intervals.get("allocated", (peak, peak))
         return low + context, peak + context, high + context
 
     def verdict(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
+        needed = format_bytes(self.needed_bytes)
         if self.limit_bytes is None:
-            return f"needs {format_bytes(self.needed_bytes)}"
-        words = "fits" if self.fits else "will not fit"
-        return f"{words}: needs {format_bytes(self.needed_bytes)} of {format_bytes(self.limit_bytes)} (predicted by {self.method})"
+            return f"needs {needed}"
+        verdict = "fits" if self.fits else "will not fit"
+        limit = format_bytes(self.limit_bytes)
+        return f"{verdict}: needs {needed} of {limit} (predicted by {self.method})"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready. `timeline` holds the peak of each phase of each traced step, in order."""
+        """Return JSON-ready values; `timeline` has the peak of each phase of each traced step."""
         return {
             "method": self.method,
             "peak_allocated_bytes": self.peak_allocated_bytes,
@@ -134,7 +145,7 @@ class Estimate:
         }
 
     def to_message(self, *, rank: int, device: str) -> PredictionMessage:
-        """The same for the wire."""
+        """Return the prediction as the wire's message."""
         return PredictionMessage(
             method=self.method,
             rank=rank,

@@ -1,17 +1,21 @@
-"""From a trace to an estimate: the events are replayed through the simulated allocator.
+"""From a trace to an estimate: its events are replayed through the simulated allocator.
 
-Three levels, each with its own meaning:
-1. `peak_allocated_bytes` is what the tensors take, as torch's allocator counts them (rounded to 512 bytes, with the slack of large blocks).
-2. `peak_reserved_bytes` is what the allocator obtains from the driver for that, fragmentation included.
-3. `peak_device_bytes` adds the CUDA context, and what longer runs leave in the cache: what nvidia-smi shows.
-On a host there is no caching allocator; the first level is what was asked for, and `context_bytes` what the process holds besides.
+Three levels:
+
+1. `peak_allocated_bytes` is what the tensors take, as torch's allocator counts them (rounded to 512
+   bytes, with the slack of large blocks).
+2. `peak_reserved_bytes` is what the allocator obtains from the driver for them, fragmentation included.
+3. `peak_device_bytes` adds the CUDA context and the cache that longer runs accumulate: what nvidia-smi
+   shows.
+
+A host has no caching allocator: the first level is the sum of requested bytes, and `context_bytes` is
+what the process holds besides.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.advice.trace_rewrites import holds_scores
@@ -21,16 +25,16 @@ from memagent.estimator.intervals import (
     TRACED,
     TRACED_CONVOLUTIONS,
     TRACED_ON_HOST,
-    Spread,
     context_widths,
     intervals_of,
 )
 from memagent.estimator.trace import MemoryEvent, Trace
 
-HISTORY = 0.05
-"""What the allocator keeps in a long run beyond the replay of two steps, as a share of what comes and goes: other lengths, evaluations,
-saves. Six measured fine-tunings had 0.01 to 0.2 (and one that gave its cache back less); half of their middle, as short runs have none."""
-TOP_TENSORS = 10
+LONG_RUN_CACHE_RATIO = 0.05
+"""The cache of a long run beyond the replay of two steps, as a ratio of the passing bytes: other lengths,
+evaluations, saves. Fitted to six measured fine-tunings (0.01 to 0.2, and one that returned some of its
+cache): half of their median, since short runs have none."""
+MAX_LARGEST_TENSORS = 10
 _WORKSPACE_STORAGE = -1
 
 
@@ -44,32 +48,34 @@ def estimate_of(
     context_interval: Interval | None = None,
     assumptions: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """The estimate of a traced step. `workspace_bytes` is what libraries keep in the allocator (cuBLAS), `context_bytes` what the process
-    holds outside of it, with `context_interval` where that was not measured. Where the limit makes the allocator give back its cache, what
-    is reserved is what it then holds."""
-    facts = {**(assumptions or {}), **_facts(trace), **_seen(trace, assumptions or {})}
+    """Estimate a traced step.
+
+    `workspace_bytes` is what libraries hold in the allocator (cuBLAS), `context_bytes` what the process
+    holds outside of it, with `context_interval` if it wasn't measured. If the limit makes the allocator
+    release its cache, the reserved bytes are what it then holds.
+    """
+    facts = {**(assumptions or {}), **_facts(trace), **_detected(trace, assumptions or {})}
     if trace.device_rules == "cpu":
-        return _on_host(trace, limit_bytes, context_bytes, facts)
+        return _estimate_on_host(trace, limit_bytes, context_bytes, facts)
     events = list(_with_workspace(trace.events, workspace_bytes))
-    replayed = replay(events, allocator)
-    fits, limited = _limited(events, allocator, replayed, limit_bytes, context_bytes)
-    gives_back = limited is not replayed
-    replayed = limited
+    unlimited = replay(events, allocator)
+    fits, replayed = _within_limit(events, allocator, unlimited, limit_bytes, context_bytes)
     allocated, reserved = replayed.peak_allocated, replayed.peak_reserved
     components = _components(events, trace.steps, allocated)
     passing = _passing(components, allocated)
-    device = reserved + context_bytes + round(HISTORY * passing)
+    device = reserved + context_bytes + round(LONG_RUN_CACHE_RATIO * passing)
     if fits and limit_bytes is not None:
-        device = max(
-            reserved + context_bytes, min(device, limit_bytes)
-        )  # history is cache, which can be given back
+        # the allocator can release this cache
+        device = max(reserved + context_bytes, min(device, limit_bytes))
+    has_convolutions = any("convolution" in event.op for event in events)
+    phases = [peak for peak in replayed.phases if peak.step == trace.steps - 1]
     return Estimate(
         method="trace",
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
         intervals=intervals_of(
-            _spread(events),
+            TRACED_CONVOLUTIONS if has_convolutions else TRACED,
             passing_bytes=passing,
             allocated=allocated,
             reserved=reserved,
@@ -78,108 +84,110 @@ def estimate_of(
         ),
         limit_bytes=limit_bytes,
         components=components | {"fragmentation": replayed.fragmentation, "context": context_bytes},
-        phases={
-            peak.phase: peak.allocated for peak in replayed.phases if peak.step == trace.steps - 1
-        },
+        phases={peak.phase: peak.allocated for peak in phases},
         assumptions=facts,
         timeline=tuple(
             (f"{peak.phase} of step {peak.step}", peak.allocated) for peak in replayed.phases
         ),
         terms={"cublas_workspace": workspace_bytes, "history": device - reserved - context_bytes},
         fits_by_replay=fits,
-        gives_back=gives_back,
+        gives_back=replayed is not unlimited,
     )
 
 
-def _on_host(
+def _estimate_on_host(
     trace: Trace, limit_bytes: int | None, context_bytes: int, facts: dict[str, Any]
 ) -> Estimate:
     summary = trace.summary(top=0)
     peak = summary.peak_bytes + context_bytes
     components = _components(trace.events, trace.steps, summary.peak_bytes)
+    passing = _passing(components, summary.peak_bytes)
+    phases = {name: size + context_bytes for name, size in summary.phase_peak_bytes.items()}
     return Estimate(
         method="trace",
         peak_allocated_bytes=peak,
-        intervals=intervals_of(
-            TRACED_ON_HOST, passing_bytes=_passing(components, summary.peak_bytes), allocated=peak
-        ),
+        intervals=intervals_of(TRACED_ON_HOST, passing_bytes=passing, allocated=peak),
         limit_bytes=limit_bytes,
         components=components | {"context": context_bytes},
-        phases={name: size + context_bytes for name, size in summary.phase_peak_bytes.items()},
+        phases=phases,
         assumptions=facts,
-        timeline=tuple(
-            (name, size + context_bytes) for name, size in summary.phase_peak_bytes.items()
-        ),
+        timeline=tuple(phases.items()),
     )
 
 
-def _limited(
+def _within_limit(
     events: list[MemoryEvent],
     allocator: AllocatorConfig | None,
-    endless: Replay,
+    unlimited: Replay,
     limit_bytes: int | None,
     context_bytes: int,
 ) -> tuple[bool | None, Replay]:
-    """Whether the step goes through with this much memory, and how: the allocator gives its cache back before it gives up."""
+    """Return whether the step succeeds with this much memory, and its replay.
+
+    The allocator releases its cache before it fails, so the replay is repeated with the limit if only
+    the cache is too large.
+    """
     if limit_bytes is None:
-        return None, endless
-    if endless.peak_reserved + context_bytes <= limit_bytes:
-        return True, endless
-    if endless.peak_allocated + context_bytes > limit_bytes:
-        return False, endless
+        return None, unlimited
+    if unlimited.peak_reserved + context_bytes <= limit_bytes:
+        return True, unlimited
+    if unlimited.peak_allocated + context_bytes > limit_bytes:
+        return False, unlimited
     limited = replay(events, allocator, limit_bytes, outside_bytes=context_bytes)
-    return limited.ok, limited if limited.ok else endless
-
-
-def _spread(events: Iterable[MemoryEvent]) -> Spread:
-    return TRACED_CONVOLUTIONS if any("convolution" in event.op for event in events) else TRACED
+    return limited.ok, limited if limited.ok else unlimited
 
 
 def _passing(components: Mapping[str, int], peak: int) -> int:
-    """What comes and goes within a step: the peak less parameters, buffers and state."""
-    return max(
-        0, peak - sum(components[name] for name in ("parameters", "buffers", "optimizer_state"))
-    )
+    """Return what comes and goes within a step: the peak less parameters, buffers and state."""
+    constant = sum(components[name] for name in ("parameters", "buffers", "optimizer_state"))
+    return max(0, peak - constant)
 
 
 def _with_workspace(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[MemoryEvent]:
-    """The events, with cuBLAS' workspace taken where the first forward begins, for good."""
-    due = size_bytes > 0
+    """Insert the allocation of cuBLAS's workspace before the first forward; it is never freed."""
+    is_due = size_bytes > 0
     for event in events:
-        if due and event.phase != "data":
-            due = False
-            yield replace(
-                event, kind="alloc", storage=_WORKSPACE_STORAGE, size_bytes=size_bytes, component="workspace",
-                shape=(), dtype="", module="", source="", op="cublas",
-            )  # fmt: skip
+        if is_due and event.phase != "data":
+            is_due = False
+            yield MemoryEvent(
+                kind="alloc",
+                storage=_WORKSPACE_STORAGE,
+                size_bytes=size_bytes,
+                index=event.index,
+                phase=event.phase,
+                step=event.step,
+                component="workspace",
+                op="cublas",
+            )
         yield event
 
 
 def _components(events: Iterable[MemoryEvent], steps: int, peak: int) -> dict[str, int]:
-    """Bytes by component, each as a run's own reading has it, so that the two can be compared: gradients as the optimizer's step finds
-    them, activations as the peak less what is held from step to step. The batch counts as activations."""
-    held: Counter[str] = Counter()
-    most: Counter[str] = Counter(
-        dict.fromkeys(("parameters", "gradients", "optimizer_state", "buffers"), 0)
-    )
-    kept: dict[str, int] | None = None
+    """Return bytes by component, comparable with a run's own readings.
+
+    Gradients are as the optimizer's step reads them; activations are the peak less what stays from step
+    to step. The batch counts as activations.
+    """
+    current: Counter[str] = Counter()
+    names = ("parameters", "gradients", "optimizer_state", "buffers")
+    maximum: Counter[str] = Counter(dict.fromkeys(names, 0))
+    between_steps: dict[str, int] | None = None
     for event in events:
-        if kept is None and event.step == steps - 1:
-            kept = dict(held)
-        held[event.component] += event.size_bytes if event.kind == "alloc" else -event.size_bytes
-        if event.component in most:
-            most[event.component] = max(most[event.component], held[event.component])
-    kept = kept or {}
+        if between_steps is None and event.step == steps - 1:
+            between_steps = dict(current)
+        current[event.component] += event.size_bytes if event.kind == "alloc" else -event.size_bytes
+        if event.component in maximum:
+            maximum[event.component] = max(maximum[event.component], current[event.component])
+    between_steps = between_steps or {}
     return {
-        **most,
-        "activations": max(0, peak - sum(kept.values())),
-        "workspace": kept.get("workspace", 0),
+        **maximum,
+        "activations": max(0, peak - sum(between_steps.values())),
+        "workspace": between_steps.get("workspace", 0),
     }
 
 
 def _facts(trace: Trace) -> dict[str, Any]:
-    """What the trace ran, and the largest tensors at its peak: JSON-ready."""
-    top = trace.summary(top=TOP_TENSORS).top
+    """Return what was traced, and the largest tensors at its peak, JSON-ready."""
     return {
         "traced_for": trace.device_rules,
         "optimizer": trace.optimizer,
@@ -195,25 +203,25 @@ def _facts(trace: Trace) -> dict[str, Any]:
                 "source": tensor.source,
                 "op": tensor.op,
             }
-            for tensor in top
+            for tensor in trace.summary(top=MAX_LARGEST_TENSORS).top
         ],
     }
 
 
-def _seen(trace: Trace, asked: Mapping[str, Any]) -> dict[str, str]:
-    """What the step did of what a run may turn out not to do: attention by a fused operator or with its scores held, and recomputation."""
-    found = {}
+def _detected(trace: Trace, assumptions: Mapping[str, Any]) -> dict[str, str]:
+    """Return how attention ran, and whether the model recomputes: a run may do otherwise."""
+    detected = {}
     if any(event.op.startswith("aten::_scaled_dot_product") for event in trace.events):
-        found["attention"] = "sdpa"
+        detected["attention"] = "sdpa"
     elif holds_scores(trace):
-        found["attention"] = "eager"
-    if asked.get("checkpointing", "none") == "none" and _recomputes(trace):
-        found["checkpointing"] = "by the model"
-    return found
+        detected["attention"] = "eager"
+    if assumptions.get("checkpointing", "none") == "none" and _recomputes(trace):
+        detected["checkpointing"] = "by the model"
+    return detected
 
 
 def _recomputes(trace: Trace) -> bool:
-    """Whether modules run again in backward: what they allocate there has a module and a line of its source."""
+    """Return True if modules run again in backward: their allocations there have a source line."""
     return any(
         event.phase == "backward" and event.kind == "alloc" and event.module and event.source
         for event in trace.events

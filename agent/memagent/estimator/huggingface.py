@@ -1,100 +1,123 @@
-"""Hugging Face config.json files as shapes, without the hub and without transformers: only the numbers are read.
+"""Hugging Face config.json files: as shapes for the formula, and as requests for the tracer.
 
-Names differ by family (`n_embd` or `hidden_size`): `_NAMES` lists them in the order in which they are looked for.
+1. `from_config` reads the numbers of a config into a `ModelShape`, without transformers. Field names
+   differ by family (`n_embd` or `hidden_size`): `_FIELDS` lists them in the order of lookup.
+2. `request_for_config` traces the class of the installed transformers on tensors without data; `peft`
+   adds adapters. Nothing is fetched from the hub, and no weight is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from memagent.errors import EstimateError
-from memagent.estimator.formula.families import ALIASES, FAMILIES, Head
+from memagent.estimator.formula.families import ALIASES, FAMILIES, HeadKind
 from memagent.estimator.formula.shapes import ModelShape
+from memagent.estimator.input_specs import TensorSpec
+from memagent.estimator.request import TraceRequest
 
-_NAMES = {
+Config = Mapping[str, Any]
+_NO_MODEL_TYPE = "config has no model_type: is this the config.json of a Hugging Face model?"
+
+_FIELDS = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "num_heads"),
     "vocab": ("vocab_size",),
     "ffn": ("intermediate_size", "n_inner", "d_ff"),
 }
-_HEADS: tuple[tuple[str, Head], ...] = (
-    ("ForMaskedLM", "mlm"), ("ForPreTraining", "mlm"), ("ForCausalLM", "lm"), ("LMHeadModel", "lm"), ("ForConditionalGeneration", "lm"),
-    ("ForSequenceClassification", "classifier"), ("ForImageClassification", "classifier"), ("Model", "none"),
-)  # fmt: skip
+_HEADS: dict[str, HeadKind] = {
+    "ForMaskedLM": "mlm",
+    "ForPreTraining": "mlm",
+    "ForCausalLM": "lm",
+    "LMHeadModel": "lm",
+    "ForConditionalGeneration": "lm",
+    "ForSequenceClassification": "classifier",
+    "ForImageClassification": "classifier",
+    "Model": "none",
+}
+"""Heads by the end of a class name, in the order of lookup."""
 
 
-def from_config(
-    config: Mapping[str, Any], *, head: Head | None = None, name: str = ""
-) -> ModelShape:
-    """The shape that a config.json describes. `head` overrides what its `architectures` say.
+def read_config(config: str | Path | Config) -> dict[str, Any]:
+    """Return the content of a config.json, given as its path, its folder, or its content.
 
-    Raises EstimateError for a `model_type` that is not known and for numbers that are missing, by name.
+    Raises EstimateError if it isn't one.
+    """
+    if isinstance(config, Mapping):
+        content: Any = dict(config)
+    else:
+        path = Path(config)
+        path = path / "config.json" if path.is_dir() else path
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise EstimateError(f"{path} cannot be read as a config.json: {error}") from error
+        if not isinstance(content, dict):
+            raise EstimateError(f"{path} holds no object: is it the config.json of a model?")
+    if not content.get("model_type"):
+        raise EstimateError(_NO_MODEL_TYPE)
+    return cast(dict[str, Any], content)
+
+
+def from_config(config: Config, *, head: HeadKind | None = None, name: str = "") -> ModelShape:
+    """Return the shape that a config.json describes; `head` overrides that of its `architectures`.
+
+    Raises EstimateError that names an unknown `model_type` or a missing number.
     """
     kind = str(config.get("model_type", ""))
     if not kind:
-        raise EstimateError(
-            "config has no model_type: is this the config.json of a Hugging Face model?"
-        )
-    if ALIASES.get(kind, kind) not in FAMILIES:
+        raise EstimateError(_NO_MODEL_TYPE)
+    family = ALIASES.get(kind, kind)
+    if family not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *ALIASES}))
         raise EstimateError(
-            f"model_type {kind!r} is not known: it is one of {known}, or trace the model instead"
+            f"model_type {kind!r} is not known: use one of {known}, or trace the model instead"
         )
-    family = ALIASES.get(kind, kind)
-    common: dict[str, Any] = {field: _first(config, names) for field, names in _NAMES.items()}
-    common["vocab"] = common["vocab"] or 0
+    numbers = {field: _first_number(config, names) for field, names in _FIELDS.items()}
     for field in ("layers", "hidden", "heads"):
-        if common[field] is None:
-            raise EstimateError(
-                f"config has none of {', '.join(_NAMES[field])}: the model's {field} are needed"
-            )
-    common |= {
+        if numbers[field] is None:
+            names = ", ".join(_FIELDS[field])
+            raise EstimateError(f"config has none of {names}: the model's {field} are required")
+    labels = config.get("id2label")
+    common: dict[str, Any] = {
+        **numbers,
+        "vocab": numbers["vocab"] or 0,
         "family": family,
         "name": name or str(config.get("_name_or_path") or kind),
         "head": head or _head(config, family),
-        "labels": _labels(config),
-        "tied_embeddings": config.get("tie_word_embeddings", _TIED_UNLESS_SAID.get(family)),
+        "labels": len(labels) if labels else int(config.get("num_labels", 2)),
+        "tied_embeddings": config.get("tie_word_embeddings"),
         "kv_heads": config.get("num_key_value_heads"),
         "head_dim": config.get("head_dim"),
         "activation": config.get("hidden_act") or config.get("activation_function"),
     }
-    return ModelShape(**{**common, **_READERS[family](config)})
+    return ModelShape(**{**common, **_READERS.get(family, _read_llama)(config)})
 
 
-_TIED_UNLESS_SAID = {
-    "gpt2": True,
-    "gpt_bigcode": True,
-    "bert": True,
-    "t5": True,
-    "gemma": True,
-    "vit": False,
-}
-
-
-def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+def _first_number(config: Config, names: tuple[str, ...]) -> int | None:
     return next((int(config[name]) for name in names if config.get(name) is not None), None)
 
 
-def _head(config: Mapping[str, Any], family: str) -> Head:
+def _head(config: Config, family: str) -> HeadKind:
     for architecture in config.get("architectures") or ():
-        for ending, head in _HEADS:
+        for ending, head in _HEADS.items():
             if str(architecture).endswith(ending):
                 return head
     return FAMILIES[family].head
 
 
-def _labels(config: Mapping[str, Any]) -> int:
-    return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))
-
-
-def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_llama(config: Config) -> dict[str, Any]:
     experts = int(config.get("num_local_experts") or 0)
-    # Qwen2's q, k and v always have biases and its `o` never has: that is the family's, not the config's
-    said = None if config.get("model_type") in ("qwen2",) else config.get("attention_bias")
+    # Qwen2's q, k and v always have biases and its `o` never has: the config doesn't matter
+    is_qwen2 = config.get("model_type") == "qwen2"
     return {
-        "qkv_bias": said,
+        "qkv_bias": None if is_qwen2 else config.get("attention_bias"),
         "mlp_bias": config.get("mlp_bias"),
         "experts": experts,
         "experts_per_token": int(config.get("num_experts_per_tok") or 0) if experts else 0,
@@ -102,19 +125,17 @@ def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
-    multi_query = config.get("model_type") in ("gpt_bigcode", "starcoder") and config.get(
-        "multi_query", True
-    )
+def _read_gpt2(config: Config) -> dict[str, Any]:
+    is_bigcode = config.get("model_type") in ("gpt_bigcode", "starcoder")
     return {
         "positions": int(config.get("n_positions", 1024)),
-        "kv_heads": 1 if multi_query else None,
+        "kv_heads": 1 if is_bigcode and config.get("multi_query", True) else None,
         "dropout": float(config.get("resid_pdrop", 0.1)),
         "attention_dropout": float(config.get("attn_pdrop", 0.1)),
     }
 
 
-def _bert(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_bert(config: Config) -> dict[str, Any]:
     return {
         "positions": int(config.get("max_position_embeddings", 512)),
         "token_types": int(config.get("type_vocab_size", 2)),
@@ -123,26 +144,27 @@ def _bert(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _phi(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_phi(config: Config) -> dict[str, Any]:
     return {
         "dropout": float(config.get("resid_pdrop", 0.0)),
         "attention_dropout": config.get("attention_dropout"),
     }
 
 
-def _neox(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_neox(config: Config) -> dict[str, Any]:
     return {
         "dropout": float(config.get("hidden_dropout", 0.0)),
         "attention_dropout": float(config.get("attention_dropout", 0.0)),
     }
 
 
-def _t5(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_t5(config: Config) -> dict[str, Any]:
     projection = str(config.get("feed_forward_proj", "relu"))
     gated = projection.startswith("gated-")
     activation = projection.removeprefix("gated-")
     return {
-        "tied_embeddings": True,  # transformers 5 ties them whatever the config says (configuration_t5.py)
+        # transformers 5 ties them whatever the config says (configuration_t5.py)
+        "tied_embeddings": True,
         "decoder_layers": int(config.get("num_decoder_layers") or config["num_layers"]),
         "head_dim": int(config["d_kv"]),
         "relative_buckets": int(config.get("relative_attention_num_buckets", 32)),
@@ -153,7 +175,7 @@ def _t5(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _vit(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_vit(config: Config) -> dict[str, Any]:
     return {
         "image": int(config.get("image_size", 224)),
         "patch": int(config.get("patch_size", 16)),
@@ -165,7 +187,224 @@ def _vit(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "llama": _llama, "qwen2": _llama, "qwen3": _llama, "phi3": _phi, "gemma": _llama, "gpt2": _gpt2, "gpt_bigcode": _gpt2,
-    "gpt_neox": _neox, "phi": _phi, "bert": _bert, "t5": _t5, "vit": _vit,
-}  # fmt: skip
+_READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
+    "phi3": _read_phi,
+    "gpt2": _read_gpt2,
+    "gpt_bigcode": _read_gpt2,
+    "gpt_neox": _read_neox,
+    "phi": _read_phi,
+    "bert": _read_bert,
+    "t5": _read_t5,
+    "vit": _read_vit,
+}
+"""Readers of what only a family's configs have; the others are like Llama's."""
+
+_PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
+    "fp32": ("float32", None),
+    "amp": ("float32", "bf16"),
+    "fp16-amp": ("float32", "fp16"),
+    "bf16": ("bfloat16", None),
+    "fp16": ("float16", None),
+}
+"""By name as in `memagent estimate --precision`: the weights' dtype, and autocast's."""
+_DEFAULT_SEQUENCE = 2048
+_TASKS = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForSeq2SeqLM",
+    "ForImageClassification",
+    "ForSequenceClassification",
+)
+"""The Auto classes of transformers to try if a config names no class."""
+
+
+@dataclass(frozen=True)
+class ConfiguredModel:
+    """Factory of the model that a config describes; the tracing process calls it.
+
+    `attention` is transformers' name of an implementation, None its own choice. `checkpointing`
+    recomputes each layer. `lora_rank` freezes the model and adds adapters to `lora_targets`: names,
+    "all-linear", or None for peft's choice for the family.
+    """
+
+    config: Config
+    dtype: str = "float32"
+    attention: str | None = None
+    checkpointing: Literal["reentrant", "non_reentrant"] | None = None
+    lora_rank: int | None = None
+    lora_targets: Sequence[str] | str | None = None
+
+    def __call__(self) -> Any:
+        """Build the model in training mode.
+
+        Raises EstimateError if the installed transformers has no such model.
+        """
+        from memagent.estimator.model_edits import enable_checkpointing
+
+        model_class, config = load_class(self.config)
+        config.use_cache = False
+        if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+            # T5's are in generation_config.json
+            config.pad_token_id = 0
+            config.decoder_start_token_id = 0
+        options = {} if self.attention is None else {"attn_implementation": self.attention}
+        # transformers has imported torch; this module must not, for the formula's users
+        dtype = getattr(sys.modules["torch"], self.dtype)
+        model = model_class._from_config(config, dtype=dtype, **options)
+        model.train()
+        if self.checkpointing is not None:
+            enable_checkpointing(model, use_reentrant=self.checkpointing == "reentrant")
+        return model if self.lora_rank is None else self._adapted(model)
+
+    def _adapted(self, model: Any) -> Any:
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError:
+            raise EstimateError(
+                "tracing LoRA needs peft, which is not installed: pip install peft"
+            ) from None
+        if self.checkpointing == "reentrant":
+            model.enable_input_require_grads()
+        targets = self.lora_targets
+        targets = targets if targets is None or isinstance(targets, str) else list(targets)
+        try:
+            adapters = LoraConfig(r=self.lora_rank or 8, target_modules=targets)
+            return get_peft_model(model, adapters).train()
+        except ValueError as error:
+            raise EstimateError(
+                f"peft cannot add adapters to {targets or 'its default layers'}: {error}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class ConfigRequest(TraceRequest):
+    """A `TraceRequest` whose model is a `ConfiguredModel`: its sequence can change too."""
+
+    def resized(self, batch: int, sequence: int | None) -> ConfigRequest:
+        model: ConfiguredModel = self.model
+        inputs = inputs_for(model.config, batch=batch, sequence=sequence, dtype=model.dtype)
+        return replace(self, inputs=inputs, sequence=sequence)
+
+
+def request_for_config(
+    config: str | Path | Config,
+    *,
+    batch: int = 1,
+    sequence: int | None = None,
+    precision: str = "amp",
+    optimizer: Any = "adamw",
+    attention: Literal["sdpa", "eager"] | None = None,
+    checkpointing: Literal["reentrant", "non_reentrant"] | None = None,
+    accumulation: int = 1,
+    lora_rank: int | None = None,
+    lora_targets: Sequence[str] | str | None = None,
+    **device: Any,
+) -> ConfigRequest:
+    """Return the request to trace the model of a config.json (its path, folder or content).
+
+    - batch: samples in one forward. sequence: tokens a sample, by default the config's learned
+      positions, else 2048.
+    - precision: fp32, amp (bf16 autocast), fp16-amp (with a GradScaler), bf16 or fp16 (all weights).
+    - attention: None is transformers' own choice. checkpointing: recompute each layer.
+    - lora_rank: train adapters only, on lora_targets (names, "all-linear", None for peft's choice).
+    - device: the fields of `TraceRequest` for the device: device, allocator, limit_bytes,
+      workspace_bytes, context_bytes, timeout_s.
+
+    Raises EstimateError if transformers isn't installed or has no such model, and for an invalid config
+    or precision.
+    """
+    content = read_config(config)
+    if precision not in _PRECISIONS:
+        known = ", ".join(_PRECISIONS)
+        raise EstimateError(f"precision {precision!r} cannot be traced: use one of {known}")
+    dtype, autocast = _PRECISIONS[precision]
+    return ConfigRequest(
+        model=ConfiguredModel(content, dtype, attention, checkpointing, lora_rank, lora_targets),
+        inputs=inputs_for(content, batch=batch, sequence=sequence, dtype=dtype),
+        optimizer=optimizer,
+        autocast=autocast,
+        scaler=precision == "fp16-amp",
+        accumulation=accumulation,
+        sequence=sequence,
+        **device,
+    )
+
+
+def load_class(config: Config) -> tuple[Any, Any]:
+    """Return the class of transformers for a config, and its config object.
+
+    It is the class that `architectures` names, else one with a head that the model type has.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise EstimateError(
+            "tracing a config.json needs transformers, which is not installed"
+        ) from None
+    kind = str(config["model_type"])
+    try:
+        loaded = transformers.AutoConfig.for_model(**config)
+    except (ValueError, KeyError) as error:
+        raise EstimateError(
+            f"transformers {transformers.__version__} has no model_type {kind!r}"
+        ) from error
+    for name in config.get("architectures") or ():
+        model_class = getattr(transformers, str(name), None)
+        if model_class is not None:
+            return model_class, loaded
+    for task in _TASKS:
+        mapping: Mapping[type, Any] = getattr(transformers, f"AutoModel{task}")._model_mapping
+        if type(loaded) in mapping:
+            model_class = mapping[type(loaded)]
+            return model_class[0] if isinstance(model_class, tuple) else model_class, loaded
+    raise EstimateError(
+        f"transformers has no model with a loss for {kind!r}: name one in the config's architectures"
+    )
+
+
+def inputs_for(
+    config: Config, *, batch: int, sequence: int | None, dtype: str = "float32"
+) -> dict[str, TensorSpec]:
+    """Return the model's inputs in training as shapes: tokens or pixels, and labels.
+
+    Raises EstimateError for a model with other inputs.
+    """
+    model_class, loaded = load_class(config)
+    name, main_input = model_class.__name__, model_class.main_input_name
+    tokens = 0
+    if main_input == "pixel_values":
+        size, channels = getattr(loaded, "image_size", 224), getattr(loaded, "num_channels", 3)
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        inputs: dict[str, TensorSpec] = {"pixel_values": ((batch, channels, height, width), dtype)}
+    elif main_input == "input_ids":
+        tokens = sequence or _learned_positions(loaded) or _DEFAULT_SEQUENCE
+        inputs = {"input_ids": ((batch, tokens), "int64")}
+    else:
+        raise EstimateError(f"{name} takes {main_input}: trace it by path.py:factory with --input")
+    for ending, labels in _LABELS.items():
+        if name.endswith(ending):
+            shape = (batch, tokens) if labels == "tokens" else (batch,)
+            names = ("start_positions", "end_positions") if labels == "spans" else ("labels",)
+            inputs |= dict.fromkeys(names, (shape, "int64"))
+    return inputs
+
+
+_LABELS = {
+    "ForCausalLM": "tokens",
+    "LMHeadModel": "tokens",
+    "ForMaskedLM": "tokens",
+    "ForPreTraining": "tokens",
+    "ForConditionalGeneration": "tokens",
+    "ForTokenClassification": "tokens",
+    "ForSequenceClassification": "samples",
+    "ForImageClassification": "samples",
+    "ForQuestionAnswering": "spans",
+}
+"""Labels by the end of a class name: one for each token or sample, or a span's two ends."""
+
+
+def _learned_positions(config: Any) -> int | None:
+    """Return the tokens that learned positions allow; a rotary model's limit isn't its training's."""
+    if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
+        return None
+    return getattr(config, "n_positions", None) or getattr(config, "max_position_embeddings", None)

@@ -1,63 +1,72 @@
-"""The inputs of a step as a value: how many samples they hold, and the same with another number or dtype. Tensors become
-`(shape, dtype name)`, which is all that an estimate needs. No torch."""
+"""A step's inputs as a value: their batch, and the same inputs with another batch or dtype. No torch.
+
+Tensors become `(shape, dtype name)`, which is all that an estimate needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memagent.errors import EstimateError
 
-Spec = tuple[tuple[int, ...], str]
+TensorSpec = tuple[tuple[int, ...], str]
+"""The sizes of a tensor's dimensions, and its dtype's name."""
+
+
+def tensor_specs(value: Any) -> Iterator[TensorSpec]:
+    """Iterate over the tensors in the inputs, or what stands for them."""
+    spec = _tensor_spec(value)
+    if spec is not None:
+        yield spec
+    elif isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensor_specs(item)
 
 
 def batch_of(value: Any) -> int:
-    """Samples: the first dimension of the first tensor. Raises EstimateError where there is none."""
-    first = next((spec for spec in _specs(value) if spec[0]), None)
-    if first is None:
-        raise EstimateError("the inputs hold no tensor whose first dimension could be the batch")
-    return first[0][0]
+    """Return the first dimension of the first tensor. Raises EstimateError if there is none."""
+    for shape, _ in tensor_specs(value):
+        if shape:
+            return shape[0]
+    raise EstimateError("the inputs hold no tensor whose first dimension could be the batch")
 
 
-def with_batch(value: Any, size: int, *, instead_of: int) -> Any:
-    """The same with `size` samples: tensors whose first dimension is `instead_of`; others stay."""
-    return _each(
-        value,
-        lambda spec: ((size, *spec[0][1:]), spec[1]) if spec[0][:1] == (instead_of,) else spec,
-    )
+def with_batch(value: Any, batch: int, *, instead_of: int) -> Any:
+    """Return the inputs with `batch` samples; tensors with another first dimension don't change."""
+
+    def resized(spec: TensorSpec) -> TensorSpec:
+        shape, dtype = spec
+        return ((batch, *shape[1:]), dtype) if shape[:1] == (instead_of,) else spec
+
+    return _converted(value, resized)
 
 
 def in_bf16(value: Any) -> Any:
-    """fp32 inputs in bf16."""
-    return _each(value, lambda spec: (spec[0], "bfloat16" if spec[1] == "float32" else spec[1]))
+    """Return fp32 inputs in bf16."""
+
+    def converted(spec: TensorSpec) -> TensorSpec:
+        return (spec[0], "bfloat16") if spec[1] == "float32" else spec
+
+    return _converted(value, converted)
 
 
-def _each(value: Any, change: Callable[[Spec], Spec]) -> Any:
-    spec = _spec(value)
+def _converted(value: Any, convert: Callable[[TensorSpec], TensorSpec]) -> Any:
+    spec = _tensor_spec(value)
     if spec is not None:
-        return change(spec)
+        return convert(spec)
     if isinstance(value, Mapping):
-        return {key: _each(item, change) for key, item in value.items()}
+        return {key: _converted(item, convert) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_each(item, change) for item in value)
+        return type(value)(_converted(item, convert) for item in value)
     return value
 
 
-def _specs(value: Any) -> list[Spec]:
-    found: list[Spec] = []
-
-    def noted(spec: Spec) -> Spec:
-        found.append(spec)
-        return spec
-
-    _each(value, noted)
-    return found
-
-
-def _spec(value: Any) -> Spec | None:
-    """Shape and dtype name of a tensor or of what stands for one."""
+def _tensor_spec(value: Any) -> TensorSpec | None:
+    """Return the shape and dtype of a tensor or of what stands for one."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return tuple(value.shape), str(value.dtype).removeprefix("torch.")
+    # (shape, dtype name) stands for a tensor; a tuple of two tensors or names doesn't
     is_pair = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[1], str)
     if is_pair and isinstance(value[0], tuple | list):
         return tuple(value[0]), value[1]

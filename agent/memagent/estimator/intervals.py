@@ -1,12 +1,13 @@
-"""How far off an estimate may be, at each level: intervals that hold nine peaks of ten.
+"""The interval of an estimate at each level: nine peaks of ten lie within.
 
-1. What is held from step to step whatever the input (parameters, optimizer state) is counted exactly. Errors come with what comes and
-   goes within a step, so all widths are shares of these *passing* bytes.
-2. A `Spread` has the shares below and above the estimate, one for the tensors themselves and one for what the allocator makes of them. They
-   are quantiles of measured errors, each training's judged by the other models' alone (`python -m benchmarks.estimator`;
-   docs/estimator-accuracy.md says how many there were, which is few on GPUs).
-3. Each level has the errors of those below it and one of its own: tensors; what the allocator cannot reuse; the context, where it was not
-   measured. They have nothing to do with each other, so their widths add up as squares do.
+1. What stays from step to step whatever the input (parameters, optimizer state) is counted exactly.
+   Errors come with what comes and goes within a step, so all widths are ratios of these *passing* bytes.
+2. An `ErrorModel` has the ratios below and above the estimate: one pair for the tensors, one for what the
+   allocator makes of them. They are quantiles of measured errors, each training's judged by the other
+   models' alone (`python -m benchmarks.estimator`; docs/estimator-accuracy.md has the number of
+   trainings, which is low on GPUs).
+3. Each level has the errors of the levels below it and one more: tensors; what the allocator cannot
+   reuse; the context, if it wasn't measured. They are independent, so their widths add up as squares do.
 """
 
 from __future__ import annotations
@@ -16,37 +17,41 @@ from math import hypot
 
 from memagent.estimator.estimate import Interval
 
-Share = tuple[float, float]
+ErrorRatios = tuple[float, float]
+"""Ratios of the passing bytes, (below, above) the estimate."""
 
-FRAGMENTED = 0.33
-"""What the caching allocator reserves beyond the tensors' peak, as a share of all that comes and goes within a step: the middle of 32
-measured fine-tunings, from 0.1 to 0.8; without any one of their three models it is 0.29 to 0.35. What stays (parameters and states)
-leaves no holes."""
+FRAGMENTATION_RATIO = 0.33
+"""What the caching allocator reserves beyond the tensors' peak, as a ratio of the passing bytes. Fitted to
+32 measured fine-tunings (0.1 to 0.8, this is the median); without any one of their three models it is
+0.29 to 0.35. Parameters and states leave no holes."""
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Shares of the passing bytes that the truth may lie (below, above) the estimate."""
+class ErrorModel:
+    """Error ratios of the tensors' peak, and of what the allocator adds."""
 
-    tensors: Share
-    fragmentation: Share = (0.0, 0.0)
+    tensors: ErrorRatios
+    fragmentation: ErrorRatios = (0.0, 0.0)
 
 
-TRACED = Spread(tensors=(0.01, 0.02), fragmentation=(0.1, 0.15))
-"""A step traced for CUDA. Six measured peaks lay within 0.2 % of what passes; the rest is for kernels' own scratch on other GPUs."""
-TRACED_CONVOLUTIONS = Spread(tensors=(0.01, 0.1), fragmentation=(0.1, 0.15))
-"""cuDNN chooses its workspace when it runs, by what is free. oneDNN's for the same convolutions took up to 6 % of the peak on a CPU."""
-TRACED_ON_HOST = Spread(tensors=(0.005, 0.005))
-"""58 of 58 peaks of the zoo were exact; a host's kernels have scratch too."""
-FROM_SHAPE = Spread(tensors=(0.02, 0.055), fragmentation=(0.2, 0.45))
-"""50 trainings of nine families whose options were known; each family's judged by the others' quantiles: 88 % within."""
-FROM_MODULES = Spread(tensors=(0.6, 2.4), fragmentation=(0.2, 0.45))
-"""Activations by module: nothing is seen of what runs outside of modules, nor of autocast and checkpointing. The zoo's 58 trainings of 17
-families: 84 % within what the other families' say."""
+TRACED = ErrorModel(tensors=(0.01, 0.02), fragmentation=(0.1, 0.15))
+"""A step traced for CUDA. Six measured peaks lay within 0.2 % of the passing bytes; the rest covers
+kernels' own scratch memory on other GPUs."""
+TRACED_CONVOLUTIONS = ErrorModel(tensors=(0.01, 0.1), fragmentation=(0.1, 0.15))
+"""cuDNN chooses its workspace at run time, by what is free. oneDNN's for the same convolutions took up
+to 6 % of the peak on a CPU."""
+TRACED_ON_HOST = ErrorModel(tensors=(0.005, 0.005))
+"""58 of 58 peaks of the benchmark zoo were exact; a host's kernels have scratch memory too."""
+FROM_SHAPE = ErrorModel(tensors=(0.02, 0.055), fragmentation=(0.2, 0.45))
+"""Fitted to 50 trainings of nine families with known options; judged by the other families' quantiles,
+88 % lie within."""
+FROM_MODULES = ErrorModel(tensors=(0.6, 2.4), fragmentation=(0.2, 0.45))
+"""Activations by module: operations outside of modules, autocast and checkpointing are not known. Fitted
+to the benchmark zoo's 58 trainings of 17 families: 84 % lie within the other families' quantiles."""
 
 
 def intervals_of(
-    spread: Spread,
+    errors: ErrorModel,
     *,
     passing_bytes: float,
     allocated: int,
@@ -54,32 +59,30 @@ def intervals_of(
     device: int | None = None,
     context: Interval | None = None,
 ) -> dict[str, Interval]:
-    """The interval of each level that is known. `context` is (below, above) of `context_widths`."""
-    below, above = (share * passing_bytes for share in spread.tensors)
-    held = allocated - passing_bytes
-    found = {"allocated": _around(allocated, below, above, least=held)}
-    below, above = (
-        hypot(a, b * passing_bytes)
-        for a, b in zip((below, above), spread.fragmentation, strict=True)
-    )
+    """Return the interval of each known level; `context` is the result of `context_widths`."""
+    below, above = (ratio * passing_bytes for ratio in errors.tensors)
+    tensors = _around(allocated, below, above, minimum=allocated - passing_bytes)
+    intervals = {"allocated": tensors}
+    below = hypot(below, errors.fragmentation[0] * passing_bytes)
+    above = hypot(above, errors.fragmentation[1] * passing_bytes)
     if reserved is not None:
-        found["reserved"] = _around(reserved, below, above, least=found["allocated"][0])
+        intervals["reserved"] = _around(reserved, below, above, minimum=tensors[0])
     if device is not None:
         lower, higher = context or (0, 0)
-        found["device"] = _around(
-            device, hypot(below, lower), hypot(above, higher), least=found["allocated"][0]
+        intervals["device"] = _around(
+            device, hypot(below, lower), hypot(above, higher), minimum=tensors[0]
         )
-    return found
+    return intervals
 
 
 def context_widths(size_bytes: int, interval: Interval | None) -> Interval | None:
-    """(below, above) of a context that was not measured."""
+    """Return the (below, above) of a context that wasn't measured."""
     if interval is None:
         return None
     low, high = interval
     return max(0, size_bytes - low), max(0, high - size_bytes)
 
 
-def _around(middle: int, below: float, above: float, *, least: float) -> Interval:
-    """No level goes below what the one before it holds at least."""
-    return min(middle, max(round(middle - below), round(least), 0)), round(middle + above)
+def _around(middle: int, below: float, above: float, *, minimum: float) -> Interval:
+    """Return the interval; no level starts below the minimum of the level before it."""
+    return min(middle, max(round(middle - below), round(minimum), 0)), round(middle + above)

@@ -1,108 +1,141 @@
-"""What fits: the largest batch by bisection, and a table over batches and sequences. Each point is an estimate of its own."""
+"""Searches over requests: the largest batch that fits, and a grid of batches and sequences.
+
+Each point is an estimate. The function that makes it is a parameter (`engine.estimate` or
+`formula.training.estimate_formula`), so that a search by formula needs no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeVar
 
 from memagent.errors import EstimateError
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.request import EstimateRequest, TraceRequest
 
-LARGEST = 1 << 20
-"""Batches are looked for up to here."""
+R = TypeVar("R", bound=EstimateRequest)
 
-Estimator = Callable[[TrainingSpec], Estimate]
+MAX_BATCH = 1 << 20
+TRACED_TOLERANCE = 1 / 64
+"""Ratio of the answer at which a search by trace stops: each trace takes seconds."""
 
 
 @dataclass(frozen=True)
-class SweepPoint:
-    """One cell of the table."""
+class LargestBatch:
+    """The largest batch that fits, with its estimate; 0 and None if not even one sample fits.
+
+    `too_large` is the smallest batch that was found not to fit; None if all up to the maximum fit.
+    """
 
     batch: int
-    sequence: int
+    too_large: int | None
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """One estimate of a grid."""
+
+    batch: int
+    sequence: int | None
     estimate: Estimate
 
 
 def largest_batch(
-    spec: TrainingSpec,
-    limit_bytes: int | None = None,
+    request: R,
+    estimate: Callable[[R], Estimate],
     *,
-    sure: bool = False,
-    multiple_of: int = 1,
-    most: int = LARGEST,
-    estimator: Estimator | None = None,
-) -> int:
-    """The largest batch that fits `limit_bytes` (default: the GPU's), a multiple of `multiple_of`; 0 where not even that many fit.
+    max_batch: int = MAX_BATCH,
+    on_batch: Callable[[int], None] | None = None,
+) -> LargestBatch:
+    """Return the largest batch up to `max_batch` that fits; `on_batch` gets each batch to estimate.
 
-    `sure` compares the upper end of the estimate's interval instead of its middle. `most` ends the search: more is not asked for. Raises
-    EstimateError where no limit is known, and where the batch makes no difference.
+    Raises EstimateError if no limit is known, and if the batch makes no difference.
     """
-    limit = (
-        limit_bytes
-        if limit_bytes is not None
-        else spec.gpu_rule.total_bytes
-        if spec.gpu_rule
-        else None
-    )
-    if limit is None:
-        raise EstimateError("no limit to fit into: give limit_bytes, or the spec's gpu")
-    if multiple_of < 1:
-        raise EstimateError(f"multiple_of is {multiple_of}: give 1 or more")
+    estimates: dict[int, Estimate] = {}
 
-    def room(count: int) -> int:
-        return limit - _needed(replace(spec, batch=count * multiple_of), estimator, sure=sure)
+    def room(batch: int) -> int:
+        if on_batch is not None:
+            on_batch(batch)
+        current = estimates[batch] = estimate(_resized(request, batch, request.sequence))
+        if current.margin_bytes is None:
+            raise EstimateError("no limit to fit into: give a GPU, or memory such as 24GiB")
+        # The allocator may succeed by releasing its cache, or fail for fragments if the sum would fit.
+        return max(0, current.margin_bytes) if current.fits else min(-1, current.margin_bytes)
 
-    return multiple_of * largest_count(room, most=most // multiple_of)
+    tolerance = TRACED_TOLERANCE if isinstance(request, TraceRequest) else 0.0
+    batch = largest_count(room, maximum=max_batch, tolerance=tolerance)
+    too_large = min((size for size, made in estimates.items() if not made.fits), default=None)
+    return LargestBatch(batch, too_large, estimates.get(batch))
 
 
-def largest_count(room: Callable[[int], int], *, most: int = LARGEST, grain: float = 0.0) -> int:
-    """The largest count from 1 to `most` whose room is not negative; 0 where there is none. Room shrinks as the count grows. With `grain`
-    the answer fits, and is short of the largest by no more than that share of itself.
+def safe_batch(request: R, estimate: Callable[[R], Estimate], *, max_batch: int) -> int:
+    """Return the largest batch whose interval's upper end fits; 0 if there is none."""
 
-    Needs grow nearly in proportion to the count, so the line through two points says where to look next, and every third question halves
-    what is left: some six questions, each of which may be a trace. Raises EstimateError where LARGEST still fits.
+    def room(batch: int) -> int:
+        current = estimate(_resized(request, batch, request.sequence))
+        level = "allocated" if current.peak_device_bytes is None else "device"
+        upper = current.intervals.get(level, (0, current.needed_bytes))[1]
+        return (current.limit_bytes or 0) - upper
+
+    return largest_count(room, maximum=max_batch) if max_batch else 0
+
+
+def largest_count(
+    room: Callable[[int], int], *, maximum: int = MAX_BATCH, tolerance: float = 0.0
+) -> int:
+    """Return the largest count up to `maximum` whose room isn't negative; 0 if there is none.
+
+    Room shrinks as the count grows. With `tolerance` the result fits, and is short of the largest by at
+    most that ratio of itself. Needs grow nearly in proportion to the count, so the line through two
+    points gives the next guess, and every third guess halves the range: about six calls, each of which
+    may be a trace. Raises EstimateError if MAX_BATCH still fits.
     """
     low, left = 1, room(1)
     if left < 0:
         return 0
-    high, guess, asked_before = most + 1, 2, 0
-    while high - low > max(1, grain * low):
-        asked = min(max(guess, low + 1), high - 1)
-        found = room(asked)
-        slope = (left - found) / (asked - low)
-        if found < 0:
-            high = asked
+    high, guess, calls = maximum + 1, 2, 0
+    while high - low > max(1, tolerance * low):
+        count = min(max(guess, low + 1), high - 1)
+        remaining = room(count)
+        slope = (left - remaining) / (count - low)
+        if remaining < 0:
+            high = count
         else:
-            low, left = asked, found
-        asked_before += 1
-        if high <= most and asked_before % 3 == 0:
+            low, left = count, remaining
+        calls += 1
+        if high <= maximum and calls % 3 == 0:
             guess = (low + high) // 2
         else:
             guess = min(low + int(left / slope), 16 * low) if slope > 0 else 16 * low
-    if low == LARGEST:
+    if low == MAX_BATCH:
         raise EstimateError(
-            f"a batch of {low} still fits: is anything known of this model's activations?"
+            f"a batch of {low} still fits: this model's activations are probably not known"
         )
     return low
 
 
-def _needed(spec: TrainingSpec, estimator: Estimator | None, *, sure: bool) -> int:
-    found = (estimator or estimate_training)(spec)
-    level = "allocated" if found.peak_device_bytes is None else "device"
-    return found.intervals[level][1] if sure and level in found.intervals else found.needed_bytes
-
-
-def sweep(
-    spec: TrainingSpec,
+def grid(
+    request: R,
+    estimate: Callable[[R], Estimate],
     *,
-    batches: Iterable[int],
+    batches: Iterable[int] = (),
     sequences: Iterable[int] = (),
-    limit_bytes: int | None = None,
-) -> Iterator[SweepPoint]:
-    """Estimates for each sequence and batch, in the order given; without `sequences` for the spec's own."""
-    for sequence in tuple(sequences) or (spec.positions,):
-        for batch in batches:
-            changed = replace(spec, batch=batch, sequence=sequence)
-            yield SweepPoint(batch, sequence, estimate_training(changed, limit_bytes=limit_bytes))
+    on_point: Callable[[int, int], None] | None = None,
+) -> Iterator[GridPoint]:
+    """Estimate each sequence and batch in the given order; the request's own if none are given.
+
+    `on_point` gets the number of finished points and of all points before each one.
+    """
+    columns = tuple(batches) or (request.batch,)
+    rows = tuple(sequences) or (request.sequence,)
+    points = [(batch, sequence) for sequence in rows for batch in columns]
+    for index, (batch, sequence) in enumerate(points):
+        if on_point is not None:
+            on_point(index, len(points))
+        yield GridPoint(batch, sequence, estimate(_resized(request, batch, sequence)))
+
+
+def _resized(request: R, batch: int, sequence: int | None) -> R:
+    return request.resized(batch, sequence)  # type: ignore[return-value]  # a request of its own kind

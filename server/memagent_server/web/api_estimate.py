@@ -1,6 +1,4 @@
-"""`POST /api/v1/estimate`: the formula estimator for people who have no model at hand, only its
-name, its config.json or its shape.
-"""
+"""`POST /api/v1/estimate`: the formula estimator for a model's name, its config.json or its shape."""
 
 from __future__ import annotations
 
@@ -12,16 +10,16 @@ from msgspec import Meta
 from sqlalchemy.orm import Session
 
 from memagent.errors import EstimateError
-from memagent.estimator.advice.by_formula import advise
+from memagent.estimator.advice import advise
 from memagent.estimator.devices import GPUS
 from memagent.estimator.formula.optimizers import optimizer_named
-from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.formula.training import TransformerShape, estimate_training
+from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.huggingface import from_config
+from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.http.problems import Problem
@@ -32,14 +30,16 @@ Ranks = Annotated[int, Meta(ge=1, le=10**6)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 T = TypeVar("T")
 
-MOST_ADVICE = 8
-_LARGEST_BATCH = 2**16
+MAX_ADVICE = 8
+_MAX_BATCH = 2**16
 
 
 class EstimateBody(msgspec.Struct, kw_only=True):
-    """A model, by `model` (a preset's name), `config` (the content of a config.json) or its shape,
-    and how it is trained. The fields of training are those of
-    `memagent.estimator.formula.spec.TrainingSpec` and `parallel.Parallel`.
+    """A model and its training.
+
+    The model is a preset's name (`model`), the content of a config.json (`config`), or a shape (`layers`
+    and so on). The training's fields are those of
+    `memagent.estimator.formula.spec.TrainingSpec` and `Parallel`.
     """
 
     model: Name | None = None
@@ -80,89 +80,112 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     limit_bytes: Bytes | None = None
 
 
-_SHAPE = ("layers", "hidden", "heads", "vocab", "sequence")
+_REQUIRED_SHAPE = ("layers", "hidden", "heads", "vocab", "sequence")
 _TRAINING = (
-    "batch", "sequence", "precision", "optimizer", "implementation", "checkpointing", "checkpoint_every", "attention", "loss",
-    "accumulation", "use_cache", "lora_rank", "quantised", "offload_optimizer", "offload_parameters", "parameter_count",
-)  # fmt: skip
+    "batch",
+    "sequence",
+    "precision",
+    "optimizer",
+    "implementation",
+    "checkpointing",
+    "checkpoint_every",
+    "attention",
+    "loss",
+    "accumulation",
+    "use_cache",
+    "lora_rank",
+    "quantised",
+    "offload_optimizer",
+    "offload_parameters",
+    "parameter_count",
+)
 
 
-def answer(session: Session, request: EstimateBody) -> dict[str, Any]:
-    """The estimate with advice and the largest batch that fits, JSON-ready.
+def answer(session: Session, body: EstimateBody) -> dict[str, Any]:
+    """Return the estimate with advice and the largest batch that fits, JSON-ready.
 
     Raises Problem 422 that names the field at fault.
     """
-    shape = _model(request)
-    _known("optimizer", optimizer_named, request.optimizer)
-    _known("precision", precision_named, request.precision)
-    if request.quantised is not None:
-        _known("quantised", quantised_bytes, request.quantised)
-    context_bytes = _context(session, request)
-    training: dict[str, Any] = {name: getattr(request, name) for name in _TRAINING}
-    if request.lora_targets:
-        training["lora_targets"] = tuple(request.lora_targets)
-    if request.gpu is not None and request.gpu.lower() in GPUS:
-        training["gpu"] = request.gpu.lower()
+    shape = _model(body)
+    _look_up("optimizer", optimizer_named, body.optimizer)
+    _look_up("precision", precision_named, body.precision)
+    if body.quantised is not None:
+        _look_up("quantised", quantised_bytes, body.quantised)
+    context_bytes = _context_bytes(session, body)
+    training: dict[str, Any] = {name: getattr(body, name) for name in _TRAINING}
+    if body.lora_targets:
+        training["lora_targets"] = tuple(body.lora_targets)
+    if body.gpu is not None and body.gpu.lower() in GPUS:
+        training["gpu"] = body.gpu.lower()
     try:
         ranks = Parallel(
-            data=request.ranks, zero=request.zero, tensor=request.tensor, pipeline=request.pipeline
+            data=body.ranks, zero=body.zero, tensor=body.tensor, pipeline=body.pipeline
         )
         spec = TrainingSpec(model=shape, parallel=ranks, **training)
-        found = estimate_training(
-            spec, limit_bytes=request.limit_bytes, context_bytes=context_bytes
-        )
-        limit = found.limit_bytes
-        advice = advise(spec, limit, at_most=MOST_ADVICE, context_bytes=context_bytes)
-        largest = largest_batch(spec, limit, most=_LARGEST_BATCH) if limit else None
+        request = FormulaRequest(spec, body.limit_bytes, context_bytes)
+        estimate = estimate_formula(request)
+        advice = advise(request, estimate)[:MAX_ADVICE]
+        largest = None
+        if estimate.limit_bytes is not None:
+            largest = largest_batch(request, estimate_formula, max_batch=_MAX_BATCH).batch
     except EstimateError as error:
         raise Problem(422, str(error)) from error
     return {
-        **found.to_dict(),
+        **estimate.to_dict(),
         "parameters": shape.parameter_count(),
         "largest_batch": largest,
         "advice": [msgspec.to_builtins(item) for item in advice],
     }
 
 
-def _model(request: EstimateBody) -> ModelShape:
-    if sum(given is not None for given in (request.model, request.config, request.layers)) != 1:
-        raise Problem(422, "give one of model (a name), config (the content of a config.json), or layers, hidden, heads, "
-                      "vocab and sequence", field="model")  # fmt: skip
-    if request.model is not None:
-        return _known("model", preset, request.model)
-    if request.config is not None:
-        return _known("config", from_config, request.config)
-    for name in _SHAPE:
-        if getattr(request, name) is None:
-            raise Problem(422, f"{name} is needed with layers", field=name)
-    shape = TransformerShape(
-        **{
-            name: getattr(request, name)
-            for name in (*_SHAPE, "batch", "kv_heads", "ffn", "gated", "tied_embeddings")
-        }
+def _model(body: EstimateBody) -> ModelShape:
+    if sum(value is not None for value in (body.model, body.config, body.layers)) != 1:
+        raise Problem(
+            422,
+            "give one of model (a name), config (the content of a config.json), or layers, hidden, "
+            "heads, vocab and sequence",
+            field="model",
+        )
+    if body.model is not None:
+        return _look_up("model", preset, body.model)
+    if body.config is not None:
+        return _look_up("config", from_config, body.config)
+    for name in _REQUIRED_SHAPE:
+        if getattr(body, name) is None:
+            raise Problem(422, f"{name} is required with layers", field=name)
+    names = ("layers", "hidden", "heads", "vocab", "kv_heads", "ffn", "tied_embeddings")
+    numbers: dict[str, Any] = {name: getattr(body, name) for name in names}
+    if body.gated:
+        return ModelShape(**numbers, family="llama")
+    # an ungated feed-forward is in GPT-2's block: learned positions, and dropout
+    return ModelShape(
+        **numbers, family="gpt2", activation="gelu", positions=body.sequence or 0, dropout=0.1
     )
-    return shape.model()
 
 
-def _known(field: str, look_up: Callable[[Any], T], value: Any) -> T:
+def _look_up(field: str, find: Callable[[Any], T], value: Any) -> T:
     try:
-        return look_up(value)
+        return find(value)
     except (EstimateError, TypeError, ValueError) as error:
         raise Problem(422, str(error), field=field) from error
 
 
-def _context(session: Session, request: EstimateBody) -> int | None:
-    """What is told; else what agents measured on a GPU of that name; else None: the estimator's own
-    for the GPU, with its range.
+def _context_bytes(session: Session, body: EstimateBody) -> int | None:
+    """Return the given context, else the one that agents measured on a GPU of that name.
+
+    None leaves it to the estimator, which knows the usual range.
     """
-    if request.context_bytes is not None or request.gpu is None:
-        return request.context_bytes
-    known = context_of(session, request.gpu)
-    if known is not None:
-        return known.newest_bytes
-    if request.gpu.lower() not in GPUS:
+    if body.context_bytes is not None or body.gpu is None:
+        return body.context_bytes
+    measured = context_of(session, body.gpu)
+    if measured is not None:
+        return measured.newest_bytes
+    if body.gpu.lower() not in GPUS:
+        known = ", ".join(GPUS)
         raise Problem(
-            422, f"GPU {request.gpu!r} is not known: use one of {', '.join(GPUS)}, the name of one that a run was seen on "
-            "(GET /api/v1/contexts), or limit_bytes and context_bytes", field="gpu",
-        )  # fmt: skip
+            422,
+            f"GPU {body.gpu!r} is not known: use one of {known}, the name of a GPU that a run was on "
+            "(GET /api/v1/contexts), or limit_bytes and context_bytes",
+            field="gpu",
+        )
     return None

@@ -14,7 +14,7 @@ import memagent
 from memagent.errors import EstimateError, SettingError
 from memagent.estimator.api import estimate
 from memagent.estimator.input_specs import batch_of, with_batch
-from memagent.estimator.request import Checkpointed, repeated_blocks
+from memagent.estimator.model_edits import CheckpointedModel, repeated_blocks
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -255,7 +255,7 @@ def test_checkpointing_of_transformers_warns_of_nothing():
     whole = estimate(model, {"input_ids": ids, "labels": ids})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recomputing = Checkpointed(model)()
+        recomputing = CheckpointedModel(model)()
     assert any(getattr(part, "gradient_checkpointing", False) for part in recomputing.modules())
     kept = estimate(
         transformers.LlamaForCausalLM(config),

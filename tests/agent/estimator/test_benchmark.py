@@ -43,7 +43,7 @@ TORCH_ONLY = [
     for case in zoo.small()
     if zoo.missing(Case("", case.family)) is None and case.parallel == "none"
 ]
-"""Spread ones need a process group, which would outlive the test."""
+"""ErrorModel ones need a process group, which would outlive the test."""
 
 
 @pytest.fixture(autouse=True)

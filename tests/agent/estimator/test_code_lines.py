@@ -18,22 +18,24 @@ import torch
 from memagent.estimator.advice.by_formula import advise
 from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, smaller_batch
 from memagent.estimator.advice.script_facts import (
-    Script,
+    ScriptFacts,
     checkpointing_method,
-    script_of_spec,
-    script_of_trace,
+    facts_of_spec,
+    facts_of_trace,
 )
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.request import EstimateRequest
+from memagent.estimator.request import TraceRequest
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 ROOT = Path(__file__).parents[3]
 BY_KEY = {change.key: change for change in (*CHANGES, smaller_batch(4, 2))}
 WITHOUT_GPU = {'"cuda"': '"cpu"', "CPUOffloadPolicy()": "CPUOffloadPolicy(pin_memory=False)"}
 SHARDED = ("zero_1", "zero_2", "zero_3", "offload_parameters")
-TRANSFORMERS = Script(True, "AdamW", "model.model.layers", ("q_proj", "k_proj", "v_proj", "o_proj"))
-PLAIN = Script(False, "AdamW", "model.blocks", ("up", "down"))
+TRANSFORMERS = ScriptFacts(
+    True, "AdamW", "model.model.layers", ("q_proj", "k_proj", "v_proj", "o_proj")
+)
+PLAIN = ScriptFacts(False, "AdamW", "model.blocks", ("up", "down"))
 
 
 class Plain(torch.nn.Module):
@@ -71,7 +73,7 @@ def saved(tmp_path_factory):
     return str(folder)
 
 
-def names_for(script: Script, name: str = "") -> dict[str, object]:
+def names_for(script: ScriptFacts, name: str = "") -> dict[str, object]:
     torch.manual_seed(0)
     ids = torch.randint(0, 50, (4, 16))
     model = llama() if script.transformers else Plain()
@@ -84,7 +86,7 @@ def names_for(script: Script, name: str = "") -> dict[str, object]:
     }  # fmt: skip
 
 
-def run(key: str, script: Script, name: str = "") -> dict[str, object]:
+def run(key: str, script: ScriptFacts, name: str = "") -> dict[str, object]:
     names = names_for(script, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft and torch itself call what is deprecated
@@ -268,7 +270,7 @@ def test_every_change_has_lines_that_were_run_here():
 
 
 def test_lines_use_what_the_script_uses():
-    assert script_of_spec(TrainingSpec(preset("gpt2"), optimizer="sgd")) == Script(
+    assert facts_of_spec(TrainingSpec(preset("gpt2"), optimizer="sgd")) == ScriptFacts(
         True, "SGD", "model.transformer.h", ("c_attn", "c_proj")
     )
     lines = {
@@ -282,10 +284,10 @@ def test_lines_use_what_the_script_uses():
 
 def test_a_script_is_read_off_its_trace():
     ids = ((2, 8), "int64")
-    plain = script_of_trace(EstimateRequest(Plain, ids, optimizer="sgd").trace())
-    assert plain == Script(False, "SGD", "model.blocks", ("up", "down"))
+    plain = facts_of_trace(TraceRequest(Plain, ids, optimizer="sgd").trace())
+    assert plain == ScriptFacts(False, "SGD", "model.blocks", ("up", "down"))
     large = ((16, 512), "int64")  # small tensors are not asked where they come from
-    traced = script_of_trace(EstimateRequest(llama, {"input_ids": large, "labels": large}).trace())
+    traced = facts_of_trace(TraceRequest(llama, {"input_ids": large, "labels": large}).trace())
     assert traced == TRANSFORMERS
 
 
@@ -295,9 +297,9 @@ def test_a_sequence_of_blocks_is_the_model_itself():
             *(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(3))
         )
 
-    question = EstimateRequest(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
-    script = script_of_trace(question.trace())
-    assert script == Script(False, "AdamW", "model", ())
+    question = TraceRequest(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
+    script = facts_of_trace(question.trace())
+    assert script == ScriptFacts(False, "AdamW", "model", ())
     names = {"model": stack()}
     exec(BY_KEY["checkpointing"].code(script), names)
     names["model"](torch.ones(2, 8)).sum().backward()

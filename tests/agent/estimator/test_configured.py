@@ -11,8 +11,8 @@ pytest.importorskip("transformers")
 
 from memagent.errors import EstimateError
 from memagent.estimator.api import estimate_config
+from memagent.estimator.huggingface import ConfiguredModel, inputs_for, request_for_config
 from memagent.estimator.trace import record_trace
-from memagent.estimator.traced_config import ConfiguredModel, inputs_for, question_for_config
 from tests.agent.estimator.trace.real import real_trace
 
 SMALL = {
@@ -53,7 +53,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_model_is_called_with_what_it_trains_on(kind):
     config, expected = KINDS[kind]
-    question = question_for_config(config, batch=2, sequence=16, precision="fp32", device="cpu")
+    question = request_for_config(config, batch=2, sequence=16, precision="fp32", device="cpu")
     assert question.inputs == expected
     trace = question.trace()
     assert trace.parameters == sum(p.numel() for p in ConfiguredModel(config)().parameters())
@@ -64,7 +64,7 @@ def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
     model = ConfiguredModel(LLAMA, checkpointing="non_reentrant")
     ids = torch.arange(32).view(2, 16)
     real = real_trace(model, {"input_ids": ids, "labels": ids}).summary()
-    asked = question_for_config(
+    asked = request_for_config(
         LLAMA, batch=2, sequence=16, precision="fp32", checkpointing="non_reentrant", device="cpu"
     )
     assert asked.trace().summary().phase_peak_bytes == real.phase_peak_bytes
@@ -73,7 +73,7 @@ def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
 def test_a_file_its_folder_and_its_content_are_the_same_question(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     asked = [
-        question_for_config(given, batch=2)
+        request_for_config(given, batch=2)
         for given in (LLAMA, tmp_path, str(tmp_path / "config.json"))
     ]
     assert asked[0] == asked[1] == asked[2]
@@ -116,7 +116,7 @@ def test_it_is_the_same_as_tracing_the_model_by_hand():
     by_hand = record_trace(
         ConfiguredModel(LLAMA), inputs_for(LLAMA, batch=2, sequence=16), autocast="bf16"
     )
-    assert question_for_config(LLAMA, batch=2, sequence=16).trace().summary() == by_hand.summary()
+    assert request_for_config(LLAMA, batch=2, sequence=16).trace().summary() == by_hand.summary()
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_it_is_the_same_as_tracing_the_model_by_hand():
 )
 def test_what_makes_no_sense_is_named(config, options, words):
     with pytest.raises(EstimateError, match=words):
-        question_for_config(config, **options)
+        request_for_config(config, **options)

@@ -6,8 +6,8 @@ import pytest
 
 from memagent.errors import EstimateError
 from memagent.estimator.devices import (
-    CONTEXT_RANGE,
-    Context,
+    CONTEXT_RANGE_BYTES,
+    ContextSize,
     context_of,
     cublas_workspace_bytes,
     gpu_named,
@@ -38,8 +38,8 @@ def test_it_knows_the_workspace_of_each_gpu_by_its_generation():
 
 
 def test_it_gives_a_measured_context_no_range_and_any_other_the_whole_one():
-    assert context_of(512 << 20) == Context(512 << 20, None)
-    assert context_of(None) == Context(820 << 20, CONTEXT_RANGE)
+    assert context_of(512 << 20) == ContextSize(512 << 20, None)
+    assert context_of(None) == ContextSize(820 << 20, CONTEXT_RANGE_BYTES)
 
 
 def test_it_lists_the_gpus_it_knows():

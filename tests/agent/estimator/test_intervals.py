@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.estimator.devices import CONTEXT_BYTES, CONTEXT_RANGE
+from memagent.estimator.devices import CONTEXT_BYTES, CONTEXT_RANGE_BYTES
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.intervals import Spread, context_widths, intervals_of
+from memagent.estimator.intervals import ErrorModel, context_widths, intervals_of
 from memagent.units import GIB, MIB
 
-SPREAD = Spread(tensors=(0.03, 0.06), fragmentation=(0.04, 0.08))
+SPREAD = ErrorModel(tensors=(0.03, 0.06), fragmentation=(0.04, 0.08))
 
 
 def test_it_widens_with_what_comes_and_goes_and_not_with_what_is_held():
@@ -30,14 +30,14 @@ def test_it_adds_the_widths_of_independent_errors_as_squares():
 
 def test_it_never_goes_below_what_is_held_for_sure():
     found = intervals_of(
-        Spread(tensors=(3.0, 1.0)), passing_bytes=500, allocated=1000, reserved=1000
+        ErrorModel(tensors=(3.0, 1.0)), passing_bytes=500, allocated=1000, reserved=1000
     )
     assert found["allocated"][0] == 500 == found["reserved"][0]
 
 
 def test_a_context_that_was_measured_is_not_in_doubt():
     assert context_widths(480 * MIB, None) is None
-    assert context_widths(480 * MIB, CONTEXT_RANGE) == (180 * MIB, 860 * MIB)
+    assert context_widths(480 * MIB, CONTEXT_RANGE_BYTES) == (180 * MIB, 860 * MIB)
     spec = TrainingSpec(preset("gpt2"), batch=8, sequence=1024, gpu="a100")
     guessed = estimate_training(spec)
     measured = estimate_training(spec, context_bytes=CONTEXT_BYTES)

@@ -7,18 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memagent.estimator.formula.loss import LossBytes, held_output_bytes, loss_bytes
 from memagent.estimator.formula.optimizers import OPTIMIZERS
-from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
-from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.transients import (
+    LossBytes,
     activation_stack,
-    local_bytes,
-    surviving_bytes,
+    held_output_bytes,
+    last_norm_bytes,
+    loss_bytes,
+    surviving_cache_bytes,
     working_bytes,
 )
 
@@ -148,16 +149,16 @@ def test_an_output_that_accelerate_turned_into_fp32_is_held_in_fp32():
 def test_a_cache_of_views_keeps_the_whole_projection_alive():
     """Multi-query: 2,048 values of the query and 2 x 128 of the one key and value a token, in every layer."""
     spec = replace(CODER, cache_survives=True)
-    assert surviving_bytes(spec, layers=24) == 24 * TOKENS * (2048 + 2 * 128) * 2
-    assert surviving_bytes(CODER, layers=24) == 0
+    assert surviving_cache_bytes(spec, layers=24) == 24 * TOKENS * (2048 + 2 * 128) * 2
+    assert surviving_cache_bytes(CODER, layers=24) == 0
     grouped = replace(SPEC, model=preset("mistral-7b"), cache_survives=True)
     assert (
-        surviving_bytes(grouped, layers=32) == 32 * TOKENS * 2 * 1024 * 2
+        surviving_cache_bytes(grouped, layers=32) == 32 * TOKENS * 2 * 1024 * 2
     )  # keys and values alone: their own tensors
     with_cache, without = (
         estimate_training(one).phases for one in (replace(spec, keeps_output=False), CODER)
     )
-    assert with_cache["forward"] - without["forward"] == surviving_bytes(spec, layers=24)
+    assert with_cache["forward"] - without["forward"] == surviving_cache_bytes(spec, layers=24)
 
 
 def test_autocast_s_layernorm_makes_the_stream_behind_quantised_layers_fp32():
@@ -166,18 +167,18 @@ def test_autocast_s_layernorm_makes_the_stream_behind_quantised_layers_fp32():
     assert activation_stack(CODER, layers=24, decoders=0)[0] == 24 * 2 * stream
     # embeddings are in bf16: the first layer's input is
     assert activation_stack(quantised, layers=24, decoders=0)[0] == (23 * 4 + 2) * stream
-    assert surviving_bytes(replace(quantised, cache_survives=True), layers=1) == 4 * TOKENS * (
-        2048 + 256
-    )
+    assert surviving_cache_bytes(
+        replace(quantised, cache_survives=True), layers=1
+    ) == 4 * TOKENS * (2048 + 256)
     llama = replace(SPEC, precision="bf16-amp", lora_rank=8, quantised="nf4-double")
-    assert llama.numbers.residual == 2  # RMSNorm is not on autocast's list
+    assert llama.dtype_bytes.residual == 2  # RMSNorm is not on autocast's list
 
 
 def test_a_frozen_head_s_input_is_held_by_forward_alone():
-    assert local_bytes(SPEC) == 0
-    assert local_bytes(replace(SPEC, lora_rank=8)) == TOKENS * 4096 * 2
+    assert last_norm_bytes(SPEC) == 0
+    assert last_norm_bytes(replace(SPEC, lora_rank=8)) == TOKENS * 4096 * 2
     frozen = replace(SPEC, lora_rank=8, quantised="nf4", residual_bytes=4.0)
-    assert local_bytes(frozen) == TOKENS * 4096 * 4
+    assert last_norm_bytes(frozen) == TOKENS * 4096 * 4
 
 
 def test_experts_in_a_loop_work_on_their_share_of_the_tokens():

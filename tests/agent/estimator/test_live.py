@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.components import measure
-from memagent.estimator.formula.activations import saved_bytes
 from memagent.estimator.formula.from_model import predict
+from memagent.estimator.formula.module_activations import saved_bytes
 from memagent_demo.train import GPT
 
 

@@ -12,10 +12,10 @@ from statistics import median
 import pytest
 import torch
 
-from memagent.estimator.formula.loss import loss_bytes
 from memagent.estimator.formula.saved_tensors import cast_bytes, edges_saved, layer_saved
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.formula.transients import loss_bytes
 from memagent.estimator.huggingface import from_config
 
 FAMILIES = (
@@ -48,7 +48,7 @@ def kept(spec: TrainingSpec) -> float:
     decoder = (
         shape.decoder_layers * layer_saved(spec, decoder=True).total if shape.decoder_layers else 0
     )
-    return layers + decoder + edges_saved(spec).total + cast_bytes(spec) + loss_bytes(spec).kept
+    return layers + decoder + edges_saved(spec).total + cast_bytes(spec) + loss_bytes(spec).saved
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

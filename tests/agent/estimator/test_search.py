@@ -10,10 +10,9 @@ import pytest
 from memagent.errors import EstimateError
 from memagent.estimator.advice.by_formula import advise
 from memagent.estimator.advice.catalog import CHANGES
-from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.formula.parallel import Parallel
+from memagent.estimator.advice.catalog import smallest_set
 from memagent.estimator.formula.presets import preset
-from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.search import largest_batch, largest_count, sweep
 from memagent.units import GIB
@@ -174,14 +173,14 @@ def test_a_set_is_one_that_none_can_be_left_out_of(tries):
     changes = [
         change for change in CHANGES if change.key != "optimizer_step"
     ]  # which excludes the 8-bit one
-    found = smallest_set(changes, fits, tries=tries)
+    found = smallest_set(changes, fits, max_tries=tries)
     assert {change.key for change in found} == needed
-    assert smallest_set(CHANGES, lambda chosen: False, tries=tries) is None
+    assert smallest_set(CHANGES, lambda chosen: False, max_tries=tries) is None
 
 
 def test_changes_that_exclude_each_other_are_never_taken_together():
     asked = []
-    smallest_set(CHANGES, lambda chosen: bool(asked.append(chosen)), tries=4000)
+    smallest_set(CHANGES, lambda chosen: bool(asked.append(chosen)), max_tries=4000)
     keys = [{change.key for change in chosen} for chosen in asked]
     assert {"zero_1", "checkpointing"} in keys
     assert not any(

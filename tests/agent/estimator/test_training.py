@@ -9,15 +9,14 @@ import pytest
 
 from memagent.errors import EstimateError
 from memagent.estimator.devices import CONTEXT_BYTES, GPUS
-from memagent.estimator.formula.loss import loss_bytes
 from memagent.estimator.formula.optimizers import OPTIMIZERS
-from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS, preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
-from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.formula.transients import loss_bytes
 from memagent.wire.fields import COMPONENTS
 
 LLAMA = preset("llama-7b")

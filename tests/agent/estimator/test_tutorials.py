@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 
 from memagent.estimator.advice.by_formula import advise
-from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import layer_saved
-from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.transients import activation_stack
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memagent.estimator.advice.apply_to_trace import Step
+from memagent.estimator.advice.change import TracedStep
 from memagent.estimator.advice.by_trace import advise
 from memagent.estimator.advice.catalog import BY_KEY, NAMES
-from memagent.estimator.advice.model_edits import EditedModel
-from memagent.estimator.api import answer, estimate, on_device
-from memagent.estimator.request import EstimateRequest
+from memagent.estimator.model_edits import EditedModel
+from memagent.estimator.api import answer, estimate, device_fields
+from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -89,9 +89,9 @@ def test_savings_are_what_another_estimate_gives(stack):
 
 
 def test_a_rewritten_trace_is_what_running_the_change_gives():
-    plain = EstimateRequest(Stack, INPUTS, loss=mean, **on_device(gpu="a100"))
-    step = Step.of(plain, plain.trace())
-    (without,) = BY_KEY["optimizer_step"].on_step(step).rewrites
+    plain = TraceRequest(Stack, INPUTS, loss=mean, **device_fields(gpu="a100"))
+    step = TracedStep.of(plain, plain.trace())
+    (without,) = BY_KEY["optimizer_step"].apply_to_trace(step).rewrites
     fused = replace(plain, optimizer=lambda p: torch.optim.AdamW(p, fused=True))
     rewritten, run = plain.estimate(without(step.trace)), answer(fused)
     counters = 16 * 512  # the fused step counts on the device, for each parameter
@@ -109,10 +109,10 @@ def test_bf16_is_traced_with_the_model_so_changed(stack):
 
 
 def test_lora_trains_adapters_of_a_frozen_model():
-    plain = EstimateRequest(
-        lambda: Stack(width=512), ((8, 512), "float32"), loss=mean, **on_device()
+    plain = TraceRequest(
+        lambda: Stack(width=512), ((8, 512), "float32"), loss=mean, **device_fields()
     )
-    made = BY_KEY["lora"].on_step(Step.of(plain, plain.trace()))
+    made = BY_KEY["lora"].apply_to_trace(TracedStep.of(plain, plain.trace()))
     lora = replace(plain, model=EditedModel(plain.model, made.edits), **made.fields)
     before, after = (question.estimate(question.trace()).components for question in (plain, lora))
     adapters = 4 * 2 * 16 * (512 + 2048) * 4
@@ -121,11 +121,11 @@ def test_lora_trains_adapters_of_a_frozen_model():
 
 
 def test_eight_bit_states_are_a_quarter_of_fp32_ones():
-    plain = EstimateRequest(
+    plain = TraceRequest(
         lambda: torch.nn.Linear(2048, 2048, bias=False), ((1, 2048), "float32"), loss=mean
     )
-    step = Step.of(plain, plain.trace())
-    (smaller,) = BY_KEY["eight_bit"].on_step(step).rewrites
+    step = TracedStep.of(plain, plain.trace())
+    (smaller,) = BY_KEY["eight_bit"].apply_to_trace(step).rewrites
     before, after = plain.estimate(step.trace), plain.estimate(smaller(step.trace))
     assert after.components["optimizer_state"] == pytest.approx(
         before.components["optimizer_state"] / 4, rel=0.02
@@ -133,13 +133,13 @@ def test_eight_bit_states_are_a_quarter_of_fp32_ones():
 
 
 def test_sharding_divides_what_its_stage_says():
-    plain = EstimateRequest(Stack, INPUTS, loss=mean)
-    step = Step.of(plain, plain.trace())
+    plain = TraceRequest(Stack, INPUTS, loss=mean)
+    step = TracedStep.of(plain, plain.trace())
     before = plain.estimate(step.trace).components
     for stage, divided in (
         (1, {"optimizer_state"}), (2, {"optimizer_state", "gradients"}), (3, {"optimizer_state", "gradients", "parameters"}),
     ):  # fmt: skip
-        (rewrite,) = BY_KEY[f"zero_{stage}"].on_step(step).rewrites
+        (rewrite,) = BY_KEY[f"zero_{stage}"].apply_to_trace(step).rewrites
         after = plain.estimate(rewrite(step.trace)).components
         for name in ("parameters", "gradients", "optimizer_state"):
             share = 8 if name in divided else 1
@@ -240,13 +240,11 @@ def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
 
 @pytest.mark.long
 def test_no_more_is_traced_than_allowed(monkeypatch):
-    plain = EstimateRequest(Stack, INPUTS, loss=mean, **on_device(gpu="a100", context_bytes=0))
+    plain = TraceRequest(Stack, INPUTS, loss=mean, **device_fields(gpu="a100", context_bytes=0))
     trace = plain.trace()
     made = []
-    original = EstimateRequest.trace
-    monkeypatch.setattr(
-        EstimateRequest, "trace", lambda self: (made.append(self), original(self))[1]
-    )
+    original = TraceRequest.trace
+    monkeypatch.setattr(TraceRequest, "trace", lambda self: (made.append(self), original(self))[1])
     found = advise(plain, trace, plain.estimate(trace), traces=1)
     assert len(made) == 1 and "Paged 8-bit Adam" in savings(found)
 

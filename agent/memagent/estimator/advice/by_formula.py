@@ -1,123 +1,103 @@
-"""Advice by formula: each change of the catalogue is made in the spec, and the run estimated anew."""
+"""Advice by formula: each change is applied to the spec, and the run estimated again. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from memagent.errors import EstimateError
-from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
-from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.advice.ranking import EvaluatedChange, item, needs_a_set, ranked
-from memagent.estimator.advice.script_facts import script_of_spec
+from memagent.estimator.advice.catalog import (
+    CHANGES,
+    EvaluatedChange,
+    advice_item,
+    batch_divisors,
+    needs_set,
+    rank,
+    smallest_set,
+    with_fewest_parts,
+)
+from memagent.estimator.advice.change import MemoryChange
+from memagent.estimator.advice.program_changes import SmallerBatch
+from memagent.estimator.advice.script_facts import facts_of_spec
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.formula.training import estimate_formula
+from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
 from memagent.wire.messages import AdviceItem
 
-TRIES = 4000
-"""Sets of changes that are estimated at most: a fifth of a second."""
+MAX_ESTIMATED_SETS = 4000
+"""Sets of changes to estimate: a fifth of a second."""
 
 
-def advise(
-    spec: TrainingSpec,
-    limit_bytes: int | None = None,
-    *,
-    at_most: int = 50,
-    context_bytes: int | None = None,
-) -> list[AdviceItem]:
-    """What would save memory in this run, the largest saving first. Where it does not fit and no change alone makes it fit on the GPUs
-    there are, the smallest set that does comes before all. Arguments as for `estimate_training`."""
-    now = estimate_training(spec, limit_bytes=limit_bytes, context_bytes=context_bytes)
-
-    def estimated(changed: TrainingSpec) -> Estimate:
-        return estimate_training(changed, limit_bytes=now.limit_bytes, context_bytes=context_bytes)
-
-    tried = [
-        EvaluatedChange(change, estimated(changed))
-        for change in (*CHANGES, *_smaller_batches(spec, now, context_bytes))
-        if (changed := applied(spec, (change,))) is not None
-    ]
-    script = script_of_spec(spec)
-    found = ranked(now, tried, script)
-    if needs_a_set(now, tried):
-        chosen = _together(spec, tried, now, context_bytes)
-        changed = applied(spec, chosen) if chosen else None
-        if chosen and changed is not None:
-            found.insert(0, item(now, chosen, estimated(changed), script))
-    return found[:at_most]
+def advise(request: FormulaRequest, now: Estimate) -> tuple[AdviceItem, ...]:
+    """Return what would save memory, the largest saving first; `now` is the request's estimate."""
+    formula = _FormulaChanges(request, now)
+    script = facts_of_spec(request.spec)
+    candidates = (*CHANGES, *formula.smaller_batches())
+    estimates = [(change, formula.estimate((change,))) for change in candidates]
+    evaluated = [EvaluatedChange(c, estimate) for c, estimate in estimates if estimate is not None]
+    items = rank(now, evaluated, script)
+    if needs_set(now, evaluated):
+        chosen = formula.smallest_set([e.change for e in evaluated])
+        then = formula.estimate(chosen)
+        if chosen and then is not None:
+            items.insert(0, advice_item(now, chosen, then, script))
+    return tuple(items)
 
 
-def applied(spec: TrainingSpec, chosen: Sequence[Change]) -> TrainingSpec | None:
-    """The spec with all of these made; None where one of them does not apply."""
+def apply_changes(spec: TrainingSpec, changes: Sequence[MemoryChange]) -> TrainingSpec | None:
+    """Return the spec with all changes, or None if one of them does not apply."""
     changed: TrainingSpec | None = spec
-    for change in chosen:
+    for change in changes:
         try:
-            changed = change.on_spec(changed) if changed is not None else None
-        except EstimateError:  # LoRA's usual targets may not be this family's
+            changed = None if changed is None else change.apply_to_spec(changed)
+        except EstimateError:  # LoRA's usual targets may not exist in this family
             return None
     return changed
 
 
-def _together(
-    spec: TrainingSpec, tried: Sequence[EvaluatedChange], now: Estimate, context_bytes: int | None
-) -> tuple[Change, ...] | None:
-    def fits(chosen: tuple[Change, ...]) -> bool:
-        changed = applied(spec, chosen)
-        if changed is None:
-            return False
-        return bool(
-            estimate_training(
-                changed, limit_bytes=now.limit_bytes, context_bytes=context_bytes
-            ).fits
-        )
+class _FormulaChanges:
+    """Estimates of a request with changes, against the limit of the request's own estimate."""
 
-    changes = [one.change for one in tried if one.change.key != SMALLER_BATCH]
-    changes += [smaller_batch(spec.batch, spec.batch)] if len(changes) < len(tried) else []
-    here = [change for change in changes if not change.more_gpus]
-    found = smallest_set(here, fits, tries=TRIES) or smallest_set(changes, fits, tries=TRIES)
-    return None if found is None else in_fewest_parts(spec.batch, found, fits)
+    def __init__(self, request: FormulaRequest, now: Estimate) -> None:
+        self._request = replace(request, limit_bytes=now.limit_bytes)
 
+    def estimate(self, changes: Sequence[MemoryChange] | None) -> Estimate | None:
+        """Return None if a change does not apply."""
+        spec = None if changes is None else apply_changes(self._request.spec, changes)
+        return None if spec is None else estimate_formula(replace(self._request, spec=spec))
 
-def in_fewest_parts(
-    batch: int, chosen: tuple[Change, ...], fits: Callable[[tuple[Change, ...]], bool]
-) -> tuple[Change, ...]:
-    """The same set, with the batch in no more parts than it takes."""
-    if all(change.key != SMALLER_BATCH for change in chosen):
-        return chosen
-    for parts in parts_of(batch)[:-1]:
-        fewer = tuple(
-            smaller_batch(batch, parts) if change.key == SMALLER_BATCH else change
-            for change in chosen
-        )
-        if fits(fewer):
-            return fewer
-    return chosen
+    def smallest_set(self, changes: list[MemoryChange]) -> tuple[MemoryChange, ...] | None:
+        """Return the smallest set that fits, on the same GPUs if possible."""
 
+        def fits(chosen: tuple[MemoryChange, ...]) -> bool:
+            then = self.estimate(chosen)
+            return then is not None and bool(then.fits)
 
-def parts_of(batch: int) -> list[int]:
-    """Into how many equal parts a batch can be cut, from two up."""
-    return [parts for parts in range(2, batch + 1) if batch % parts == 0]
+        batch = self._request.batch
+        usable = [change for change in changes if change.key != SmallerBatch.key]
+        if len(usable) < len(changes):
+            usable.append(SmallerBatch(batch, batch))
+        on_same_gpus = [change for change in usable if not change.needs_more_gpus]
+        for candidates in (on_same_gpus, usable):
+            chosen = smallest_set(candidates, fits, max_tries=MAX_ESTIMATED_SETS)
+            if chosen is not None:
+                return with_fewest_parts(batch, chosen, fits)
+        return None
 
-
-def _smaller_batches(
-    spec: TrainingSpec, now: Estimate, context_bytes: int | None
-) -> Iterator[Change]:
-    """The batch in as few parts as fit; in two where no limit is known or nothing fits."""
-    if spec.batch == 1 or spec.model.parameters is not None:
-        return
-    parts = parts_of(spec.batch)
-    if now.limit_bytes is None:
-        yield smaller_batch(spec.batch, parts[0])
-        return
-    accumulated = replace(spec, accumulation=max(2, spec.accumulation))
-    largest = largest_batch(
-        accumulated,
-        now.limit_bytes,
-        most=spec.batch,
-        estimator=partial(estimate_training, context_bytes=context_bytes),
-    )
-    fewest = next((count for count in parts if spec.batch // count <= largest), parts[0])
-    yield smaller_batch(spec.batch, fewest, largest=largest if largest < spec.batch else None)
+    def smaller_batches(self) -> Iterator[SmallerBatch]:
+        """Divide the batch in as few parts as fit; in two if no limit is known or nothing fits."""
+        spec, limit = self._request.spec, self._request.limit_bytes
+        batch = spec.batch
+        if batch == 1 or spec.model.parameters is not None:
+            return
+        divisors = list(batch_divisors(batch))
+        if limit is None:
+            yield SmallerBatch(batch, divisors[0])
+            return
+        accumulated = replace(spec, accumulation=max(2, spec.accumulation))
+        request = replace(self._request, spec=accumulated)
+        largest = largest_batch(request, estimate_formula, max_batch=batch).batch
+        parts = next((count for count in divisors if batch // count <= largest), divisors[0])
+        yield SmallerBatch(batch, parts, largest=largest if largest < batch else None)

@@ -1,148 +1,167 @@
-"""Advice for a traced step: each change of the catalogue is made, and the step estimated anew.
+"""Advice for a traced step: each change is applied, and the step estimated again.
 
-1. Changes of the program (precision, checkpointing, LoRA, fewer samples) are traced anew. Those that only alter where bytes lie or how many
-   they are (8-bit states, sharding, offload, a fused optimizer) rewrite the first trace's events; the allocator's settings need a replay.
-2. A question that was traced once is not traced again, so that combinations cost little more.
+1. Changes of the program (precision, checkpointing, LoRA, fewer samples) need a new trace. Those that
+   only move bytes or change their number (8-bit states, sharding, offload, a fused optimizer) rewrite
+   the first trace's events; the allocator's settings need a replay.
+2. Traces are cached by what they depend on, so that combinations cost little more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from memagent.errors import EstimateError
-from memagent.estimator import input_specs
-from memagent.estimator.advice.apply_to_trace import Step, TraceChange
-from memagent.estimator.advice.by_formula import in_fewest_parts, parts_of
-from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, Change, smaller_batch
-from memagent.estimator.advice.combinations import smallest_set
-from memagent.estimator.advice.model_edits import EditedModel
-from memagent.estimator.advice.ranking import EvaluatedChange, is_enough, item, needs_a_set, ranked
+from memagent.estimator import engine
+from memagent.estimator.advice.catalog import (
+    CHANGES,
+    EvaluatedChange,
+    advice_item,
+    batch_divisors,
+    is_enough,
+    needs_set,
+    rank,
+    smallest_set,
+    with_fewest_parts,
+)
+from memagent.estimator.advice.change import MemoryChange, TraceChange, TracedStep
+from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.request import EstimateRequest
+from memagent.estimator.model_edits import EditedModel
+from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace import Trace
+from memagent.wire.messages import AdviceItem
 
-_UNTRACED = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")
-"""Fields that a trace does not depend on."""
-TRACES = 10
-"""Steps that are traced anew at most; what would take more is left out."""
-GENTLE = 3
-"""Changes of at most this pain train the same weights, on the same device."""
+_UNTRACED_FIELDS = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")
+"""Fields of a request that its trace does not depend on."""
+MAX_NEW_TRACES = 10
+"""Changes that would need more traces are left out."""
+MAX_GENTLE_COST_RANK = 3
+"""Changes up to this cost train the same weights on the same device."""
 
 
 def advise(
-    question: EstimateRequest, trace: Trace, found: Estimate, *, traces: int = TRACES
-) -> Estimate:
-    """`found` with its advice: what would save most of the bytes that the limit is compared with comes first. Where the step does not fit
-    and no change alone makes it fit on the GPUs there are, a set that does comes before all. At most `traces` steps are traced anew."""
-    tries = _Tries(question, trace, traces)
-    tried = [
-        EvaluatedChange(change, then)
-        for change in (*CHANGES, *_smaller_batches(tries, found))
-        if (then := tries.estimate((change,))) is not None
-    ]
-    items = ranked(found, tried, tries.step.script)
-    if needs_a_set(found, tried):
-        chosen = _together(tries, tried)
-        then = tries.estimate(chosen) if chosen else None
+    request: TraceRequest, now: Estimate, trace: Trace, *, max_new_traces: int = MAX_NEW_TRACES
+) -> tuple[AdviceItem, ...]:
+    """Return what would save memory, the largest saving first.
+
+    `now` is the request's estimate, made from `trace`.
+    """
+    traced = _TracedChanges(request, trace, max_new_traces)
+    candidates = (*CHANGES, *traced.smaller_batches(now))
+    estimates = [(change, traced.estimate((change,))) for change in candidates]
+    evaluated = [EvaluatedChange(c, estimate) for c, estimate in estimates if estimate is not None]
+    items = rank(now, evaluated, traced.step.script)
+    if needs_set(now, evaluated):
+        chosen = traced.smallest_set(evaluated)
+        then = traced.estimate(chosen)
         if chosen and then is not None:
-            items.insert(0, item(found, chosen, then, tries.step.script))
-    return replace(found, advice=tuple(items))
+            items.insert(0, advice_item(now, chosen, then, traced.step.script))
+    return tuple(items)
 
 
-class _Tries:
-    """Estimates of the step with changes made; remembers what was traced."""
+class _TracedChanges:
+    """Estimates of a traced step with changes, and the cache of its traces."""
 
-    def __init__(self, question: EstimateRequest, trace: Trace, traces: int) -> None:
-        self.question, self.step, self._left = question, Step.of(question, trace), traces
-        self._traces: dict[str, Trace | None] = {repr(_key(TraceChange())): trace}
+    def __init__(self, request: TraceRequest, trace: Trace, max_new_traces: int) -> None:
+        self.step = TracedStep.of(request, trace)
+        self._traces_left = max_new_traces
+        self._traces: dict[str, Trace | None] = {_trace_key(TraceChange()): trace}
 
-    def estimate(self, chosen: Sequence[Change]) -> Estimate | None:
-        """None where a change does not apply, or the step cannot be run that way."""
-        made = TraceChange()
-        for change in chosen:
-            try:
-                one = change.on_step(self.step)
-            except EstimateError:
-                return None
-            if one is None:
-                return None
-            made = made.then(one)
-        asked = self._asked(made)
-        trace = self._traced(made, asked)
+    def estimate(self, changes: Sequence[MemoryChange] | None) -> Estimate | None:
+        """Return None if a change does not apply, or the step cannot be traced with it."""
+        combined = None if changes is None else self._combined(changes)
+        if combined is None:
+            return None
+        request = replace(self.step.request, **combined.fields)
+        if combined.edits:
+            request = replace(request, model=EditedModel(request.model, combined.edits))
+        trace = self._trace(_trace_key(combined), request)
         if trace is None:
             return None
-        for rewrite in made.rewrites:
+        for rewrite in combined.rewrites:
             trace = rewrite(trace)
-        return asked.estimate(trace)
+        return engine.estimate_trace(request, trace)
 
-    def _asked(self, made: TraceChange) -> EstimateRequest:
-        changed = replace(self.question, **made.fields)
-        return (
-            replace(changed, model=EditedModel(changed.model, made.edits))
-            if made.edits
-            else changed
-        )
-
-    def _traced(self, made: TraceChange, asked: EstimateRequest) -> Trace | None:
-        key = repr(_key(made))
-        if key not in self._traces:
-            if not self._left:
-                return None
-            self._left -= 1
+    def _combined(self, changes: Sequence[MemoryChange]) -> TraceChange | None:
+        combined = TraceChange()
+        for change in changes:
             try:
-                self._traces[key] = asked.trace()
+                applied = change.apply_to_trace(self.step)
+            except EstimateError:
+                return None
+            if applied is None:
+                return None
+            combined = combined.then(applied)
+        return combined
+
+    def _trace(self, key: str, request: TraceRequest) -> Trace | None:
+        if key not in self._traces:
+            if not self._traces_left:
+                return None
+            self._traces_left -= 1
+            try:
+                self._traces[key] = engine.record(request)
             except EstimateError:
                 self._traces[key] = None
         return self._traces[key]
 
+    def smaller_batches(self, now: Estimate) -> Iterator[SmallerBatch]:
+        """Divide the batch in as few parts as fit; in two if no limit is known or nothing fits.
 
-def _key(made: TraceChange) -> tuple[Any, ...]:
-    fields = {name: value for name, value in made.fields.items() if name not in _UNTRACED}
-    return sorted(fields.items(), key=lambda pair: pair[0]), made.edits
+        The line through the whole batch and the smallest division gives the number of parts to try.
+        """
+        try:
+            batch = self.step.request.batch
+        except EstimateError:
+            return
+        divisors = list(batch_divisors(batch))
+        if not divisors:
+            return
+        first = SmallerBatch(batch, divisors[0])
+        then = self.estimate((first,))
+        if then is None:
+            return
+        if now.limit_bytes is None or is_enough(then):
+            yield first
+            return
+        size = batch // divisors[0]
+        sample_bytes = (now.needed_bytes - then.needed_bytes) / (batch - size)
+        fitting = 0.0
+        if sample_bytes > 0:
+            fitting = size - (then.needed_bytes - now.limit_bytes) / sample_bytes
+        parts = next((count for count in divisors if batch // count <= fitting), divisors[-1])
+        likely = SmallerBatch(batch, parts)
+        then = self.estimate((likely,))
+        yield likely if then is not None and is_enough(then) else first
+
+    def smallest_set(self, evaluated: Sequence[EvaluatedChange]) -> tuple[MemoryChange, ...] | None:
+        """Return a set that fits, of changes that train the same weights if possible.
+
+        Each set may need a trace, so only few are tried, in the order of their savings.
+        """
+
+        def fits(chosen: tuple[MemoryChange, ...]) -> bool:
+            then = self.estimate(chosen)
+            return then is not None and is_enough(then)
+
+        by_saving = sorted(evaluated, key=lambda e: e.estimate.needed_bytes)
+        changes = [e.change for e in by_saving if e.change.key != SmallerBatch.key]
+        batch = self.step.request.batch if len(changes) < len(evaluated) else 1
+        changes += [SmallerBatch(batch, batch)] if batch > 1 else []
+        on_same_gpus = [change for change in changes if not change.needs_more_gpus]
+        gentle = [c for c in on_same_gpus if c.cost_rank <= MAX_GENTLE_COST_RANK]
+        for candidates in (gentle, on_same_gpus, changes):
+            chosen = smallest_set(candidates, fits, max_tries=0)
+            if chosen is not None:
+                return with_fewest_parts(batch, chosen, fits)
+        return None
 
 
-def _smaller_batches(tries: _Tries, found: Estimate) -> Iterator[Change]:
-    """The batch in as few parts as fit, by the line through the whole and the half; in two where no limit is known or nothing fits."""
-    try:
-        batch = input_specs.batch_of(tries.question.inputs)
-    except EstimateError:
-        return
-    parts = parts_of(batch)
-    if not parts:
-        return
-    first = smaller_batch(batch, parts[0])
-    half = tries.estimate((first,))
-    if half is None:
-        return
-    if found.limit_bytes is None or is_enough(half):
-        yield first
-        return
-    size = batch // parts[0]
-    each = (found.needed_bytes - half.needed_bytes) / (batch - size)
-    fitting = size - (half.needed_bytes - found.limit_bytes) / each if each > 0 else 0
-    likely = next((count for count in parts if batch // count <= fitting), parts[-1])
-    change = smaller_batch(batch, likely)
-    then = tries.estimate((change,))
-    yield change if then is not None and is_enough(then) else first
-
-
-def _together(tries: _Tries, tried: Sequence[EvaluatedChange]) -> tuple[Change, ...] | None:
-    """Each set may be a trace, so few are tried: what saves most is taken first, at first of what changes nothing that is trained."""
-
-    def fits(chosen: tuple[Change, ...]) -> bool:
-        then = tries.estimate(chosen)
-        return then is not None and is_enough(then)
-
-    by_saving = sorted(tried, key=lambda one: one.then.needed_bytes)
-    changes = [one.change for one in by_saving if one.change.key != SMALLER_BATCH]
-    batch = input_specs.batch_of(tries.question.inputs) if len(changes) < len(tried) else 1
-    changes += [smaller_batch(batch, batch)] if batch > 1 else []
-    here = [change for change in changes if not change.more_gpus]
-    gentle = [change for change in here if change.pain <= GENTLE]
-    for some in (gentle, here, changes):
-        found = smallest_set(some, fits, tries=0)
-        if found is not None:
-            return in_fewest_parts(batch, found, fits)
-    return None
+def _trace_key(change: TraceChange) -> str:
+    """Return the same text for changes whose traces are the same."""
+    fields: Mapping[str, Any] = {
+        name: value for name, value in change.fields.items() if name not in _UNTRACED_FIELDS
+    }
+    return repr((sorted(fields.items(), key=lambda pair: pair[0]), change.edits))

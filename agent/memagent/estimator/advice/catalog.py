@@ -1,289 +1,222 @@
-"""The catalogue of changes that save memory: what each is called, does and costs, its lines of code, and how it is applied.
-
-One entry serves everything that advises: `changes` applies it to a formula's spec, `what_if` to a traced step, `advice` names it beside
-a warning. What it saves is never written here: the run is estimated anew with the change made.
-"""
+"""The catalogue of changes that save memory, and how to choose and rank them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import combinations
 
-from memagent.estimator.advice import apply_to_spec, apply_to_trace, snippets
-from memagent.estimator.advice.apply_to_spec import RANKS
-from memagent.estimator.advice.apply_to_trace import Step, TraceChange
-from memagent.estimator.advice.script_facts import Script
-from memagent.estimator.formula.spec import TrainingSpec
-
-SMALLER_BATCH = "smaller_batch"
-
-
-@dataclass(frozen=True)
-class Change:
-    """`name` is short, `sentence` says what it does to memory, `cost` what it usually costs in speed; `pain` orders the costs, 0 none.
-
-    `code` gives the lines to add. `on_spec` and `on_step` apply it: None where it is made already or makes no sense. `more_gpus`: it
-    needs GPUs that a run on one does not have. `instead_of` are keys of changes that make no sense beside it.
-    """
-
-    key: str
-    name: str
-    sentence: str
-    cost: str
-    pain: int
-    code: Callable[[Script], str]
-    on_spec: Callable[[TrainingSpec], TrainingSpec | None]
-    on_step: Callable[[Step], TraceChange | None]
-    more_gpus: bool = False
-    instead_of: frozenset[str] = frozenset()
-
-
-_OPTIMIZERS = frozenset(
-    {"optimizer_step", "eight_bit", "paged", "adafactor", "offload_optimizer", "offload_parameters"}
+from memagent.estimator.advice.change import MemoryChange
+from memagent.estimator.advice.program_changes import (
+    ActivationCheckpointing,
+    Autocast,
+    Bf16Weights,
+    ChunkedLoss,
+    ExpandableSegments,
+    FusedAttention,
+    Lora,
+    NoCache,
+    Qlora,
+    SmallerBatch,
+    ZeroGradToNone,
 )
-_SHARDINGS = frozenset({"zero_1", "zero_2", "zero_3", "offload_parameters"})
-_NUMBERS = frozenset({"autocast", "in_bf16", "lora", "qlora"})
+from memagent.estimator.advice.script_facts import ScriptFacts
+from memagent.estimator.advice.state_changes import (
+    Adafactor,
+    EightBitAdam,
+    OffloadOptimizer,
+    OffloadParameters,
+    OptimizerStepWithoutForeach,
+    PagedEightBitAdam,
+    Zero,
+)
+from memagent.estimator.estimate import Estimate
+from memagent.wire.messages import AdviceItem
 
-CHANGES = (
-    Change(
-        "zero_grad",
-        "Gradients freed between steps",
-        "Gradients are freed before the next forward instead of being filled with zeros.",
-        "none",
-        0,
-        snippets.zero_grad,
-        apply_to_spec.zero_grad,
-        apply_to_trace.zero_grad,
+CHANGES: tuple[MemoryChange, ...] = (
+    ZeroGradToNone(),
+    FusedAttention(),
+    NoCache(),
+    OptimizerStepWithoutForeach(),
+    ExpandableSegments(),
+    Autocast(),
+    Bf16Weights(),
+    ChunkedLoss(),
+    EightBitAdam(),
+    PagedEightBitAdam(),
+    Adafactor(),
+    ActivationCheckpointing(),
+    Lora(),
+    Qlora(),
+    Zero(1, "ZeRO-1", "The optimizer's states", "little communication"),
+    Zero(2, "ZeRO-2", "States and gradients", "little communication"),
+    Zero(
+        3, "FSDP (ZeRO-3)", "Parameters, gradients and states", "half as much communication again"
     ),
-    Change(
-        "attention",
-        "Attention by SDPA or FlashAttention",
-        "Attention's scores, batch x heads x sequence squared, are never held.",
-        "faster",
-        0,
-        snippets.attention,
-        apply_to_spec.attention,
-        apply_to_trace.attention,
-    ),
-    Change(
-        "no_cache",
-        "No key-value cache in training",
-        "transformers fills a cache for generation that training never reads.",
-        "none",
-        0,
-        snippets.no_cache,
-        apply_to_spec.no_cache,
-        apply_to_trace.not_seen,
-    ),
-    Change(
-        "optimizer_step",
-        "Optimizer step without foreach",
-        "foreach, the default on CUDA, copies all gradients for a moment.",
-        "none: a fused step is faster, a loop a little slower",
-        0,
-        snippets.optimizer_step,
-        apply_to_spec.optimizer_step,
-        apply_to_trace.optimizer_step,
-        instead_of=_OPTIMIZERS,
-    ),
-    Change(
-        "expandable_segments",
-        "Expandable segments in the allocator",
-        "Segments grow in place, so that less is reserved than lies idle.",
-        "none",
-        0,
-        snippets.expandable_segments,
-        apply_to_spec.not_known,
-        apply_to_trace.expandable_segments,
-    ),
-    Change(
-        "autocast",
-        "Autocast to bf16",
-        "Most activations take two bytes a value; weights and states stay in fp32.",
-        "faster on GPUs with bf16",
-        0,
-        snippets.autocast,
-        apply_to_spec.autocast,
-        apply_to_trace.autocast,
-        instead_of=_NUMBERS,
-    ),
-    Change(
-        "in_bf16",
-        "Weights, gradients and states in bf16",
-        "Everything that is trained takes two bytes a value.",
-        "faster; small updates are rounded away",
-        1,
-        snippets.in_bf16,
-        apply_to_spec.in_bf16,
-        apply_to_trace.in_bf16,
-        instead_of=_NUMBERS,
-    ),
-    Change(
-        "chunked_loss",
-        "Loss in chunks",
-        "Logits exist for an eighth of the tokens at a time.",
-        "0 to 5 % slower",
-        1,
-        snippets.chunked_loss,
-        apply_to_spec.chunked_loss,
-        apply_to_trace.chunked_loss,
-    ),
-    Change(
-        "eight_bit",
-        "8-bit Adam",
-        "The optimizer's two states take one byte a value each.",
-        "0 to 10 % slower steps of the optimizer",
-        1,
-        snippets.eight_bit,
-        apply_to_spec.eight_bit,
-        apply_to_trace.eight_bit,
-        instead_of=_OPTIMIZERS,
-    ),
-    Change(
-        "paged",
-        "Paged 8-bit Adam",
-        "States in one byte a value, which leave for the host when memory is short.",
-        "none while states fit, slow steps where they do not",
-        2,
-        snippets.paged,
-        apply_to_spec.paged,
-        apply_to_trace.paged,
-        instead_of=_OPTIMIZERS,
-    ),
-    Change(
-        "adafactor",
-        "Adafactor",
-        "A row and a column stand for each matrix of states.",
-        "about as fast; its learning rates differ",
-        2,
-        snippets.adafactor,
-        apply_to_spec.adafactor,
-        apply_to_trace.adafactor,
-        instead_of=_OPTIMIZERS,
-    ),
-    Change(
-        "checkpointing",
-        "Activation checkpointing",
-        "Blocks keep their input only, and run again in backward.",
-        "20 to 35 % slower",
-        3,
-        snippets.checkpointing,
-        apply_to_spec.checkpointing,
-        apply_to_trace.checkpointing,
-    ),
-    Change(
-        "lora",
-        "LoRA of rank 16",
-        "Weights are frozen in bf16; small adapters are trained beside attention's.",
-        "faster; only adapters are trained",
-        4,
-        snippets.lora,
-        apply_to_spec.lora,
-        apply_to_trace.lora,
-        instead_of=_NUMBERS,
-    ),
-    Change(
-        "qlora",
-        "QLoRA: LoRA on NF4 weights",
-        "The frozen weights take half a byte a value.",
-        "30 to 60 % slower than LoRA; only adapters are trained",
-        5,
-        snippets.qlora,
-        apply_to_spec.qlora,
-        apply_to_trace.qlora,
-        instead_of=_NUMBERS,
-    ),
-    Change(
-        "zero_1",
-        "ZeRO-1",
-        f"The optimizer's states are divided over {RANKS} GPUs, or those there are.",
-        "needs more GPUs; little communication",
-        6,
-        snippets.zero_1,
-        apply_to_spec.zero_1,
-        apply_to_trace.zero_1,
-        True,
-        _SHARDINGS,
-    ),
-    Change(
-        "zero_2",
-        "ZeRO-2",
-        f"States and gradients are divided over {RANKS} GPUs, or those there are.",
-        "needs more GPUs; little communication",
-        6,
-        snippets.zero_2,
-        apply_to_spec.zero_2,
-        apply_to_trace.zero_2,
-        True,
-        _SHARDINGS,
-    ),
-    Change(
-        "zero_3",
-        "FSDP (ZeRO-3)",
-        f"Parameters, gradients and states are divided over {RANKS} GPUs, or those there are.",
-        "needs more GPUs; half as much communication again",
-        6,
-        snippets.zero_3,
-        apply_to_spec.zero_3,
-        apply_to_trace.zero_3,
-        True,
-        _SHARDINGS,
-    ),
-    Change(
-        "offload_optimizer",
-        "Optimizer states on the host",
-        "States live in host memory, and the optimizer steps there.",
-        "1.2 to 3 times slower",
-        7,
-        snippets.offload_optimizer,
-        apply_to_spec.offload_optimizer,
-        apply_to_trace.offload_optimizer,
-        instead_of=_OPTIMIZERS,
-    ),
-    Change(
-        "offload_parameters",
-        "Parameters and states on the host",
-        "Weights come to the GPU block by block; all else stays on the host.",
-        "several times slower",
-        8,
-        snippets.offload_parameters,
-        apply_to_spec.offload_parameters,
-        apply_to_trace.offload_parameters,
-        instead_of=_OPTIMIZERS | _SHARDINGS,
-    ),
+    OffloadOptimizer(),
+    OffloadParameters(),
 )
 
 BY_KEY = {change.key: change for change in CHANGES}
+KEYS_BY_NAME = {
+    **{change.name: change.key for change in CHANGES},
+    SmallerBatch.name: SmallerBatch.key,
+}
+"""Keys of the changes that an advice from the wire names."""
+_COST_RANKS = {
+    **{change.key: change.cost_rank for change in CHANGES},
+    SmallerBatch.key: SmallerBatch.cost_rank,
+}
+_UNKNOWN_COST_RANK = 3
+MIN_SAVING_RATIO = 0.01
+"""Savings below this ratio of the needed bytes are not listed."""
+TOGETHER = "Together: "
+_MAX_NAME_LENGTH = 200
 
 
-def smaller_batch(batch: int, parts: int, *, largest: int | None = None) -> Change:
-    """A batch in so many parts, with accumulation to make up for it; `largest` is the largest batch that fits, where that is known."""
-    pieces = f"{parts} times batch {batch // parts} in place of batch {batch}"
-    known = f" (the largest that fits is {largest})" if largest else ""
-    return Change(
-        SMALLER_BATCH,
-        SMALLER_BATCH_NAME,
-        "Fewer samples are in flight; gradients are added up over several forwards.",
-        f"{pieces}{known}; 0 to 20 % slower",
-        2,
-        partial(snippets.accumulation, parts=parts),
-        partial(apply_to_spec.smaller_batch, parts=parts),
-        partial(apply_to_trace.smaller_batch, parts=parts),
+@dataclass(frozen=True)
+class EvaluatedChange:
+    """A change, and the run's estimate with it."""
+
+    change: MemoryChange
+    estimate: Estimate
+
+
+def rank(
+    now: Estimate, evaluated: Iterable[EvaluatedChange], script: ScriptFacts
+) -> list[AdviceItem]:
+    """Return the changes that are worth listing: largest saving, then lowest cost first."""
+    minimum = MIN_SAVING_RATIO * now.needed_bytes
+    worth = [e for e in evaluated if now.needed_bytes - e.estimate.needed_bytes >= minimum]
+    worth.sort(key=lambda e: (e.estimate.needed_bytes, e.change.cost_rank))
+    return [advice_item(now, (e.change,), e.estimate, script) for e in worth]
+
+
+def advice_item(
+    now: Estimate, changes: tuple[MemoryChange, ...], then: Estimate, script: ScriptFacts
+) -> AdviceItem:
+    """Return the advice for one change, or for several together."""
+    name = " + ".join(change.name for change in changes)
+    is_single = len(changes) == 1
+    costs = [change.cost for change in changes if change.cost != "none" or is_single]
+    return AdviceItem(
+        change=name if is_single else (TOGETHER + name)[:_MAX_NAME_LENGTH],
+        saving_bytes=now.needed_bytes - then.needed_bytes,
+        cost="; ".join(costs),
+        code="\n\n".join(change.snippet(script) for change in changes),
     )
 
 
-SMALLER_BATCH_NAME = "Smaller batch, accumulated"
-NAMES = {**{change.name: change.key for change in CHANGES}, SMALLER_BATCH_NAME: SMALLER_BATCH}
-"""Keys by name: what an advice that came over the wire is."""
-PAIN = {**{change.key: change.pain for change in CHANGES}, SMALLER_BATCH: 2}
+def is_enough(then: Estimate) -> bool:
+    """Return True if it fits without the allocator releasing its cache."""
+    return then.limit_bytes is not None and then.needed_bytes <= then.limit_bytes
 
 
-def are_compatible(chosen: tuple[Change, ...]) -> bool:
-    """Whether these can be made together."""
+def needs_set(now: Estimate, evaluated: Iterable[EvaluatedChange]) -> bool:
+    """Return True if it does not fit, nor with any one change on the same GPUs."""
+    return now.fits is False and not any(
+        is_enough(e.estimate) for e in evaluated if not e.change.needs_more_gpus
+    )
+
+
+def cheapest_that_fits(estimate: Estimate) -> AdviceItem | None:
+    """Return the advice of the lowest cost that makes it fit; None if it fits or nothing helps."""
+    limit = estimate.limit_bytes
+    if estimate.fits is not False or limit is None:
+        return None
+
+    def cost_rank(item: AdviceItem) -> int:
+        return _COST_RANKS.get(KEYS_BY_NAME.get(item.change, ""), _UNKNOWN_COST_RANK)
+
+    fitting = [a for a in estimate.advice if estimate.needed_bytes - a.saving_bytes <= limit]
+    return min(fitting, key=cost_rank, default=None)
+
+
+def are_compatible(changes: Sequence[MemoryChange]) -> bool:
+    """Return True if these can be applied together."""
     return not any(
-        other.key in change.instead_of
-        for change in chosen
-        for other in chosen
+        other.key in change.excludes
+        for change in changes
+        for other in changes
         if other is not change
     )
+
+
+def smallest_set(
+    changes: Sequence[MemoryChange],
+    fits: Callable[[tuple[MemoryChange, ...]], bool],
+    *,
+    max_tries: int,
+) -> tuple[MemoryChange, ...] | None:
+    """Return two or more compatible changes that make it fit; None if nothing does.
+
+    1. While `max_tries` allows, try pairs, then triples and so on, those of the lowest cost first.
+    2. Then apply changes in the given order until it fits, and drop each that isn't needed, the last
+       first.
+    """
+    left = max_tries
+    for size in range(2, len(changes) + 1):
+        sets = sorted(filter(are_compatible, combinations(changes, size)), key=_set_cost)
+        if len(sets) > left:
+            break
+        left -= len(sets)
+        chosen = next((candidate for candidate in sets if fits(candidate)), None)
+        if chosen is not None:
+            return chosen
+    return _pruned(changes, fits)
+
+
+def _set_cost(changes: tuple[MemoryChange, ...]) -> tuple[int, int]:
+    """Order sets by their highest cost, then by the sum."""
+    return max(change.cost_rank for change in changes), sum(change.cost_rank for change in changes)
+
+
+def _pruned(
+    changes: Sequence[MemoryChange], fits: Callable[[tuple[MemoryChange, ...]], bool]
+) -> tuple[MemoryChange, ...] | None:
+    """Find by bisection how many of the first changes fit, then drop those that are not needed."""
+    too_few, enough = 1, len(changes)
+    if enough < 2 or not fits(_compatible_prefix(changes, enough)):
+        return None
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if fits(_compatible_prefix(changes, middle)):
+            enough = middle
+        else:
+            too_few = middle
+    chosen = _compatible_prefix(changes, enough)
+    for change in reversed(chosen):
+        fewer = tuple(other for other in chosen if other is not change)
+        if len(fewer) > 1 and fits(fewer):
+            chosen = fewer
+    return chosen
+
+
+def _compatible_prefix(changes: Sequence[MemoryChange], count: int) -> tuple[MemoryChange, ...]:
+    """Return the first `count` changes, less those that an earlier one excludes."""
+    chosen: tuple[MemoryChange, ...] = ()
+    for change in changes[:count]:
+        if all(are_compatible((other, change)) for other in chosen):
+            chosen = (*chosen, change)
+    return chosen
+
+
+def batch_divisors(batch: int) -> Iterator[int]:
+    """Iterate over the numbers of equal parts that a batch can be divided into, from 2 up."""
+    return (parts for parts in range(2, batch + 1) if batch % parts == 0)
+
+
+def with_fewest_parts(
+    batch: int, chosen: tuple[MemoryChange, ...], fits: Callable[[tuple[MemoryChange, ...]], bool]
+) -> tuple[MemoryChange, ...]:
+    """Return the same set, with its batch in as few parts as fit."""
+    if all(change.key != SmallerBatch.key for change in chosen):
+        return chosen
+    for parts in batch_divisors(batch):
+        fewer = tuple(
+            SmallerBatch(batch, parts) if change.key == SmallerBatch.key else change
+            for change in chosen
+        )
+        if parts == batch or fits(fewer):
+            return fewer
+    return chosen

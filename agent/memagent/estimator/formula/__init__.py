@@ -1,1 +1,1 @@
-"""The formula estimator: a model's shape and its training in, bytes out. No torch."""
+"""The formula estimator: from a model's shape and its training to bytes. It doesn't need torch."""

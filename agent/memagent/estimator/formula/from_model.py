@@ -1,26 +1,48 @@
-"""The formula estimator on a live model and optimizer: sizes are read off, activations are reckoned from modules and input shapes.
+"""The formula estimator for a live model and optimizer.
 
-Nothing is run, no tensor's data is touched, and torch is never imported: everything is read from the objects given.
+Sizes are read from the objects; activations are derived from modules and input shapes. Nothing runs, no
+tensor's data is touched, and torch is never imported.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from memagent.components import distinct, parameters_of
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.activations import Shape, saved_bytes
-from memagent.estimator.formula.from_sizes import StepSizes, estimate_step
+from memagent.estimator.devices import context_of
+from memagent.estimator.estimate import Estimate, Interval
+from memagent.estimator.formula.module_activations import saved_bytes
 from memagent.estimator.formula.precision import BYTES_OF
+from memagent.estimator.input_specs import TensorSpec
+from memagent.estimator.intervals import (
+    FRAGMENTATION_RATIO,
+    FROM_MODULES,
+    context_widths,
+    intervals_of,
+)
 
 _STATE_TENSORS = {
-    "SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "Adadelta": 2, "Lion": 1, "ASGD": 1,
-    "Rprop": 2, "Muon": 1,
-}  # fmt: skip
-"""Tensors of the parameter's shape and dtype that torch's optimizers keep for each parameter (torch/optim/*.py, `_init_group`)."""
-
+    "SGD": 0,
+    "Adam": 2,
+    "AdamW": 2,
+    "NAdam": 2,
+    "RAdam": 2,
+    "Adamax": 2,
+    "RMSprop": 1,
+    "Adagrad": 1,
+    "Adadelta": 2,
+    "Lion": 1,
+    "ASGD": 1,
+    "Rprop": 2,
+    "Muon": 1,
+}
+"""Tensors of the parameter's shape and dtype that torch's optimizers keep for each parameter
+(torch/optim/*.py, `_init_group`)."""
+_DEFAULT_STATE_TENSORS = 2
 _EIGHT_BIT = ("Adam8bit", "AdamW8bit", "PagedAdam8bit", "PagedAdamW8bit")
 
 
@@ -28,37 +50,38 @@ def predict(
     models: Sequence[Any],
     optimizers: Sequence[Any],
     *,
-    inputs: tuple[Shape, ...] | None = None,
+    inputs: tuple[TensorSpec, ...] | None = None,
     limit_bytes: int | None = None,
     device_kind: str = "host",
     context_bytes: int = 0,
 ) -> Estimate:
-    """What a step of these needs. `inputs` are the shapes and dtypes of the tensors handed to forward; without them activations are
-    left out, and `assumptions` says so. `context_bytes` is what the process holds apart from tensors."""
+    """Return what a step of these needs.
+
+    `inputs` are the shapes and dtypes of the tensors passed to forward; without them the estimate has
+    no activations, and `assumptions` says so. `context_bytes` is what the process holds besides tensors.
+    """
     parameters = parameters_of(models, optimizers)
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    state, unknown = _state_bytes(optimizers)
-    activations, notes = (
-        saved_bytes(models, inputs)
-        if inputs
-        else (None, {"activations": "left out: no input was seen"})
-    )
+    activations: int | None = None
+    notes: dict[str, Any] = {"activations": "not included: the inputs are not known"}
+    if inputs:
+        activations, notes = saved_bytes(models, inputs)
+    names = [type(optimizer).__name__ for optimizer in optimizers]
     assumptions = {
-        "optimizer": [type(optimizer).__name__ for optimizer in optimizers],
+        "optimizer": names,
         "inputs": [{"shape": list(shape), "dtype": dtype} for shape, dtype in inputs or ()],
         **notes,
     }
+    unknown = {*names} - {*_STATE_TENSORS, *_EIGHT_BIT, "Adafactor"}
     if unknown:
-        assumptions["optimizer_state"] = (
-            f"two tensors a parameter assumed for {', '.join(sorted(unknown))}"
-        )
+        listed = ", ".join(sorted(unknown))
+        assumptions["optimizer_state"] = f"two tensors a parameter assumed for {listed}"
+    buffers = distinct(buffer for model in models for buffer in model.buffers())
+    state = sum(size(parameter) for parameter, size in _states(optimizers))
     sizes = StepSizes(
         parameters_bytes=sum(map(_bytes, parameters)),
-        gradients_bytes=sum(map(_bytes, trained)),
-        optimizer_state_bytes=state,
-        buffers_bytes=sum(
-            map(_bytes, distinct(buffer for model in models for buffer in model.buffers()))
-        ),
+        gradients_bytes=sum(_bytes(p) for p in parameters if p.requires_grad),
+        optimizer_state_bytes=int(state),
+        buffers_bytes=sum(map(_bytes, buffers)),
         activations_bytes=activations,
         temporaries_bytes=_temporaries_bytes(optimizers, device_kind),
         context_bytes=context_bytes,
@@ -68,66 +91,59 @@ def predict(
     )
 
 
-def _state_bytes(optimizers: Sequence[Any]) -> tuple[int, set[str]]:
-    """State that the optimizers will hold, and the names of those whose state is not known."""
-    total, unknown = 0.0, set()
-    for optimizer in optimizers:
-        name = type(optimizer).__name__
-        if name not in _STATE_TENSORS and name not in _EIGHT_BIT and name != "Adafactor":
-            unknown.add(name)
-        for group in optimizer.param_groups:
-            sizes = _state_sizes(name, group)
-            total += sum(
-                sizes(parameter) for parameter in group["params"] if parameter.requires_grad
-            )
-    return int(total), unknown
-
-
 def missing_state_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
-    """State that the optimizers will allocate in their next step and do not hold yet, by torch device ("cpu", "cuda:0")."""
-    found: dict[Any, float] = {}
+    """Return by torch device ("cpu", "cuda:0") the state that the next step will allocate."""
+    missing: defaultdict[Any, float] = defaultdict(float)
     for optimizer in optimizers:
-        held = optimizer.state
-        for group in optimizer.param_groups:
-            sizes = _state_sizes(type(optimizer).__name__, group)
-            for parameter in group["params"]:
-                if parameter.requires_grad and not (held and held.get(parameter)):
-                    device = parameter.device
-                    found[device] = found.get(device, 0.0) + sizes(parameter)
-    return {str(device): int(size) for device, size in found.items() if size}
+        state = optimizer.state
+        for parameter, size in _states([optimizer]):
+            if not (state and state.get(parameter)):
+                missing[parameter.device] += size(parameter)
+    return {str(device): int(size) for device, size in missing.items() if size}
 
 
 def missing_gradients_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
-    """Gradients that a backward will add to what is held, by torch device."""
-    found: dict[Any, int] = {}
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        for parameter in group["params"]:
-            if parameter.requires_grad and parameter.grad is None:
-                found[parameter.device] = found.get(parameter.device, 0) + _bytes(parameter)
-    return {str(device): size for device, size in found.items()}
+    """Return by torch device the gradients that a backward will allocate."""
+    missing: Counter[Any] = Counter()
+    for parameter, _ in _states(optimizers):
+        if parameter.grad is None:
+            missing[parameter.device] += _bytes(parameter)
+    return {str(device): size for device, size in missing.items()}
 
 
-def _state_sizes(name: str, group: dict[str, Any]) -> Callable[[Any], float]:
-    """Bytes of state by parameter, for an optimizer of that name."""
+def _states(optimizers: Sequence[Any]) -> Iterator[tuple[Any, Callable[[Any], float]]]:
+    """Iterate over trained parameters, each with the function that sizes its state."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            size = _state_size(type(optimizer).__name__, group)
+            yield from ((p, size) for p in group["params"] if p.requires_grad)
+
+
+def _state_size(name: str, group: dict[str, Any]) -> Callable[[Any], float]:
+    """Return the function from a parameter to bytes of state, for an optimizer of that name."""
     if name in _EIGHT_BIT:
         return lambda parameter: float(parameter.numel() * (2 + 2 * 4 / 256))
-    if name == "Adafactor":  # one row and one column of each matrix
+    if name == "Adafactor":
         return _factored_bytes
-    tensors = _STATE_TENSORS.get(name, 2)
+    tensors = _STATE_TENSORS.get(name, _DEFAULT_STATE_TENSORS)
     tensors += bool(group.get("momentum")) if name in ("SGD", "RMSprop") else 0
     tensors += bool(group.get("amsgrad")) + bool(name == "RMSprop" and group.get("centered"))
-    step_counter = 4 if name not in ("SGD",) else 0
+    step_counter = 0 if name == "SGD" else 4
     return lambda parameter: float(tensors * _bytes(parameter) + step_counter)
 
 
 def _factored_bytes(parameter: Any) -> float:
+    """Return one row and one column of each matrix, in fp32."""
     shape = parameter.shape
     return float(4 * (sum(shape[-2:]) if len(shape) >= 2 else parameter.numel()))
 
 
 def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
-    """What the first optimizer's step allocates for a moment: foreach (the default on GPUs) works on all parameters of a group at once,
-    one copy of them; the single-tensor loop on one parameter at a time, two copies of the largest; fused on none."""
+    """Return the temporaries of the first step of an optimizer.
+
+    foreach (the default on GPUs) copies all parameters of a group once; the loop copies one parameter at
+    a time, twice; a fused step copies none.
+    """
     largest = 0
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         sizes = [_bytes(parameter) for parameter in group["params"] if parameter.requires_grad]
@@ -140,7 +156,7 @@ def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
 
 
 def _bytes(tensor: Any) -> int:
-    """Bytes of the values, of this rank's shard where the tensor is sharded."""
+    """Return the bytes of the values; of this rank's shard if the tensor is sharded."""
     local = tensor._local_tensor if hasattr(type(tensor), "_local_tensor") else tensor
     return int(local.numel() * _value_bytes(local.dtype, local.element_size()))
 
@@ -148,3 +164,82 @@ def _bytes(tensor: Any) -> int:
 @functools.cache
 def _value_bytes(dtype: Any, element_bytes: int) -> float:
     return BYTES_OF.get(str(dtype).removeprefix("torch."), element_bytes)
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """Bytes of a step's tensors.
+
+    `temporaries_bytes` are allocated within the optimizer's step; `context_bytes` is what the process
+    holds besides (0 on a GPU: not measured).
+    """
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_state_bytes: int
+    buffers_bytes: int = 0
+    activations_bytes: int | None = None
+    temporaries_bytes: int = 0
+    context_bytes: int = 0
+
+
+def estimate_step(
+    sizes: StepSizes,
+    *,
+    limit_bytes: int | None = None,
+    assumptions: dict[str, Any] | None = None,
+    on_gpu: bool = False,
+) -> Estimate:
+    """Return the peak of a step: that of backward's start, or that of the optimizer's step.
+
+    At the end of forward the step holds parameters, buffers, state (from the second step on) and all
+    activations. Gradients grow as activations are freed, so backward never holds all of both. In the
+    optimizer's step gradients and temporaries replace activations. On a host the process's own memory
+    counts among its bytes; on a GPU the context is outside of the allocator. Without activations there
+    is no interval: the peak is then a lower bound.
+    """
+    outside = 0 if on_gpu else sizes.context_bytes
+    held = sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside
+    activations, gradients = sizes.activations_bytes or 0, sizes.gradients_bytes
+    phases = {
+        "forward": held + activations,
+        "backward": held + max(activations, gradients) + min(activations, gradients) // 4,
+        "optimizer": held + gradients + sizes.temporaries_bytes,
+    }
+    peak = max(phases.values())
+    passing = peak - held
+    context = context_of(sizes.context_bytes or None)
+    fragmentation = round(FRAGMENTATION_RATIO * passing) if on_gpu else 0
+    reserved = peak + fragmentation if on_gpu else None
+    device = peak + fragmentation + context.size_bytes if on_gpu else None
+    intervals: dict[str, Interval] = {}
+    if sizes.activations_bytes is not None:
+        intervals = intervals_of(
+            FROM_MODULES,
+            passing_bytes=passing,
+            allocated=peak,
+            reserved=reserved,
+            device=device,
+            context=context_widths(context.size_bytes, context.interval),
+        )
+    return Estimate(
+        method="formula",
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=reserved,
+        peak_device_bytes=device,
+        intervals=intervals,
+        components={
+            "parameters": sizes.parameters_bytes,
+            "gradients": gradients,
+            "optimizer_state": sizes.optimizer_state_bytes,
+            "buffers": sizes.buffers_bytes,
+            "activations": activations,
+            "workspace": sizes.temporaries_bytes,
+            "fragmentation": fragmentation,
+            "context": context.size_bytes if on_gpu else sizes.context_bytes,
+        },
+        limit_bytes=limit_bytes,
+        assumptions=assumptions or {},
+        timeline=tuple(phases.items()),
+        phases=phases,
+    )

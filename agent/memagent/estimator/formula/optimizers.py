@@ -1,8 +1,8 @@
-"""What optimizers hold from step to step, and what they allocate within one.
+"""Optimizers: the state they hold between steps, and the temporaries of one step.
 
-Sources: torch/optim/*.py (`_init_group` for states, `_multi_tensor_*` and `_single_tensor_*` for temporaries); bitsandbytes/optim
-(block-wise 8-bit states with one fp32 scale to each 256 values); Shazeer and Stern 2018 (Adafactor); Chen et al. 2023 (Lion); Jordan
-2024 (Muon).
+Sources: torch/optim/*.py (`_init_group` for states, `_multi_tensor_*` and `_single_tensor_*` for
+temporaries); bitsandbytes/optim (block-wise 8-bit states, one fp32 scale for each 256 values); Shazeer
+and Stern 2018 (Adafactor); Chen et al. 2023 (Lion); Jordan 2024 (Muon).
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import Literal
 
 from memagent.errors import EstimateError
 
-Implementation = Literal["foreach", "fused", "single"]
+StepImplementation = Literal["foreach", "fused", "single"]
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """`states` tensors as large as the parameter, in its dtype unless `state_bytes` says otherwise (bytes of one value of all states).
-    `foreach` is how many copies of all gradients its multi-tensor step makes, `single` how many of the largest parameter the loop makes;
-    `factored` ones keep a row and a column of each matrix; `paged` states may leave for the host when memory is short."""
+class OptimizerRule:
+    """`states` tensors of the parameter's size, in its dtype unless `state_bytes` gives bytes a value.
+
+    `foreach` is the number of copies of all gradients in the multi-tensor step, `single` the number of
+    copies of the largest parameter in the loop. `factored` optimizers keep a row and a column of each
+    matrix; `paged` states may move to the host when memory is short.
+    """
 
     states: float
     foreach: float = 1.0
@@ -30,65 +33,65 @@ class Optimizer:
     always_single: bool = False
 
 
-_EIGHT_BIT = Optimizer(2, state_bytes=2 + 2 * 4 / 256, single=0.0, always_single=True)
+# two states of one byte, each with an fp32 scale for 256 values
+_EIGHT_BIT = OptimizerRule(2, state_bytes=2 + 2 * 4 / 256, single=0.0, always_single=True)
 
 OPTIMIZERS = {
-    "sgd": Optimizer(0, foreach=0.0, single=0.0),
-    "momentum": Optimizer(1, foreach=0.0, single=0.0),
-    "adam": Optimizer(2),
-    "adamw": Optimizer(2),
-    "nadam": Optimizer(2),
-    "radam": Optimizer(2),
-    "amsgrad": Optimizer(3),
-    "adamax": Optimizer(2),
+    "sgd": OptimizerRule(0, foreach=0.0, single=0.0),
+    "momentum": OptimizerRule(1, foreach=0.0, single=0.0),
+    "adam": OptimizerRule(2),
+    "adamw": OptimizerRule(2),
+    "nadam": OptimizerRule(2),
+    "radam": OptimizerRule(2),
+    "amsgrad": OptimizerRule(3),
+    "adamax": OptimizerRule(2),
     "adam8bit": _EIGHT_BIT,
     "adamw8bit": _EIGHT_BIT,
-    "paged_adamw": Optimizer(2, paged=True, single=0.0, always_single=True),
-    "paged_adamw8bit": Optimizer(
+    "paged_adamw": OptimizerRule(2, paged=True, single=0.0, always_single=True),
+    "paged_adamw8bit": OptimizerRule(
         2, state_bytes=2 + 2 * 4 / 256, paged=True, single=0.0, always_single=True
     ),
-    "rmsprop": Optimizer(1),
-    "adagrad": Optimizer(1),
-    "lion": Optimizer(1, single=1.0, always_single=True),
-    "lion8bit": Optimizer(1, state_bytes=1 + 4 / 256, single=0.0, always_single=True),
-    "adafactor": Optimizer(0, single=3.0, factored=True, always_single=True),
-    "muon": Optimizer(1, single=4.0, always_single=True),
-    "lbfgs": Optimizer(203, foreach=0.0, single=0.0, always_single=True),
+    "rmsprop": OptimizerRule(1),
+    "adagrad": OptimizerRule(1),
+    "lion": OptimizerRule(1, single=1.0, always_single=True),
+    "lion8bit": OptimizerRule(1, state_bytes=1 + 4 / 256, single=0.0, always_single=True),
+    "adafactor": OptimizerRule(0, single=3.0, factored=True, always_single=True),
+    "muon": OptimizerRule(1, single=4.0, always_single=True),
+    "lbfgs": OptimizerRule(203, foreach=0.0, single=0.0, always_single=True),
 }
-"""LBFGS with its default history of 100: pairs of flat vectors, and direction, gradient and the previous one (torch/optim/lbfgs.py).
-Muon's Newton-Schulz iteration holds about four matrices; its embeddings and head, which Adam usually trains, are not told apart."""
+"""LBFGS has its default history of 100: pairs of flat vectors, the direction, the gradient and the
+previous gradient (torch/optim/lbfgs.py). Muon's Newton-Schulz iteration holds about four matrices; its
+embeddings and head, which Adam usually trains, are counted like the rest."""
 
 
-def optimizer_named(name: str) -> Optimizer:
-    """Raises EstimateError that lists the optimizers known."""
+def optimizer_named(name: str) -> OptimizerRule:
+    """Return the optimizer's rule. Raises EstimateError that lists the known ones."""
     try:
         return OPTIMIZERS[name.lower()]
     except KeyError:
-        raise EstimateError(
-            f"optimizer {name!r} is not known: use one of {', '.join(OPTIMIZERS)}"
-        ) from None
+        known = ", ".join(OPTIMIZERS)
+        raise EstimateError(f"optimizer {name!r} is not known: use one of {known}") from None
 
 
-def state_bytes(optimizer: Optimizer, *, value_bytes: float) -> float:
-    """Bytes of state a parameter, where its states take `value_bytes` a value. Factored ones are counted by matrix instead."""
-    return (
-        optimizer.state_bytes
-        if optimizer.state_bytes is not None
-        else optimizer.states * value_bytes
-    )
+def state_bytes(rule: OptimizerRule, *, value_bytes: float) -> float:
+    """Return bytes of state a parameter; factored states are counted by matrix instead."""
+    return rule.states * value_bytes if rule.state_bytes is None else rule.state_bytes
 
 
 def temporary_bytes(
-    optimizer: Optimizer,
-    implementation: Implementation,
+    rule: OptimizerRule,
+    implementation: StepImplementation,
     *,
     gradients_bytes: float,
     largest_bytes: float,
 ) -> float:
-    """What a step allocates for a moment: foreach one copy of all gradients (the root of Adam's second moment: torch/optim/adam.py,
-    `_multi_tensor_adam`), the loop two of the largest parameter, fused nothing."""
-    if implementation == "fused" and not optimizer.always_single:
+    """Return the temporaries of a step.
+
+    foreach copies all gradients once (the root of Adam's second moment: torch/optim/adam.py,
+    `_multi_tensor_adam`), the loop copies the largest parameter twice, a fused step nothing.
+    """
+    if implementation == "fused" and not rule.always_single:
         return 0.0
-    if implementation == "foreach" and not optimizer.always_single:
-        return optimizer.foreach * gradients_bytes
-    return optimizer.single * largest_bytes
+    if implementation == "foreach" and not rule.always_single:
+        return rule.foreach * gradients_bytes
+    return rule.single * largest_bytes

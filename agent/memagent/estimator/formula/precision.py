@@ -1,7 +1,8 @@
-"""Bytes a value: how weights, gradients and activations are held, and what quantised weights take with their scales.
+"""Bytes a value: how weights, gradients and activations are held, and what quantised weights take.
 
-Sources: Micikevicius et al. 2018 (mixed precision) and Rajbhandari et al. 2020 (its bookkeeping); Dettmers et al. 2022 (LLM.int8) and
-2023 (QLoRA, section 3: blocks of 64, double quantisation in blocks of 256); torch/amp/autocast_mode.py for what autocast keeps.
+Sources: Micikevicius et al. 2018 (mixed precision) and Rajbhandari et al. 2020 (its bookkeeping);
+Dettmers et al. 2022 (LLM.int8) and 2023 (QLoRA, section 3: blocks of 64, double quantisation in
+blocks of 256); torch/amp/autocast_mode.py for what autocast keeps.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ BYTES_OF = {
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes of one value. `residual` is the stream between layers; `master` an fp32 copy that the optimizer keeps (0: none);
-    `state` what a state's value takes where the optimizer follows the parameter's dtype. `casts` are the copies of weights that
-    autocast, or fp8's kernels, keep until backward has used them."""
+    """Bytes of one value of each kind.
+
+    `residual` is the stream between layers, `master` the optimizer's fp32 copy of a weight (0: none),
+    `state` a value of the optimizer's state if it follows the parameter's dtype. `casts` are the
+    copies of weights that autocast, or fp8's kernels, hold until backward has used them. `stored` is
+    a linear layer's saved input if it differs from `compute` (fp8 saves one byte).
+    """
 
     name: str
     weight: float
@@ -39,7 +44,6 @@ class Precision:
     casts: float = 0.0
     autocast: bool = False
     stored: float | None = None
-    """Bytes of a linear layer's saved input where it differs from `compute` (fp8 keeps one byte)."""
 
     @property
     def saved_input(self) -> float:
@@ -55,20 +59,24 @@ PRECISIONS = {
     "bf16-amp": Precision("bf16-amp", 2, 2, 2, 2, 2, casts=2, autocast=True),
     "fp8": Precision("fp8", 2, 2, 2, 2, 4, master=4, casts=2, stored=1),
 }
-"""`bf16`, `fp16`: all in two bytes, as `model.to(torch.bfloat16)` gives. `mixed`: two-byte weights and gradients, fp32 master copy and
-states (Apex O2, Megatron, DeepSpeed: 2 + 2 + 12 bytes a parameter with Adam). `amp`: torch.autocast over fp32 weights. `bf16-amp`: the
-same over two-byte weights, as the Trainer does with `bf16=True` and a model loaded in bf16 or quantised (adapters are fp32). `fp8`:
-Transformer Engine over bf16 weights, which keeps each weight in fp8 and transposed, and saves inputs in fp8."""
+"""- `bf16`, `fp16`: everything in two bytes, as `model.to(torch.bfloat16)` does.
+- `mixed`: two-byte weights and gradients, fp32 master copy and states (Apex O2, Megatron, DeepSpeed:
+  2 + 2 + 12 bytes a parameter with Adam).
+- `amp`: torch.autocast over fp32 weights.
+- `bf16-amp`: autocast over two-byte weights, as the Trainer does with `bf16=True` on a model loaded
+  in bf16 or quantised (adapters are fp32).
+- `fp8`: Transformer Engine over bf16 weights. It holds each weight in fp8 and transposed, and saves
+  inputs in fp8.
+"""
 
 
 def precision_named(name: str) -> Precision:
-    """Raises EstimateError that lists the precisions known."""
+    """Return the precision. Raises EstimateError that lists the known ones."""
     try:
         return PRECISIONS[name]
     except KeyError:
-        raise EstimateError(
-            f"precision {name!r} is not known: use one of {', '.join(PRECISIONS)}"
-        ) from None
+        known = ", ".join(PRECISIONS)
+        raise EstimateError(f"precision {name!r} is not known: use one of {known}") from None
 
 
 QUANTISED = {
@@ -78,15 +86,15 @@ QUANTISED = {
     "nf4": 0.5 + 4 / 64,
     "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256),
 }
-"""Bytes a value of a quantised weight, scales included: NF4 has one fp32 scale to each block of 64 (0.0625 bytes), double quantisation
-makes that one byte and an fp32 scale to each 256 blocks (0.0159; QLoRA section 3); int4 as GPTQ has one fp16 scale to each 128."""
+"""Bytes a value of a quantised weight, scales included. NF4 has one fp32 scale for each block of 64
+(0.0625 bytes); double quantisation makes that one byte, and an fp32 scale for each 256 blocks (0.0159;
+QLoRA section 3). int4 as in GPTQ has one fp16 scale for each 128 values."""
 
 
 def quantised_bytes(name: str) -> float:
-    """Raises EstimateError that lists the quantisations known."""
+    """Return the bytes a value. Raises EstimateError that lists the known quantisations."""
     try:
         return QUANTISED[name]
     except KeyError:
-        raise EstimateError(
-            f"quantisation {name!r} is not known: use one of {', '.join(QUANTISED)}"
-        ) from None
+        known = ", ".join(QUANTISED)
+        raise EstimateError(f"quantisation {name!r} is not known: use one of {known}") from None

@@ -1,4 +1,4 @@
-"""The shape of a transformer, and from it every matrix it is made of: exact parameter counts, LoRA targets, what can be quantised."""
+"""The shape of a transformer and every matrix in it: parameter counts, LoRA targets, quantisation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from functools import lru_cache
 from typing import Literal
 
 from memagent.errors import EstimateError
-from memagent.estimator.formula.families import ALIASES, Family, Head, family_named
+from memagent.estimator.formula.families import Family, HeadKind, family_named
 
-Kind = Literal["linear", "expert", "embedding", "norm", "head"]
+MatrixKind = Literal["linear", "expert", "embedding", "norm", "head"]
+_DEFAULT_SEQUENCE = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One kind of weight: `copies` of rows x cols (and a bias of `rows` values). `layered` where it belongs to a repeated block."""
+    """A weight: `copies` of rows x cols, and a bias of `rows` values. `layered`: part of a block."""
 
     name: str
     role: str
@@ -23,7 +24,7 @@ class Matrix:
     cols: int
     copies: int = 1
     bias: bool = False
-    kind: Kind = "linear"
+    kind: MatrixKind = "linear"
     layered: bool = True
 
     @property
@@ -33,12 +34,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model from its numbers. `kv_heads` defaults to heads, `head_dim` to hidden / heads, `ffn` to 4 x hidden; what is None is the
-    family's.
+    """A model by its numbers; None stands for the family's own value.
 
-    `layers` are the encoder's where `decoder_layers` is given too (encoder-decoder). `positions` are learned ones (0 for rotary).
-    `patch` and `image` (pixels a side) make it a vision transformer. `parameters` given by hand stands for a model that is no
-    transformer (ResNet): its activations are then not reckoned.
+    `kv_heads` defaults to heads, `head_dim` to hidden / heads, `ffn` to 4 x hidden. With
+    `decoder_layers` (encoder-decoder), `layers` are the encoder's. `positions` are learned ones (0 for
+    rotary). `patch` and `image` (pixels a side) describe a vision transformer. `parameters` describes a
+    model that isn't a transformer (ResNet); its activations are not estimated.
     """
 
     layers: int
@@ -63,7 +64,7 @@ class ModelShape:
     patch: int = 0
     channels: int = 3
     labels: int = 0
-    head: Head | None = None
+    head: HeadKind | None = None
     qkv_bias: bool | None = None
     mlp_bias: bool | None = None
     dropout: float = 0.0
@@ -93,7 +94,7 @@ class ModelShape:
         return self.style.tied if self.tied_embeddings is None else self.tied_embeddings
 
     @property
-    def kind_of_head(self) -> Head:
+    def head_kind(self) -> HeadKind:
         return self.style.head if self.head is None else self.head
 
     @property
@@ -106,16 +107,15 @@ class ModelShape:
 
     @property
     def query_width(self) -> int:
-        """Heads x head_dim: what attention works on."""
-        return self.heads * self.dimension
+        return self.heads * self.head_width
 
     @property
     def kv_width(self) -> int:
-        """Width of k, and of v."""
-        return (self.kv_heads or self.heads) * self.dimension
+        """Return the width of k, which is also that of v."""
+        return (self.kv_heads or self.heads) * self.head_width
 
     @property
-    def dimension(self) -> int:
+    def head_width(self) -> int:
         return self.head_dim or self.hidden // self.heads
 
     @property
@@ -124,32 +124,29 @@ class ModelShape:
 
     @property
     def outputs(self) -> int:
-        """Width of the model's output: vocabulary, labels, or 0 where it has no head."""
-        head = self.kind_of_head
+        """Return the width of the model's output: vocabulary, labels, or 0 without a head."""
+        head = self.head_kind
         return self.vocab if head in ("lm", "mlm") else self.labels if head == "classifier" else 0
 
     def sequence_for(self, sequence: int | None) -> int:
-        """Positions of one sample: patches and the class token of an image, else what is asked for, else the model's own, else 2048."""
+        """Return the positions of one sample: an image's patches and class token, or its tokens."""
         if self.patch:
             return (self.image // self.patch) ** 2 + 1
-        return sequence or self.positions or 2048
+        return sequence or self.positions or _DEFAULT_SEQUENCE
 
     def parameter_count(self) -> int:
-        """Values of all weights and biases, tied ones once."""
-        return (
-            self.parameters
-            if self.parameters is not None
-            else sum(matrix.parameters for matrix in matrices(self))
-        )
+        """Count the values of all weights and biases, tied ones once."""
+        if self.parameters is not None:
+            return self.parameters
+        return sum(matrix.parameters for matrix in matrices(self))
 
 
 @lru_cache(maxsize=256)
 def matrices(shape: ModelShape) -> tuple[Matrix, ...]:
-    """All that the model is made of."""
+    """List every matrix of the model."""
     if shape.parameters is not None:
         return (Matrix("weights", "weights", shape.parameters, 1, layered=False),)
-    parts = [*_embeddings(shape), *_blocks(shape), *_head(shape)]
-    return tuple(parts)
+    return (*_embeddings(shape), *_blocks(shape), *_head(shape))
 
 
 def _norm(
@@ -159,38 +156,21 @@ def _norm(
     return Matrix("norm", "norm", values, 1, copies, kind="norm", layered=layered)
 
 
+def _embedding(name: str, rows: int, cols: int, copies: int = 1) -> Matrix:
+    return Matrix(name, "embedding", rows, cols, copies, kind="embedding", layered=False)
+
+
 def _embeddings(shape: ModelShape) -> Iterator[Matrix]:
-    h = shape.hidden
-    for name, rows in (
-        ("tokens", shape.vocab),
-        ("positions", shape.positions),
-        ("types", shape.token_types),
-    ):
-        if rows:
-            yield Matrix(name, "embedding", rows, h, kind="embedding", layered=False)
+    hidden = shape.hidden
+    tables = {"tokens": shape.vocab, "positions": shape.positions, "types": shape.token_types}
+    yield from (_embedding(name, rows, hidden) for name, rows in tables.items() if rows)
     if shape.patch:
-        yield Matrix(
-            "projection", "patches", h, shape.channels * shape.patch**2, bias=True, layered=False
-        )
-        yield Matrix(
-            "positions",
-            "embedding",
-            shape.sequence_for(None) + 1,
-            h,
-            kind="embedding",
-            layered=False,
-        )
+        values = shape.channels * shape.patch**2
+        yield Matrix("projection", "patches", hidden, values, bias=True, layered=False)
+        yield _embedding("positions", shape.sequence_for(None) + 1, hidden)
     if shape.relative_buckets:
         stacks = 2 if shape.decoder_layers else 1
-        yield Matrix(
-            "relative",
-            "embedding",
-            shape.relative_buckets,
-            shape.heads,
-            stacks,
-            kind="embedding",
-            layered=False,
-        )
+        yield _embedding("relative", shape.relative_buckets, shape.heads, stacks)
     if shape.style.embedding_norm:
         yield _norm(shape, 1, layered=False)
 
@@ -202,7 +182,7 @@ def _blocks(shape: ModelShape) -> Iterator[Matrix]:
     yield from _feed_forward(shape, layers)
     yield _norm(shape, style.norms * layers + shape.decoder_layers)
     if style.qk_norm:
-        yield _norm(shape, 2 * layers, shape.dimension)
+        yield _norm(shape, 2 * layers, shape.head_width)
     if style.final_norm:
         yield _norm(shape, 2 if shape.decoder_layers else 1, layered=False)
 
@@ -210,60 +190,51 @@ def _blocks(shape: ModelShape) -> Iterator[Matrix]:
 def _attention(shape: ModelShape, copies: int, *, cross: bool = False) -> Iterator[Matrix]:
     if not copies:
         return
-    style, h, q, kv = shape.style, shape.hidden, shape.query_width, shape.kv_width
+    style, hidden, q, kv = shape.style, shape.hidden, shape.query_width, shape.kv_width
     names = style.names
     biased = style.bias or (style.qkv_bias if shape.qkv_bias is None else shape.qkv_bias)
     prefix = "cross_" if cross else ""
     if style.fused_qkv:
-        yield Matrix(names["qkv"], prefix + "qkv", q + 2 * kv, h, copies, biased)
+        yield Matrix(names["qkv"], prefix + "qkv", q + 2 * kv, hidden, copies, biased)
     else:
         for role, width in (("q", q), ("k", kv), ("v", kv)):
-            yield Matrix(names[role], prefix + role, width, h, copies, biased)
+            yield Matrix(names[role], prefix + role, width, hidden, copies, biased)
     # the output's bias follows the others' in Llama (`attention_bias`), not in Qwen2
-    yield Matrix(names["o"], prefix + "o", h, q, copies, style.bias or bool(shape.qkv_bias))
+    biased = style.bias or bool(shape.qkv_bias)
+    yield Matrix(names["o"], prefix + "o", hidden, q, copies, biased)
 
 
 def _feed_forward(shape: ModelShape, copies: int) -> Iterator[Matrix]:
-    style, h, f = shape.style, shape.hidden, shape.ffn_width
+    style, hidden, width = shape.style, shape.hidden, shape.ffn_width
     biased = style.bias if shape.mlp_bias is None else shape.mlp_bias
     if shape.experts:
-        yield Matrix("gate", "router", shape.experts, h, copies)
+        yield Matrix("gate", "router", shape.experts, hidden, copies)
         copies *= shape.experts
-    kind: Kind = "expert" if shape.experts else "linear"
+    kind: MatrixKind = "expert" if shape.experts else "linear"
     if shape.is_gated:
-        yield Matrix(style.names.get("gate", "gate_proj"), "gate", f, h, copies, biased, kind)
+        name = style.names.get("gate", "gate_proj")
+        yield Matrix(name, "gate", width, hidden, copies, biased, kind)
     up = style.names["up"] if shape.is_gated else style.names.get("ungated_up", style.names["up"])
-    yield Matrix(up, "up", f, h, copies, biased, kind)
-    yield Matrix(style.names["down"], "down", h, f, copies, biased, kind)
+    yield Matrix(up, "up", width, hidden, copies, biased, kind)
+    yield Matrix(style.names["down"], "down", hidden, width, copies, biased, kind)
+
+
+def _head_matrix(name: str, rows: int, cols: int, *, role: str = "", bias: bool = False) -> Matrix:
+    return Matrix(name, role or name, rows, cols, bias=bias, kind="head", layered=False)
 
 
 def _head(shape: ModelShape) -> Iterator[Matrix]:
-    h, kind, style = shape.hidden, shape.kind_of_head, shape.style
+    hidden, kind, style = shape.hidden, shape.head_kind, shape.style
     if kind == "mlm":
-        yield Matrix("transform", "transform", h, h, bias=True, kind="head", layered=False)
+        yield _head_matrix("transform", hidden, hidden, bias=True)
         yield _norm(shape, 1, layered=False)
-        yield Matrix("bias", "head_bias", shape.vocab, 1, kind="head", layered=False)
+        yield _head_matrix("bias", shape.vocab, 1, role="head_bias")
     if kind in ("lm", "mlm"):
         if not shape.is_tied:
-            yield Matrix(
-                "lm_head",
-                "lm_head",
-                shape.vocab,
-                h,
-                bias=style.head_bias,
-                kind="head",
-                layered=False,
-            )
+            yield _head_matrix("lm_head", shape.vocab, hidden, bias=style.head_bias)
     elif not shape.decoder_layers and (style.post_norm or (kind == "none" and shape.patch)):
-        yield Matrix("pooler", "pooler", h, h, bias=True, kind="head", layered=False)
+        yield _head_matrix("pooler", hidden, hidden, bias=True)
     if kind == "classifier":
         # text decoders score without a bias (`GenericForSequenceClassification`)
         biased = bool(shape.patch) or style.post_norm
-        yield Matrix(
-            "classifier", "classifier", shape.labels, h, bias=biased, kind="head", layered=False
-        )
-
-
-def is_alias(name: str) -> bool:
-    """Whether this `model_type` is built like another family."""
-    return name in ALIASES
+        yield _head_matrix("classifier", shape.labels, hidden, bias=biased)

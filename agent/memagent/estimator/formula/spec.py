@@ -1,40 +1,102 @@
-"""What is trained and how: everything that the formula estimator needs to know."""
+"""A training step as data: the model, how it is trained, and how it is spread over ranks.
+
+Sources of `Parallel`: Rajbhandari et al. 2020 (ZeRO, table 1: what each stage divides), Zhao et al.
+2023 (FSDP: gathered units, prefetch, resharding), Korthikanti et al. 2022 (tensor and sequence
+parallel, equations 2 and 4), Narayanan et al. 2021 (1F1B holds `pipeline` micro-batches on the first
+stage), torch/csrc/distributed/c10d/reducer.cpp (DDP's buckets are as large as all gradients, unless
+gradients are views of them).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from memagent.errors import EstimateError
 from memagent.estimator.devices import Gpu, gpu_named
-from memagent.estimator.formula.optimizers import Implementation, Optimizer, optimizer_named
-from memagent.estimator.formula.parallel import Parallel
+from memagent.estimator.formula.optimizers import OptimizerRule, StepImplementation, optimizer_named
 from memagent.estimator.formula.precision import Precision, precision_named, quantised_bytes
 from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
+from memagent.units import MIB
 
 Checkpointing = Literal["none", "full", "selective"]
 Attention = Literal["eager", "math", "sdpa"]
 Loss = Literal["eager", "inplace", "chunked", "fused"]
 
-_ALL_LINEAR = "all-linear"
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How a model is spread over ranks.
+
+    `data` ranks share the batch. `zero` 0 is DDP; stages 1 to 3 divide optimizer state, gradients and
+    parameters among them (FSDP is 3). Under stage 3, `gathered_units` layers are whole at once: the
+    one in use and those prefetched; without `reshard` all stay whole from forward to backward.
+    `tensor` splits matrices, `sequence` also norms and dropout; `pipeline` splits layers over stages.
+    """
+
+    data: int = 1
+    zero: int = 0
+    tensor: int = 1
+    sequence: bool = False
+    pipeline: int = 1
+    microbatches: int | None = None
+    prefetch: int = 1
+    reshard: bool = True
+    bucket_bytes: int = 25 * MIB
+    gradients_as_views: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "pipeline"):
+            if getattr(self, name) < 1:
+                raise EstimateError(f"{name} is {getattr(self, name)} ranks: give 1 or more")
+        if not 0 <= self.zero <= 3:
+            raise EstimateError(f"zero is {self.zero}: give a stage from 1 to 3, or 0 for none")
+
+    def shards(self, stage: int) -> int:
+        """Return the number of pieces that ZeRO cuts the tensors of `stage` into."""
+        return self.data if self.zero >= stage else 1
+
+    @property
+    def gathered_units(self) -> int:
+        return 1 + self.prefetch if self.shards(3) > 1 else 0
+
+    def in_flight(self) -> int:
+        """Return the micro-batches whose activations the first stage of a 1F1B pipeline holds."""
+        return min(self.pipeline, self.microbatches or self.pipeline)
+
+    def bucket_total(self, gradients_bytes: float) -> float:
+        """Return the bytes of reduction buckets: a copy of all gradients for DDP, two for ZeRO-2."""
+        if self.data == 1:
+            return 0.0
+        if self.zero >= 2:
+            return min(gradients_bytes, 2 * self.bucket_bytes)
+        return 0.0 if self.gradients_as_views else gradients_bytes
 
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """One training step of `model` on one rank of `parallel`. `batch` is what this rank puts through forward at once.
+    """One training step of `model` on one rank of `parallel`; `batch` goes through one forward.
 
-    checkpointing `full` recomputes layers (every one, or `checkpoint_every` n-th alone), `selective` only attention's scores and
-    softmax. attention `math` is SDPA's fall-back, which holds scores as eager attention does. loss `eager` is transformers' own;
-    `chunked` and `fused` (Liger, cut cross-entropy) never hold all logits, `inplace` ones (Unsloth, FOAK, flash-attn) overwrite them
-    with their gradient; `shifted_copy`: the loss copies the logits to shift them, as transformers did before 4.50; `logits_upcast`
-    overrides whether the model's loss takes them in fp32. `keeps_output`: the model's output is still referenced during backward, as in
-    `output = model(**batch); output.loss.backward()`; the Trainer drops it. `output_bytes`: of a value of that output (4 where accelerate
-    converts it, as it does under mixed precision). `use_cache`: transformers fills a key-value cache even in training, unless told not
-    to; `cache_survives`: it does so in spite of checkpointing (gpt_bigcode of transformers 4.48). `fused_norms`: the norms' kernels keep
-    their input alone (Liger, Unsloth, FOAK). `expert_loop`: experts work one after the other (transformers before 5), not in one product.
-    `lora_rank` freezes the model and trains adapters at `lora_targets`; `quantised` holds its linear layers in fewer bits.
-    `residual_bytes` overrides a precision's stream between layers (4 with peft's `prepare_model_for_kbit_training`, whose fp32 norms make
-    it so from the first layer's output on).
+    - checkpointing: `full` recomputes every layer (or each `checkpoint_every`-th), `selective` only
+      attention's scores and softmax.
+    - attention: `math` is SDPA's fall-back, which holds scores as eager attention does.
+    - loss: `eager` is transformers' own. `chunked` and `fused` (Liger, cut cross-entropy) never hold
+      all logits; `inplace` (Unsloth, FOAK, flash-attn) overwrites them with their gradient.
+      `shifted_copy`: the loss copies logits to shift them (transformers before 4.50).
+      `logits_upcast` overrides whether the model's loss converts them to fp32.
+    - keeps_output: the model's output is referenced during backward, as in
+      `output = model(**batch); output.loss.backward()`; the Trainer drops it. `output_bytes` is the
+      size of one of its values (4 if accelerate converts it, as it does under mixed precision).
+    - use_cache: transformers fills a key-value cache even in training, unless it is disabled.
+      `cache_survives`: it does so in spite of checkpointing (gpt_bigcode in transformers 4.48).
+    - fused_norms: the norms' kernels save only their input (Liger, Unsloth, FOAK).
+    - expert_loop: experts run one after the other (transformers before 5), not in one product.
+    - lora_rank freezes the model and trains adapters at `lora_targets`; `quantised` holds its linear
+      layers in fewer bits.
+    - residual_bytes overrides the size of the stream between layers: 4 with peft's
+      `prepare_model_for_kbit_training`, whose fp32 norms widen it after the first layer.
     """
 
     model: ModelShape
@@ -43,7 +105,7 @@ class TrainingSpec:
     target_sequence: int | None = None
     precision: str = "amp"
     optimizer: str = "adamw"
-    implementation: Implementation | None = None
+    implementation: StepImplementation | None = None
     checkpointing: Checkpointing = "none"
     checkpoint_every: int = 1
     attention: Attention = "sdpa"
@@ -80,7 +142,8 @@ class TrainingSpec:
         for name in ("sequence", "target_sequence", "lora_rank", "parameter_count"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise EstimateError(f"{name} is {getattr(self, name)}: give 1 or more")
-        self.rule, self.numbers, self.gpu_rule  # noqa: B018 - names that are not known are refused here, not later
+        # unknown names are refused here, not later
+        self.optimizer_rule, self.dtype_bytes, self.gpu_rule  # noqa: B018
         if self.quantised is not None:
             quantised_bytes(self.quantised)
             if self.lora_rank is None:
@@ -88,79 +151,74 @@ class TrainingSpec:
                     "quantised weights cannot be trained themselves: give lora_rank as well"
                 )
         if self.lora_rank is not None and not self.lora_matrices():
-            raise EstimateError(
-                f"lora_targets {', '.join(self.lora_targets)} match no layer of {self.model.name or self.model.family}"
-            )
+            name = self.model.name or self.model.family
+            targets = ", ".join(self.lora_targets)
+            raise EstimateError(f"lora_targets {targets} match no layer of {name}")
 
     @property
-    def rule(self) -> Optimizer:
+    def optimizer_rule(self) -> OptimizerRule:
         return optimizer_named(self.optimizer)
 
     @property
-    def numbers(self) -> Precision:
-        found = precision_named(self.precision)
-        stream = self.residual_bytes
-        if (
-            stream is None
-            and self.quantised
-            and found.autocast
-            and self.model.style.norm == "layernorm"
-        ):
-            stream = 4.0  # autocast's LayerNorm gives fp32, and quantised layers answer in the dtype that they are given
-        return found if stream is None else replace(found, residual=stream)
+    def dtype_bytes(self) -> Precision:
+        sizes = precision_named(self.precision)
+        residual = self.residual_bytes
+        layernorm = self.model.style.norm == "layernorm"
+        if residual is None and self.quantised and sizes.autocast and layernorm:
+            # autocast's LayerNorm returns fp32, and quantised layers return their input's dtype
+            residual = 4.0
+        return sizes if residual is None else replace(sizes, residual=residual)
 
     @property
     def gpu_rule(self) -> Gpu | None:
         return None if self.gpu is None else gpu_named(self.gpu)
 
     @property
-    def step_implementation(self) -> Implementation:
-        """What the optimizer's step runs as, unless said: torch takes foreach on CUDA and a loop on the CPU (torch/optim/optimizer.py,
-        `_default_to_fused_or_foreach`); Megatron, DeepSpeed and Apex bring fused ones with their master weights."""
+    def step_implementation(self) -> StepImplementation:
+        """Return how the optimizer steps if `implementation` doesn't say.
+
+        torch uses foreach on CUDA and a loop on the CPU (torch/optim/optimizer.py,
+        `_default_to_fused_or_foreach`); Megatron, DeepSpeed and Apex have fused steps with their
+        master weights.
+        """
         if self.implementation is not None:
             return self.implementation
         if self.device == "cpu":
             return "single"
-        return "fused" if self.numbers.master else "foreach"
+        return "fused" if self.dtype_bytes.master else "foreach"
 
     @property
     def casts_logits(self) -> bool:
-        """Whether the model's own loss makes fp32 of the logits before anything else."""
+        """Return True if the model's own loss converts logits to fp32 first."""
         return self.model.style.logits_upcast if self.logits_upcast is None else self.logits_upcast
 
     @property
     def linear_output_bytes(self) -> float:
-        """Bytes a value of what a feed-forward's linear layers give: quantised ones answer in the dtype of their input."""
-        return self.numbers.compute if self.quantised is None else self.numbers.residual
+        """Return bytes a value of a feed-forward's output; quantised layers keep their input's dtype."""
+        return self.dtype_bytes.compute if self.quantised is None else self.dtype_bytes.residual
 
     @property
     def first_input_bytes(self) -> float:
-        """Bytes a value of the first layer's input: as embeddings give it, whatever norms make of the stream further on."""
-        return self.numbers.residual if self.quantised is None else self.numbers.compute
+        """Return bytes a value of the first layer's input, in the dtype of the embeddings."""
+        return self.dtype_bytes.residual if self.quantised is None else self.dtype_bytes.compute
 
     @property
-    def attention_chance(self) -> float:
-        """Probability of attention's own dropout."""
-        return (
-            self.model.dropout
-            if self.model.attention_dropout is None
-            else self.model.attention_dropout
-        )
+    def attention_dropout(self) -> float:
+        """Return the probability of attention's own dropout."""
+        own = self.model.attention_dropout
+        return self.model.dropout if own is None else own
 
     @property
     def attention_path(self) -> Attention:
-        """What really runs: SDPA's kernels for the CPU know neither dropout nor a bias that is learned."""
-        if (
-            self.attention == "sdpa"
-            and self.device == "cpu"
-            and (self.attention_chance > 0 or self.model.relative_buckets)
-        ):
+        """Return the kernel that runs: SDPA on the CPU supports neither dropout nor a learned bias."""
+        needs_math = self.attention_dropout > 0 or self.model.relative_buckets
+        if self.attention == "sdpa" and self.device == "cpu" and needs_math:
             return "math"
         return self.attention
 
     @property
     def positions(self) -> int:
-        """Positions of one sample, in the encoder where there are two."""
+        """Return the positions of one sample, in the encoder if there are two stacks."""
         return self.model.sequence_for(self.sequence)
 
     @property
@@ -173,24 +231,18 @@ class TrainingSpec:
 
     @property
     def output_tokens(self) -> int:
-        """Positions that the output has a row for."""
-        if self.model.kind_of_head == "classifier":
+        """Return the rows of the output."""
+        if self.model.head_kind == "classifier":
             return self.batch
         return self.batch * (self.target_positions if self.model.decoder_layers else self.positions)
 
     def is_target(self, matrix: Matrix) -> bool:
-        """Whether LoRA adapts this matrix (`target_modules` are matched by the end of the name)."""
-        if (
-            self.lora_rank is None
-            or matrix.kind not in ("linear",)
-            or not matrix.layered
-            or matrix.role == "router"
-        ):
+        """Return True if LoRA adapts this matrix: `target_modules` match the end of a name."""
+        if self.lora_rank is None or not matrix.layered:
             return False
-        return _ALL_LINEAR in self.lora_targets or matrix.name in self.lora_targets
+        if matrix.kind != "linear" or matrix.role == "router":
+            return False
+        return ALL_LINEAR in self.lora_targets or matrix.name in self.lora_targets
 
     def lora_matrices(self) -> tuple[Matrix, ...]:
         return tuple(matrix for matrix in matrices(self.model) if self.is_target(matrix))
-
-    def with_changes(self, **changes: Any) -> TrainingSpec:
-        return replace(self, **changes)

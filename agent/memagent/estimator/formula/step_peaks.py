@@ -1,9 +1,11 @@
-"""The moments of one step at which memory can peak, on one stage of the pipeline.
+"""The candidate peaks within one step, on one stage of the pipeline.
 
-1. The end of forward: everything kept for backward, and what the loss holds while it is computed.
+1. The end of forward: all saved tensors, and what the loss holds while it is computed.
 2. The start of backward: the same, with the gradients of the logits.
-3. The walk back through the layers: activations go as gradients come. Both are straight lines, so only the first and the last layer count.
-4. The end of backward: all gradients; a tied embedding's second gradient is made before it is added to the first.
+3. The walk back through the layers: activations go as gradients come. Both change linearly, so only the
+   first and the last layer count.
+4. The end of backward: all gradients. A tied embedding's second gradient exists before it is added to
+   the first.
 5. The optimizer's step: gradients and its temporaries; activations are gone.
 """
 
@@ -11,16 +13,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES, HANDLES
-from memagent.estimator.formula.loss import LossBytes, held_output_bytes, loss_bytes
+from memagent.estimator.devices import CUBLAS_HANDLES, CUBLAS_WORKSPACE_BYTES
 from memagent.estimator.formula.saved_tensors import cast_bytes
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.static_bytes import StaticBytes, static_bytes
 from memagent.estimator.formula.transients import (
+    LossBytes,
     activation_stack,
     edge_bytes,
-    local_bytes,
-    surviving_bytes,
+    held_output_bytes,
+    last_norm_bytes,
+    loss_bytes,
+    surviving_cache_bytes,
     working_bytes,
 )
 
@@ -28,8 +32,12 @@ _NO_LOSS = LossBytes(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Moments:
-    """One stage's parts and phases, in bytes. `activations` are what forward leaves for backward, one recomputed layer included."""
+class StepPeaks:
+    """One stage's parts and phases, in bytes.
+
+    `activations` are what forward saves for backward, one recomputed layer included. `terms` are held
+    throughout the step, besides parameters and state.
+    """
 
     static: StaticBytes
     activations: float
@@ -44,8 +52,12 @@ class Moments:
 
 @dataclass(frozen=True)
 class _Activations:
-    """What input-dependent tensors take, in bytes: what layers keep until backward, one of them while it is recomputed, the largest,
-    what is kept outside of layers, casts of weights, one layer's working memory, and what only forward's locals hold at its end."""
+    """Bytes of tensors that depend on the input.
+
+    `stack` is saved by the layers, `edges` outside of them; `recomputed` is one layer, `largest` the
+    largest; `local` only lives until the end of forward. `output` is freed when the caller drops the
+    output: logits and a cache.
+    """
 
     stack: float = 0.0
     recomputed: float = 0.0
@@ -55,25 +67,23 @@ class _Activations:
     working: float = 0.0
     local: float = 0.0
     output: float = 0.0
-    """What goes only when the caller drops the output: logits and a cache."""
     cache: float = 0.0
     loss: LossBytes = _NO_LOSS
 
 
-def moments(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> Moments:
-    """Of the stage that holds the embeddings, the head, or both."""
+def step_peaks(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StepPeaks:
+    """Return the peaks of the stage that holds the embeddings (`first`), the head (`last`), or both."""
     static = static_bytes(spec, first=first, last=last)
-    # of what is no transformer nothing is known of its activations
-    found = (
-        _Activations()
-        if spec.model.parameters is not None
-        else _activations(spec, first=first, last=last)
-    )
-    terms = _terms(spec, static, found.casts)
-    held = static.parameters + static.state + sum(terms.values()) - found.casts
-    kept = found.stack + found.recomputed + found.edges + found.loss.kept
-    return Moments(
-        static, kept, found.working + static.temporaries, terms, _phases(spec, static, held, found)
+    # nothing is known of the activations of a model that isn't a transformer
+    is_transformer = spec.model.parameters is None
+    parts = _activations(spec, first=first, last=last) if is_transformer else _Activations()
+    terms = _terms(spec, static, parts.casts)
+    return StepPeaks(
+        static=static,
+        activations=parts.stack + parts.recomputed + parts.edges + parts.loss.saved,
+        working=parts.working + static.temporaries,
+        terms=terms,
+        phases=_phases(spec, static, sum(terms.values()), parts),
     )
 
 
@@ -81,7 +91,7 @@ def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations
     plan, shape = spec.parallel, spec.model
     layers, decoders = shape.layers / plan.pipeline, shape.decoder_layers / plan.pipeline
     stack, recomputed, largest = activation_stack(spec, layers=layers, decoders=decoders)
-    cache = surviving_bytes(spec, layers=layers + decoders)
+    cache = surviving_cache_bytes(spec, layers=layers + decoders)
     return _Activations(
         stack=stack * (plan.in_flight() if first else 1),
         recomputed=recomputed,
@@ -89,7 +99,7 @@ def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations
         edges=edge_bytes(spec),
         casts=cast_bytes(spec) / (plan.tensor * plan.pipeline),
         working=working_bytes(spec),
-        local=local_bytes(spec) if last else 0.0,
+        local=last_norm_bytes(spec) if last else 0.0,
         output=held_output_bytes(spec) + (cache if spec.keeps_output else 0.0),
         cache=cache,
         loss=loss_bytes(spec) if last else _NO_LOSS,
@@ -97,51 +107,51 @@ def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations
 
 
 def _phases(
-    spec: TrainingSpec, static: StaticBytes, held: float, found: _Activations
+    spec: TrainingSpec, static: StaticBytes, terms: float, parts: _Activations
 ) -> dict[str, float]:
+    held = static.parameters + static.state + terms - parts.casts
     gradients = _gradients(spec, static)
     before = gradients if spec.accumulation > 1 or not spec.set_to_none else 0.0
-    full = held + found.casts + found.stack + found.edges + before
-    # a checkpointed layer's casts go with autocast's cache at the end of forward, and are made again for it alone
-    back = full - (
-        found.casts * (1 - 1 / spec.model.all_layers) if spec.checkpointing == "full" else 0.0
-    )
+    full = held + parts.casts + parts.stack + parts.edges + before
+    start = full
+    if spec.checkpointing == "full":
+        # autocast's cache drops the layers' casts at the end of forward; each layer makes its own again
+        start -= parts.casts * (1 - 1 / spec.model.all_layers)
     backward = (
-        back + found.loss.backward + (found.cache if spec.keeps_output else 0.0),
-        back + found.output + found.recomputed + found.working,
-        held + before + (gradients - before) + found.output + found.largest + found.working,
-        held + gradients + found.output + static.embedding_gradient,
+        start + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
+        start + parts.output + parts.recomputed + parts.working,
+        held + before + (gradients - before) + parts.output + parts.largest + parts.working,
+        held + gradients + parts.output + static.embedding_gradient,
     )
+    forward = max(parts.loss.forward + parts.local + parts.cache, parts.working / 2)
     return {
-        "forward": full + max(found.loss.forward + found.local + found.cache, found.working / 2),
+        "forward": full + forward,
         "backward": max(backward),
         "optimizer": held + static.gradients + static.temporaries,
     }
 
 
 def _gradients(spec: TrainingSpec, static: StaticBytes) -> float:
-    """Accumulating without synchronisation keeps whole gradients, whatever ZeRO would divide (torch's `no_sync`)."""
+    """Return the gradients of one rank; accumulating with torch's `no_sync` keeps them whole."""
     whole = spec.accumulation > 1 and spec.no_sync and spec.parallel.zero >= 2
     return static.gradients * (spec.parallel.shards(2) if whole else 1)
 
 
 def _terms(spec: TrainingSpec, static: StaticBytes, casts: float) -> dict[str, float]:
-    """What is held throughout beside parameters and state, by name."""
-    plan, found = spec.parallel, {}
+    """Return by name what is held throughout the step besides parameters and state."""
+    plan, terms = spec.parallel, {}
     if casts:
-        found["weight_casts"] = casts
+        terms["weight_casts"] = casts
     if plan.gathered_units:
         # the gathered layers in the compute dtype, and one layer's gradients before they are scattered
-        units = max(1, spec.model.all_layers) if not plan.reshard else plan.gathered_units
-        share = spec.numbers.compute / spec.numbers.weight
-        found["gathered_layers"] = static.unit * share * units + (
-            static.unit * share if spec.lora_rank is None else 0.0
-        )
+        units = plan.gathered_units if plan.reshard else max(1, spec.model.all_layers)
+        unit = static.unit * spec.dtype_bytes.compute / spec.dtype_bytes.weight
+        terms["gathered_layers"] = unit * units + (unit if spec.lora_rank is None else 0.0)
     elif spec.offload_parameters:
-        found["gathered_layers"] = 2 * static.unit
+        terms["gathered_layers"] = 2 * static.unit
     if static.buckets:
-        found["reduction_buckets"] = static.buckets
+        terms["reduction_buckets"] = static.buckets
     if spec.device == "cuda":
         workspace = spec.gpu_rule.cublas_bytes if spec.gpu_rule else CUBLAS_WORKSPACE_BYTES
-        found["cublas_workspace"] = float(HANDLES * workspace)
-    return found
+        terms["cublas_workspace"] = float(CUBLAS_HANDLES * workspace)
+    return terms

@@ -1,0 +1,124 @@
+"""What a memory-saving change is, and what it is applied to.
+
+A change has three sides: `apply_to_spec` for the formula, `apply_to_trace` for a traced step, and
+`snippet`, the code to add to a script. Savings are never written here: the run is estimated again with
+the change applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from memagent.estimator.advice.script_facts import ScriptFacts, facts_of_trace
+from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.request import TraceRequest
+
+if TYPE_CHECKING:
+    from memagent.estimator.trace.events import Trace
+
+    TraceRewrite = Callable[[Trace], Trace]
+
+ADVISED_RANKS = 8
+"""Ranks to advise sharding for if there is only one: a usual machine."""
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A request, its trace, and what the trace shows of the script."""
+
+    request: TraceRequest
+    trace: Trace
+    script: ScriptFacts
+
+    @classmethod
+    def of(cls, request: TraceRequest, trace: Trace) -> TracedStep:
+        return cls(request, trace, facts_of_trace(trace))
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.request.device == "cuda"
+
+    def has(self, component: str) -> bool:
+        return any(event.component == component and event.size_bytes for event in self.trace.events)
+
+    @property
+    def has_fp32_weights(self) -> bool:
+        return any(
+            event.component == "parameters" and event.dtype == "float32"
+            for event in self.trace.events
+        )
+
+
+@dataclass(frozen=True)
+class TraceChange:
+    """Request `fields` and model `edits` to change (both need a new trace), and trace `rewrites`."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    edits: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    rewrites: tuple[TraceRewrite, ...] = ()
+
+    def then(self, other: TraceChange) -> TraceChange:
+        """Return both changes as one."""
+        return TraceChange(
+            {**self.fields, **other.fields},
+            self.edits + tuple(edit for edit in other.edits if edit not in self.edits),
+            self.rewrites + other.rewrites,
+        )
+
+
+def rewrite(*rewrites: TraceRewrite) -> TraceChange:
+    return TraceChange(rewrites=rewrites)
+
+
+class MemoryChange:
+    """A change that saves memory: its name, effect and cost, and how to apply it.
+
+    `cost_rank` orders costs, 0 for none. `needs_more_gpus`: a run on one GPU cannot apply it. `excludes`
+    are the keys of changes that make no sense together with it.
+    """
+
+    key: str
+    name: str
+    effect: str
+    cost: str
+    cost_rank: int
+    needs_more_gpus: bool = False
+    excludes: frozenset[str] = frozenset()
+
+    def apply_to_spec(self, spec: TrainingSpec) -> TrainingSpec | None:
+        """Return the spec with the change, or None if it is applied already or makes no sense.
+
+        The default is for changes that a formula doesn't know.
+        """
+        return None
+
+    def apply_to_trace(self, step: TracedStep) -> TraceChange | None:
+        """Return the change of the traced step, or None if it is applied already or makes no sense.
+
+        The default is for changes that a trace doesn't show.
+        """
+        return None
+
+    def snippet(self, script: ScriptFacts) -> str:
+        """Return lines that run as they stand in a script with `model`, `optimizer`, `lr` and data.
+
+        The data is `batch` for transformers (a dict with input_ids and labels), else `inputs`, `targets`
+        and `loss_of(output, targets)`.
+        """
+        raise NotImplementedError
+
+
+def loss_expression(script: ScriptFacts) -> str:
+    return "model(**batch).loss" if script.transformers else "loss_of(model(inputs), targets)"
+
+
+def is_decoder_spec(spec: TrainingSpec) -> bool:
+    """Return True for a causal language model, which some snippets are for."""
+    return spec.model.head_kind == "lm" and not spec.model.decoder_layers
+
+
+def is_decoder_step(step: TracedStep) -> bool:
+    """Return False for an encoder, as far as the names of its blocks say."""
+    return not step.script.transformers or "encoder" not in step.script.blocks

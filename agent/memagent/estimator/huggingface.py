@@ -239,8 +239,6 @@ class ConfiguredModel:
 
         Raises EstimateError if the installed transformers has no such model.
         """
-        from memagent.estimator.model_edits import enable_checkpointing
-
         model_class, config = load_class(self.config)
         config.use_cache = False
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
@@ -274,6 +272,16 @@ class ConfiguredModel:
             raise EstimateError(
                 f"peft cannot add adapters to {targets or 'its default layers'}: {error}"
             ) from error
+
+
+def enable_checkpointing(model: Any, *, use_reentrant: bool) -> bool:
+    """Enable the own checkpointing of a model of transformers; return False for another model."""
+    # transformers renamed the method in 5.23
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    enable = enable or getattr(model, "gradient_checkpointing_enable", None)
+    if enable is not None:
+        enable({"use_reentrant": use_reentrant})
+    return enable is not None
 
 
 @dataclass(frozen=True)

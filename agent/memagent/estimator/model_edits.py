@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from memagent.estimator.huggingface import enable_checkpointing
+
 ModelEdit = tuple[str, Mapping[str, Any]]
 """A name in EDITS, and the function's arguments."""
 
@@ -43,16 +45,6 @@ class CheckpointedModel:
             for block in repeated_blocks(model):
                 block.forward = _recomputed(block.forward)
         return model
-
-
-def enable_checkpointing(model: Any, *, use_reentrant: bool) -> bool:
-    """Enable the own checkpointing of a model of transformers; return False for another model."""
-    # transformers renamed the method in 5.23
-    enable = getattr(model, "activation_checkpointing_enable", None)
-    enable = enable or getattr(model, "gradient_checkpointing_enable", None)
-    if enable is not None:
-        enable({"use_reentrant": use_reentrant})
-    return enable is not None
 
 
 def repeated_blocks(model: Any) -> list[Any]:

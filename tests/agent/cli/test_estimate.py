@@ -155,12 +155,12 @@ def test_the_largest_batch_fits_and_one_more_does_not(estimate):
     _, text, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch")
     sure = found["sure_batch"]
     assert text.endswith(
-        f"batch {found['batch']} fits in 80.00 GiB, {found['batch'] + 1} does not; to be sure of it take {sure}\n"
+        f"batch {found['batch']} fits in 80.00 GiB, {found['batch'] + 1} does not; a safe choice is {sure}\n"
     )
     _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(sure), "--json")
     assert 0 < sure < found["batch"] and json.loads(out)["intervals"]["device"][1] <= 80 * 2**30
     status, out, _ = estimate("--model", "llama-7b", "--gpu", "1GiB", "--max-batch")
-    assert status == 1 and out.startswith("not even a batch of 1 fits in 1.00 GiB")
+    assert status == 1 and out.startswith("A batch of 1 does not fit in 1.00 GiB.")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_all_advice_has_its_lines_of_code(estimate):
 
 def test_what_costs_least_of_what_makes_it_fit_is_said(estimate):
     out = estimate("--model", "llama-7b", "--gpu", "a100", "--batch", "2", "--dtype", "mixed")[1]
-    assert "Costs least of what makes it fit: Weights, gradients and states in bf16." in out
+    assert "The cheapest change that makes it fit: Weights, gradients and states in bf16." in out
 
 
 def test_changes_that_are_needed_together_are_named_together(estimate):
@@ -257,7 +257,7 @@ def test_a_factory_is_traced(estimate, factory):
 def test_a_factorys_screen_names_its_largest_tensors_and_its_advice(estimate, factory):
     _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "512MiB")
     assert "Largest tensors at the peak" in out and "reserved by torch" in out
-    assert out.endswith("--advice tries what would make it fit.\n")
+    assert out.endswith("--advice tries changes that would make it fit.\n")
     _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "1GiB", "--advice")
     assert "Autocast to bf16" in out and "Smaller batch, accumulated" in out
 
@@ -295,24 +295,21 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
     ("arguments", "words"),
     [
         (["--model", "gpt9"], "'gpt9' is not known"),
-        (["--model", "gpt2", "--gpu", "lots"], "'lots' is not a size"),
-        (["--model", "gpt2", "--gpu", "a6000"], "--gpu a6000 is no card that is known (t4, "),
+        (["--model", "gpt2", "--gpu", "lots"], "Unknown GPU 'lots'"),
+        (["--model", "gpt2", "--gpu", "a6000"], "Unknown GPU 'a6000'. Use one of: t4, "),
         (["--model", "gpt2", "--max-batch"], "--max-batch needs --gpu"),
         (["--model", "gpt2", "--sweep", "a,b"], "--sweep a,b is not"),
         (["--model", "gpt2", "--sweep", "batch=0"], "--sweep batch=0 is not"),
-        (
-            ["--model", "gpt2", "--sweep", "heads=2"],
-            "write it as in --sweep batch=1,2,4 seq=512,1024",
-        ),
+        (["--model", "gpt2", "--sweep", "heads=2"], "write --sweep batch=1,2,4 sequence=512,1024"),
         (["--model", "gpt2", "--input", "8"], "--input is for path.py:factory"),
         (["--model", "gpt2", "--batch", "0"], "batch is 0"),
         (["--model", "gpt2", "--method", "trace"], "is known by its shape only"),
-        (["--model", "gpt2", "--quantised", "nf4"], "go with --lora"),
+        (["--model", "gpt2", "--quantised", "nf4"], "need --lora-rank"),
         (["--model", "gpt2", "--lora", "8", "--lora-targets", "q_proj"], "match no layer"),
         (["--model", "gpt2", "--dtype", "fp3"], "fp3"),
         (["--model", "gpt2", "--optimizer", "adamm"], "adamm"),
         (["--model", "missing/config.json"], "cannot be read"),
-        (["--model", "x.py:make", "--input", "8x8"], "x.py is not there"),
+        (["--model", "x.py:make", "--input", "8x8"], "x.py does not exist"),
     ],
 )
 def test_mistakes_are_one_line_that_says_what_to_do(estimate, arguments, words):
@@ -324,7 +321,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(estimate, arguments, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "called with? Give --input"),
+        ([], "are missing: give --input"),
         (["--input", "8x"], "--input 8x is not"),
         (["--input", "a=8x8", "--input", "8x8"], "give all inputs a name, or none"),
         (["--input", "8x8", "--batch", "4"], "a factory's are in --input"),
@@ -346,3 +343,21 @@ def test_a_config_that_is_none_is_named(estimate, config):
     assert "no object" in estimate("--model", config([]))[2]
     status, _, err = estimate("--model", config({"hidden_size": 3}), "--method", "formula")
     assert status == 2 and "model_type" in err
+
+
+@pytest.mark.parametrize(
+    ("canonical", "alias"),
+    [
+        (["--sequence", "128"], ["--seq", "128"]),
+        (["--precision", "bf16"], ["--dtype", "bf16"]),
+        (["--implementation", "single"], ["--step", "single"]),
+        (["--accumulation", "4"], ["--accumulate", "4"]),
+        (["--lora-rank", "8"], ["--lora", "8"]),
+        (["--offload-optimizer"], ["--offload", "optimizer"]),
+        (["--offload-parameters"], ["--offload", "parameters"]),
+    ],
+)
+def test_an_option_has_the_name_of_the_api_and_an_alias(estimate, canonical, alias):
+    plain = estimate("--model", "gpt2", "--json")[1]
+    changed = estimate("--model", "gpt2", *canonical, "--json")[1]
+    assert plain != changed == estimate("--model", "gpt2", *alias, "--json")[1]

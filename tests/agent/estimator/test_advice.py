@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memagent.estimator.advice.by_cause import CAUSES, advice_for_cause
-from memagent.estimator.advice.catalog import CHANGES, NAMES, SMALLER_BATCH, are_compatible
+from memagent.estimator.advice.catalog import CHANGES, KEYS_BY_NAME, are_compatible
+from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.wire.messages import AdviceItem
 
 GIB = 2**30
@@ -54,8 +55,8 @@ def test_names_and_keys_are_one_to_one_and_costs_are_said():
         == len({change.name for change in CHANGES})
         == len(CHANGES)
     )
-    assert set(NAMES.values()) == {SMALLER_BATCH, *(change.key for change in CHANGES)}
-    assert all(change.cost and change.sentence.endswith(".") for change in CHANGES)
+    assert set(KEYS_BY_NAME.values()) == {SmallerBatch.key, *(change.key for change in CHANGES)}
+    assert all(change.cost and change.effect.endswith(".") for change in CHANGES)
 
 
 def test_a_change_goes_with_itself_and_not_with_its_rivals():

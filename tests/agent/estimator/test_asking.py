@@ -166,12 +166,12 @@ def test_a_factory_in_a_file_is_estimated(tmp_path):
         ({"limit_bytes": "much"}, SettingError, "much"),
         ({"optimizer": "adamm"}, EstimateError, "adamm"),
         ({"optimizer": 3}, EstimateError, "optimizer is 3"),
-        ({"optimizer": lambda parameters: 3}, EstimateError, "makes a int"),
+        ({"optimizer": lambda parameters: 3}, EstimateError, "returns a int"),
         ({"loss": 3}, EstimateError, "loss is 3"),
         ({"autocast": "int4"}, EstimateError, "autocast is 'int4'"),
         ({"autocast": torch.float64}, EstimateError, "autocast is torch.float64"),
         ({"checkpointing": "sometimes"}, EstimateError, "checkpointing is 'sometimes'"),
-        ({"accumulate": 0}, EstimateError, "accumulate is 0"),
+        ({"accumulation": 0}, EstimateError, "accumulation is 0"),
     ],
 )
 def test_bad_arguments_are_named(options, error, words):
@@ -200,6 +200,14 @@ def test_torchs_dtypes_and_true_are_taken_for_the_names():
         autocast="bf16", checkpointing="full"
     )
     assert asked(autocast="float16", checkpointing=False) == asked(autocast="fp16")
+
+
+def test_accumulate_is_an_alias_of_accumulation():
+    def estimated(**options):
+        return estimate(Stack, ((8, 256), "float32"), loss=mean, device="cpu", **options)
+
+    assert estimated(accumulate=2) == estimated(accumulation=2)
+    assert estimated(accumulate=2).assumptions["accumulation"] == 2
 
 
 def test_the_dict_is_json_with_a_timeline():

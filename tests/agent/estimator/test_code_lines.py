@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from memagent.estimator.advice.by_formula import advise
-from memagent.estimator.advice.catalog import CHANGES, SMALLER_BATCH, smaller_batch
+from memagent.estimator import engine
+from memagent.estimator.advice import by_formula
+from memagent.estimator.advice.catalog import CHANGES
+from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.estimator.advice.script_facts import (
     ScriptFacts,
     checkpointing_method,
@@ -25,17 +27,24 @@ from memagent.estimator.advice.script_facts import (
 )
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.request import TraceRequest
+from memagent.estimator.formula.training import estimate_formula
+from memagent.estimator.request import FormulaRequest, TraceRequest
+from memagent.wire.messages import AdviceItem
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 ROOT = Path(__file__).parents[3]
-BY_KEY = {change.key: change for change in (*CHANGES, smaller_batch(4, 2))}
+BY_KEY = {change.key: change for change in (*CHANGES, SmallerBatch(4, 2))}
 WITHOUT_GPU = {'"cuda"': '"cpu"', "CPUOffloadPolicy()": "CPUOffloadPolicy(pin_memory=False)"}
 SHARDED = ("zero_1", "zero_2", "zero_3", "offload_parameters")
 TRANSFORMERS = ScriptFacts(
     True, "AdamW", "model.model.layers", ("q_proj", "k_proj", "v_proj", "o_proj")
 )
 PLAIN = ScriptFacts(False, "AdamW", "model.blocks", ("up", "down"))
+
+
+def advise(spec: TrainingSpec, limit_bytes: int | None = None) -> tuple[AdviceItem, ...]:
+    request = FormulaRequest(spec, limit_bytes)
+    return by_formula.advise(request, estimate_formula(request))
 
 
 class Plain(torch.nn.Module):
@@ -90,7 +99,7 @@ def run(key: str, script: ScriptFacts, name: str = "") -> dict[str, object]:
     names = names_for(script, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft and torch itself call what is deprecated
-        lines = BY_KEY[key].code(script)
+        lines = BY_KEY[key].snippet(script)
         for with_gpu, without in WITHOUT_GPU.items():
             lines = lines.replace(with_gpu, without)
         exec(compile(lines, key, "exec"), names)
@@ -126,7 +135,7 @@ def train(names: dict[str, object]) -> torch.Tensor:
         "chunked_loss",
         "adafactor",
         "checkpointing",
-        SMALLER_BATCH,
+        SmallerBatch.key,
     ],
 )
 def test_lines_run_as_they_stand(key, script):
@@ -168,14 +177,14 @@ def test_transformers_is_not_asked_for_what_it_deprecates():
     assert hasattr(transformers.PreTrainedModel, checkpointing_method())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exec(BY_KEY["checkpointing"].code(TRANSFORMERS), {"model": llama()})
+        exec(BY_KEY["checkpointing"].snippet(TRANSFORMERS), {"model": llama()})
 
 
 @pytest.mark.parametrize("script", [PLAIN, TRANSFORMERS], ids=["torch", "transformers"])
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(script):
     parts, whole = names_for(script), names_for(script)
     parts["optimizer"] = whole["optimizer"] = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    exec(BY_KEY[SMALLER_BATCH].code(script), parts)
+    exec(BY_KEY[SmallerBatch.key].snippet(script), parts)
     train(whole)
     for mine, right in zip(parts["model"].parameters(), whole["model"].parameters(), strict=True):
         assert torch.allclose(mine.grad, right.grad, atol=1e-5)
@@ -232,11 +241,11 @@ def test_the_offloading_optimizer_takes_these_arguments():
     inspect.signature(torchao.CPUOffloadOptimizer).bind(
         [], torch.optim.AdamW, lr=1e-3
     )  # it is made on a GPU only
-    compile(BY_KEY["offload_optimizer"].code(PLAIN), "offload", "exec")
+    compile(BY_KEY["offload_optimizer"].snippet(PLAIN), "offload", "exec")
 
 
 def test_the_allocators_setting_is_one_that_torch_takes():
-    line = BY_KEY["expandable_segments"].code(PLAIN)
+    line = BY_KEY["expandable_segments"].snippet(PLAIN)
     asked = subprocess.run(
         ["sh", "-c", f'{line}; exec "$0" -c "import os; print(os.environ[\'PYTORCH_CUDA_ALLOC_CONF\'])"', sys.executable],
         capture_output=True, text=True, check=True,
@@ -257,7 +266,7 @@ def test_every_change_has_lines_that_were_run_here():
         "checkpointing",
     }
     here |= {
-        SMALLER_BATCH,
+        SmallerBatch.key,
         *SHARDED,
         "eight_bit",
         "paged",
@@ -284,10 +293,12 @@ def test_lines_use_what_the_script_uses():
 
 def test_a_script_is_read_off_its_trace():
     ids = ((2, 8), "int64")
-    plain = facts_of_trace(TraceRequest(Plain, ids, optimizer="sgd").trace())
+    plain = facts_of_trace(engine.record(TraceRequest(Plain, ids, optimizer="sgd")))
     assert plain == ScriptFacts(False, "SGD", "model.blocks", ("up", "down"))
     large = ((16, 512), "int64")  # small tensors are not asked where they come from
-    traced = facts_of_trace(TraceRequest(llama, {"input_ids": large, "labels": large}).trace())
+    traced = facts_of_trace(
+        engine.record(TraceRequest(llama, {"input_ids": large, "labels": large}))
+    )
     assert traced == TRANSFORMERS
 
 
@@ -297,9 +308,9 @@ def test_a_sequence_of_blocks_is_the_model_itself():
             *(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(3))
         )
 
-    question = TraceRequest(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
-    script = facts_of_trace(question.trace())
+    request = TraceRequest(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
+    script = facts_of_trace(engine.record(request))
     assert script == ScriptFacts(False, "AdamW", "model", ())
     names = {"model": stack()}
-    exec(BY_KEY["checkpointing"].code(script), names)
+    exec(BY_KEY["checkpointing"].snippet(script), names)
     names["model"](torch.ones(2, 8)).sum().backward()

@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("transformers")
 
 from memagent.errors import EstimateError
+from memagent.estimator import engine
 from memagent.estimator.api import estimate_config
 from memagent.estimator.huggingface import ConfiguredModel, inputs_for, request_for_config
 from memagent.estimator.trace import record_trace
@@ -53,9 +54,9 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_model_is_called_with_what_it_trains_on(kind):
     config, expected = KINDS[kind]
-    question = request_for_config(config, batch=2, sequence=16, precision="fp32", device="cpu")
-    assert question.inputs == expected
-    trace = question.trace()
+    request = request_for_config(config, batch=2, sequence=16, precision="fp32", device="cpu")
+    assert request.inputs == expected
+    trace = engine.record(request)
     assert trace.parameters == sum(p.numel() for p in ConfiguredModel(config)().parameters())
     assert trace.notes == () or "no loss" not in trace.notes[0]
 
@@ -67,10 +68,10 @@ def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
     asked = request_for_config(
         LLAMA, batch=2, sequence=16, precision="fp32", checkpointing="non_reentrant", device="cpu"
     )
-    assert asked.trace().summary().phase_peak_bytes == real.phase_peak_bytes
+    assert engine.record(asked).summary().phase_peak_bytes == real.phase_peak_bytes
 
 
-def test_a_file_its_folder_and_its_content_are_the_same_question(tmp_path):
+def test_a_file_its_folder_and_its_content_are_the_same_request(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     asked = [
         request_for_config(given, batch=2)
@@ -116,7 +117,10 @@ def test_it_is_the_same_as_tracing_the_model_by_hand():
     by_hand = record_trace(
         ConfiguredModel(LLAMA), inputs_for(LLAMA, batch=2, sequence=16), autocast="bf16"
     )
-    assert request_for_config(LLAMA, batch=2, sequence=16).trace().summary() == by_hand.summary()
+    assert (
+        engine.record(request_for_config(LLAMA, batch=2, sequence=16)).summary()
+        == by_hand.summary()
+    )
 
 
 @pytest.mark.parametrize(

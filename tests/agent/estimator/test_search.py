@@ -8,17 +8,27 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.advice.by_formula import advise
-from memagent.estimator.advice.catalog import CHANGES
-from memagent.estimator.advice.catalog import smallest_set
+from memagent.estimator.advice import by_formula
+from memagent.estimator.advice.catalog import CHANGES, smallest_set
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
-from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.search import largest_batch, largest_count, sweep
+from memagent.estimator.formula.training import estimate_formula, estimate_training
+from memagent.estimator.request import FormulaRequest
+from memagent.estimator.search import grid, largest_batch, largest_count, safe_batch
 from memagent.units import GIB
+from memagent.wire.messages import AdviceItem
 
 GPT2 = TrainingSpec(preset("gpt2"), 1, 1024, gpu="rtx4090")
 LLAMA = TrainingSpec(preset("llama-7b"), 4, 2048, precision="mixed", gpu="a100")
+
+
+def advise(spec: TrainingSpec, limit_bytes: int | None = None) -> tuple[AdviceItem, ...]:
+    request = FormulaRequest(spec, limit_bytes)
+    return by_formula.advise(request, estimate_formula(request))
+
+
+def largest(spec: TrainingSpec, limit_bytes: int | None = None, **options: int) -> int:
+    return largest_batch(FormulaRequest(spec, limit_bytes), estimate_formula, **options).batch
 
 
 @pytest.mark.parametrize(
@@ -33,32 +43,43 @@ LLAMA = TrainingSpec(preset("llama-7b"), 4, 2048, precision="mixed", gpu="a100")
 )
 def test_the_largest_batch_fits_and_one_more_does_not(options):
     spec = replace(GPT2, **options)
-    batch = largest_batch(spec)
-    assert batch >= 1
-    assert estimate_training(replace(spec, batch=batch)).fits
-    assert not estimate_training(replace(spec, batch=batch + 1)).fits
+    result = largest_batch(FormulaRequest(spec), estimate_formula)
+    assert result.batch >= 1
+    assert estimate_training(replace(spec, batch=result.batch)).fits
+    assert not estimate_training(replace(spec, batch=result.batch + 1)).fits
+    assert result.too_large == result.batch + 1
+    assert result.estimate == estimate_training(replace(spec, batch=result.batch))
 
 
-def test_it_can_be_asked_for_multiples_and_for_certainty():
-    batch = largest_batch(GPT2)
-    assert largest_batch(GPT2, multiple_of=4) == batch - batch % 4
-    assert 0 < largest_batch(GPT2, sure=True) <= batch
+def test_a_safe_batch_is_at_most_the_largest_and_its_interval_fits():
+    batch = largest(GPT2)
+    safe = safe_batch(FormulaRequest(GPT2), estimate_formula, max_batch=batch)
+    assert 0 < safe <= batch
+    found = estimate_training(replace(GPT2, batch=safe))
+    assert found.intervals["device"][1] <= found.limit_bytes
+
+
+def test_a_maximum_ends_the_search():
+    result = largest_batch(FormulaRequest(GPT2), estimate_formula, max_batch=2)
+    assert (result.batch, result.too_large) == (2, None)
 
 
 def test_nothing_fits_into_too_little():
-    assert largest_batch(LLAMA, 8 * GIB) == 0
+    assert largest(LLAMA, 8 * GIB) == 0
 
 
 def test_a_search_that_cannot_end_says_so():
     with pytest.raises(EstimateError, match="no limit"):
-        largest_batch(replace(GPT2, gpu=None))
+        largest(replace(GPT2, gpu=None))
     with pytest.raises(EstimateError, match="still fits"):
-        largest_batch(TrainingSpec(preset("resnet-50")), GIB)
+        largest(TrainingSpec(preset("resnet-50")), GIB)
 
 
-def test_a_sweep_has_a_cell_for_each_batch_and_sequence():
-    cells = list(sweep(GPT2, batches=(1, 2, 4), sequences=(256, 512)))
-    assert [(cell.sequence, cell.batch) for cell in cells] == [
+def test_a_grid_has_a_point_for_each_batch_and_sequence():
+    points = list(
+        grid(FormulaRequest(GPT2), estimate_formula, batches=(1, 2, 4), sequences=(256, 512))
+    )
+    assert [(point.sequence, point.batch) for point in points] == [
         (256, 1),
         (256, 2),
         (256, 4),
@@ -66,8 +87,9 @@ def test_a_sweep_has_a_cell_for_each_batch_and_sequence():
         (512, 2),
         (512, 4),
     ]
-    assert all(cell.estimate.fits is not None for cell in cells)
-    assert [cell.batch for cell in sweep(GPT2, batches=[3])] == [3]
+    assert all(point.estimate.fits is not None for point in points)
+    single = list(grid(FormulaRequest(GPT2), estimate_formula, batches=[3]))
+    assert [(point.batch, point.sequence) for point in single] == [(3, GPT2.sequence)]
 
 
 def test_advice_saves_what_it_says_it_saves():
@@ -121,16 +143,16 @@ def test_what_is_done_already_is_not_advised():
 def test_a_smaller_batch_is_a_divisor_that_fits_with_accumulation_and_names_the_largest():
     spec = replace(GPT2, batch=32)
     item = next(item for item in advise(spec) if item.change == "Smaller batch, accumulated")
-    steps, batch, largest = map(
+    steps, batch, fitting = map(
         int,
         re.match(
             r"(\d+) times batch (\d+) in place of batch 32 \(the largest that fits is (\d+)\)",
             item.cost,
         ).groups(),
     )
-    assert batch * steps == 32 and batch <= largest < 32
+    assert batch * steps == 32 and batch <= fitting < 32
     assert estimate_training(replace(spec, batch=batch, accumulation=steps)).fits
-    assert largest == largest_batch(replace(spec, accumulation=2))
+    assert fitting == largest(replace(spec, accumulation=2))
 
 
 def test_where_no_change_alone_is_enough_the_smallest_set_comes_first():
@@ -198,7 +220,7 @@ def test_the_largest_count_is_found_whatever_the_line_does(most, plateau):
         right = max((count for count in needed if needed[count] <= limit), default=0)
         assert (
             largest_count(
-                lambda count, limit=limit, needed=needed: limit - needed[count], most=most
+                lambda count, limit=limit, needed=needed: limit - needed[count], maximum=most
             )
             == right
         )

@@ -10,16 +10,23 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.estimator.advice.by_formula import advise
+from memagent.estimator.advice import by_formula
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import layer_saved
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
-from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.formula.training import estimate_formula, estimate_training
 from memagent.estimator.formula.transients import activation_stack
+from memagent.estimator.request import FormulaRequest
+from memagent.wire.messages import AdviceItem
 
 LLAMA = preset("llama-7b")
 BF16 = TrainingSpec(LLAMA, 1, 2048, precision="bf16")
 GPT2_LARGE = TrainingSpec(preset("gpt2-large"), 8, 1024, precision="mixed")
+
+
+def advise(spec: TrainingSpec, limit_bytes: int | None = None) -> tuple[AdviceItem, ...]:
+    request = FormulaRequest(spec, limit_bytes)
+    return by_formula.advise(request, estimate_formula(request))
 
 
 def gigabytes(spec: TrainingSpec) -> dict[str, float]:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memagent.estimator.advice.change import TracedStep
+from memagent.estimator import engine
 from memagent.estimator.advice.by_trace import advise
-from memagent.estimator.advice.catalog import BY_KEY, NAMES
+from memagent.estimator.advice.catalog import BY_KEY, KEYS_BY_NAME
+from memagent.estimator.advice.change import TracedStep
+from memagent.estimator.api import device_fields, estimate
 from memagent.estimator.model_edits import EditedModel
-from memagent.estimator.api import answer, estimate, device_fields
 from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace.isolation import can_fork
 
@@ -82,18 +83,18 @@ def test_savings_are_what_another_estimate_gives(stack):
     need = stack.needed_bytes
     assert saved["Activation checkpointing"] == need - asked(checkpointing="full").needed_bytes
     assert saved["Autocast to bf16"] == need - asked(autocast="bf16").needed_bytes
-    half = estimate(Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulate=2)
+    half = estimate(Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulation=2)
     assert saved["Smaller batch, accumulated"] == need - half.needed_bytes
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
-    assert set(saved) <= set(NAMES)
+    assert set(saved) <= set(KEYS_BY_NAME)
 
 
 def test_a_rewritten_trace_is_what_running_the_change_gives():
     plain = TraceRequest(Stack, INPUTS, loss=mean, **device_fields(gpu="a100"))
-    step = TracedStep.of(plain, plain.trace())
+    step = TracedStep.of(plain, engine.record(plain))
     (without,) = BY_KEY["optimizer_step"].apply_to_trace(step).rewrites
     fused = replace(plain, optimizer=lambda p: torch.optim.AdamW(p, fused=True))
-    rewritten, run = plain.estimate(without(step.trace)), answer(fused)
+    rewritten, run = engine.estimate_trace(plain, without(step.trace)), engine.estimate(fused)
     counters = 16 * 512  # the fused step counts on the device, for each parameter
     assert rewritten.phases["optimizer"] == run.phases["optimizer"] - counters
 
@@ -112,9 +113,9 @@ def test_lora_trains_adapters_of_a_frozen_model():
     plain = TraceRequest(
         lambda: Stack(width=512), ((8, 512), "float32"), loss=mean, **device_fields()
     )
-    made = BY_KEY["lora"].apply_to_trace(TracedStep.of(plain, plain.trace()))
+    made = BY_KEY["lora"].apply_to_trace(TracedStep.of(plain, engine.record(plain)))
     lora = replace(plain, model=EditedModel(plain.model, made.edits), **made.fields)
-    before, after = (question.estimate(question.trace()).components for question in (plain, lora))
+    before, after = (engine.estimate(request).components for request in (plain, lora))
     adapters = 4 * 2 * 16 * (512 + 2048) * 4
     assert after["gradients"] == adapters and before["gradients"] > 10 * adapters
     assert after["parameters"] == before["parameters"] // 2 + adapters
@@ -124,9 +125,12 @@ def test_eight_bit_states_are_a_quarter_of_fp32_ones():
     plain = TraceRequest(
         lambda: torch.nn.Linear(2048, 2048, bias=False), ((1, 2048), "float32"), loss=mean
     )
-    step = TracedStep.of(plain, plain.trace())
+    step = TracedStep.of(plain, engine.record(plain))
     (smaller,) = BY_KEY["eight_bit"].apply_to_trace(step).rewrites
-    before, after = plain.estimate(step.trace), plain.estimate(smaller(step.trace))
+    before, after = (
+        engine.estimate_trace(plain, step.trace),
+        engine.estimate_trace(plain, smaller(step.trace)),
+    )
     assert after.components["optimizer_state"] == pytest.approx(
         before.components["optimizer_state"] / 4, rel=0.02
     )
@@ -134,13 +138,13 @@ def test_eight_bit_states_are_a_quarter_of_fp32_ones():
 
 def test_sharding_divides_what_its_stage_says():
     plain = TraceRequest(Stack, INPUTS, loss=mean)
-    step = TracedStep.of(plain, plain.trace())
-    before = plain.estimate(step.trace).components
+    step = TracedStep.of(plain, engine.record(plain))
+    before = engine.estimate_trace(plain, step.trace).components
     for stage, divided in (
         (1, {"optimizer_state"}), (2, {"optimizer_state", "gradients"}), (3, {"optimizer_state", "gradients", "parameters"}),
     ):  # fmt: skip
         (rewrite,) = BY_KEY[f"zero_{stage}"].apply_to_trace(step).rewrites
-        after = plain.estimate(rewrite(step.trace)).components
+        after = engine.estimate_trace(plain, rewrite(step.trace)).components
         for name in ("parameters", "gradients", "optimizer_state"):
             share = 8 if name in divided else 1
             assert after[name] == pytest.approx(before[name] / share, rel=0.01)
@@ -214,16 +218,18 @@ def test_where_no_change_alone_is_enough_a_set_that_fits_comes_first():
     first = found.advice[0]
     assert found.fits is False and first.change.startswith("Together: ")
     assert found.needed_bytes - first.saving_bytes <= 24 * MIB
-    assert all(name in NAMES for name in first.change.removeprefix("Together: ").split(" + "))
+    assert all(
+        name in KEYS_BY_NAME for name in first.change.removeprefix("Together: ").split(" + ")
+    )
 
 
 @pytest.mark.long
 def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
     quarter = estimate(
-        Stack, ((512, 128), "float32"), loss=mean, gpu="a100", accumulate=4
+        Stack, ((512, 128), "float32"), loss=mean, gpu="a100", accumulation=4
     ).needed_bytes
     half = estimate(
-        Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulate=2
+        Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulation=2
     ).needed_bytes
     found = asked(
         gpu=None,
@@ -241,12 +247,15 @@ def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
 @pytest.mark.long
 def test_no_more_is_traced_than_allowed(monkeypatch):
     plain = TraceRequest(Stack, INPUTS, loss=mean, **device_fields(gpu="a100", context_bytes=0))
-    trace = plain.trace()
-    made = []
-    original = TraceRequest.trace
-    monkeypatch.setattr(TraceRequest, "trace", lambda self: (made.append(self), original(self))[1])
-    found = advise(plain, trace, plain.estimate(trace), traces=1)
-    assert len(made) == 1 and "Paged 8-bit Adam" in savings(found)
+    trace = engine.record(plain)
+    traced = []
+    record = engine.record
+    monkeypatch.setattr(
+        engine, "record", lambda request: (traced.append(request), record(request))[1]
+    )
+    now = engine.estimate_trace(plain, trace)
+    advice = advise(plain, now, trace, max_new_traces=1)
+    assert len(traced) == 1 and "Paged 8-bit Adam" in {item.change for item in advice}
 
 
 @pytest.mark.long

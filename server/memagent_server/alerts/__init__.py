@@ -1,1 +1,1 @@
-"""From forecasts to alerts: rules, the pure state machine, and the evaluator that drives it over the store."""
+"""Alerts: rules, the pure state machine, and the evaluator that applies them to the store."""

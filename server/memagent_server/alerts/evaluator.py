@@ -1,4 +1,4 @@
-"""Evaluates new samples of running runs, and writes the resulting forecasts and alerts to the store.
+"""Evaluation of running runs: new samples become forecasts and alerts in the store.
 
 1. Each current device stream of a running run has a `StreamEvaluation`: a forecaster, alert states,
    and the position up to which it has read.
@@ -10,8 +10,8 @@
    seconds, with or without new samples.
 5. When a run has ended, its streams are read to the end, and its alerts are closed (`run_end`).
 6. A run that can't be evaluated is retried at growing intervals, and stops no other run.
-7. Every few hundred samples the state of a forecaster is saved, so that another worker can take over
-   without reading the whole past.
+7. Every few hundred samples the state of a forecaster is saved, so that another worker can take
+   over without reading the whole past.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 1. Alerts open and move one by one, each move is a transition. A move that another worker has made
    already is ignored.
 2. `flush` gives each incident that changed the worst state and severity of its alerts.
-3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start was
-   notified or its end is a death. What fired and ended within one transaction notifies no one.
+3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start
+   was notified or its end is a death. An incident that fires and ends within one transaction
+   notifies no one.
 4. A snoozed incident notifies only about its end; a false alarm only about a death.
 """
 
@@ -31,7 +32,7 @@ _CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "no
 
 @dataclass
 class _IncidentChanges:
-    """Changes of one incident in this transaction; `before` is its (state, severity) at the start."""
+    """Changes of one incident; `before` is its (state, severity) at the start of the transaction."""
 
     incident: Incident
     before: tuple[str, str]

@@ -4,8 +4,8 @@
    is ahead, this worker adopts its states. If it covers some of the same samples with other
    decisions, this worker starts over from there.
 2. A failed transaction is retried run by run: one run that can't be written stops no other.
-3. `write` returns an outcome per stream. The evaluator applies it after the commit: evaluations never
-   get ahead of the store.
+3. `write` returns an outcome per stream. The evaluator applies it after the commit: evaluations
+   never get ahead of the store.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MATERIAL_ETA_CHANGE = 0.05
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What a turn decided on one stream's new samples."""
+    """Result of a turn for one stream's new samples."""
 
     stream: StreamHead
     evaluation: StreamEvaluation
@@ -59,10 +59,10 @@ class StreamResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one stream's result.
+    """Fate of one stream's result in the store.
 
-    written: the store has it. superseded: another worker was ahead, its `mark` counts. rejected: the
-    evaluation must start over from the store.
+    written: the store has it. superseded: another worker was ahead, its `mark` counts. rejected:
+    the evaluation must start over from the store.
     """
 
     status: Literal["written", "superseded", "rejected"]
@@ -81,7 +81,7 @@ class Outcome:
 
 
 class ResultWriter:
-    """Writer of one worker; `channels` get the notifications, `share` is what the worker may write."""
+    """Writer of one worker; `channels` get the notifications, `share` limits the runs."""
 
     def __init__(self, database: Database, channels: Collection[str], share: Share) -> None:
         self._database = database

@@ -20,9 +20,9 @@ class RuleInput:
     kind: str = "cuda"
     used_bytes: int | None = None
     peak_bytes: int | None = None
-    """Of the newest sample."""
+    """Peak of the newest sample."""
     launch_peak_bytes: int | None = None
-    """Highest of this launch."""
+    """Highest peak of this launch."""
     reserved_bytes: int | None = None
     inactive_split_bytes: int | None = None
     limit_bytes: int | None = None

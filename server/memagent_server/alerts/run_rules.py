@@ -136,7 +136,7 @@ def _fullness(stream: StreamHead) -> tuple[bool, int]:
 
 
 def _stored_state(open_alerts: Collection[Alert], check: RuleCheck) -> AlertState:
-    """Return the state of the newest open alert of a rule (and of the stream, if it has its own)."""
+    """Return the state of the newest open alert of a rule, and of the stream if it has one."""
     rule = check.config.rule.name
     candidates = [
         alert

@@ -1,7 +1,7 @@
 """Sharding: a worker's fair part of the runs and channels, leased for as long as it is alive.
 
 1. `heartbeat` runs every BEAT_S on its own thread: a long evaluation must not look like a death.
-2. A peer is dead after DEAD_AFTER_S and several of this worker's heartbeats without one of its own.
+2. A peer is dead after DEAD_AFTER_S, and several heartbeats of this worker, without a heartbeat.
    A peer on this machine whose process is gone is dead at once.
 3. A worker that misses heartbeats for DEAD_AFTER_S must assume its lease is lost: it holds nothing
    until the next heartbeat.

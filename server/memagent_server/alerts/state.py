@@ -1,4 +1,4 @@
-"""Alert state machine, pure: a state and an observation in, the next state out; time is an argument.
+"""Alert state machine: a state and an observation in, the next state out. Pure.
 
     ok -> pending -> firing -> averted | finished | oom | lost_contact
 
@@ -15,7 +15,7 @@
    the forecasts were right, if late.
 7. Only observations change a state: missing data resolves no alert.
 8. averted, finished, oom and lost_contact are final. If the run pages again, that's a new alert.
-9. Old samples confirm nothing: while a stream catches up, a pending alert waits for the newest ones.
+9. Old samples confirm nothing: while a stream catches up, a pending alert waits for the newest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Hysteresis:
 
 
 PER_SAMPLE = Hysteresis()
-"""For rules that decide on every sample."""
+"""Hysteresis of rules that decide on every sample."""
 
 
 @dataclass(frozen=True)

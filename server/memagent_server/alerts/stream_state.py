@@ -96,7 +96,7 @@ class ArrivalRate:
 
 @dataclass
 class StreamEvaluation:
-    """See the module; `mark` is the sample up to which the store has this evaluation's decisions."""
+    """Evaluation of one stream; `mark` is the sample up to which the store has its decisions."""
 
     run_id: str
     forecaster: Forecaster
@@ -362,7 +362,7 @@ def _summary_row(stats: Stats) -> dict[str, list[Any]]:
     """Return one row for a chunk: the lowest floors, the highest peaks, the last of all the rest.
 
     The row carries the chunk's first step, because a growing floor is lowest there: the trend stays
-    straight. Its phase is no training phase, so that batch sizes come from real steps only.
+    straight. Its phase isn't a training phase: batch sizes come from real steps only.
     """
     row: dict[str, list[Any]] = {}
     for name, (lowest, highest, last) in stats.items():
@@ -371,7 +371,7 @@ def _summary_row(stats: Stats) -> dict[str, list[Any]]:
 
 
 def _positive_int(value: Any) -> int | None:
-    """Return a positive number as an integer, else None: a user's configuration may hold anything."""
+    """Return a positive number as an integer, else None: configurations may hold anything."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return int(value) if 0 < value < 2**62 else None

@@ -1,7 +1,8 @@
 """Prometheus Alertmanager, API v2: a topic is one alert, with equal labels from warning to end.
 
-1. Alertmanager resolves an alert when its `endsAt` has passed. Ours is a day ahead, and is moved on
-   whenever the forecast changes or half a day has passed: an outage of ours resolves nothing soon.
+1. Alertmanager resolves an alert when its `endsAt` has passed. We set it a day
+   ahead, and move it whenever the forecast changes or half a day has passed: an outage of this
+   server resolves nothing soon.
 2. Severity is a label, so an escalation is a new alert: the same request ends the warning.
 3. `averted` and `finished` end the alert. A death keeps firing for DEATH_FIRES_S.
 """

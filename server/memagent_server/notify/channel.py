@@ -1,4 +1,4 @@
-"""What a channel is, and the message that it delivers."""
+"""Base class of the channels, and the message that they deliver."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AlertMessage:
     is_overtaken: bool = False
     """True if a later message of the topic was sent before this one was retried by hand."""
     delayed_s: float = 0.0
-    """How long the message has waited."""
+    """Time that the message has waited."""
     curve: MemoryCurve | None = None
     receipt: dict[str, Any] = field(default_factory=dict)
     """Receipt of the last message on this topic."""
@@ -99,8 +99,8 @@ class AlertMessage:
 class DeliveryFailedError(Exception):
     """A channel did not accept a message. `is_final`: retrying is pointless.
 
-    `retry_after_s` is what the service asked for. The message never holds a token or an address of a
-    webhook.
+    `retry_after_s` is what the service asked for. The message never holds a token or the address of
+    a webhook.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Channel:
 
 
 class MissingChannel(Channel):
-    """Stands in for a channel that has waiting messages but is no longer configured."""
+    """Substitute for a channel that has waiting messages but is no longer configured."""
 
     def send(self, message: AlertMessage) -> dict[str, Any]:
         raise DeliveryFailedError(
@@ -148,7 +148,7 @@ class MissingChannel(Channel):
 def retry_after_s(headers: Mapping[str, Any]) -> float | None:
     """Return the seconds of a Retry-After header, at most MAX_RETRY_AFTER_S.
 
-    None without such a header, or for a date, which no service of ours sends.
+    Return None without such a header, or for a date: none of these services sends one.
     """
     values = (str(value) for name, value in headers.items() if name.lower() == "retry-after")
     try:
@@ -159,7 +159,7 @@ def retry_after_s(headers: Mapping[str, Any]) -> float | None:
 
 
 def secret_parts(url: str) -> tuple[str, ...]:
-    """Return the texts to mask for a secret address: all of it, and the parts a service may quote."""
+    """Return the texts to mask for a secret address: all of it, and its parts."""
     parts = urlsplit(url)
     pieces = (
         *parts.path.split("/"),

@@ -3,15 +3,16 @@
 One turn, and what a SIGKILL does between two of its points:
 
 1. Check whether a notification is due. Killed after this: nothing has happened.
-2. Lease the oldest. Killed after this: the lease expires after LEASE_S, then another turn takes over.
+2. Lease the oldest. Killed after this: the lease expires after LEASE_S, then another turn takes
+   over.
 3. Load the message. Killed after this: the same.
 4. Send it, renewing the lease meanwhile. Killed after this: the service may or may not have the
    message. It's sent again under the same dedup key, marked as a repeat.
 5. Mark it as sent, or set the time of the next attempt. Killed after this: nothing is left to do.
 
-Each channel has its own dispatcher and thread: a slow channel delays no other. A channel that asks to
-wait (Retry-After) gets no request until then. Only this is kept in memory: a restart may ask once
-more.
+Each channel has its own dispatcher and thread: a slow channel delays no other. A channel that asks
+to wait (Retry-After) gets no request until then. Only this is kept in memory: a restart may ask
+once more.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """HTTP requests of all channels that send JSON.
 
 1. The host is resolved once, its addresses are checked, and the connection goes to the checked
-   address: a name that resolves to another address a moment later can't redirect the request.
-2. Loopback and link-local addresses and the metadata services of clouds are refused, unless a setting
-   allows them: in any notation, and also if an IPv6 address wraps one.
+   address. A name that resolves to another address a moment later can't redirect the request.
+2. Loopback and link-local addresses and the metadata services of clouds are refused, unless a
+   setting allows them: in any notation, and also if an IPv6 address wraps one.
 3. Redirects aren't followed, and at most MAX_RESPONSE_BYTES of a response are read.
 4. A proxy of the environment (HTTPS_PROXY, NO_PROXY) is used as usual. The host is checked all the
    same, as far as it resolves here.
@@ -106,8 +106,8 @@ def send_json(
 ) -> Response:
     """Send JSON and return a 2xx response; raise DeliveryFailedError for any other.
 
-    Errors name the `service` and never show its address. A status in `final_statuses` makes retrying
-    pointless.
+    Errors name the `service` and never show its address. A status in `final_statuses` makes
+    retrying pointless.
     """
     all_headers = {"Content-Type": "application/json", "User-Agent": "memagent", **(headers or {})}
     try:

@@ -1,7 +1,7 @@
 """PagerDuty, Events API v2: one PagerDuty incident per topic.
 
-A warning triggers, an escalation triggers again under the same dedup_key, and a good end resolves. A
-death stays open: someone should take a look.
+A warning triggers, an escalation triggers again under the same dedup_key, and a good end resolves.
+A death stays open: someone should take a look.
 https://developer.pagerduty.com/docs/events-api-v2-overview
 """
 

@@ -1,10 +1,10 @@
 """Slack by bot token: one message per topic, edited in place, with a thread for what follows.
 
-1. The first message of a topic is posted. Slack may have accepted one that was never marked as sent:
-   a repeat looks for it first, by its metadata (scope `channels:history`), and posts again if it
-   isn't allowed to look.
-2. Later messages of the topic edit that one, then reply in its thread. The long OOM report is in the
-   reply only. An escalation, a reminder or a death is shown in the channel as well: edits don't
+1. The first message of a topic is posted. Slack may have accepted one that was never marked as
+   sent. A repeat looks for it first, by its metadata (scope `channels:history`), and posts again if
+   it isn't allowed to look.
+2. Later messages of the topic edit that one, then reply in its thread. The long OOM report is in
+   the reply only. An escalation, a reminder or a death is shown in the channel as well: edits don't
    notify.
 3. If a message can't be edited any more (deleted, or too old), a new one is posted.
 4. `refresh` edits the message while the ETA moves.
@@ -59,8 +59,8 @@ _REMEDIES = {
     "not_authed": "check MEMAGENT_SLACK_BOT_TOKEN",
     "token_revoked": "reinstall the app and set MEMAGENT_SLACK_BOT_TOKEN",
     "account_inactive": "reinstall the app and set MEMAGENT_SLACK_BOT_TOKEN",
-    "channel_not_found": "MEMAGENT_SLACK_CHANNEL must be the channel's id (C...); invite the bot to "
-    "private channels",
+    "channel_not_found": "MEMAGENT_SLACK_CHANNEL must be the channel's id (C...); "
+    "invite the bot to private channels",
     "not_in_channel": "invite the bot to the channel: /invite @memagent",
     "is_archived": "the channel is archived: set MEMAGENT_SLACK_CHANNEL to another",
     "missing_scope": "give the app the scope chat:write (and files:write for charts)",

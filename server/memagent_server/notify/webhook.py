@@ -1,7 +1,8 @@
 """Any HTTP endpoint: each transition as JSON, signed, so that the receiver can verify the sender.
 
-`X-Memagent-Signature: v1=HEX` is the HMAC-SHA256 of `X-Memagent-Timestamp`, a full stop and the body,
-with MEMAGENT_WEBHOOK_SECRET as the key. `Idempotency-Key` is equal for all deliveries of a transition.
+`X-Memagent-Signature: v1=HEX` is the HMAC-SHA256 of `X-Memagent-Timestamp`, a full stop and the
+body, with MEMAGENT_WEBHOOK_SECRET as the key. All deliveries of a transition have the same
+`Idempotency-Key`.
 """
 
 from __future__ import annotations

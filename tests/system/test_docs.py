@@ -33,7 +33,7 @@ CANNOT_RUN = {
         "make demo ": "tests/system/test_main_job.py runs the demo, and make test is this",
     },
     "allocator.md": {
-        "torch.cuda.memory._record_memory_history(": "needs a CUDA device; tests/gpu/test_allocator_history.py"
+        "from benchmarks.estimator.simulation_score": "needs a CUDA device; tests/gpu/test_allocator_history.py"
     },
     "deployment.md": {
         "python3 -m venv /opt/memagent": "needs root and systemd; tests/contract/test_systemd.py",

@@ -1,0 +1,80 @@
+"""CHANGELOG.md keeps its form: releases, areas, short bullets that begin with a verb."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import memagent
+
+TEXT = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+AREAS = ["Agent", "Estimator", "Forecast", "Leaks", "Server", "Alerts and notifications", "Docs"]
+MAX_BULLETS = 60
+MAX_CHARACTERS = 160
+VERBS = set(
+    re.findall(
+        r"\w+",
+        """Add Allow Attribute Buffer Change Collect Compact Demonstrate Deliver Deprecate Derive
+    Describe Diagnose Document Evaluate Export Expose Find Fix Follow Forecast Give Group Improve
+    Install Keep Limit Log Mirror Move Name Notify Number Predict Publish Read Record Reduce Remove
+    Rename Replace Replay Report Require Restore Restrict Rewrite Run Score Serve Share Show Store
+    Suggest Support Trace Try Use Warn""",
+    )
+)
+
+
+def problems(text: str) -> list[str]:
+    """Return what breaks the form, one line each."""
+    found = []
+    title, *releases = re.split(r"^## ", text, flags=re.MULTILINE)
+    if not title.startswith("# Changelog\n"):
+        found.append("the title isn't '# Changelog'")
+    if not releases or not releases[0].startswith("Unreleased\n"):
+        found.append("the first release isn't 'Unreleased'")
+    for release in releases:
+        heading = release.partition("\n")[0]
+        if not re.fullmatch(r"Unreleased|\d+\.\d+\.\d+ - \d{4}-\d{2}-\d{2}", heading):
+            found.append(f"{heading}: not 'VERSION - DATE'")
+        areas = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        if areas != [area for area in AREAS if area in areas]:
+            found.append(f"{heading}: areas are unknown, repeated or out of order: {areas}")
+        bullets = re.findall(r"^- (.+)$", release, re.MULTILINE)
+        if len(bullets) > MAX_BULLETS:
+            found.append(f"{heading}: {len(bullets)} bullets")
+        for bullet in bullets:
+            if len(bullet) > MAX_CHARACTERS:
+                found.append(f"{heading}: too long: {bullet}")
+            if bullet.split()[0] not in VERBS:
+                found.append(f"{heading}: no verb first: {bullet}")
+        others = re.sub(r"^(- .+|#+ .+|)$\n?", "", release.partition("\n")[2], flags=re.MULTILINE)
+        if len(others.splitlines()) > 1:
+            found.append(f"{heading}: text outside of bullets: {others}")
+    return found
+
+
+def test_it_keeps_its_form():
+    assert problems(TEXT) == []
+
+
+def test_it_has_this_version():
+    assert re.search(rf"^## {re.escape(memagent.__version__)} - ", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("# Changelog\n", "# Changes\n"),
+        ("## Unreleased\n", "## Next\n"),
+        ("### Estimator\n", "### Agent\n"),
+        ("### Forecast\n", "### Various\n"),
+        ("- Export runs", "- Runs are exported"),
+        ("- Export runs", f"- Export runs {'x' * MAX_CHARACTERS}"),
+        ("- Export runs", "- Fix it.\n" * MAX_BULLETS + "- Export runs"),
+        ("- Export runs", "First,\nsome words.\n- Export runs"),
+    ],
+)
+def test_it_finds_a_changelog_out_of_form(old, new):
+    assert old in TEXT
+    assert problems(TEXT.replace(old, new, 1)) != []

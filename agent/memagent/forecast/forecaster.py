@@ -1,16 +1,22 @@
 """The streaming forecaster of one rank and device.
 
-1. The run dies in the step whose need reaches the limit: need = floor (allocated after the step) + excess (how far recent steps
-   peaked above their floor) + inactive split blocks + what other processes hold (`signals`).
-2. Each of these is watched as a series of its own (`trail`), and those that grow in a lasting way (`trend`) are extrapolated
-   together, with their bend (`reach`); the one that grows most gives the cause.
-3. A trend pages only as far ahead as half the time it was watched, and is a notice up to twice that. One that ends beyond the planned
-   steps is silent; so is one that was watched for less than an epoch and would be freed at its end.
-4. Some deaths are known without a trend: optimizer state that is not there yet, an evaluation that was tried and does not fit beside
-   what is held by now, the largest input that is still to come.
-5. Where nothing grows, heavy-tailed sizes of batches may still end it: a probability and at most a notice (`tail`).
-6. Before a leak pages, `gc_probe`, where given, has garbage collected: what falls then was no leak (`garbage`).
-7. A level once reached is kept while its reason stands with double tolerance, and what is told changes only when it means it (`steady`).
+1. The run dies in the step whose need reaches the limit: need = floor (allocated after the step) +
+   excess (how far recent steps peaked above their floor) + inactive split blocks + what other
+   processes use (`signals`).
+2. Each of these is a series (`bucketed_series`). Those that grow in a lasting way (`trend`) are
+   extrapolated together, with their bend (`projection`). The one that grows most is the cause.
+3. A trend pages only as far ahead as about half the steps it has lasted, and is a notice up to
+   twice as many. It's silent if it ends beyond the planned steps, or if it has lasted less than an
+   epoch and would be freed at the epoch's end.
+4. Some OOMs are known without a trend: optimizer state that doesn't exist yet, an evaluation that
+   was tried and doesn't fit next to what is allocated by now, the largest input that is still to
+   come.
+5. If nothing grows, heavy-tailed batch sizes may still exceed the limit: that gives a probability,
+   and at most a notice (`tail`).
+6. Before a leak pages, `gc_probe` collects garbage, if given. Memory that this frees wasn't leaked
+   (`gc_check`).
+7. A level, once reached, stays while its reason holds with double tolerance, and the report changes
+   only if the change is material (`hysteresis`).
 """
 
 from __future__ import annotations
@@ -19,43 +25,52 @@ from math import inf
 
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
 from memagent.forecast.hysteresis import ForecastHysteresis
-from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection, reach
+from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection, project
 from memagent.forecast.running_statistics import StepClock
-from memagent.forecast.signals import Signals, reading
+from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.trend import Trend
 from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Level
 
+# Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 CRITICAL_S = 120.0
 CRITICAL_STEPS = 20
-"""Critical where the steps have no times."""
+"""Used instead of CRITICAL_S if samples have no times."""
 SETTLING_STEPS = 5
-"""First steps of a run (lazy allocation, autotuning) that are no part of any trend."""
-LARGEST_COMES = 0.88
-"""How often the largest input that may come does come, or a lesser one that is too large."""
-NEARLY_SURE = 0.9
-LIKELY, UNLIKELY, QUIET = 0.7, 0.3, 0.01
-"""A tail's chance from which it is a notice; the most that is said of growth that is no notice; what is said of no growth."""
-MEANT = 3
-"""So much less far growth is believed that may be meant to be."""
-UNEXPECTED, OUTGROWN = 1.5, 1.02
-"""So much further a leak is believed that has grown past what the estimator expects, and how far past: its usual error."""
-FIRST_EPOCH = 0.2
+"""First steps of a run, not part of any trend: lazy allocation, autotuning."""
+OPTIMIZER_STATE_PROBABILITY = 0.97
+LARGEST_INPUT_PROBABILITY = 0.88
+"""How often the largest input comes, or a smaller one that's too large."""
+EVAL_PROBABILITY = 0.9
+"""How often an evaluation that was tried and doesn't fit comes."""
+TAIL_PAGE_PROBABILITY = 0.9
+TAIL_NOTICE_PROBABILITY = 0.7
+MAX_SILENT_PROBABILITY = 0.3
+"""Reported at most for growth that isn't a notice."""
+MIN_PROBABILITY = 0.01
+"""Reported if nothing grows."""
+EXPECTED_GROWTH_FACTOR = 3
+"""Growth that may be intended is trusted less far ahead, by this factor."""
+UNEXPECTED_GROWTH_FACTOR = 1.5
+"""A leak above the estimator's prediction is trusted further ahead, by this factor."""
+PREDICTION_ERROR = 1.02
+"""Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
+FIRST_EPOCH_RATIO = 0.2
 """Share of the plan that a first epoch of unknown length seldom exceeds."""
-EVAL_COMES = 0.9
-"""How often an evaluation that was tried and will not fit does come."""
 HORIZON_STEPS = 1000
-"""A run of unknown length is taken to go on for as long as it has, and for this many steps at least."""
+"""A run of unknown length is expected to last as long again, and at least this many steps."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
 class Forecaster:
-    """Feed `update` once a sample, in order; it returns what is known then. All sizes are bytes, times seconds.
+    """Call `update` once a sample, in order; it returns the forecast. Sizes are bytes, times
+    seconds.
 
-    limit_bytes: what the process can use of the device. host_limit_bytes: the same of the host, for `host_used_bytes`.
-    total_steps: planned optimizer steps. optimizer_state_bytes: what the optimizer will allocate in its first step.
-    max_input_size: the largest input that can come. epoch_steps: steps an epoch. predicted_peak_bytes: the estimator's answer.
-    gc_probe: collects garbage and returns the allocated bytes after it, or None where the floor of later samples is the answer; when
-    and how often it is called is said in `garbage`. Raises ValueError for a limit that is not positive.
+    limit_bytes: what the process can use of the device. host_limit_bytes: the same of the host, for
+    `host_used_bytes`. total_steps: planned optimizer steps. optimizer_state_bytes: what the
+    optimizer will allocate in its first step. max_input_size: the largest possible input.
+    epoch_steps: steps per epoch. predicted_peak_bytes: the estimator's prediction. gc_probe:
+    collects garbage and returns the allocated bytes after it, or None if later samples will show
+    it; see `gc_check`. Raises ValueError if a limit isn't positive.
     """
 
     def __init__(
@@ -72,28 +87,28 @@ class Forecaster:
     ) -> None:
         if limit_bytes <= 0 or (host_limit_bytes is not None and host_limit_bytes <= 0):
             raise ValueError(
-                f"a limit must be more than zero bytes, not {limit_bytes} and {host_limit_bytes}"
+                f"Limits must be positive, got {limit_bytes} and {host_limit_bytes} bytes."
             )
-        self.limit_bytes, self.host_limit_bytes, self.total_steps = (
-            limit_bytes,
-            host_limit_bytes,
-            total_steps,
-        )
-        self._state_bytes, self._max_input = optimizer_state_bytes, max_input_size
-        self._epoch_steps, self._predicted_peak = epoch_steps, predicted_peak_bytes
+        self.limit_bytes = limit_bytes
+        self.host_limit_bytes = host_limit_bytes
+        self.total_steps = total_steps
+        self._state_bytes = optimizer_state_bytes
+        self._max_input = max_input_size
+        self._epoch_steps = epoch_steps
+        self._predicted_peak = predicted_peak_bytes
         self._eval_bytes: int | None = None
-        self._eval_told: int | None = None
+        self._eval_hint: int | None = None
         self._gc_probe = gc_probe
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._step: int | None = None
         self._first_step = 0
         self._clock = StepClock()
         self._signals = Signals(self.limit_bytes, self.host_limit_bytes)
         self._forecast = Forecast(step=0)
-        self._steady = ForecastHysteresis()
-        self._garbage = GarbageCheck(self._gc_probe)
+        self._hysteresis = ForecastHysteresis()
+        self._gc_check = GarbageCheck(self._gc_probe)
 
     def learn(
         self,
@@ -104,25 +119,25 @@ class Forecaster:
         predicted_peak_bytes: int | None = None,
         eval_bytes: int | None = None,
     ) -> None:
-        """Take in what became known since; None leaves things as they are. `eval_bytes`: how far an evaluation or a checkpoint goes above
-        what is held after a step, where that was tried before the first one came."""
-        self._state_bytes = (
-            optimizer_state_bytes if optimizer_state_bytes is not None else self._state_bytes
-        )
-        self._max_input = max_input_size if max_input_size is not None else self._max_input
-        self._epoch_steps = epoch_steps if epoch_steps is not None else self._epoch_steps
-        self._predicted_peak = (
-            predicted_peak_bytes if predicted_peak_bytes is not None else self._predicted_peak
-        )
-        if eval_bytes not in (
-            None,
-            self._eval_told,
-        ):  # what the samples have disproved stays so, however often it is said
-            self._eval_bytes = self._eval_told = eval_bytes
+        """Update what is known in addition to the samples; None changes nothing.
+
+        eval_bytes: how far an evaluation or a checkpoint goes above the floor, from a preflight.
+        """
+        if optimizer_state_bytes is not None:
+            self._state_bytes = optimizer_state_bytes
+        if max_input_size is not None:
+            self._max_input = max_input_size
+        if epoch_steps is not None:
+            self._epoch_steps = epoch_steps
+        if predicted_peak_bytes is not None:
+            self._predicted_peak = predicted_peak_bytes
+        # A hint that samples have disproved isn't believed again when it's repeated.
+        if eval_bytes not in (None, self._eval_hint):
+            self._eval_bytes = self._eval_hint = eval_bytes
 
     @property
     def newest(self) -> Forecast:
-        """What the last update returned."""
+        """Return what the last update returned."""
         return self._forecast
 
     def update(
@@ -134,93 +149,97 @@ class Forecaster:
         peak_allocated_bytes: int | None = None,
         reserved_bytes: int | None = None,
         inactive_split_bytes: int | None = None,
-        alloc_retries: int
-        | None = None,  # predict nothing alone (torchtitan 2389 survives six of them)
+        alloc_retries: int | None = None,
         device_used_bytes: int | None = None,
         host_used_bytes: int | None = None,
         input_size: float | None = None,
         phase: str = "train",
         optimizer_steps: int | None = None,
     ) -> Forecast:
-        """Take the readings at the end of `step`; None is a reading that was not taken. A step that goes back begins anew."""
+        """Return the forecast after the readings at the end of `step`; None if one wasn't taken.
+
+        A step that goes back starts again. `alloc_retries` isn't used: retries alone predict
+        nothing (torchtitan 2389 survives six of them).
+        """
         if self._step is not None and step <= self._step:
-            self._begin()
+            self._reset()
         if self._step is None or optimizer_steps == 0:
             self._first_step = step  # before the first optimizer step nothing has settled
         self._step = step
         self._clock.tick(step, time_s)
-        device_used = reading(device_used_bytes)
-        allocated = reading(allocated_bytes)
-        self._signals.take(
+        device_used = valid_reading(device_used_bytes)
+        allocated = valid_reading(allocated_bytes)
+        is_training = phase == "train"
+        self._signals.update(
             step,
-            settled=step - self._first_step >= SETTLING_STEPS,
+            is_settled=step - self._first_step >= SETTLING_STEPS,
             floor=allocated if allocated is not None else device_used,
-            peak=reading(peak_allocated_bytes),
-            reserved=reading(reserved_bytes),
-            split=reading(inactive_split_bytes),
+            peak=valid_reading(peak_allocated_bytes),
+            reserved=valid_reading(reserved_bytes),
+            split=valid_reading(inactive_split_bytes),
             device_used=device_used,
-            host=reading(host_used_bytes),
-            input_size=reading(input_size) if phase == "train" else None,
-            training=phase == "train",
+            host=valid_reading(host_used_bytes),
+            input_size=valid_reading(input_size) if is_training else None,
+            is_training=is_training,
         )
-        if phase not in ("train", "preflight") and self._eval_does_not_fit(optimizer_steps):
-            self._eval_bytes = None  # it came and went: it takes less than was thought
-        fresh = self._known_death(step, optimizer_steps) or self._by_trends(step)
-        self._forecast = self._steady.settle(fresh, self._clock.seconds(1))
+        if phase not in ("train", "preflight") and not self._eval_fits(optimizer_steps):
+            self._eval_bytes = None  # it has passed, so it needs less than the hint says
+        forecast = self._without_trend(step, optimizer_steps) or self._by_trends(step)
+        self._forecast = self._hysteresis.settle(forecast, self._clock.seconds(1))
         return self._forecast
 
-    # -- deaths that need no trend -------------------------------------------------------------------------------------
+    # -- OOMs that need no trend ----------------------------------------------------------------
 
-    def _known_death(self, step: int, optimizer_steps: int | None) -> Forecast | None:
-        signals = self._signals
-        if (
-            self._state_bytes
-            and optimizer_steps == 0
-            and signals.need + self._state_bytes > self.limit_bytes
-        ):
-            return self._answer(step, "critical", "optimizer_state", 0.97, steps_left=(1, 1, 1))
-        if self._eval_does_not_fit(optimizer_steps):
-            return self._answer(step, "warning", "eval", EVAL_COMES)
+    def _without_trend(self, step: int, optimizer_steps: int | None) -> Forecast | None:
+        signals, state_bytes = self._signals, self._state_bytes
+        if state_bytes and optimizer_steps == 0 and signals.need + state_bytes > self.limit_bytes:
+            return self._build(
+                step,
+                "critical",
+                "optimizer_state",
+                OPTIMIZER_STATE_PROBABILITY,
+                steps_left=(1, 1, 1),
+            )
+        if not self._eval_fits(optimizer_steps):
+            return self._build(step, "warning", "eval", EVAL_PROBABILITY)
         largest = signals.excess.at_input(self._max_input)
-        if (
-            largest is None
-            or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01
-        ):
+        floor = signals.need - signals.excess.recent
+        if largest is None or floor + largest <= self.limit_bytes * 1.01:
             return None
-        chance = self._chance_of_tail(step)
-        if chance == 0.0:
-            return self._answer(step, "warning", "input", LARGEST_COMES)
-        # the largest of heavy-tailed sizes may never come: what counts is the chance of one that is too large
-        return self._answer(step, "warning", "tail", chance) if chance >= NEARLY_SURE else None
+        probability = self._tail_probability(step)
+        if probability == 0.0:
+            return self._build(step, "warning", "input", LARGEST_INPUT_PROBABILITY)
+        # The largest of heavy-tailed sizes may never come. What counts is the probability of one
+        # that's too large.
+        if probability >= TAIL_PAGE_PROBABILITY:
+            return self._build(step, "warning", "tail", probability)
+        return None
 
-    def _eval_does_not_fit(self, optimizer_steps: int | None) -> bool:
-        """Whether the evaluation that was tried at the start would not fit beside what is held by now."""
+    def _eval_fits(self, optimizer_steps: int | None) -> bool:
+        """Return False if the evaluation that was tried wouldn't fit next to what is allocated."""
         if self._eval_bytes is None:
-            return False
+            return True
         signals = self._signals
-        coming = (self._state_bytes or 0) if optimizer_steps == 0 else 0
-        return (
-            signals.floor + signals.split + signals.others + coming + self._eval_bytes
-            > self.limit_bytes
-        )
+        future = (self._state_bytes or 0) if optimizer_steps == 0 else 0
+        need = signals.floor + signals.split + signals.others + future + self._eval_bytes
+        return need <= self.limit_bytes
 
     def _by_tail(self, step: int) -> Forecast:
-        """No trend: the chance of one batch that is too large. It never pages, for half of such runs survive."""
-        chance = self._chance_of_tail(step)
-        if chance >= LIKELY:
-            return self._answer(step, "notice", "tail", chance)
-        return self._answer(step, "ok", None, max(chance, QUIET))
+        """Return the forecast without a trend. It never pages, as half of such runs survive."""
+        probability = self._tail_probability(step)
+        if probability >= TAIL_NOTICE_PROBABILITY:
+            return self._build(step, "notice", "tail", probability)
+        return self._build(step, "ok", None, max(probability, MIN_PROBABILITY))
 
-    def _chance_of_tail(self, step: int) -> float:
-        """That one of the steps to come takes more than there is room for; as many as were seen where no plan is known."""
-        steps = (
-            self.total_steps - step
-            if self.total_steps
-            else max(HORIZON_STEPS, step - self._first_step)
-        )
-        return self._signals.chance_of_excess(self.limit_bytes, steps, self._max_input)
+    def _tail_probability(self, step: int) -> float:
+        """Return the probability that one of the steps to come is too large."""
+        if self.total_steps:
+            steps = self.total_steps - step
+        else:
+            steps = max(HORIZON_STEPS, step - self._first_step)
+        return self._signals.excess_probability(self.limit_bytes, steps, self._max_input)
 
-    def _answer(
+    def _build(
         self,
         step: int,
         level: Level,
@@ -228,10 +247,11 @@ class Forecaster:
         probability: float,
         *,
         steps_left: tuple[float, float, float] | None = None,
-        grown_by: Projection | None = None,
+        projection: Projection | None = None,
     ) -> Forecast:
-        """`steps_left`: expected, at least, at most."""
-        host = grown_by is not None and grown_by.cause == "host_memory"
+        """Return a forecast. `steps_left`: expected, at least, at most."""
+        is_host = projection is not None and projection.cause == "host_memory"
+        used = self._signals.host if is_host else self._signals.used
         left, low, high = (
             (step + steps for steps in steps_left) if steps_left else (None, None, None)
         )
@@ -244,13 +264,13 @@ class Forecaster:
             eta_low=low,
             eta_high=high,
             eta_s=self._clock.seconds(steps_left[0]) if steps_left else None,
-            used_bytes=_whole(self._signals.host if host else self._signals.used),
-            limit_bytes=grown_by.limit_bytes if grown_by else self.limit_bytes,
-            growth_bytes_per_step=grown_by.slope if grown_by else None,
-            growing_since_step=int(grown_by.since_step) if grown_by else None,
+            used_bytes=None if used is None else int(used),
+            limit_bytes=projection.limit_bytes if projection else self.limit_bytes,
+            growth_bytes_per_step=projection.slope if projection else None,
+            growing_since_step=int(projection.since_step) if projection else None,
         )
 
-    # -- trends --------------------------------------------------------------------------------------------------------
+    # -- trends ---------------------------------------------------------------------------------
 
     def _by_trends(self, step: int) -> Forecast:
         nearest = self._nearest(step)
@@ -258,114 +278,111 @@ class Forecaster:
             return self._by_tail(step)
         level = self._level(step, nearest)
         if level in PAGING_LEVELS and nearest.cause == "leak":
-            level = self._unless_garbage(step, nearest, level)
-        planned_left = max(0, self.total_steps - step) if self.total_steps else inf
-        probability = nearest.chance_within(planned_left)
+            level = self._check_garbage(step, nearest, level)
+        probability = nearest.oom_probability(self._planned_steps_left(step))
         if level == "ok":
-            return self._answer(step, "ok", None, min(probability, UNLIKELY), grown_by=nearest)
+            probability = min(probability, MAX_SILENT_PROBABILITY)
+            return self._build(step, "ok", None, probability, projection=nearest)
         bounds = (nearest.steps_left, nearest.steps_left_low, nearest.steps_left_high)
-        return self._answer(
-            step, level, nearest.cause, probability, steps_left=bounds, grown_by=nearest
+        return self._build(
+            step, level, nearest.cause, probability, steps_left=bounds, projection=nearest
         )
 
+    def _planned_steps_left(self, step: int) -> float:
+        return max(0, self.total_steps - step) if self.total_steps else inf
+
     def _nearest(self, step: int) -> Projection | None:
-        """The memory that runs out first, device's or host's."""
+        """Return the projection of the memory that runs out first, device's or host's."""
         signals = self._signals
         if not signals.trends:
             return None
-        inputs_end = self._inputs_end(signals)
+        skipped = {"host_memory", "input"} if self._inputs_will_fit(signals) else {"host_memory"}
         device: dict[Cause, Trend] = {
-            cause: trend
-            for cause, trend in signals.trends.items()
-            if cause != "host_memory" and not (cause == "input" and inputs_end)
+            cause: trend for cause, trend in signals.trends.items() if cause not in skipped
         }
-        found = [reach(device, self.limit_bytes - signals.expected_need(step), self.limit_bytes)]
+        headroom = self.limit_bytes - signals.expected_need(step)
+        projections = [project(device, headroom, self.limit_bytes)]
         host = signals.trends.get("host_memory")
         if host is not None and self.host_limit_bytes:
-            found.append(
-                reach(
-                    {"host_memory": host},
-                    self.host_limit_bytes - signals.expected_host(step),
-                    self.host_limit_bytes,
-                )
-            )
-        return min((one for one in found if one), key=lambda one: one.steps_left, default=None)
+            headroom = self.host_limit_bytes - signals.expected_host(step)
+            projections.append(project({"host_memory": host}, headroom, self.host_limit_bytes))
+        finite = (projection for projection in projections if projection)
+        return min(finite, key=lambda projection: projection.steps_left, default=None)
 
-    def _inputs_end(self, signals: Signals) -> bool:
-        """Whether what inputs make grow is known to end: at the largest input, and below the limit where the floor keeps it."""
-        kept = signals.kept_to_come(self._max_input)
-        if kept is not None:
-            return signals.need + kept <= self.limit_bytes
+    def _inputs_will_fit(self, signals: Signals) -> bool:
+        """Return True if growth by inputs is known to end at the largest input.
+
+        If the floor keeps what inputs need, it has to end below the limit.
+        """
+        growth = signals.future_input_growth(self._max_input)
+        if growth is not None:
+            return signals.need + growth <= self.limit_bytes
         return signals.excess.at_input(self._max_input) is not None
 
     def _level(self, step: int, nearest: Projection) -> Level:
-        """How bad that is."""
-        paged = self._forecast.level in PAGING_LEVELS
-        planned_left = max(0, self.total_steps - step) if self.total_steps else inf
-        if nearest.steps_left > planned_left * (1.1 if paged else 1.0):
+        is_paging = self._forecast.level in PAGING_LEVELS
+        if nearest.steps_left > self._planned_steps_left(step) * (1.1 if is_paging else 1.0):
             return "ok"
-        page = nearest.page_ahead * (2.0 if paged else 1.0)
-        if nearest.steps_left > LAST_STEPS and self._may_be_meant(step, nearest):
-            page /= MEANT
-        elif self._is_unexpected(nearest):
-            page *= UNEXPECTED
-        if nearest.ahead <= page and not self._ends_with_epoch(step, nearest):
+        page_ahead = nearest.page_ahead * (2.0 if is_paging else 1.0)
+        if nearest.steps_left > LAST_STEPS and self._may_be_intended(step, nearest):
+            page_ahead /= EXPECTED_GROWTH_FACTOR
+        elif self._exceeds_prediction(nearest):
+            page_ahead *= UNEXPECTED_GROWTH_FACTOR
+        if nearest.ahead <= page_ahead and not self._ends_with_epoch(step, nearest):
             return "critical" if self._is_close(nearest) else "warning"
         return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
 
     def _is_close(self, nearest: Projection) -> bool:
-        kept = 1.2 if self._forecast.level == "critical" else 1.0
+        tolerance = 1.2 if self._forecast.level == "critical" else 1.0
         seconds = self._clock.seconds(nearest.steps_left)
         if seconds is None:
-            return nearest.steps_left <= CRITICAL_STEPS * kept
-        return seconds <= CRITICAL_S * kept
+            return nearest.steps_left <= CRITICAL_STEPS * tolerance
+        return seconds <= CRITICAL_S * tolerance
 
     def _ends_with_epoch(self, step: int, nearest: Projection) -> bool:
-        """Growth watched for less than an epoch may be freed at its end, if it gets there."""
+        """Return True for growth of less than an epoch that may be freed at the epoch's end."""
         epoch = self._epoch_steps
-        if (
-            not epoch
-            or nearest.cause not in FREED_WITH_EPOCH
-            or nearest.watched_steps > 1.2 * epoch
-        ):
+        if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.span_steps > 1.2 * epoch:
             return False
         return 0.8 * nearest.steps_left > epoch - step % epoch
 
-    def _may_be_meant(self, step: int, nearest: Projection) -> bool:
-        """Growth that needs more evidence: up to what the estimator expects, or in what may be the first epoch of a long plan."""
-        if (
-            self._predicted_peak
-            and self._signals.floor + self._signals.excess.recent < 0.98 * self._predicted_peak
-        ):
+    def _may_be_intended(self, step: int, nearest: Projection) -> bool:
+        """Return True for growth that needs more evidence.
+
+        That is growth up to the prediction, or in what may be the first epoch of a long plan.
+        """
+        observed = self._signals.floor + self._signals.excess.recent
+        if self._predicted_peak and observed < 0.98 * self._predicted_peak:
             return True
         if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:
-            return False  # an accumulator looks like a leak until its first epoch ends
-        return step + nearest.steps_left < FIRST_EPOCH * self.total_steps
+            return False
+        # An accumulator looks like a leak until its first epoch ends.
+        return step + nearest.steps_left < FIRST_EPOCH_RATIO * self.total_steps
 
-    def _is_unexpected(self, nearest: Projection) -> bool:
-        """A leak that has outgrown the estimator's prediction: nothing that the training needs explains it. A run that was above it all
-        along says that the prediction is wrong, and one by jumps or dying out may be of compiled graphs, which nobody predicts."""
+    def _exceeds_prediction(self, nearest: Projection) -> bool:
+        """Return True for a leak that has outgrown the prediction, so nothing explains it.
+
+        If the run was above it all along, the prediction is wrong. Growth by jumps, or that dies
+        out, may be that of compiled graphs, which no estimate covers.
+        """
         if not self._predicted_peak or nearest.cause != "leak" or nearest.page_ahead < PAGE_AHEAD:
             return False
         observed = self._signals.floor + self._signals.excess.recent
-        return (
-            observed - nearest.slope * nearest.watched_steps
-            < self._predicted_peak
-            < observed / OUTGROWN
+        before = observed - nearest.slope * nearest.span_steps
+        return before < self._predicted_peak < observed / PREDICTION_ERROR
+
+    def _check_garbage(self, step: int, nearest: Projection, level: Level) -> Level:
+        """Return the level of a leak after a garbage collection, or while one is pending."""
+        verdict = self._gc_check.judge(
+            step,
+            floor=self._signals.floor,
+            growth=nearest.slope * nearest.span_steps,
+            span_steps=nearest.span_steps,
+            steps_left=nearest.steps_left,
+            step_s=self._clock.seconds(1),
         )
-
-    def _unless_garbage(self, step: int, nearest: Projection, level: Level) -> Level:
-        """A leak's page waits for a collection of garbage, and goes where one shows that there is no leak (`garbage`)."""
-        verdict = self._garbage.judge(
-            step, floor=self._signals.floor, grown=nearest.slope * nearest.watched_steps, watched=nearest.watched_steps,
-            left=nearest.steps_left, step_s=self._clock.seconds(1),
-        )  # fmt: skip
         if verdict == "garbage":
-            self._signals.forget("leak")
-            self._steady.forget()
+            self._signals.restart("leak")
+            self._hysteresis.reset()
             return "ok"
-        return "notice" if verdict == "asked" else level
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+        return "notice" if verdict == "pending" else level

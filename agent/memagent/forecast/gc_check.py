@@ -1,22 +1,25 @@
-"""Before a leak pages: is it garbage that merely was not collected yet?
+"""Garbage check before a leak pages: is the growth only garbage that hasn't been collected yet?
 
-Tensors in reference cycles stay until Python's collector runs, so the floor climbs like a leak's and falls back: a saw tooth. Its
-first tooth can't be told from a leak by looking. It can be by asking: collect now, and read the floor again.
+Tensors in reference cycles stay until Python's collector runs. So the floor rises like a leak's and
+falls back, in a saw tooth whose first tooth looks like a leak. A collection shows the difference.
 
 The contract of `gc_probe`
-1. It is called without arguments, from within `Forecaster.update`, when a leak would page. A training loop without a leak never
-   calls it; else it is asked again after a quarter of the steps that the growth was watched, and never within ASK_EVERY steps. One
-   `gc.collect()` (tens of milliseconds for a large process) stands against one page.
-2. It returns the device's allocated bytes after `gc.collect()`, read where `allocated_bytes` is read: at the end of a step, on the
-   thread that trains. What fell by half of the growth or more was garbage: no page, and the floor is watched anew from here.
-3. It returns None where the answer comes later: a forecaster that runs on another thread, or is fed in batches, only *asks* for a
-   collection at the next step boundary. The page then waits PATIENCE_S (by the samples' times; PATIENCE_STEPS where they have
-   none), but never more than a quarter of the steps that are left. If the floor falls meanwhile, the fall ends the trend and
-   nobody is paged; if not, the page comes.
+1. It's called without arguments, from within `Forecaster.update`, when a leak would page: never in
+   a run without a leak. After that it's called again after a quarter of the steps that the growth
+   has lasted, but at least MIN_INTERVAL_STEPS apart. One `gc.collect()` takes tens of milliseconds
+   in a large process, which is cheaper than a false page.
+2. It returns the device's allocated bytes after `gc.collect()`, read like `allocated_bytes`: at the
+   end of a step, on the training thread. If half of the growth or more is gone, it was garbage:
+   there is no page, and the floor's series starts again.
+3. It returns None if the answer comes later: a forecaster on another thread, or one that's fed in
+   batches, only *requests* a collection at the next step boundary. The page then waits PATIENCE_S
+   (by the samples' times; PATIENCE_STEPS without times), but at most a quarter of the steps that
+   are left. If the floor falls meanwhile, the trend ends and there is no page.
 4. It must not raise.
 
-A server can't collect in the training process. It passes `gc_probe=later` for a run whose agent asks by itself: both forecasters see
-the same samples and come to the same suspicion; the agent collects, the floor in the samples falls, and the server sees it.
+A server can't collect in the training process. For a run whose agent requests collections itself,
+it passes `gc_probe=later`. Both forecasters see the same samples and suspect the same; the agent
+collects, and the server sees the floor fall.
 """
 
 from __future__ import annotations
@@ -25,51 +28,55 @@ from collections.abc import Callable
 from typing import Literal
 
 GcProbe = Callable[[], int | None]
-Verdict = Literal["leak", "garbage", "asked"]
+GarbageVerdict = Literal["leak", "garbage", "pending"]
 
-ASK_EVERY = 20.0
-PATIENCE_S, PATIENCE_STEPS = 5.0, 20.0
-MOST_OF_WHAT_IS_LEFT = 0.25
-GARBAGE = 0.5
-"""Share of the growth that must fall for all of it to be called garbage."""
+MIN_INTERVAL_STEPS = 20.0
+"""Steps between two collections, at least."""
+PATIENCE_S = 5.0
+"""Seconds that a page waits for a collection; PATIENCE_STEPS if samples have no times."""
+PATIENCE_STEPS = 20.0
+MAX_WAIT_RATIO = 0.25
+"""Share of the steps left that a page may wait."""
+GARBAGE_RATIO = 0.5
+"""Share of the growth that a collection must free for the growth to count as garbage."""
 
 
 def later() -> int | None:
-    """A probe whose answer comes with the samples: somebody else collects."""
+    """Probe whose answer comes with the samples, since the agent collects."""
     return None
 
 
 class GarbageCheck:
-    """Asks `probe`, where given, and remembers what it said."""
+    """Calls `probe`, if there is one, and remembers the verdict."""
 
-    __slots__ = ("_ask_at", "_probe", "_verdict", "_wait_until")
+    __slots__ = ("_next_step", "_probe", "_verdict", "_wait_until")
 
     def __init__(self, probe: GcProbe | None) -> None:
         self._probe = probe
-        self._verdict: Verdict = "leak"
-        self._ask_at = self._wait_until = float("-inf")
+        self._verdict: GarbageVerdict = "leak"
+        self._next_step = self._wait_until = float("-inf")
 
     def judge(
         self,
         step: int,
         *,
         floor: float,
-        grown: float,
-        watched: float,
-        left: float,
+        growth: float,
+        span_steps: float,
+        steps_left: float,
         step_s: float | None,
-    ) -> Verdict:
-        """What a leak that grew by `grown` bytes to `floor` in `watched` steps, and has `left` to go, is known to be."""
+    ) -> GarbageVerdict:
+        """Return what a leak is: it grew by `growth` bytes to `floor` in `span_steps` steps."""
         if self._probe is None:
             return "leak"
-        if step >= self._ask_at:
-            self._ask_at = step + max(ASK_EVERY, watched / 4)
-            answer = self._probe()
-            self._verdict = (
-                "leak" if answer is None or floor - answer < GARBAGE * grown else "garbage"
-            )
-            patience = max(3.0, PATIENCE_S / step_s) if step_s else PATIENCE_STEPS
-            self._wait_until = (
-                step if answer is not None else step + min(patience, MOST_OF_WHAT_IS_LEFT * left)
-            )
-        return "asked" if step < self._wait_until else self._verdict
+        if step >= self._next_step:
+            self._next_step = step + max(MIN_INTERVAL_STEPS, span_steps / 4)
+            allocated = self._probe()
+            self._verdict = "leak"
+            self._wait_until = step
+            if allocated is None:
+                patience = max(3.0, PATIENCE_S / step_s) if step_s else PATIENCE_STEPS
+                self._wait_until = step + min(patience, MAX_WAIT_RATIO * steps_left)
+            elif floor - allocated >= GARBAGE_RATIO * growth:
+                self._verdict = "garbage"
+        return "pending" if step < self._wait_until else self._verdict

@@ -1,9 +1,11 @@
-"""What is told, so that it changes only when it means it: answers come with every sample, and people read them.
+"""Hysteresis: keeps the reported forecast stable between material changes.
 
-1. A level rises at once, and with it everything is told anew.
-2. It falls, and the cause changes, when that has been so for CALM answers in a row.
-3. An ETA is kept, with its interval, while the fresh one differs by less than MATERIAL of what is left, or half of what the interval
-   leaves open anyway.
+A forecast comes with every sample, and people read it.
+
+1. A higher level is reported at once, with everything else of the new forecast.
+2. A lower level or another cause is reported after CALM_UPDATES new forecasts in a row.
+3. An ETA and its interval stay while the new ETA differs by less than MATERIAL_CHANGE of the steps
+   left, or by less than a quarter of the interval.
 """
 
 from __future__ import annotations
@@ -12,66 +14,73 @@ from dataclasses import replace
 
 from memagent.forecast.types import LEVELS, Forecast
 
-CALM = 8
-MATERIAL = 0.2
-LEAST_STEPS = 2.0
-"""Differences of fewer steps are no news."""
+CALM_UPDATES = 8
+MATERIAL_CHANGE = 0.2
+MIN_CHANGE_STEPS = 2.0
+"""Differences of fewer steps aren't reported."""
 
 
 class ForecastHysteresis:
-    """`settle` each fresh answer into the one to be told."""
+    """Turns new forecasts into reported ones."""
 
-    __slots__ = ("_differing", "told")
+    __slots__ = ("_differing", "reported")
 
     def __init__(self) -> None:
-        self.told: Forecast | None = None
+        self.reported: Forecast | None = None
         self._differing = 0
 
-    def settle(self, fresh: Forecast, step_s: float | None) -> Forecast:
-        """What to tell at this step; `step_s` are seconds a step."""
-        self.told = self._settled(fresh, step_s)
-        return self.told
+    def settle(self, new: Forecast, step_s: float | None) -> Forecast:
+        """Return the forecast to report at this step. `step_s`: seconds per step."""
+        self.reported = self._settled(new, step_s)
+        return self.reported
 
-    def forget(self) -> None:
-        """The reason of what was told is known to be gone: the next answer is told as it comes."""
-        self.told, self._differing = None, 0
+    def reset(self) -> None:
+        """Report the next forecast as it is, since the reason of the last one is gone."""
+        self.reported = None
+        self._differing = 0
 
-    def _settled(self, fresh: Forecast, step_s: float | None) -> Forecast:
-        told = self.told
-        if told is None or LEVELS.index(fresh.level) > LEVELS.index(told.level):
+    def _settled(self, new: Forecast, step_s: float | None) -> Forecast:
+        old = self.reported
+        if old is None or LEVELS.index(new.level) > LEVELS.index(old.level):
             self._differing = 0
-            return fresh
-        if (told.level, told.cause) == (fresh.level, fresh.cause):
+            return new
+        if (old.level, old.cause) == (new.level, new.cause):
             self._differing = 0
-            return fresh if _is_news(told, fresh) else _later(told, fresh, step_s)
+            return new if _is_material(old, new) else _carried_forward(old, new, step_s)
         self._differing += 1
-        if self._differing >= CALM:
+        if self._differing >= CALM_UPDATES:
             self._differing = 0
-            return fresh
+            return new
         return replace(
-            _later(told, fresh, step_s), used_bytes=told.used_bytes, oom_probability=told.oom_probability,
-            growth_bytes_per_step=told.growth_bytes_per_step, growing_since_step=told.growing_since_step,
-        )  # fmt: skip
+            _carried_forward(old, new, step_s),
+            used_bytes=old.used_bytes,
+            oom_probability=old.oom_probability,
+            growth_bytes_per_step=old.growth_bytes_per_step,
+            growing_since_step=old.growing_since_step,
+        )
 
 
-def _is_news(told: Forecast, fresh: Forecast) -> bool:
-    if told.eta_step is None or fresh.eta_step is None:
+def _is_material(old: Forecast, new: Forecast) -> bool:
+    """Return True if the new ETA must be reported (rule 3)."""
+    if old.eta_step is None or new.eta_step is None:
         return True
-    left = told.eta_step - fresh.step
-    wide = ((told.eta_high or 0.0) - (told.eta_low or 0.0)) / 4
-    return (
-        abs(fresh.eta_step - told.eta_step) > max(MATERIAL * left, wide, LEAST_STEPS)
-        or left < LEAST_STEPS
-    )
+    steps_left = old.eta_step - new.step
+    quarter = ((old.eta_high or 0.0) - (old.eta_low or 0.0)) / 4
+    tolerance = max(MATERIAL_CHANGE * steps_left, quarter, MIN_CHANGE_STEPS)
+    return abs(new.eta_step - old.eta_step) > tolerance or steps_left < MIN_CHANGE_STEPS
 
 
-def _later(told: Forecast, fresh: Forecast, step_s: float | None) -> Forecast:
-    """What was told, at the step of `fresh`."""
-    if told.eta_step is None or told.eta_low is None or told.eta_high is None:
-        return replace(fresh, level=told.level, cause=told.cause, limit_bytes=told.limit_bytes)
-    now = float(fresh.step)
-    eta = max(now, told.eta_step)
+def _carried_forward(old: Forecast, new: Forecast, step_s: float | None) -> Forecast:
+    """Return the old level, cause and ETA at the step of the new forecast."""
+    now = float(new.step)
+    carried = replace(new, level=old.level, cause=old.cause, limit_bytes=old.limit_bytes)
+    if old.eta_step is None or old.eta_low is None or old.eta_high is None:
+        return carried
+    eta = max(now, old.eta_step)
     return replace(
-        fresh, level=told.level, cause=told.cause, limit_bytes=told.limit_bytes, eta_step=eta, eta_low=max(now, told.eta_low),
-        eta_high=max(now, told.eta_high), eta_s=None if step_s is None else (eta - now) * step_s,
-    )  # fmt: skip
+        carried,
+        eta_step=eta,
+        eta_low=max(now, old.eta_low),
+        eta_high=max(now, old.eta_high),
+        eta_s=None if step_s is None else (eta - now) * step_s,
+    )

@@ -1,10 +1,11 @@
-"""Sample columns into a forecaster, row by row: the same on the server and in the process.
+"""Feed sample columns to a forecaster, row by row: the same on the server and in the process.
 
-1. A row is an optimizer step, so its number says how many of them there were: the row of step 0 is taken before the first. Where rows are
-   something else, as batches whose gradients are summed up, a column `optimizer_steps` beats that.
-2. The phase of a row is the one that made its peak. Where that is no part of training (OTHERS: its column `phase_NAME_peak_bytes` is
-   above all of the step's own) the row says nothing of what a training step takes. Phases of other names are the script's own parts of
-   its step. A column `phase` beats that.
+1. A row is an optimizer step, so its number says how many there were: the row of step 0 is taken
+   before the first. A column `optimizer_steps` overrides this, for rows that are batches whose
+   gradients accumulate.
+2. The phase of a row is the one that made its peak. A row isn't a training step's if the column
+   `phase_NAME_peak_bytes` of a phase in OTHER_PHASES is above those of the step's own phases.
+   Phases of other names are parts of the script's step. A column `phase` overrides this.
 """
 
 from __future__ import annotations
@@ -26,52 +27,73 @@ READINGS = {
     "host_rss_bytes": "host_used_bytes",
     "input_size": "input_size",
 }
-"""Sample column -> argument of `Forecaster.update`."""
-OTHERS = ("eval", "evaluation", "val", "validation", "test", "checkpoint", "save", "preflight")
-"""Phases that are no part of a training step."""
-_PREFIX, _SUFFIX = "phase_", "_peak_bytes"
-_OTHERS = {f"{_PREFIX}{name}{_SUFFIX}": name for name in OTHERS}
+"""Argument of `Forecaster.update` by sample column."""
+OTHER_PHASES = (
+    *("eval", "evaluation", "val", "validation", "test"),
+    *("checkpoint", "save", "preflight"),
+)
+"""Phases that aren't part of a training step."""
+_PREFIX = "phase_"
+_SUFFIX = "_peak_bytes"
+_OTHER_PHASE_BY_COLUMN = {f"{_PREFIX}{name}{_SUFFIX}": name for name in OTHER_PHASES}
 
 
-class _Watched:
-    """The columns that `feed` looks at, for whoever would not decode the others."""
+def _is_phase_peak(name: str) -> bool:
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
+class _ForecastColumns:
+    """The columns that `feed_columns` reads, so that a caller needn't decode others."""
+
+    _names = frozenset(("step", "phase", "optimizer_steps", *READINGS))
 
     def __contains__(self, name: object) -> bool:
-        return name in _ROW or (
-            isinstance(name, str) and name.startswith(_PREFIX) and name.endswith(_SUFFIX)
-        )
+        return name in self._names or (isinstance(name, str) and _is_phase_peak(name))
 
 
-_ROW = frozenset(("step", "phase", "optimizer_steps", *READINGS))
-FORECAST_COLUMNS = _Watched()
+FORECAST_COLUMNS = _ForecastColumns()
 
 
 def feed_columns(
     forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]
 ) -> Iterator[Forecast]:
-    """The forecast after each row of consecutive samples; `columns` are named as on the wire, `step` among them."""
+    """Yield the forecast after each row of consecutive samples.
+
+    `columns` have the wire's names, `step` among them.
+    """
     readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}
     phases = columns.get("phase") or _phases(columns)
-    taken = columns.get("optimizer_steps")
+    optimizer_steps = columns.get("optimizer_steps")
     for row, number in enumerate(columns["step"]):
         step = int(number or 0)
         yield forecaster.update(
             step,
             phase=phases[row] if phases else "train",
-            optimizer_steps=taken[row] if taken else step,
+            optimizer_steps=optimizer_steps[row] if optimizer_steps else step,
             **{argument: column[row] for argument, column in readings.items()},
         )
 
 
+def select_columns(
+    columns: Mapping[str, Sequence[Any]], *, is_secondary_host: bool
+) -> Mapping[str, Sequence[Any]]:
+    """Return the columns for a forecaster that was made with `is_secondary_host`."""
+    if not is_secondary_host or "allocated_bytes" not in columns:
+        return columns
+    selected = {name: columns[name] for name in ("step", "time_s", "phase") if name in columns}
+    # On a host, `allocated_bytes` is what counts against its limit.
+    return {**selected, "host_rss_bytes": columns["allocated_bytes"]}
+
+
 def _phases(columns: Mapping[str, Sequence[Any]]) -> list[str] | None:
-    """Whose peak each row's is, or None where all are training's."""
-    others = [name for name in columns if name in _OTHERS]
+    """Return the phase of each row's peak, or None if all are training's."""
+    others = [name for name in columns if name in _OTHER_PHASE_BY_COLUMN]
     if not others:
         return None
     own = [
-        columns[name]
-        for name in columns
-        if name not in _OTHERS and name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        values
+        for name, values in columns.items()
+        if name not in _OTHER_PHASE_BY_COLUMN and _is_phase_peak(name)
     ]
     return [_phase(columns, others, own, row) for row in range(len(columns["step"]))]
 
@@ -85,8 +107,7 @@ def _phase(
     name = max(others, key=lambda other: columns[other][row] or 0)
     peak = columns[name][row] or 0
     highest = max((column[row] or 0 for column in own), default=0)
-    if (
-        not highest and "peak_allocated_bytes" in columns
-    ):  # recorded with phases=False: only the whole step's is known
+    if not highest and "peak_allocated_bytes" in columns:
+        # Recorded with phases=False: only the whole step's peak is known.
         highest = (columns["peak_allocated_bytes"][row] or 0) - 1
-    return _OTHERS[name] if peak > highest else "train"
+    return _OTHER_PHASE_BY_COLUMN[name] if peak > highest else "train"

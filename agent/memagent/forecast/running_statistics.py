@@ -1,13 +1,15 @@
-"""Small running statistics that the forecaster needs beside its trails, each of constant size.
+"""Small statistics of the forecaster: pace, excess over the floor, straight lines, step growth.
 
-Least squares over any stretch of a short series, from running sums: many windows for the price of one.
+Growth in few jumps, as by compiled graphs, caches and reports at the end of an epoch
+(`StepGrowth`):
 
-Growth that comes in few jumps, as that of compiled graphs, caches and reports of an epoch: how big they are, and how little they say.
-
-1. A jump is a change from bucket to bucket that stands above what the series falls by, and is a tenth of the largest at least.
-2. StepGrowth matter where they make up half of the rise and a typical one (each weighted by its size) is A_JUMP of it or more.
-3. What n jumps say of the pace is off by sqrt(v / n), where v is the relative variance of their sizes and of the gaps between them:
-   0 for one report of each epoch, 2 for jumps at random. The ratio of two halves is off by twice that.
+1. A jump is a change between buckets that's larger than three times the mean fall, and at least a
+   tenth of the largest change.
+2. Jumps matter if they make up half of the rise, and a typical one (weighted by size) is at least
+   MIN_JUMP_RATIO of it.
+3. The pace that n jumps show has the relative error sqrt(v / n). v is the relative variance of
+   their sizes and of the gaps between them: 0 for one report per epoch, 2 for jumps at random. The
+   ratio of two halves' slopes has twice that error.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from itertools import accumulate, pairwise
 from math import isfinite, sqrt
 from operator import mul
 
-_DECAY = 0.98
-"""The largest excess is forgotten at this rate a step: a spike of a hundred steps ago counts an eighth."""
-_ENOUGH = 30
+_EXCESS_DECAY = 0.98
+"""Factor per step by which the largest excess is forgotten: after a hundred steps 1/8 is left."""
+_MIN_INPUTS = 30
+"""Inputs needed to relate the excess to them."""
+_MIN_CORRELATION = 0.9
+MIN_JUMP_RATIO = 0.03
 
 
 class StepClock:
-    """Seconds a step takes, by an average that forgets."""
+    """Seconds per step, as an exponential average."""
 
     __slots__ = ("_last", "_step_s")
 
@@ -36,16 +41,19 @@ class StepClock:
         if time_s is None or not isfinite(time_s):
             return
         if self._last is not None and step > self._last[0] and time_s >= self._last[1]:
-            took = (time_s - self._last[1]) / (step - self._last[0])
-            self._step_s = took if self._step_s is None else 0.95 * self._step_s + 0.05 * took
+            step_s = (time_s - self._last[1]) / (step - self._last[0])
+            self._step_s = step_s if self._step_s is None else 0.95 * self._step_s + 0.05 * step_s
         self._last = (step, time_s)
 
     def seconds(self, steps: float) -> float | None:
         return None if self._step_s is None else steps * self._step_s
 
 
-class Excess:
-    """How far steps peak above their floor: the recent largest, and how it follows the size of the input (least squares)."""
+class ExcessStatistics:
+    """Excess of steps' peaks over their floor: the recent maximum, and how it follows the input.
+
+    The fit by input size is least squares.
+    """
 
     __slots__ = ("_n", "_sx", "_sxx", "_sxy", "_sy", "_syy", "recent")
 
@@ -55,7 +63,7 @@ class Excess:
         self._sx = self._sy = self._sxx = self._sxy = self._syy = 0.0
 
     def add(self, excess: float, input_size: float | None) -> None:
-        self.recent = max(excess, self.recent * _DECAY + excess * (1 - _DECAY))
+        self.recent = max(excess, self.recent * _EXCESS_DECAY + excess * (1 - _EXCESS_DECAY))
         if input_size is None:
             return
         x, y = float(input_size), float(excess)
@@ -68,11 +76,11 @@ class Excess:
 
     @property
     def follows_input(self) -> bool:
-        """Whether the size of the input explains nearly all of the excess."""
-        return self._correlation() > 0.9
+        """Return True if the input size explains nearly all of the excess."""
+        return self._correlation() > _MIN_CORRELATION
 
     def at_input(self, size: float | None) -> float | None:
-        """Excess that an input of `size` would cause, or None where that cannot be told."""
+        """Return the excess that an input of `size` would cause, or None if unknown."""
         if size is None or not self.follows_input:
             return None
         variance = self._n * self._sxx - self._sx**2
@@ -81,31 +89,34 @@ class Excess:
 
     def _correlation(self) -> float:
         n = self._n
-        if n < _ENOUGH:
+        if n < _MIN_INPUTS:
             return 0.0
         vx, vy = n * self._sxx - self._sx**2, n * self._syy - self._sy**2
-        if vx <= 1e-6 * n * self._sxx or vy <= 1e-6 * n * self._syy:  # as good as constant
+        if vx <= 1e-6 * n * self._sxx or vy <= 1e-6 * n * self._syy:  # practically constant
             return 0.0
         return (n * self._sxy - self._sx * self._sy) / sqrt(vx * vy)
 
 
 class RunningLeastSquares:
-    """Straight lines through parts of one series. Sums are taken from the first point, so that large offsets cost no digits."""
+    """Straight lines through any stretch of one series, each in constant time by running sums.
 
-    __slots__ = ("_first", "_x", "_xx", "_xy", "_y", "_yy", "steps")
+    Sums are relative to the first point, so that large offsets cost no precision.
+    """
+
+    __slots__ = ("_x", "_xx", "_xy", "_y", "_yy", "steps")
 
     def __init__(self, steps: Sequence[float], values: Sequence[float]) -> None:
         self.steps = steps
-        self._first = values[0]
         x = [step - steps[0] for step in steps]
         y = [value - values[0] for value in values]
-        self._x, self._y = _running(x), _running(y)
-        self._xx, self._xy, self._yy = (
-            _running(map(mul, a, b)) for a, b in ((x, x), (x, y), (y, y))
-        )
+        self._x = _running_sums(x)
+        self._y = _running_sums(y)
+        self._xx = _running_sums(map(mul, x, x))
+        self._xy = _running_sums(map(mul, x, y))
+        self._yy = _running_sums(map(mul, y, y))
 
     def fit(self, start: int, end: int) -> tuple[float, float]:
-        """Slope and residual standard deviation of the points from `start` to before `end`."""
+        """Return slope and residual standard deviation of the points in [start, end)."""
         n = end - start
         x, y = self._x[end] - self._x[start], self._y[end] - self._y[start]
         xx = self._xx[end] - self._xx[start] - x * x / n
@@ -117,41 +128,36 @@ class RunningLeastSquares:
         return slope, sqrt(max(0.0, yy - slope * xy) / n)
 
     def mean(self, start: int, end: int) -> float:
-        """Mean of the values from `start` to before `end`, less the first value of all."""
+        """Return the mean of the values in [start, end), minus the first value of the series."""
         return (self._y[end] - self._y[start]) / (end - start)
 
 
-def _running(values: Sequence[float] | map[float]) -> list[float]:
+def _running_sums(values: Sequence[float] | map[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
-
-
-A_JUMP = 0.03
 
 
 @dataclass(frozen=True)
 class StepGrowth:
-    """The size of a typical jump, and the error of a ratio of two halves' slopes that comes of their number. Zeros where there are none."""
+    """Growth by jumps. Zeros if a series doesn't grow that way."""
 
     typical: float = 0.0
+    """Size of a typical jump."""
     error: float = 0.0
+    """Error of the ratio of two halves' slopes that comes of the number of jumps."""
 
     @classmethod
     def of(cls, values: Sequence[float], rise: float) -> StepGrowth:
+        """Return the step growth of a series that rises by `rise`."""
         changes = [after - before for before, after in pairwise(values)]
         falls = [-change for change in changes if change < 0]
         noise = max(3 * sum(falls) / len(falls) if falls else 0.0, 0.1 * max(changes))
-        at = [place for place, change in enumerate(changes) if change > noise]
-        sizes = [changes[place] for place in at]
-        total = sum(sizes)
-        n = len(at)
+        places = [place for place, change in enumerate(changes) if change > noise]
+        sizes = [changes[place] for place in places]
+        n, total = len(sizes), sum(sizes)
         squares = sum(size * size for size in sizes)
-        if n < 3 or total < rise / 2 or squares < A_JUMP * rise * total:
+        if n < 3 or total < rise / 2 or squares < MIN_JUMP_RATIO * rise * total:
             return cls()
-        gaps = [after - before for before, after in pairwise(at)]
-        vary = (
-            n * squares / total**2
-            - 1
-            + (n - 1) * sum(gap * gap for gap in gaps) / sum(gaps) ** 2
-            - 1
-        )
-        return cls(squares / total, 2 * sqrt(max(0.0, vary) / n))
+        gaps = [after - before for before, after in pairwise(places)]
+        gap_squares = sum(gap * gap for gap in gaps)
+        variance = n * squares / total**2 - 1 + (n - 1) * gap_squares / sum(gaps) ** 2 - 1
+        return cls(squares / total, 2 * sqrt(max(0.0, variance) / n))

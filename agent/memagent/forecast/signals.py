@@ -1,14 +1,15 @@
-"""The readings of one device, told apart into what each grows for, and each watched as a series of its own.
+"""Signals: the readings of one device, split by what grows, each as a series with its trend.
 
-floor     allocated after the step: what stays, so what leaks                         -> leak
-excess    how far the step peaks above its floor: activations                         -> input
-split     free pieces of split blocks, which nobody else can use                      -> fragmentation
-others    used on the device and not reserved by this process                         -> other_processes
-host      memory of the process tree, where it has a limit of its own                 -> host_memory
+floor     allocated after the step: what stays, so what leaks                 -> leak
+excess    how far the step peaks above its floor: activations                 -> input
+split     free pieces of split blocks, which no one else can use              -> fragmentation
+others    used on the device and not reserved by this process                 -> other_processes
+host      memory of the process tree, if it has a limit of its own            -> host_memory
 
-The step that dies is that whose need = floor + excess + split + others reaches the limit.
+A step runs out of memory if its need = floor + excess + split + others reaches the limit.
 
-Where there is no caching allocator, as on a CPU, the floor keeps what the largest input needed: growth that follows it is input's (`kept`).
+Without a caching allocator, as on a CPU, the floor keeps what the largest input needed. Growth that
+follows the largest input counts as `input` (`input_high_water`).
 """
 
 from __future__ import annotations
@@ -17,72 +18,75 @@ from math import inf
 
 from memagent.forecast.bucketed_series import BucketedSeries
 from memagent.forecast.input_high_water import InputHighWaterModel
-from memagent.forecast.running_statistics import Excess
-from memagent.forecast.tail import Tail
+from memagent.forecast.running_statistics import ExcessStatistics
+from memagent.forecast.tail import TailRisk
 from memagent.forecast.trend import Trend, find_trend
 from memagent.forecast.types import LEAK_CAUSES, Cause
 
-TRIFLE = 0.003
-"""Growth below this share of the limit is not looked at."""
-GRAIN_BYTES = 4 * 2**20
-"""... nor growth below the portions in which malloc's arenas and caching allocators take memory and give it back."""
-LOOK_EVERY = 3
+MIN_GROWTH_RATIO = 0.003
+"""Share of the limit below which growth doesn't matter."""
+MIN_GROWTH_BYTES = 4 * 2**20
+"""Smaller growth is that of the portions in which malloc and caching allocators take memory."""
+FIT_EVERY_BUCKETS = 3
 """Buckets between two fits."""
 
 
-def reading(value: float | None) -> float | None:
-    """The value, or None where it is no size: absent, negative, infinite or not a number."""
+def valid_reading(value: float | None) -> float | None:
+    """Return the value, or None if it isn't a size: absent, negative, infinite or not a number."""
     return value if value is not None and 0 <= value < inf else None
 
 
 class Signals:
-    """`take` the readings of a step; then `trends` holds what grows. Trails begin when `settled` is given as true."""
+    """Call `update` for each step; `trends` then holds what grows."""
 
     def __init__(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
-        self._trifle: dict[Cause, float] = dict.fromkeys(
-            ("leak", "fragmentation", "other_processes", "input"),
-            max(TRIFLE * limit_bytes, GRAIN_BYTES),
+        device_causes: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes", "input")
+        self._min_rise: dict[Cause, float] = dict.fromkeys(
+            device_causes, max(MIN_GROWTH_RATIO * limit_bytes, MIN_GROWTH_BYTES)
         )
         if host_limit_bytes:
-            self._trifle["host_memory"] = max(TRIFLE * host_limit_bytes, GRAIN_BYTES)
-        self._trails: dict[Cause, BucketedSeries] = {
-            cause: BucketedSeries(max if cause == "input" else min) for cause in self._trifle
+            host_rise = max(MIN_GROWTH_RATIO * host_limit_bytes, MIN_GROWTH_BYTES)
+            self._min_rise["host_memory"] = host_rise
+        self._series: dict[Cause, BucketedSeries] = {
+            cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
         }
         self.trends: dict[Cause, Trend] = {}
-        self.excess = Excess()
-        self._tail = Tail()
-        self._kept = InputHighWaterModel()
+        self.excess = ExcessStatistics()
+        self._tail = TailRisk()
+        self._input_high_water = InputHighWaterModel()
         self.used: float | None = None
-        """Most that was used within the newest step."""
+        """Maximum within the newest step."""
         self.floor = self.split = self.others = self.host = 0.0
         self._new_buckets = 0
 
     @property
     def need(self) -> float:
-        """Bytes that a step like the recent ones takes at its peak."""
+        """Return the bytes that a step like the recent ones takes at its peak."""
         return self.floor + self.excess.recent + self.split + self.others
 
     def expected_need(self, step: int) -> float:
-        """`need` without the noise of the newest reading: by the lines of what grows, and what stands out above them."""
+        """Return `need` without the noise of the newest reading, by the trends' levels."""
+        readings: tuple[tuple[Cause, float], ...] = (
+            ("leak", self.floor),
+            ("fragmentation", self.split),
+            ("other_processes", self.others),
+        )
         more = 0.0
-        watched: tuple[tuple[Cause, float], ...] = (
-            ("leak", self.floor), ("fragmentation", self.split), ("other_processes", self.others),
-        )  # fmt: skip
-        for cause, now in watched:
+        for cause, value in readings:
             trend = self.trends.get(cause)
             if trend is not None:
-                more += max(0.0, trend.level_at(step) - now)
+                more += max(0.0, trend.level_at(step) - value)
         return self.need + more
 
     def expected_host(self, step: int) -> float:
         trend = self.trends.get("host_memory")
         return self.host if trend is None else max(self.host, trend.level_at(step))
 
-    def take(
+    def update(
         self,
         step: int,
         *,
-        settled: bool,
+        is_settled: bool,
         floor: float | None,
         peak: float | None,
         reserved: float | None,
@@ -90,95 +94,102 @@ class Signals:
         device_used: float | None,
         host: float | None,
         input_size: float | None,
-        training: bool,
+        is_training: bool,
     ) -> None:
+        """Add the readings of a step. Series begin when the run `is_settled`."""
         if floor is not None:
             excess = max(0.0, (peak or floor) - floor)
-            self.floor, self.used = floor, floor + excess
+            self.floor = floor
+            self.used = floor + excess
             self.excess.add(excess, input_size)
-            if training:
+            if is_training:
                 self._tail.add(excess)
             if input_size is not None and reserved is None:
-                self._kept.see(input_size)
-            self._watch("leak", step, floor, settled)
+                self._input_high_water.observe(input_size)
+            self._add("leak", step, floor, is_settled)
             if excess:
-                self._watch("input", step, excess, settled)
+                self._add("input", step, excess, is_settled)
         if split is not None:
             self.split = split
-            self._watch("fragmentation", step, split, settled)
+            self._add("fragmentation", step, split, is_settled)
         if device_used is not None and reserved is not None:
             self.others = max(0.0, device_used - max(reserved, floor or 0.0))
-            self._watch("other_processes", step, self.others, settled)
-        if host is not None and "host_memory" in self._trails:
+            self._add("other_processes", step, self.others, is_settled)
+        if host is not None and "host_memory" in self._series:
             self.host = host
-            self._watch("host_memory", step, host, settled)
-        if self._new_buckets >= LOOK_EVERY:
-            self._look()
+            self._add("host_memory", step, host, is_settled)
+        if self._new_buckets >= FIT_EVERY_BUCKETS:
+            self._fit_trends()
 
-    def chance_of_excess(
+    def excess_probability(
         self, limit_bytes: int, steps: float, largest_input: float | None
     ) -> float:
-        """Probability that one of the next `steps` peaks further above its floor than there is room."""
+        """Return the probability that one of the next `steps` peaks above the limit."""
         room = limit_bytes - (self.floor + self.split + self.others)
         largest = self.excess.at_input(largest_input)
-        return 0.0 if largest is not None and largest <= room else self._tail.chance(room, steps)
+        if largest is not None and largest <= room:
+            return 0.0
+        return self._tail.probability(room, steps)
 
-    def kept_to_come(self, largest_input: float | None) -> float | None:
-        """Bytes that the floor will still grow by until the largest input has come, or None where inputs do not explain its growth."""
-        return self._kept.to_come(largest_input)
+    def future_input_growth(self, largest_input: float | None) -> float | None:
+        """Return how much the floor will grow until the largest input has come.
 
-    def forget(self, cause: Cause) -> None:
-        """Watch a series anew from here."""
-        self._trails[cause].clear()
+        None if inputs don't explain the floor's growth.
+        """
+        return self._input_high_water.future_growth(largest_input)
+
+    def restart(self, cause: Cause) -> None:
+        """Start a series again from here."""
+        self._series[cause].clear()
         self.trends.pop(cause, None)
         if cause == "leak":
-            self._kept.clear()
+            self._input_high_water.clear()
 
-    def _watch(self, cause: Cause, step: int, value: float, settled: bool) -> None:
-        if not settled:
+    def _add(self, cause: Cause, step: int, value: float, is_settled: bool) -> None:
+        if not is_settled:
             return
-        trail = self._trails[cause]
-        if cause == "leak" and self._kept.largest:
-            self._kept.add(step)
-        if trail.add(step, value, self._trifle[cause]) and cause in LEAK_CAUSES:
+        series = self._series[cause]
+        if cause == "leak" and self._input_high_water.largest:
+            self._input_high_water.add(step)
+        if series.add(step, value, self._min_rise[cause]) and cause in LEAK_CAUSES:
             self._new_buckets += 1
-        if trail.fell_at == step:
-            self.trends.pop(
-                cause, None
-            )  # its growth is gone, and with it what was concluded from it
+        if series.fell_at == step:
+            self.trends.pop(cause, None)  # its growth is gone
 
-    def _look(self) -> None:
-        """Fit the trends anew."""
+    def _fit_trends(self) -> None:
         self._new_buckets = 0
-        found = {cause: self._trend(cause) for cause in self._trails}
-        self.trends = {cause: trend for cause, trend in found.items() if trend is not None}
-        self._tell_kept_from_leaked()
+        fits = {cause: self._fit(cause) for cause in self._series}
+        self.trends = {cause: trend for cause, trend in fits.items() if trend is not None}
+        self._attribute_floor_to_inputs()
 
-    def _trend(self, cause: Cause, start: int = 0) -> Trend | None:
-        """Of one series from the bucket `start` on."""
-        trail = self._trails[cause]
-        steps, values, tops = (
-            each[start:] if start else each for each in (trail.steps, trail.values, trail.tops)
-        )
+    def _fit(self, cause: Cause, start: int = 0) -> Trend | None:
+        """Return the trend of a series from the bucket `start` on."""
+        series = self._series[cause]
+        steps, values, tops = series.steps, series.values, series.tops
+        if start:
+            steps, values, tops = steps[start:], values[start:], tops[start:]
         return find_trend(
-            steps, values, self._trifle[cause], tops=tops, repeats_from=trail.repeats_from()
+            steps, values, self._min_rise[cause], tops=tops, repeats_from=series.repeats_from()
         )
 
-    def _tell_kept_from_leaked(self) -> None:
-        """Growth of the floor that the largest input explains is no leak. Of it and the step peaks' own growth the steeper counts."""
-        grown = self.trends.get("leak")
-        if (
-            grown is None
-            or not self._kept.largest
-            or not self._kept.explains(self._trails["leak"], grown.since_step)
-        ):
+    def _attribute_floor_to_inputs(self) -> None:
+        """Count growth of the floor that the largest input explains as `input`, not as a leak.
+
+        Of it and the growth of the steps' peaks, the steeper counts.
+        """
+        growth = self.trends.get("leak")
+        model = self._input_high_water
+        if growth is None or not model.largest:
+            return
+        if not model.explains(self._series["leak"], growth.since_step):
             return
         del self.trends["leak"]
-        stayed_since = self._kept.stayed_since
-        if stayed_since is not None:
-            leak = self._trend("leak", stayed_since)
+        settled_since = model.settled_since
+        if settled_since is not None:
+            leak = self._fit("leak", settled_since)
             if leak is not None:
                 self.trends["leak"] = leak
             return
         peaks = self.trends.get("input")
-        self.trends["input"] = grown if peaks is None or peaks.slope < grown.slope else peaks
+        if peaks is None or peaks.slope < growth.slope:
+            self.trends["input"] = growth

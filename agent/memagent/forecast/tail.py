@@ -1,75 +1,87 @@
-"""The chance that one batch is too large: heavy-tailed sizes are a question for extreme values, not for a trend.
+"""Tail risk: the probability that one batch is too large.
 
-1. The logarithms of what training steps take above their floor are summed up by mean and variance: lengths of documents, images and
-   graphs are close to lognormal.
-2. Where they vary at all and their largest stands out as it should (that of evenly spread sizes does not), the chance of one step is
-   what the normal distribution leaves above the room, with the width that an estimate from so many values deserves.
-3. Sizes that are cut off show: the largest comes again and again. Then nothing larger is expected.
-4. That of n steps is 1 - (1 - p)^n, drawn in from certainty, since sizes are only nearly lognormal and nearly independent, and the
-   nearer to even the fewer were seen.
+Heavy-tailed sizes are a matter of extreme values, not of trends.
+
+1. Sum up the logarithms of what training steps need above their floor, by mean and variance. The
+   lengths of documents, images and graphs are close to lognormal.
+2. If they vary at all, and their largest is as extreme as a tail's (that of evenly spread sizes
+   isn't), the probability for one step is the normal distribution's above the room. Its width
+   accounts for the number of values seen.
+3. Sizes with a maximum show it: the largest comes again and again. Then nothing larger is expected.
+4. The probability for n steps is 1 - (1 - p)^n, shrunk towards one half: sizes are only nearly
+   lognormal and nearly independent. Fewer values shrink it more.
 """
 
 from __future__ import annotations
 
 from math import erfc, expm1, log, log1p, sqrt
 
-FEWEST = 4
-LEAST_SPREAD = 0.12
-STANDS_OUT = 0.6
-"""Share of the distance from the mean that the largest of so many normal values reaches, sqrt(2 ln n) standard deviations."""
-SAME, CUT_OFF = 0.01, 4
-"""Values within this share of the largest are the same; so many of them are a cut."""
-BASE, WEIGHT = 0.5, 0.42
-EVEN, UNDECIDED, ENOUGH = 0.5, 0.3, 30
-"""The drawing in, by the reliability table in docs/forecast.md; what is said before it shows whether there is a tail; and from how many
-values on it does."""
+MIN_VALUES = 4
+MIN_SPREAD = 0.12
+"""Standard deviation of the logarithms below which sizes don't vary."""
+MIN_EXTREMENESS = 0.6
+"""Distance of the largest from the mean, over the expected one: sqrt(2 ln n) deviations."""
+TIE_TOLERANCE = 0.01
+"""Values within this share of the largest are ties."""
+MAX_TIES = 4
+"""Ties from which sizes have a maximum."""
+# Shrinking, fitted to the reliability table of the forecast benchmark (docs/forecast.md).
+BASE_PROBABILITY = 0.5
+PROBABILITY_WEIGHT = 0.42
+PRIOR_PROBABILITY = 0.5
+UNDECIDED_PROBABILITY = 0.3
+"""Reported until the values show whether they have a tail."""
+ENOUGH_VALUES = 30
+"""Values from which they show it."""
 
 
-class Tail:
-    """`add` each value; `chance` is that of one of the next steps exceeding `room`. Values of zero or less are no sizes."""
+class TailRisk:
+    """Running statistics of sizes in constant memory. Zero and negative sizes are ignored."""
 
-    __slots__ = ("_largest", "_mean", "_seen", "_squares", "_ties")
+    __slots__ = ("_count", "_largest", "_mean", "_squares", "_ties")
 
     def __init__(self) -> None:
-        self._seen = self._ties = 0
+        self._count = self._ties = 0
         self._mean = self._squares = 0.0
         self._largest = 0.0
 
     def add(self, value: float) -> None:
         if value <= 0:
             return
-        self._seen += 1
+        # Welford's update of mean and sum of squared deviations.
+        self._count += 1
         logarithm = log(value)
-        off = logarithm - self._mean
-        self._mean += off / self._seen
-        self._squares += off * (logarithm - self._mean)
-        if value > self._largest * (1 + SAME):
-            self._largest, self._ties = value, 1
-        elif value > self._largest * (1 - SAME):
+        deviation = logarithm - self._mean
+        self._mean += deviation / self._count
+        self._squares += deviation * (logarithm - self._mean)
+        if value > self._largest * (1 + TIE_TOLERANCE):
+            self._largest = value
+            self._ties = 1
+        elif value > self._largest * (1 - TIE_TOLERANCE):
             self._ties += 1
 
-    def chance(self, room: float, steps: float) -> float:
-        """Probability that a value of the next `steps` is larger than `room`; 0 where there is no tail to speak of."""
-        if self._seen < FEWEST or steps < 1 or self._ties >= CUT_OFF:
+    def probability(self, room: float, steps: float) -> float:
+        """Return the probability that one of the next `steps` exceeds `room`, 0 without a tail."""
+        if self._count < MIN_VALUES or steps < 1 or self._ties >= MAX_TIES:
             return 0.0
-        spread = sqrt(self._squares / (self._seen - 1))
-        if spread < LEAST_SPREAD:
+        spread = sqrt(self._squares / (self._count - 1))
+        if spread < MIN_SPREAD:
             return 0.0
-        undecided = (
-            log(self._largest) - self._mean < STANDS_OUT * sqrt(2 * log(self._seen)) * spread
-        )
-        if undecided and self._seen >= ENOUGH:
+        expected = MIN_EXTREMENESS * sqrt(2 * log(self._count)) * spread
+        is_undecided = log(self._largest) - self._mean < expected
+        if is_undecided and self._count >= ENOUGH_VALUES:
             return 0.0
-        any_of_them = self._any_of(steps, room, spread)
-        believed = self._seen / (self._seen + ENOUGH)
-        told = UNDECIDED if undecided else EVEN + (BASE + WEIGHT * any_of_them - EVEN) * believed
-        return told * min(1.0, 10 * any_of_them)
+        raw = self._raw_probability(room, steps, spread)
+        weight = self._count / (self._count + ENOUGH_VALUES)
+        fitted = BASE_PROBABILITY + PROBABILITY_WEIGHT * raw
+        shrunk = PRIOR_PROBABILITY + (fitted - PRIOR_PROBABILITY) * weight
+        return (UNDECIDED_PROBABILITY if is_undecided else shrunk) * min(1.0, 10 * raw)
 
-    def _any_of(self, steps: float, room: float, spread: float) -> float:
-        """Chance that one of so many lognormal values is larger than `room`."""
+    def _raw_probability(self, room: float, steps: float, spread: float) -> float:
+        """Return the probability that one of `steps` lognormal values exceeds `room`."""
         if room <= 0:
             return 1.0
         level = (log(room) - self._mean) / spread
-        level /= sqrt(1 + (3 + level * level / 2) / self._seen)
-        one = min(0.5 * erfc(level / sqrt(2)), 0.999)
-        return -expm1(steps * log1p(-one))
+        level /= sqrt(1 + (3 + level * level / 2) / self._count)  # estimated mean and spread
+        single = min(0.5 * erfc(level / sqrt(2)), 0.999)
+        return -expm1(steps * log1p(-single))

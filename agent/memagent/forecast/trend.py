@@ -1,24 +1,35 @@
-"""Is a series growing in a way that goes on, and how does its slope change? Answered over the longest recent stretch that shows it.
+"""Trend: does a series grow in a way that continues, and how does its slope change?
 
-1. Windows: the whole trail, then shorter ones, each two thirds of the one before, all ending now. A warm-up or a late onset spoils the
-   long ones and leaves the short.
-2. In each, ordinary least squares. The line's rise over the window must stand above the scatter around it (7 standard deviations; a
-   single jump has 6) and be more than a trifle of the limit.
-3. Growth must be everywhere: the lowest value of each quarter rises from one to the next, with one step back allowed for noise.
-4. Growth must go on: the slope of the newer half is at least 0.4 of the older one's.
-5. The bend: the ratio q of the two halves' slopes is taken to go on, so that the slope x steps ahead is slope * exp(rate * x) with
-   rate = ln(q) / half a window (Holt's multiplicative trend; exact for exponential saturation, 1 - exp(-t/tau), whose end it finds
-   before it is reached). The error of q is that of the differences between the means of eight blocks. Within that error q is what the
-   next longer window said, where that failed by rule 4 only, and else 1: growth in rare jumps does not read as a bend, and a few jumps
-   of a growth that is dying out do not read as a line. Half of an acceleration is taken to go on, where it is not one of few jumps.
-   A late onset looks like one: where two lines, the older of them flat, fit far better than one, the window begins with the newer.
-6. The same once more with q lower by its error (`slow`): what a careful reader must still allow for.
-7. A restless series, which before the window has twice fallen by half as much as it rose in it, is not growing but wandering.
-8. A saw tooth that has fallen: windows within its repetition (`BucketedSeries.repeats_from`) are passed over; those that reach back into the
-   tooth before see whether the low points rise too.
-9. The longest window that passes is taken: most evidence.
-10. The level from which it goes on is not the newest reading but the newer half's line, with what usually stands out above it: noise and
-    teeth by their highest, since the first to reach the limit is the end; jumps (`jumps`) by half of one.
+The answer comes from the longest recent window that shows growth.
+
+1. Windows are the whole series, then shorter ones, each two thirds of the one before, all ending
+   now. A warm-up or a late onset spoils the long ones and leaves the short ones.
+2. Each window is fitted by ordinary least squares. The line's rise over the window must exceed the
+   scatter around it (7 standard deviations; a single jump has 6) and a minimum share of the limit.
+3. Growth must be everywhere: the minimum of each quarter is above the one before, with one step
+   back allowed for noise.
+4. Growth must continue: the newer half's slope is at least 0.4 of the older half's.
+5. The bend: the ratio q of the two halves' slopes is assumed to continue. So the slope x steps
+   ahead is slope * exp(rate * x) with rate = ln(q) / half a window. This is Holt's multiplicative
+   trend. For exponential saturation, 1 - exp(-t/tau), it's exact, and finds its end before it is
+   reached.
+   - The error of q is that of the differences between the means of eight blocks.
+   - Within that error, q is the next longer window's if that failed by rule 4 only, and else 1. So
+     growth in rare jumps doesn't look like a bend, nor a few jumps of dying growth like a line.
+   - Half of an acceleration is assumed to continue, unless it's one of few jumps.
+   - A late onset looks like acceleration. If two lines, the older one flat, fit far better than
+     one, the window begins with the newer line.
+6. A slow reading has q lower by its error: growth may die out that fast.
+7. A series that has fallen twice before the window, by half the window's rise, wanders and isn't
+   growing.
+8. After the fall of a saw tooth, windows within its repetition (`BucketedSeries.repeats_from`) are
+   skipped. Windows that reach back into the tooth show whether the low points rise, too.
+9. The longest window that passes is used, since it has most evidence.
+10. Growth continues from the newer half's line, not from the newest reading. What usually stands
+    out above the line is added: noise and teeth by their maximum, as the first to reach the limit
+    is the end; jumps (`StepGrowth`) by half of one.
+
+All constants were fitted to the traces of the forecast benchmark (docs/forecast.md).
 """
 
 from __future__ import annotations
@@ -30,37 +41,41 @@ from math import exp, expm1, inf, log, log1p, sqrt
 
 from memagent.forecast.running_statistics import RunningLeastSquares, StepGrowth
 
-SHORTEST = 16
+MIN_BUCKETS = 16
 """Buckets that a window must hold."""
-SHRINK = 2 / 3
-RISE_OVER_SCATTER = 7.0
-GOES_ON = 0.4
-STEEPEST = 2.0
-"""Largest q: what accelerates more is a jump, and not believed to do so again."""
-FLATTEST = 0.25
-"""Smallest q."""
-DAMPED = 0.5
-"""Share of an acceleration that is taken to go on."""
-BETTER, FLAT = 0.25, 0.15
-"""An onset: the squares that two lines leave as a share of one line's, and the older slope as a share of the newer one's."""
-FEW_JUMPS = 0.3
-"""Error by jumps above which neither an onset nor an acceleration is read from them."""
+SHRINK_RATIO = 2 / 3
+MIN_RISE_OVER_SCATTER = 7.0
+MIN_SLOPE_RATIO = 0.4
+"""Newer half's slope over the older half's from which growth continues."""
+MAX_Q = 2.0
+"""Larger ratios are jumps, which aren't expected to repeat."""
+MIN_Q = 0.25
+ACCELERATION_RATIO = 0.5
+"""Share of an acceleration that's assumed to continue."""
+MAX_ONSET_RESIDUAL = 0.25
+"""An onset's squared residuals of two lines, as a share of one line's."""
+MAX_ONSET_SLOPE = 0.15
+"""An onset's older slope as a share of the newer one."""
+MAX_JUMP_ERROR = 0.3
+"""Error by jumps above which neither an onset nor an acceleration is derived from them."""
 BLOCKS = 8
-BELIEVED_ERRORS = 0.5
-RESTLESS_FALLS = 2
+ERROR_WEIGHT = 0.5
+"""Share of the error of q by which it is pulled towards the expected value."""
+MAX_FALLS = 2
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Growth of one series. `slope` is per step, now, with its standard `error`; it changes by the factor exp(rate) a step."""
+    """Growth of one series. `slope` is per step, now; it changes by the factor exp(rate) a step."""
 
     slope: float
     error: float
+    """Standard error of the slope."""
     rate: float
     slow_slope: float
     slow_rate: float
     since_step: float
-    watched_steps: float
+    span_steps: float
     rise: float
     jump: float
     jump_error: float
@@ -68,12 +83,15 @@ class Trend:
     level: float
 
     def level_at(self, step: float) -> float:
-        """What the series is expected to reach at `step`, with what usually stands out above its line."""
+        """Return the expected level at `step`, with what usually stands out above the line."""
         return self.level + growth_in(step - self.at_step, self.slope, self.rate)
 
 
 def steps_until(headroom: float, slope: float, rate: float) -> float:
-    """Steps until growth at `slope`, changing by exp(rate) a step, has used up `headroom`; infinity where it never does."""
+    """Return the steps until growth uses up `headroom`, or infinity if it never does.
+
+    The slope changes by the factor exp(rate) a step.
+    """
     if headroom <= 0:
         return 0.0
     if slope <= 0:
@@ -85,114 +103,119 @@ def steps_until(headroom: float, slope: float, rate: float) -> float:
 
 
 def growth_in(steps: float, slope: float, rate: float) -> float:
-    """How much a series grows in so many steps: the inverse of `steps_until`."""
-    return (
-        slope * steps if abs(rate * steps) < 1e-9 else slope * expm1(min(rate * steps, 50.0)) / rate
-    )
+    """Return the growth in `steps`: the inverse of `steps_until`."""
+    if abs(rate * steps) < 1e-9:
+        return slope * steps
+    return slope * expm1(min(rate * steps, 50.0)) / rate
 
 
 def find_trend(
     steps: Sequence[float],
     values: Sequence[float],
-    trifle: float,
+    min_rise: float,
     *,
     tops: Sequence[float] | None = None,
     repeats_from: float = inf,
 ) -> Trend | None:
-    """The trend of the newest part of a series, or None. `trifle` is a rise that does not matter, in the values' unit.
+    """Return the trend of the newest part of a series, or None.
 
-    Windows that begin after step `repeats_from` are not looked at.
+    min_rise: a smaller rise doesn't matter. tops: the highest values of the buckets. repeats_from:
+    windows that begin after this step are skipped.
     """
     size = float(len(steps))
-    if size < SHORTEST or values[-1] - min(values) < trifle:
+    if size < MIN_BUCKETS or values[-1] - min(values) < min_rise:
         return None
     lines: RunningLeastSquares | None = None
-    rate = 0.0
-    while size >= SHORTEST:
+    longer_rate = 0.0
+    while size >= MIN_BUCKETS:
         start = len(steps) - int(size)
         if steps[start] > repeats_from:
             return None
-        size *= SHRINK
-        if not _rises_everywhere(values, start, trifle):
+        size *= SHRINK_RATIO
+        # The cheap test comes first: most windows of most series fail it.
+        if not _rises_everywhere(values, start, min_rise):
             continue
         lines = lines or RunningLeastSquares(steps, values)
         window = _Window(lines, values, start)
-        if window.rises_above_scatter(trifle):
-            if (
-                window.newer >= GOES_ON * window.older
-                and _falls(values[: start + 1], window.rise / 2) < RESTLESS_FALLS
-            ):
-                return window.trend(rate, tops or values)
-            if window.newer > 0:
-                rate = min(0.0, window.rate(window.newer / window.older))
+        if not window.rises_above_scatter(min_rise):
+            continue
+        continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
+        if continues and _count_falls(values[: start + 1], window.rise / 2) < MAX_FALLS:
+            return window.trend(longer_rate, tops or values)
+        if window.newer_slope > 0:
+            longer_rate = min(0.0, window.rate_of(window.newer_slope / window.older_slope))
     return None
 
 
 class _Window:
-    """The end of a series from `start`."""
+    """The part of a series from `start` to its end."""
 
     __slots__ = (
         "_lines",
         "_start",
         "_values",
         "jumps",
-        "newer",
-        "older",
+        "newer_slope",
+        "older_slope",
         "rise",
         "scatter",
         "slope",
-        "watched",
+        "span_steps",
     )
 
     def __init__(self, lines: RunningLeastSquares, values: Sequence[float], start: int) -> None:
-        self._lines, self._start, self._values = lines, start, values
-        self.watched = lines.steps[-1] - lines.steps[start]
+        self._lines = lines
+        self._values = values
+        self._start = start
+        self.span_steps = lines.steps[-1] - lines.steps[start]
         self.jumps = StepGrowth()
-        self.slope = self.scatter = self.older = self.newer = self.rise = 0.0
+        self.slope = self.scatter = self.older_slope = self.newer_slope = self.rise = 0.0
 
-    def rises_above_scatter(self, trifle: float) -> bool:
-        """Rule 2."""
+    def rises_above_scatter(self, min_rise: float) -> bool:
+        """Check rule 2."""
         start, end = self._start, len(self._values)
-        if self.watched <= 0:
+        if self.span_steps <= 0:
             return False
         self.slope, self.scatter = self._lines.fit(start, end)
-        self.rise = self.slope * self.watched
-        if self.rise < max(RISE_OVER_SCATTER * self.scatter, trifle):
+        self.rise = self.slope * self.span_steps
+        if self.rise < max(MIN_RISE_OVER_SCATTER * self.scatter, min_rise):
             return False
         middle = (start + end) // 2
-        self.older, _ = self._lines.fit(start, middle + 1)
-        self.newer, _ = self._lines.fit(middle, end)
-        return self.newer > 0
+        self.older_slope, _ = self._lines.fit(start, middle + 1)
+        self.newer_slope, _ = self._lines.fit(middle, end)
+        return self.newer_slope > 0
 
-    def rate(self, q: float) -> float:
-        """Change of the slope a step, as the exponent of a factor, where the newer half's is q times the older one's."""
-        return log(min(max(q, FLATTEST), STEEPEST)) * 2 / self.watched
+    def rate_of(self, q: float) -> float:
+        """Return the rate at which the slope changes if the halves' slopes have the ratio q."""
+        return log(min(max(q, MIN_Q), MAX_Q)) * 2 / self.span_steps
 
     def trend(self, longer_rate: float, tops: Sequence[float]) -> Trend:
-        """Rules 5 and 6; `longer_rate` is what the next longer window said."""
+        """Return the trend by rules 5 and 6. `longer_rate` is the next longer window's rate."""
         self.jumps = StepGrowth.of(self._values[self._start :], self.rise)
-        onset = self._onset() if self.jumps.error < FEW_JUMPS else None
+        onset = self._onset() if self.jumps.error < MAX_JUMP_ERROR else None
         if onset is not None:
             return onset.trend(0.0, tops)
-        error = self._error_of_ratio()
-        raw = min(max(self.newer / self.older, FLATTEST), STEEPEST) if self.older > 0 else STEEPEST
-        told = max(FLATTEST, exp(longer_rate * self.watched / 2))
-        pull = max(BELIEVED_ERRORS * error, self.jumps.error)
-        q = max(told, raw - pull) if raw > told else min(told, raw + pull)
-        if self.jumps.error > FEW_JUMPS:
+        error = self._ratio_error()
+        raw = MAX_Q
+        if self.older_slope > 0:
+            raw = min(max(self.newer_slope / self.older_slope, MIN_Q), MAX_Q)
+        # Pull the measured ratio towards the one that the longer window leads to expect.
+        expected = max(MIN_Q, exp(longer_rate * self.span_steps / 2))
+        pull = max(ERROR_WEIGHT * error, self.jumps.error)
+        q = max(expected, raw - pull) if raw > expected else min(expected, raw + pull)
+        if self.jumps.error > MAX_JUMP_ERROR:
             q = min(q, 1.0)
-        slow = max(FLATTEST, min(1.0, q, raw - error))
+        slow_q = max(MIN_Q, min(1.0, q, raw - error))
         values = self._values[self._start :]
-        rate = self.rate(q) * (DAMPED if q > 1 else 1.0)
+        slope_error = 2 * self.scatter * sqrt(12 / len(values)) / self.span_steps
         return Trend(
             slope=self._slope_now(q),
-            error=2 * self.scatter * sqrt(12 / len(values)) / self.watched
-            + 0.5 * error * self.slope,
-            rate=rate,
-            slow_slope=self._slope_now(slow),
-            slow_rate=self.rate(slow),
+            error=slope_error + 0.5 * error * self.slope,
+            rate=self.rate_of(q) * (ACCELERATION_RATIO if q > 1 else 1.0),
+            slow_slope=self._slope_now(slow_q),
+            slow_rate=self.rate_of(slow_q),
             since_step=self._lines.steps[self._start],
-            watched_steps=self.watched,
+            span_steps=self.span_steps,
             rise=self.rise,
             jump=self.jumps.typical or max(after - before for before, after in pairwise(values)),
             jump_error=self.jumps.error,
@@ -201,100 +224,92 @@ class _Window:
         )
 
     def _level(self, tops: Sequence[float], q: float) -> float:
-        """What the newest steps reach: the newer half's line, and above it what falls back again, or else half a jump."""
-        steps, start, end = (
-            self._lines.steps,
-            (self._start + len(self._values)) // 2,
-            len(self._values),
-        )
+        """Return what the newest steps reach (rule 10)."""
+        steps, start, end = self._lines.steps, self._start, len(self._values)
+        start = (start + end) // 2
         middle = sum(steps[start:end]) / (end - start)
         mean = self._values[0] + self._lines.mean(start, end)
         slope = self.slope * 2 * q / (1 + q)
         line = mean + slope * (steps[-1] - middle)
-        if self.jumps.error > FEW_JUMPS:
+        if self.jumps.error > MAX_JUMP_ERROR:
             line = min(line, tops[-1])
         above, fall, top = 0.0, 0.0, tops[start]
         for i in range(start, end):
             fall = max(fall, top - self._values[i])
-            above = max(above, tops[i] - mean - self.newer * (steps[i] - middle))
+            above = max(above, tops[i] - mean - self.newer_slope * (steps[i] - middle))
             top = max(top, tops[i]) if i > start else top
+        # What falls back again is noise or a tooth; what doesn't is a jump.
         if fall >= above / 2 or not self.jumps.typical:
             return line + above
         return max(tops[-1], line + self.jumps.typical / 2)
 
     def _onset(self) -> _Window | None:
-        """The part that grows, where all before it is flat: two lines fit far better than one."""
+        """Return the part that grows, if the rest is flat and two lines fit far better than one."""
         start, end = self._start, len(self._values)
-        alone = (end - start) * self.scatter**2
-        best, found = BETTER * alone, None
+        best = MAX_ONSET_RESIDUAL * (end - start) * self.scatter**2
+        onset = None
         stride = max(1, (end - start) // 12)
-        for split in range(start + stride, end - SHORTEST // 2, stride):
-            flat, before = self._lines.fit(start, split)
-            growing, after = self._lines.fit(split, end)
-            both = (split - start) * before**2 + (end - split) * after**2
-            if flat < FLAT * growing and both < best:
-                best, found = both, split
-        if found is None:
+        for split in range(start + stride, end - MIN_BUCKETS // 2, stride):
+            flat, scatter_before = self._lines.fit(start, split)
+            growing, scatter_after = self._lines.fit(split, end)
+            both = (split - start) * scatter_before**2 + (end - split) * scatter_after**2
+            if flat < MAX_ONSET_SLOPE * growing and both < best:
+                best, onset = both, split
+        if onset is None:
             return None
-        window = _Window(self._lines, self._values, found)
-        return (
-            window
-            if window.rises_above_scatter(0.0) and window.newer >= GOES_ON * window.older
-            else None
-        )
+        window = _Window(self._lines, self._values, onset)
+        rises = window.rises_above_scatter(0.0)
+        continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
+        return window if rises and continues else None
 
     def _slope_now(self, q: float) -> float:
-        newer = self.slope * 2 * q / (1 + q)  # halves with the ratio q and the mean `slope`
-        return newer * (
-            sqrt(q) if q < 1 else q ** (DAMPED / 2)
-        )  # ... whose middle is a quarter of the window ago
+        # Halves with the ratio q and the mean `slope`: the newer one has this slope in its middle,
+        # a quarter of the window ago.
+        newer = self.slope * 2 * q / (1 + q)
+        return newer * (sqrt(q) if q < 1 else q ** (ACCELERATION_RATIO / 2))
 
-    def _error_of_ratio(self) -> float:
-        """Standard error of the ratio of two halves' slopes, by how the growth from block to block scatters around its own line."""
+    def _ratio_error(self) -> float:
+        """Return the standard error of q, by the scatter of growth from block to block."""
         size = (len(self._values) - self._start) / BLOCKS
         edges = [self._start + round(block * size) for block in range(BLOCKS + 1)]
         means = [self._lines.mean(a, b) for a, b in pairwise(edges)]
         growth = [after - before for before, after in pairwise(means)]
-        mean = sum(growth) / len(growth)
+        n = len(growth)
+        mean = sum(growth) / n
         if mean <= 0:
             return 1.0
-        _, scatter = RunningLeastSquares(range(len(growth)), growth).fit(0, len(growth))
-        return min(
-            1.0,
-            max(
-                self.jumps.error,
-                scatter * sqrt(len(growth) / (len(growth) - 2)) / mean * sqrt(2 / 3.5),
-            ),
-        )
+        _, scatter = RunningLeastSquares(range(n), growth).fit(0, n)
+        error = scatter * sqrt(n / (n - 2)) / mean * sqrt(2 / 3.5)
+        return min(1.0, max(self.jumps.error, error))
 
 
-def _rises_everywhere(values: Sequence[float], start: int, trifle: float) -> bool:
-    """Rule 3 for the window from `start`."""
+def _rises_everywhere(values: Sequence[float], start: int, min_rise: float) -> bool:
+    """Check rule 3 for the window from `start`."""
     rise = values[-1] - values[start]
-    if rise < trifle:
+    if rise < min_rise:
         return False
     end = len(values)
     quarter = (end - start) // 4
-    lows = [
-        min(values[begin : begin + quarter])
-        for begin in (start, start + quarter, start + 2 * quarter, end - quarter)
-    ]
-    falls = [before - after for before, after in pairwise(lows)]
+    begins = (start, start + quarter, start + 2 * quarter, end - quarter)
+    minima = [min(values[begin : begin + quarter]) for begin in begins]
+    falls = [before - after for before, after in pairwise(minima)]
     return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise
 
 
-def _falls(values: Sequence[float], size: float) -> int:
-    """How often a series fell by at least `size` from its highest since it last rose as much."""
-    falls, falling = 0, False
+def _count_falls(values: Sequence[float], size: float) -> int:
+    """Return how often a series fell by `size` from its maximum since it last rose as much."""
+    falls, is_falling = 0, False
     high = low = values[0]
     for value in values:
-        if falling:
+        if is_falling:
             low = min(low, value)
             if value >= low + size:
-                falling, high = False, value
+                is_falling = False
+                high = value
         else:
             high = max(high, value)
             if value <= high - size:
-                falling, low = True, value
+                is_falling = True
+                low = value
                 falls += 1
     return falls

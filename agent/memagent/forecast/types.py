@@ -1,4 +1,4 @@
-"""What the forecaster answers."""
+"""Result of a forecast, with its levels and causes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ Cause = Literal[
     "compile",
 ]
 CAUSES: tuple[str, ...] = get_args(Cause)
-"""Every word that `Forecast.cause` may be, now or in a later version."""
+"""All values of `Forecast.cause`, including those reserved for later versions."""
 LEAK_CAUSES: tuple[Cause, ...] = ("leak", "host_memory")
 """Causes that a leak diagnosis can trace to a line."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known after `step`. Steps are the run's own; `eta_*` are None where nothing is expected to run out.
+    """The forecast after `step`. Steps are the run's own; sizes are bytes.
 
-    `oom_probability` is that of running out before the planned end (or the horizon). `eta_s` is seconds from this sample, at the
-    pace of recent steps. Sizes are bytes; `used_bytes` and `limit_bytes` are the host's where the cause is `host_memory`.
+    `eta_*` are None if memory isn't expected to run out; `eta_s` counts seconds from this sample at
+    the pace of recent steps. `oom_probability` is that of running out before the planned end, or
+    before the horizon. `used_bytes` and `limit_bytes` are the host's if the cause is `host_memory`.
     """
 
     step: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.bucketed_series import MOST_BUCKETS, BucketedSeries
+from memagent.forecast.bucketed_series import MAX_BUCKETS, BucketedSeries
 
 
 def filled(values, keep=min) -> BucketedSeries:
@@ -15,14 +15,14 @@ def filled(values, keep=min) -> BucketedSeries:
 
 
 def test_rule_1_it_keeps_the_lowest_or_the_highest_of_each_bucket():
-    values = [float(step % 4) for step in range(4 * MOST_BUCKETS)]
+    values = [float(step % 4) for step in range(4 * MAX_BUCKETS)]
     assert set(filled(values).values) == {0.0}
     assert set(filled(values, max).values) == {3.0}
 
 
 def test_rule_2_it_holds_few_buckets_however_long_the_run():
     trail = filled(range(100_000))
-    assert MOST_BUCKETS / 2 <= len(trail.steps) < MOST_BUCKETS
+    assert MAX_BUCKETS / 2 <= len(trail.steps) < MAX_BUCKETS
     assert trail.width == 1024
 
 

@@ -263,7 +263,7 @@ def test_no_readings_make_it_raise_or_answer_nonsense(rows, limit):
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_must_be_more_than_zero(limit):
-    with pytest.raises(ValueError, match="more than zero"):
+    with pytest.raises(ValueError, match="must be positive"):
         Forecaster(limit)
 
 

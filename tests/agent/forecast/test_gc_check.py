@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.forecast import Forecaster, later
-from memagent.forecast.gc_check import ASK_EVERY, PATIENCE_S, GarbageCheck
+from memagent.forecast.gc_check import MIN_INTERVAL_STEPS, PATIENCE_S, GarbageCheck
 
 GIB = 2**30
 LIMIT = 40 * GIB
@@ -51,10 +51,10 @@ def test_rule_1_it_is_asked_seldom():
 
     check = GarbageCheck(collect)
     for step in range(1000):
-        check.judge(step, floor=100, grown=50, watched=400.0, left=200.0, step_s=1.0)
+        check.judge(step, floor=100, growth=50, span_steps=400.0, steps_left=200.0, step_s=1.0)
     assert len(asked) == 10
-    for step in range(1000, 1000 + 2 * int(ASK_EVERY)):
-        check.judge(step, floor=100, grown=50, watched=8.0, left=200.0, step_s=1.0)
+    for step in range(1000, 1000 + 2 * int(MIN_INTERVAL_STEPS)):
+        check.judge(step, floor=100, growth=50, span_steps=8.0, steps_left=200.0, step_s=1.0)
     assert len(asked) == 12
 
 

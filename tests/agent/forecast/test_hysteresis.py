@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.forecast.hysteresis import CALM, ForecastHysteresis
+from memagent.forecast.hysteresis import CALM_UPDATES, ForecastHysteresis
 from memagent.forecast.types import Forecast
 
 
@@ -22,15 +22,16 @@ def test_rule_2_a_level_falls_when_the_answers_stay_calm():
     steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
     levels = [
-        steady.settle(answer(step, "ok", None, None), 1.0).level for step in range(2, 2 + CALM)
+        steady.settle(answer(step, "ok", None, None), 1.0).level
+        for step in range(2, 2 + CALM_UPDATES)
     ]
-    assert levels == ["warning"] * (CALM - 1) + ["ok"]
+    assert levels == ["warning"] * (CALM_UPDATES - 1) + ["ok"]
 
 
 def test_rule_2_a_level_that_flickers_stays():
     steady = ForecastHysteresis()
     levels = {
-        steady.settle(answer(step, "warning" if step % CALM == 1 else "notice"), 1.0).level
+        steady.settle(answer(step, "warning" if step % CALM_UPDATES == 1 else "notice"), 1.0).level
         for step in range(1, 100)
     }
     assert levels == {"warning"}
@@ -84,5 +85,5 @@ def test_while_it_is_kept_its_interval_never_lies_before_the_step():
 def test_it_forgets_when_the_reason_is_known_to_be_gone():
     steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
-    steady.forget()
+    steady.reset()
     assert steady.settle(answer(2, "ok", None, None), 1.0).level == "ok"

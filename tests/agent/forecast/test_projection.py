@@ -7,35 +7,41 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.forecast.projection import LAST_STEPS, LAST_STEPS_OF_INPUT, LATER, PAGE_AHEAD, reach
+from memagent.forecast.projection import (
+    LAST_STEPS,
+    LAST_STEPS_OF_INPUT,
+    PAGE_AHEAD,
+    PAGE_BIAS,
+    project,
+)
 from memagent.forecast.trend import Trend
 
 LINE = Trend(
-    slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, watched_steps=1000.0, rise=1000.0, jump=1.0,
+    slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, span_steps=1000.0, rise=1000.0, jump=1.0,
     jump_error=0.0, at_step=1000.0, level=1000.0,
 )  # fmt: skip
 DYING = replace(LINE, slow_slope=0.5, slow_rate=-0.01)
 
 
 def test_rule_1_growths_of_one_memory_add_up_and_the_larger_is_the_cause():
-    both = reach(
+    both = project(
         {"leak": LINE, "fragmentation": replace(LINE, slope=3.0, slow_slope=3.0)}, 400, 10_000
     )
     assert both.cause == "fragmentation"
-    assert both.steps_left == pytest.approx(100 * LATER)
+    assert both.steps_left == pytest.approx(100 * PAGE_BIAS)
 
 
 def test_rule_2_a_leak_is_believed_half_as_far_as_it_was_watched():
-    assert reach({"leak": LINE}, 500, 10_000).page_ahead == PAGE_AHEAD
+    assert project({"leak": LINE}, 500, 10_000).page_ahead == PAGE_AHEAD
 
 
 @pytest.mark.parametrize("cause", ["input", "host_memory"])
 def test_rule_3_lengths_and_the_hosts_memory_are_believed_less(cause):
-    assert reach({cause: LINE}, 500, 10_000).page_ahead < PAGE_AHEAD
+    assert project({cause: LINE}, 500, 10_000).page_ahead < PAGE_AHEAD
 
 
 def test_rule_3_growth_that_may_die_out_is_believed_less_and_expected_later():
-    line, dying = reach({"leak": LINE}, 400, 10_000), reach({"leak": DYING}, 400, 10_000)
+    line, dying = project({"leak": LINE}, 400, 10_000), project({"leak": DYING}, 400, 10_000)
     assert dying.may_die_out and not line.may_die_out
     assert dying.page_ahead < line.page_ahead
     assert dying.steps_left > line.steps_left
@@ -44,7 +50,7 @@ def test_rule_3_growth_that_may_die_out_is_believed_less_and_expected_later():
 
 def test_rule_3_the_fewer_and_less_regular_the_jumps_the_less_it_is_believed():
     believed = [
-        reach({"leak": replace(LINE, jump_error=error)}, 400, 10_000).page_ahead
+        project({"leak": replace(LINE, jump_error=error)}, 400, 10_000).page_ahead
         for error in (0.0, 0.3, 0.8)
     ]
     assert (
@@ -55,32 +61,32 @@ def test_rule_3_the_fewer_and_less_regular_the_jumps_the_less_it_is_believed():
 
 
 def test_rule_4_in_the_last_steps_any_trend_may_page():
-    short = replace(LINE, watched_steps=50.0)
-    assert reach({"host_memory": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS / 50
-    assert reach({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 50
+    short = replace(LINE, span_steps=50.0)
+    assert project({"host_memory": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS / 50
+    assert project({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 50
 
 
 def test_rule_4_a_jump_or_two_would_be_the_end():
-    assert not reach({"leak": replace(DYING, jump=350.0)}, 400, 10_000).may_die_out
+    assert not project({"leak": replace(DYING, jump=350.0)}, 400, 10_000).may_die_out
 
 
 def test_growth_in_jumps_widens_the_interval_by_a_jump():
     smooth, jumpy = (
-        reach({"leak": replace(LINE, jump=jump)}, 400, 10_000) for jump in (1.0, 200.0)
+        project({"leak": replace(LINE, jump=jump)}, 400, 10_000) for jump in (1.0, 200.0)
     )
     assert jumpy.steps_left_low < smooth.steps_left_low - 80
     assert jumpy.steps_left_high > smooth.steps_left_high + 150
 
 
 def test_it_is_nothing_where_nothing_grows_or_growth_ends_before():
-    assert reach({}, 100, 10_000) is None
-    assert reach({"leak": replace(LINE, rate=-0.01)}, 200, 10_000) is None
+    assert project({}, 100, 10_000) is None
+    assert project({"leak": replace(LINE, rate=-0.01)}, 200, 10_000) is None
 
 
 def test_its_chance_falls_with_the_distance_and_with_the_plans_end():
-    near, far = reach({"leak": LINE}, 100, 10_000), reach({"leak": LINE}, 2000, 10_000)
-    assert near.chance_within(math.inf) > far.chance_within(math.inf) > 0.7
-    assert far.chance_within(2000 * LATER) == pytest.approx(far.chance_within(math.inf) / 2)
-    assert far.chance_within(500) < 0.01
-    assert far.chance_within(0) == 0
-    assert reach({"leak": LINE}, 0, 10_000).chance_within(10) > 0.9
+    near, far = project({"leak": LINE}, 100, 10_000), project({"leak": LINE}, 2000, 10_000)
+    assert near.oom_probability(math.inf) > far.oom_probability(math.inf) > 0.7
+    assert far.oom_probability(2000 * PAGE_BIAS) == pytest.approx(far.oom_probability(math.inf) / 2)
+    assert far.oom_probability(500) < 0.01
+    assert far.oom_probability(0) == 0
+    assert project({"leak": LINE}, 0, 10_000).oom_probability(10) > 0.9

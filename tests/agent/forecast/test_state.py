@@ -48,5 +48,5 @@ def test_what_other_code_wrote_is_refused(monkeypatch):
 
 
 def test_a_probe_of_the_callers_own_cannot_be_kept():
-    with pytest.raises(TypeError, match="cannot be remembered"):
+    with pytest.raises(TypeError, match="Cannot serialize"):
         state_module.dump_state(Forecaster(2**30, gc_probe=lambda: None))

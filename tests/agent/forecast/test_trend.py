@@ -113,7 +113,7 @@ def test_rule_8_windows_within_a_repetition_are_passed_over():
 
 
 def test_rule_9_it_takes_the_longest_window():
-    assert trend_of(lambda t: float(t)).watched_steps == 99
+    assert trend_of(lambda t: float(t)).span_steps == 99
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.01, 0.003])

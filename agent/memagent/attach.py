@@ -1,21 +1,24 @@
-"""`attach()`: everything that can be wrong with its arguments is said here, before training begins; afterwards nothing is raised."""
+"""`attach()`: all of its arguments are checked before training begins; later nothing is raised."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memagent.errors import SettingError
 
-if TYPE_CHECKING:  # `import memagent` imports this module: what is heavy waits for the call
+if TYPE_CHECKING:  # `import memagent` imports this module: heavy imports wait for the call
     from memagent.lifecycle.options import AttachOptions
+    from memagent.mirror import Tracker
     from memagent.null_run import NullRun
+    from memagent.record.identity import Identity
     from memagent.run import Run
+    from memagent.settings import Settings
     from memagent.wire.messages import Risk
 
-MOST_TAGS, LONGEST_TAG = 100, 200
-"""What the server takes: see `RunStart`."""
+_derived_ids = 0
+"""Runs of this process that got their id from the launch; all ranks count in the same way, so that
+the second run of each rank is the same run again."""
 
 
 def attach(
@@ -38,21 +41,29 @@ def attach(
     on_risk: Callable[[Risk], None] | None = None,
     mirror: object = None,
 ) -> Run | NullRun:
-    """Watch the memory of a training run from now on.
+    """Monitor the memory of a training run from now on.
 
-    model: a torch.nn.Module, or a sequence of them. optimizer: a torch.optim.Optimizer, or a sequence; the first one's steps are
-    the run's steps. config: the run's hyperparameters (dict, dataclass, argparse.Namespace). total_steps: how many steps are
-    planned, which tells a leak that will kill the run from one that won't. every: sample each so many steps; peaks still cover
-    all. phases: also tell forward, backward and data apart. limit_bytes: bytes (or "24GiB") that count as the device's limit.
-    predict: estimate what the run needs, once the first inputs are seen. preflight: try before the first step what no series shows
-    coming, and say what will be needed: True for a checkpoint and the optimizer's state, a batch for an evaluation as well, or
-    {"eval_batch": ..., "checkpoint": ...}, either of which may be a callable (docs/preflight.md). on_risk: called with a `Risk` on
-    the training thread at the next step boundary when the run is expected to run out of memory. mirror: "wandb", "mlflow" or
-    "tensorboard", a run or writer of theirs, or several: where memory, forecasts and warnings are shown too (docs/integrations.md).
+    model: a torch.nn.Module, or a sequence of them.
+    optimizer: a torch.optim.Optimizer, or a sequence; steps of the first are the run's steps.
+    config: the run's hyperparameters (dict, dataclass, argparse.Namespace).
+    total_steps: planned optimizer steps; shows whether a leak will end the run before its end.
+    every: sample each so many steps; peaks still cover all steps.
+    phases: record forward, backward and data separately too.
+    limit_bytes: bytes (or "24GiB") that count as the device's limit.
+    predict: estimate what the run needs, as soon as the first inputs are known.
+    preflight: before the first step, try what no series of samples can predict, and report the
+        need. True: a checkpoint and the optimizer's state. A batch: an evaluation too. A dict
+        {"eval_batch": ..., "checkpoint": ...}: either may be a callable (docs/preflight.md).
+    on_risk: called with a `Risk` on the training thread, at the next step boundary, when the run is
+        expected to run out of memory.
+    mirror: "wandb", "mlflow" or "tensorboard", a run or writer of theirs, or several; they show
+        memory, forecasts and warnings too (docs/integrations.md).
 
-    Settings not given come from MEMAGENT_ variables (docs/settings.md). Without a server the run is recorded to a local file.
-    Raises SettingError for arguments that make no sense; once it has returned, nothing of memagent raises into the script.
+    Other settings come from MEMAGENT_ variables (docs/settings.md). Without a server the run is
+    recorded to a local file. Raises SettingError for invalid arguments; once it has returned,
+    memagent raises nothing into the script.
     """
+    from memagent.lifecycle.options import make_options
     from memagent.settings import Settings
 
     settings = Settings.from_environ(
@@ -74,79 +85,79 @@ def attach(
         on_risk=on_risk,
         mirror=mirror,
     )
-    models, optimizers = _modules(model), _optimizers(optimizer)
+    models = _validate_models(model)
+    optimizers = _validate_optimizers(optimizer)
     if settings.disabled:
         from memagent.null_run import NullRun
 
         return NullRun()
-    from memagent.lifecycle.registry import start_run
-
     return start_run(settings, models, optimizers, options)
 
 
-def make_options(**options: Any) -> AttachOptions:
-    """What `attach` takes beyond settings, checked. Raises SettingError for what makes no sense or is no option."""
-    from memagent.lifecycle.options import AttachOptions
+def start_run(
+    settings: Settings, models: Sequence[Any], optimizers: Sequence[Any], options: AttachOptions
+) -> Run:
+    """Start a run of this process.
 
-    unknown = sorted(set(options) - set(AttachOptions.__dataclass_fields__))
-    if unknown:
-        raise SettingError(f"there is no option {', '.join(unknown)}: see memagent.attach")
-    from memagent.mirror import requested as mirrored
-    from memagent.preflight import requested
+    A run that `memagent run` started gives way to the script's own `attach`, which keeps its id.
+    """
+    from memagent.lifecycle.registry import register, running_automatic_runs
+    from memagent.live.publisher import start_publishing
+    from memagent.record.identity import identify
+    from memagent.run import Run
 
-    checked = {
-        "total_steps": _steps(options.get("total_steps")),
-        "tags": _tags(options.get("tags")),
-        "preflight": requested(options.get("preflight")),
-        "mirror": None if options.get("mirror") is None else mirrored(options["mirror"]),
-    }
-    return AttachOptions(**{**options, **checked})
+    global _derived_ids  # noqa: PLW0603 - a process trains one run at a time
+    automatic = running_automatic_runs()
+    run_id = settings.run_id or next((run.identity.run_id for run in automatic), None)
+    identity = identify(run_id, ordinal=_derived_ids)
+    trackers = _open_trackers(settings, options, identity)
+    for run in automatic:
+        run.retire()
+    _derived_ids += run_id is None
+    run = Run(settings, identity, models, optimizers, options, trackers)
+    if settings.live is not None:
+        start_publishing(settings.live, run, options.total_steps)
+    register(run)
+    return run
 
 
-def _steps(value: Any) -> int | None:
-    """A whole number, as the server takes nothing else: `len(loader) * epochs / accumulation` is none, numpy's are of other types."""
-    if value is None:
-        return None
+def _open_trackers(settings: Settings, options: AttachOptions, identity: Identity) -> list[Tracker]:
+    """Open the trackers to mirror to.
+
+    Raises SettingError if a tracker has no active run; a run of `memagent run` does without it.
+    """
+    from memagent.diagnostics.console import notify_user
+    from memagent.mirror import open_trackers, parse_mirror
+
     try:
-        steps: int = math.ceil(value)
-    except (TypeError, ValueError, OverflowError):
-        steps = 0
-    if not 0 < steps < 2**53:
-        raise SettingError(
-            f"total_steps is {value!r}: give the number of planned optimizer steps, 1 or more"
-        )
-    return steps
+        mirror = parse_mirror(settings.mirror) if options.mirror is None else options.mirror
+        return open_trackers(mirror, run_id=identity.run_id, rank=identity.rank)
+    except SettingError as error:
+        if not options.automatic:
+            raise
+        notify_user(f"the run is recorded without a mirror: {error}")
+        return []
 
 
-def _tags(value: Any) -> list[str]:
-    if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
-        raise SettingError(f"tags is {value!r}: give a list of texts")
-    tags = [str(tag) for tag in value or ()]
-    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
-        raise SettingError(
-            f"these are {len(tags)} tags: give at most {MOST_TAGS}, of at most {LONGEST_TAG} characters"
-        )
-    return tags
-
-
-def _modules(model: Any) -> list[Any]:
-    models = _sequence(model, "model")
+def _validate_models(model: Any) -> list[Any]:
+    models = _as_list(model, "model")
     for item in models:
         if isinstance(item, type) or not hasattr(item, "register_forward_pre_hook"):
             raise SettingError(
-                f"model is a {type(item).__name__}: give attach() a torch.nn.Module, or a sequence of them"
+                f"model must be a torch.nn.Module or a sequence of them, "
+                f"got a {type(item).__name__}."
             )
     return models
 
 
-def _optimizers(optimizer: Any) -> list[Any]:
+def _validate_optimizers(optimizer: Any) -> list[Any]:
     from memagent.hooks.step import unwrap
 
-    return [unwrap(item) for item in _sequence(optimizer, "optimizer")]
+    return [unwrap(item) for item in _as_list(optimizer, "optimizer")]
 
 
-def _sequence(value: Any, what: str) -> list[Any]:
+def _as_list(value: Any, name: str) -> list[Any]:
     items = list(value) if isinstance(value, list | tuple) else [value]
     if not items or any(item is None for item in items):
-        raise SettingError(f"{what} is {value!r}: give attach() the {what} that is trained")
+        raise SettingError(f"{name} is {value!r}: pass the {name} that is trained.")
     return items

@@ -1,4 +1,4 @@
-"""The run of a process with MEMAGENT_DISABLED=1: the same interface, no hook, no thread, nothing recorded."""
+"""The run of a process with MEMAGENT_DISABLED=1: no hook, no thread, nothing recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class NullRun:
-    """Stands where a `Run` would; every method does nothing."""
+    """The interface of `Run`; every method does nothing."""
 
     id = "disabled"
     url = None

@@ -133,7 +133,9 @@ def hand_off(workload: Workload) -> Iterator[None]:
 
     thread = threading.Thread(target=drain)
     thread.start()
-    handle = workload.optimizer.register_step_post_hook(lambda *_: buffer.append((*values,)))
+    handle = workload.optimizer.register_step_post_hook(
+        lambda *_: buffer.append(((*values,), None))
+    )
     try:
         yield
     finally:

@@ -172,7 +172,7 @@ def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_ge
     assert error.startswith("RuntimeError") and "tried to allocate 1073741824 bytes" in error
     if sys.version_info >= (3, 11):
         assert told.startswith(
-            "memagent: out of memory in eval of step 2, asking for 1.00 GiB with "
+            "memagent: out of memory in eval of step 2, allocating 1.00 GiB with "
         )
         assert told.endswith(".memagent")
 
@@ -249,7 +249,7 @@ def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
-    monkeypatch.setattr(run._sampler, "end_step", lambda: 1 / 0)
+    monkeypatch.setattr(run._pipeline.sampler, "end_step", lambda: 1 / 0)
     for _ in range(5):
         step()
     run.finish()
@@ -263,7 +263,7 @@ def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(
 def test_the_same_errors_are_raised_in_tests(training):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
-    run._sampler.end_step = lambda: 1 / 0
+    run._pipeline.sampler.end_step = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         step()
     run.finish()
@@ -292,7 +292,7 @@ def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording)
         threads.add(threading.current_thread())
 
     base = memagent.attach(model, optimizer)
-    used = base._sampler.tracks[-1].probe.used_bytes()
+    used = base._pipeline.sampler.tracks[-1].probe.used_bytes()
     base.finish()
     limit = used + 800 * 2**20
     # a MiB a step: the limit is 800 steps away, beyond the fifth of the plan in which growth may end with a first epoch
@@ -320,7 +320,7 @@ def test_a_callback_that_fails_does_not_stop_the_training(training, monkeypatch,
         raise RuntimeError("mine")
 
     run = memagent.attach(model, optimizer, on_risk=on_risk)
-    run._foresight.note_risk(memagent.Risk(level="warning"))
+    run._pipeline.forecast._pending_risks.append(memagent.Risk(level="warning"))
     step()
     run.finish()
     assert run.guard.errors["on_risk"] == 1 and run.step == 1

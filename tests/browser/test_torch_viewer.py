@@ -37,7 +37,7 @@ def test_the_viewer_page_travels_from_training_to_a_download(
         model, optimizer, predict=False, run_id="traced", server=server.url
     ) as run:
         run.snapshot("to look closer")
-        run._inquiry._finder.history = window = (
+        run._pipeline.leaks._finder.history = window = (
             AllocatorHistoryDetector()
         )  # a CPU has no allocator that records
         window.last = SNAPSHOT

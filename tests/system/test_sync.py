@@ -46,7 +46,7 @@ LATE_BATCHES = """
 collector.BATCH_EVERY_S = 3600.0  # rows become a batch by the 500, and are drafts before
 run = memagent.attach(model, optimizer)
 for _ in range(600): step()
-while run._collector._seq == 0: time.sleep(0.01)
+while run._pipeline.events._seq == 0: time.sleep(0.01)
 for _ in range(100): step()
 print("stepped", flush=True)
 time.sleep(3600)

@@ -23,10 +23,9 @@ from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
 from memagent.integrations.autoattach import AutoAttach
-from memagent.lifecycle.registry import newest_run
-from memagent.live import run_beside
-from memagent.mirror import requested
-from memagent.run import Run
+from memagent.lifecycle.registry import RegisteredRun, newest_run
+from memagent.live import run_with_view
+from memagent.mirror import parse_mirror
 from memagent.settings import Settings
 from memagent.units import format_bytes, parse_bytes
 
@@ -69,13 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ(
         server=arguments.server, project=arguments.project, name=arguments.name
     )
-    requested(settings.mirror)  # said before the script begins, not after its first forward
+    parse_mirror(settings.mirror)  # said before the script begins, not after its first forward
     if not arguments.module and not Path(arguments.target).is_file():
         raise SettingError(
             f"there is no script {arguments.target}; for a module write -m {arguments.target}"
         )
     if arguments.live:
-        return run_beside(_without_live(arguments))
+        return run_with_view(_without_live(arguments))
     launched = arguments.module and through_launcher(
         arguments.target, arguments.arguments, _own_options(arguments)
     )
@@ -176,7 +175,9 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _conclude(newest: Run | None, status: int, report: Path | None, budget: int | None) -> int:
+def _conclude(
+    newest: RegisteredRun | None, status: int, report: Path | None, budget: int | None
+) -> int:
     if newest is None:
         notify_user("the script made no optimizer, so there was nothing to record")
         return status

@@ -1,26 +1,31 @@
-"""Where the training thread leaves its rows: bounded, lock-free, never waking anybody."""
+"""Bounded, lock-free buffers between the training thread and the collector."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from memagent.wire.columns import Value
 
-Row = tuple[Value, ...]
+Row = tuple[tuple[Value, ...], dict[str, Value] | None]
+"""Values of a stream's columns, and values by name that few rows have (user phases, scalars)."""
+RowBuilder = Callable[[Any], Row | None]
+"""Build the row of a raw entry, or return None if the entry only adds to a later row."""
 
-CAPACITY_ROWS = 20_000
+MAX_ROWS = 20_000
 """Rows a buffer may hold: twenty seconds of a loop with a step a millisecond, some 10 MB."""
 
 
 class DroppedSamples(Counter[str]):
-    """Samples that could not be kept, by reason; cumulative, and sent along with every batch."""
+    """Samples that were lost, by reason; cumulative, and sent along with every batch."""
 
 
 class SampleBuffer:
-    """Rows of one stream, and beside each row the values that few rows have (user phases, scalars).
+    """Raw entries of one stream, turned into rows when they are drained.
 
-    `append` is called by the training thread, `drain` by the collector; a deque's append and popleft are atomic.
+    `build_row` runs on the collector's thread, so that the training thread only appends. Without it
+    the entries are rows already. A deque's append and popleft are atomic: no lock is needed.
     """
 
     def __init__(
@@ -28,34 +33,36 @@ class SampleBuffer:
         stream: str,
         columns: Sequence[str],
         drops: DroppedSamples,
-        capacity: int = CAPACITY_ROWS,
+        build_row: RowBuilder | None = None,
+        *,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         self.stream = stream
         self.columns = tuple(columns)
-        self._rows: deque[tuple[Row, dict[str, Value] | None]] = deque()
-        self._drops, self._capacity = drops, capacity
+        self._entries: deque[Any] = deque()
+        self._build_row = build_row
+        self._drops = drops
+        self._max_rows = max_rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._entries)
 
-    def append(self, row: Row, extra: dict[str, Value] | None = None) -> None:
-        if len(self._rows) >= self._capacity:
+    def append(self, entry: Any) -> None:
+        if len(self._entries) >= self._max_rows:
             self._drops["buffer_full"] += 1
             return
-        self._rows.append((row, extra))
+        self._entries.append(entry)
 
-    def drain(self) -> list[tuple[Row, dict[str, Value] | None]]:
-        """All rows so far, oldest first."""
-        rows = []
-        while self._rows:
-            rows.append(self._rows.popleft())
-        return rows
+    def drain(self) -> list[Row]:
+        """Remove all entries and return their rows, oldest first."""
+        entries = [self._entries.popleft() for _ in range(len(self._entries))]
+        if self._build_row is None:
+            return entries
+        return [row for entry in entries if (row := self._build_row(entry)) is not None]
 
 
-def to_columns(
-    names: Sequence[str], rows: Sequence[tuple[Row, dict[str, Value] | None]]
-) -> dict[str, list[Value]]:
-    """Rows turned into columns; a column that has no value at all is left out."""
+def to_columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Value]]:
+    """Turn rows into columns; a column without any value is left out."""
     columns: dict[str, list[Value]] = {
         name: list(values)
         for name, values in zip(names, zip(*(row for row, _ in rows), strict=True), strict=True)

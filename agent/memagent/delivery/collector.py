@@ -16,7 +16,6 @@ from memagent.delivery.partial_batch import Columns, pack_chunk
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.codec import encode
-from memagent.wire.columns import Value
 from memagent.wire.messages import Batch, Chunk, Event
 
 TICK_S = 0.2
@@ -54,7 +53,7 @@ class Collector:
         self._run_id, self._rank, self._attempt = run_id, rank, attempt
         self._buffers, self._sender, self._drops, self._guard = buffers, sender, drops, guard
         self._observe, self._refresh = observe, refresh
-        self._held: list[list[tuple[Row, dict[str, Value] | None]]] = [[] for _ in buffers]
+        self._held: list[list[Row]] = [[] for _ in buffers]
         self._events: list[Event] = []
         self._drafted_events = 0
         self._seq = 0
@@ -69,7 +68,7 @@ class Collector:
         self._collecting.start()
         self._refreshing.start()
 
-    def add_event(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         self._events.append(event)
 
     def close(self) -> None:
@@ -176,9 +175,7 @@ class Collector:
             dropped_samples=dict(self._drops),
         )
 
-    def _pack(
-        self, buffer: SampleBuffer, rows: list[tuple[Row, dict[str, Value] | None]]
-    ) -> Chunk | None:
+    def _pack(self, buffer: SampleBuffer, rows: list[Row]) -> Chunk | None:
         with self._guard.section("packing samples"):
             return pack_chunk(buffer.stream, to_columns(buffer.columns, rows))
         self._drops["internal_error"] += len(rows)

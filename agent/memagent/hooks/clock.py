@@ -1,14 +1,15 @@
-"""Which optimizer's steps are the run's steps, where there are several.
+"""Decides which optimizer's steps are the run's steps, if there are several.
 
-`FirstClock` is what `attach` promises: a step of the run is a step of the first optimizer. `AdaptiveClock` is for scripts that nobody
-told us about (`memagent run`): optimizers appear, are made anew and go away while it runs.
+`FirstClock` is what `attach` promises: the steps of the first optimizer count. `AdaptiveClock` is
+for scripts that `memagent run` starts: optimizers appear, are replaced and vanish while it runs.
 
 1. The first optimizer is the clock. Each of its steps is one step of the run.
-2. One that is made later for the same parameters replaces it: the script has made its optimizer anew.
-3. If the clock is gone, whoever steps next is the clock.
-4. If another one has stepped `patience` times since the clock last did, the script has gone on to train something else: that one
-   becomes the clock, and the steps it made meanwhile are counted. Patience is 2 until the clock has ever stepped, then twice what the
-   others have shown between two of its steps (a GAN's critic may step five times as often), and at least 8.
+2. A later optimizer of the same parameters replaces it: the script has recreated its optimizer.
+3. If the clock is gone, the optimizer that steps next is the clock.
+4. If another optimizer has stepped `patience` times since the clock last did, the script has moved
+   on to train something else: that optimizer becomes the clock, and these steps are counted.
+   Patience is 2 until the clock has ever stepped. Then it is twice the number of steps that others
+   have made between two of the clock's (a GAN's critic may step five times as often), at least 8.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
-_LEAST_PATIENCE = 8
+_MIN_PATIENCE = 8
+_INITIAL_PATIENCE = 2
 
 
 class Clock(Protocol):
     def add(self, optimizer: Any) -> None:
-        """One more optimizer from now on."""
+        """Add an optimizer."""
 
-    def ended(self, optimizer: Any) -> int:
-        """`optimizer` has made a step: how many steps of the run that ends."""
+    def steps_ended(self, optimizer: Any) -> int:
+        """Return how many steps of the run have ended, now that `optimizer` has stepped."""
 
 
 class FirstClock:
@@ -35,48 +37,45 @@ class FirstClock:
         if self._first is None:
             self._first = weakref.ref(optimizer)
 
-    def ended(self, optimizer: Any) -> int:
+    def steps_ended(self, optimizer: Any) -> int:
         return int(self._first is not None and self._first() is optimizer)
 
 
 class AdaptiveClock:
     def __init__(self) -> None:
         self._clock: weakref.ref[Any] | None = None
-        self._since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._most = 0
-        self._ticked = False
+        self._steps_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._max_steps_between = 0
+        self._has_stepped = False
 
     def add(self, optimizer: Any) -> None:
         current = self._clock() if self._clock is not None else None
         if self._clock is None or (current is not None and shares_parameters(current, optimizer)):
             self._clock = weakref.ref(optimizer)
 
-    def ended(self, optimizer: Any) -> int:
+    def steps_ended(self, optimizer: Any) -> int:
         current = self._clock() if self._clock is not None else None
         if current is optimizer:
-            self._most = max(self._most, *self._since.values(), 0)
-            self._since.clear()
-            self._ticked = True
+            self._max_steps_between = max(self._max_steps_between, *self._steps_since.values(), 0)
+            self._steps_since.clear()
+            self._has_stepped = True
             return 1
-        waited = self._since.get(optimizer, 0) + 1
-        patience = (
-            1
-            if current is None
-            else max(_LEAST_PATIENCE, 2 * self._most + 1)
-            if self._ticked
-            else 2
-        )
-        if waited < patience:
-            self._since[optimizer] = waited
+        steps = self._steps_since.get(optimizer, 0) + 1
+        if current is not None and steps < self._patience():
+            self._steps_since[optimizer] = steps
             return 0
-        self._clock, self._ticked = weakref.ref(optimizer), True
-        self._since.clear()
-        return waited
+        self._clock = weakref.ref(optimizer)
+        self._has_stepped = True
+        self._steps_since.clear()
+        return steps
+
+    def _patience(self) -> int:
+        if not self._has_stepped:
+            return _INITIAL_PATIENCE
+        return max(_MIN_PATIENCE, 2 * self._max_steps_between + 1)
 
 
-def shares_parameters(one: Any, other: Any) -> bool:
-    """Whether two optimizers have a parameter in common."""
-    mine = {id(parameter) for group in one.param_groups for parameter in group["params"]}
-    return any(
-        id(parameter) in mine for group in other.param_groups for parameter in group["params"]
-    )
+def shares_parameters(first: Any, second: Any) -> bool:
+    """Return True if two optimizers have a parameter in common."""
+    parameters = {id(item) for group in first.param_groups for item in group["params"]}
+    return any(id(item) in parameters for group in second.param_groups for item in group["params"])

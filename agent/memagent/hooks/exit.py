@@ -1,12 +1,14 @@
-"""How the process ends: uncaught exceptions, normal exit, and telling out-of-memory from the rest.
+"""How the process ends: uncaught exceptions, normal exit, and out-of-memory errors among them.
 
-1. An uncaught exception of the main thread is told to `sys.excepthook`. It goes on to whoever had the hook before.
-2. `sys.exit(1)` is not: Python ends on SystemExit without a word to any hook. Hence `sys.exit` itself is wrapped. `raise SystemExit(1)`
-   stays unseen.
-3. Neither is that of another thread, which `threading.excepthook` is told of. The process goes on, and so may the training.
-4. `atexit` comes last. What came before by 2 or 3 was the end if no step followed: the caller knows.
+1. `sys.excepthook` gets an uncaught exception of the main thread. The hook that was there before
+   gets it next.
+2. It doesn't get `sys.exit(1)`: Python handles SystemExit without any hook. So `sys.exit` itself is
+   wrapped. `raise SystemExit(1)` goes unnoticed.
+3. `threading.excepthook` gets that of another thread. The process continues, and the training may.
+4. `atexit` comes last. An event of 2 or 3 was the end if no step followed: the caller decides.
 
-What is wrapped is put back on removal; below a wrapper that somebody else has laid over it meanwhile it stays, and does nothing.
+Wrapped functions are restored on removal. Below a wrapper that other code has added meanwhile, ours
+stays and does nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from typing import Any
 from memagent.hooks.step import Remove
 from memagent.wire.messages import FinalStatus
 
+MAX_ERROR_LENGTH = 2000
+"""Characters of an error that the wire takes."""
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "can't allocate memory",
@@ -32,118 +36,119 @@ _OUT_OF_MEMORY_TEXTS = (
     "not enough memory",
     "bad_alloc",
     "failed to allocate",
-    "memoryerror",  # a MemoryError that passed through C++ on its way
+    "memoryerror",  # a MemoryError that passed through C++
 )
 
 
 def status_of(error: BaseException | None) -> FinalStatus:
-    """`oom` for an out-of-memory error of Python, the host's allocator or a device's, `failed` for others, `completed` for None.
+    """Return `oom` for an out-of-memory error, `failed` for others, `completed` for None.
 
-    torch raises OutOfMemoryError for devices, and a RuntimeError whose text says so from its CPU allocator
-    (c10/core/impl/alloc_cpu.cpp). An error raised from, or while handling, an out-of-memory error counts as one.
+    torch raises OutOfMemoryError for devices, and a RuntimeError with such a text from its CPU
+    allocator (c10/core/impl/alloc_cpu.cpp). An error raised from an out-of-memory error, or while
+    handling one, counts as one.
     """
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "completed"
-    return "oom" if any(map(_is_out_of_memory, chain_of(error))) else "failed"
+    return "oom" if any(map(_is_out_of_memory, error_chain(error))) else "failed"
 
 
-def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from or while handling, and so on."""
-    seen: set[int] = set()
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, the one that it was raised from or while handling, and so on."""
+    visited: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    while link is not None and id(link) not in visited:
         yield link
-        seen.add(id(link))
+        visited.add(id(link))
         link = link.__cause__ or link.__context__
 
 
 def describe_error(error: BaseException) -> str:
-    """Type and message, without the traceback, cut to what the wire takes."""
-    return f"{type(error).__name__}: {' '.join(_text(error).split())}"[:2000]
+    """Return type and message without the traceback, truncated for the wire."""
+    return f"{type(error).__name__}: {' '.join(_message(error).split())}"[:MAX_ERROR_LENGTH]
 
 
-def watch_exit(
+def install_exit_hooks(
     on_error: Callable[[BaseException], None],
     on_exit: Callable[[], None],
     *,
-    on_warning: Callable[[BaseException, int], None],
+    on_possible_exit: Callable[[BaseException, int], None],
 ) -> Remove:
-    """Call `on_error` for an uncaught exception of the main thread, before it is printed, and `on_exit` at interpreter exit.
+    """Call `on_error` for an uncaught exception of the main thread, before it is printed.
 
-    `on_warning(error, thread)` is called for what may be the end and may not: `sys.exit` on the main thread, and the uncaught exception
-    that ended another thread, each with the identity of the thread.
+    `on_exit` is called at interpreter exit. `on_possible_exit(error, thread)` is called for
+    `sys.exit` on the main thread, and for the uncaught exception that ended another thread.
     """
 
-    def told_main(
+    def main_thread_error(
         _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
     ) -> None:
-        with suppress(
-            KeyboardInterrupt
-        ):  # a second Ctrl-C: whoever presses it wants the end, and the traceback that follows
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C: print the traceback and end
             on_error(error)
 
-    def told_thread(arguments: Any) -> None:
+    def other_thread_error(arguments: Any) -> None:
         error, thread = arguments.exc_value, arguments.thread
         if error is not None and not isinstance(error, SystemExit) and thread is not None:
-            on_warning(error, thread.ident)
+            on_possible_exit(error, thread.ident)
 
-    def leaving(*arguments: Any) -> None:
+    def sys_exit(*arguments: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             error = SystemExit(*arguments)
             error.__context__ = sys.exc_info()[1]
-            on_warning(error, threading.get_ident())
+            on_possible_exit(error, threading.get_ident())
 
     removes = [
-        _lay_over(sys, "excepthook", told_main),
-        _lay_over(sys, "exit", leaving),
-        _lay_over(threading, "excepthook", told_thread),
+        _wrap(sys, "excepthook", main_thread_error),
+        _wrap(sys, "exit", sys_exit),
+        _wrap(threading, "excepthook", other_thread_error),
     ]
     atexit.register(on_exit)
 
     def remove() -> None:
-        for take_off in removes:
-            take_off()
+        for remove_wrapper in removes:
+            remove_wrapper()
         atexit.unregister(on_exit)
 
     return remove
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
-    """What a wrapper of ours calls first, none once it was removed, and what it covers."""
+class _Wrapper:
+    """The listener of a wrapper (none after its removal), and the function that it wraps."""
 
     listeners: list[Callable[..., None]]
-    covered: Callable[..., Any]
+    wrapped: Callable[..., Any]
 
 
-_layers: weakref.WeakKeyDictionary[Callable[..., Any], _Layer] = weakref.WeakKeyDictionary()
+_wrappers: weakref.WeakKeyDictionary[Callable[..., Any], _Wrapper] = weakref.WeakKeyDictionary()
 
 
-def _lay_over(owner: Any, name: str, listener: Callable[..., None]) -> Remove:
+def _wrap(owner: Any, name: str, listener: Callable[..., None]) -> Remove:
     """Call `listener` before the function `name` of `owner`, with the same arguments."""
-    layer = _Layer([listener], getattr(owner, name))
+    wrapper = _Wrapper([listener], getattr(owner, name))
 
-    @functools.wraps(layer.covered)
-    def wrapper(*arguments: Any) -> Any:
-        for tell_it in list(layer.listeners):
-            tell_it(*arguments)
-        return layer.covered(*arguments)
+    @functools.wraps(wrapper.wrapped)
+    def function(*arguments: Any) -> Any:
+        for call in list(wrapper.listeners):
+            call(*arguments)
+        return wrapper.wrapped(*arguments)
 
-    _layers[wrapper] = layer
-    setattr(owner, name, wrapper)
+    _wrappers[function] = wrapper
+    setattr(owner, name, function)
 
     def remove() -> None:
-        layer.listeners.clear()
-        while (top := _layers.get(getattr(owner, name))) is not None and not top.listeners:
-            setattr(owner, name, top.covered)
+        wrapper.listeners.clear()
+        # Unwrap from the top, as far as there are wrappers without a listener. Ours may lie below
+        # another run's: then that run's removal takes it off.
+        while (top := _wrappers.get(getattr(owner, name))) is not None and not top.listeners:
+            setattr(owner, name, top.wrapped)
 
     return remove
 
 
-def _text(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - it is the script's own class, and it has enough trouble
+    except Exception:  # noqa: BLE001 - a class of the script's, whose __str__ fails
         return "(its message cannot be read)"
 
 
@@ -152,5 +157,5 @@ def _is_out_of_memory(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError | OSError | SystemError | ImportError):
         return False
-    text = _text(error).lower()
-    return any(words in text for words in _OUT_OF_MEMORY_TEXTS)
+    message = _message(error).lower()
+    return any(text in message for text in _OUT_OF_MEMORY_TEXTS)

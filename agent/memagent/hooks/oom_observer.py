@@ -1,10 +1,13 @@
-"""The allocator's own word on an out-of-memory: how much was asked for and what the device had left, before Python knows of it.
+"""The allocator's report of a failed allocation: the requested and the free bytes.
 
-1. torch calls observers from inside the failing allocation, with the allocator's lock released and the GIL held
-   (c10/cuda/CUDACachingAllocator.cpp). An exception in one would replace the user's error: nothing leaves ours.
-2. An observer can't be taken off again, so the process gets one, the first time a run needs it; runs come and go behind it.
-3. Attaching before CUDA is initialised crashed older builds (pytorch 102796, 107330): only then, and only where the function exists.
-4. An observed failure may be survived (the script catches the error and goes on): it is a note, not the end.
+1. torch calls observers from inside the failing allocation, with the allocator's lock released and
+   the GIL held (c10/cuda/CUDACachingAllocator.cpp). An exception in an observer would replace the
+   user's error: ours raises none.
+2. An observer can't be removed. So the process gets one, when a run first needs it, and runs
+   register listeners with it.
+3. Attaching an observer before CUDA is initialized crashed older builds (pytorch 102796, 107330):
+   it is attached only then, and only if the function exists.
+4. The script may catch the error and continue: a failure is a note, not the end.
 """
 
 from __future__ import annotations
@@ -32,20 +35,23 @@ Listener = Callable[[AllocationFailure], None]
 
 _listeners: list[Listener] = []
 _observed_cores: list[Any] = []
-"""The `torch._C` that has our observer: one for good, but for tests that bring their own."""
+"""The `torch._C` that has our observer; several only in tests."""
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_ASKED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)")
-"""As CUDACachingAllocator.cpp and alloc_cpu.cpp word it."""
+_REQUESTED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)")
+"""The messages of CUDACachingAllocator.cpp and alloc_cpu.cpp."""
 
 
-def watch_failures(torch: Any, listener: Listener) -> Remove:
-    """Call `listener` with each failed CUDA allocation of this process, on the thread that asked; without CUDA, never."""
+def add_failure_listener(torch: Any, listener: Listener) -> Remove:
+    """Call `listener` with each failed CUDA allocation of this process, on the failing thread.
+
+    Without CUDA it is never called.
+    """
     core = torch._C
     attach = getattr(core, "_cuda_attach_out_of_memory_observer", None)
     if attach is None or not torch.cuda.is_initialized():
         return lambda: None
-    if not any(core is seen for seen in _observed_cores):
+    if not any(core is observed for observed in _observed_cores):
         attach(_observe)
         _observed_cores.append(core)
     _listeners.append(listener)
@@ -57,17 +63,14 @@ def watch_failures(torch: Any, listener: Listener) -> Remove:
     return remove
 
 
-def failure_in(error: BaseException) -> AllocationFailure:
-    """What the message of an out-of-memory error says; asked_bytes is None where it says nothing."""
-    found = _ASKED.search(str(error))
-    return AllocationFailure(asked_bytes=int(float(found[1]) * _UNITS[found[2]]) if found else None)
+def parse_failure(error: BaseException) -> AllocationFailure:
+    """Read the message of an out-of-memory error; asked_bytes is None if it has no size."""
+    match = _REQUESTED.search(str(error))
+    return AllocationFailure(asked_bytes=int(float(match[1]) * _UNITS[match[2]]) if match else None)
 
 
 def _observe(device: int, asked: int, total: int, free: int) -> None:
+    failure = AllocationFailure(asked, device, total, free)
     for listener in list(_listeners):
         with contextlib.suppress(Exception):
-            listener(
-                AllocationFailure(
-                    asked_bytes=asked, device=device, total_bytes=total, free_bytes=free
-                )
-            )
+            listener(failure)

@@ -1,11 +1,14 @@
-"""The model's forward: its beginning ends data, its end begins backward; outside training it is the phase eval.
+"""Hooks on the model's forward: its start ends data, its end starts backward; without training it
+is the phase eval.
 
-1. In a graph of torch.compile the hooks are nothing at all: `torch.compiler.is_compiling()` is a constant there, so that the graph
-   stays whole, nothing is compiled again, and `fullgraph=True` holds even for a function that calls the model. (A hook hidden by
-   `torch._disable_dynamo` ends such a function with an error.) A compiled forward is seen from outside: see `watch_compiled`.
-2. Forward hooks fire again where activation checkpointing recomputes a forward inside backward; those are part of backward.
-3. A forward that records no gradients is followed by no backward: it counts as eval, whatever the module's mode; see
-   `_records_gradients`.
+1. In a graph of torch.compile the hooks vanish: `torch.compiler.is_compiling()` is a constant
+   there. So the graph stays whole, nothing is recompiled, and `fullgraph=True` holds even for a
+   function that calls the model. (A hook hidden by `torch._disable_dynamo` would end such a
+   function with an error.) A compiled forward is hooked from outside: see `hook_compiled_forward`.
+2. Forward hooks fire again when activation checkpointing recomputes a forward inside backward;
+   those calls are part of backward.
+3. A forward that records no gradients isn't followed by a backward: it counts as eval, in any mode
+   of the module; see `_records_gradients`.
 """
 
 from __future__ import annotations
@@ -21,59 +24,54 @@ from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, backward_test, compiling_test
 
-Shape = tuple[tuple[int, ...], str]
-"""Shape and dtype name of a tensor handed to forward."""
+TensorShape = tuple[tuple[int, ...], str]
+"""Shape and dtype name of a tensor passed to forward."""
 
 BeforeForward = Callable[[bool, tuple[Any, ...], dict[str, Any]], None]
 AfterForward = Callable[[bool], None]
 
 
-def watch_forward(
+def hook_forward(
     models: Sequence[Any], guard: ErrorGuard, *, before: BeforeForward, after: AfterForward
 ) -> list[Remove]:
-    """Call `before(training, args, kwargs)` and `after(training)` around each forward of the models themselves, not of their children."""
+    """Call `before(training, args, kwargs)` and `after(training)` around each forward.
+
+    Only of the models themselves, not of their children.
+    """
     removes: list[Remove] = []
     for model in models:
         before_hook, after_hook = BeforeForwardHook(before, guard), AfterForwardHook(after, guard)
         if getattr(model, "_compiled_call_impl", None) is not None:
-            removes.append(_around_call(model, before_hook, after_hook))
-        else:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # torch.jit.script refuses hooks: its forward is not seen
-                removes.append(
-                    model.register_forward_pre_hook(before_hook, with_kwargs=True).remove
-                )
-                removes.append(model.register_forward_hook(after_hook).remove)
+            removes.append(_wrap_compiled_call(model, before_hook, after_hook))
+            continue
+        with contextlib.suppress(RuntimeError):  # torch.jit.script rejects hooks: no phases there
+            removes.append(model.register_forward_pre_hook(before_hook, with_kwargs=True).remove)
+            removes.append(model.register_forward_hook(after_hook).remove)
     return removes
 
 
-def watch_compiled(
+def hook_compiled_forward(
     models: Sequence[Any], guard: ErrorGuard, *, before: BeforeForward, after: AfterForward
 ) -> list[Remove]:
-    """The same for models whose forward is compiled: from outside, around `torch.compile(model)` or the call that `model.compile()` made.
+    """Hook the forward of compiled models from outside.
 
-    Walks the live objects once to find the wrappers of `models`.
+    That is around `torch.compile(model)`, or the call that `model.compile()` made. Walks the live
+    objects once to find the wrappers of `models`.
     """
-    removes: list[Remove] = []
-    for model in models:
-        if getattr(model, "_compiled_call_impl", None) is not None:
-            removes.append(
-                _around_call(
-                    model, BeforeForwardHook(before, guard), AfterForwardHook(after, guard)
-                )
-            )
-    wrapped = {id(model) for model in models}
-    wrappers = [item for item in gc.get_objects() if type(item).__name__ == "OptimizedModule"]
-    found = [
-        wrapper
-        for wrapper in wrappers
-        if id(wrapper.__dict__.get("_modules", {}).get("_orig_mod")) in wrapped
+    compiled_in_place = [
+        model for model in models if getattr(model, "_compiled_call_impl", None) is not None
     ]
-    return removes + watch_forward(found, guard, before=before, after=after)
+    ids = {id(model) for model in models}
+    wrappers = [
+        item
+        for item in gc.get_objects()
+        if type(item).__name__ == "OptimizedModule"
+        and id(item.__dict__.get("_modules", {}).get("_orig_mod")) in ids
+    ]
+    return hook_forward([*compiled_in_place, *wrappers], guard, before=before, after=after)
 
 
-def _around_call(model: Any, before: BeforeForwardHook, after: AfterForwardHook) -> Remove:
+def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwardHook) -> Remove:
     compiled = model._compiled_call_impl
 
     @functools.wraps(compiled, updated=())
@@ -93,8 +91,10 @@ def _around_call(model: Any, before: BeforeForwardHook, after: AfterForwardHook)
 
 class BeforeForwardHook(Hook):
     def __init__(self, call: BeforeForward, guard: ErrorGuard) -> None:
-        self._call, self._guard = call, guard
-        self._is_compiling, self._in_backward = compiling_test(), backward_test()
+        self._call = call
+        self._guard = guard
+        self._is_compiling = compiling_test()
+        self._in_backward = backward_test()
 
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         if self._is_compiling():
@@ -102,14 +102,16 @@ class BeforeForwardHook(Hook):
         try:
             if not self._in_backward():
                 self._call(module.training and _records_gradients(arguments), arguments, keywords)
-        except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
+        except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before forward", error)
 
 
 class AfterForwardHook(Hook):
     def __init__(self, call: AfterForward, guard: ErrorGuard) -> None:
-        self._call, self._guard = call, guard
-        self._is_compiling, self._in_backward = compiling_test(), backward_test()
+        self._call = call
+        self._guard = guard
+        self._is_compiling = compiling_test()
+        self._in_backward = backward_test()
 
     def __call__(self, module: Any, arguments: Any, _output: Any) -> None:
         if self._is_compiling():
@@ -122,37 +124,37 @@ class AfterForwardHook(Hook):
 
 
 def _records_gradients(arguments: Sequence[Any]) -> bool:
-    """Whether a backward follows. Reentrant checkpointing runs the forward without gradients too, but hands it inputs that have them."""
+    """Return True if a backward follows.
+
+    Reentrant checkpointing runs the forward without gradients, but on inputs that require them.
+    """
     return sys.modules["torch"].is_grad_enabled() or any(
         getattr(value, "requires_grad", False) for value in arguments
     )
 
 
-def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[Shape, ...]:
-    """Shapes of the tensors handed to forward, looking one level into lists, tuples and dicts."""
-    found: list[Shape] = []
-    for value in (*arguments, *keywords.values()):
-        for item in _items(value):
-            shape = getattr(item, "shape", None)
-            if shape is not None and hasattr(item, "dtype"):
-                found.append(
-                    (tuple(int(size) for size in shape), str(item.dtype).removeprefix("torch."))
-                )
-    return tuple(found)
+def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[TensorShape, ...]:
+    """Return the shapes of tensors passed to forward, also one level inside lists and dicts."""
+    return tuple(
+        (tuple(int(size) for size in item.shape), str(item.dtype).removeprefix("torch."))
+        for value in (*arguments, *keywords.values())
+        for item in _items(value)
+        if hasattr(item, "shape") and hasattr(item, "dtype")
+    )
 
 
 def input_size(arguments: Any, keywords: dict[str, Any]) -> int:
-    """Elements of the tensors handed to forward, looking one level into lists, tuples and dicts."""
+    """Return the elements of tensors passed to forward, also one level inside lists and dicts."""
     total = 0
     for value in arguments:
-        total += _elements(value)
+        total += _element_count(value)
     if keywords:
         for value in keywords.values():
-            total += _elements(value)
+            total += _element_count(value)
     return total
 
 
-def _elements(value: Any) -> int:
+def _element_count(value: Any) -> int:
     try:
         return int(value.numel())
     except AttributeError:

@@ -1,6 +1,7 @@
-"""The optimizer's step: its beginning ends backward, its end ends the step.
+"""Hooks on the optimizer's step: its start ends backward, its end ends the step.
 
-Which optimizer's steps count is the clock's business (hooks/clock.py). Others only mark where the optimizer phase begins.
+The clock decides which optimizer's steps count (hooks/clock.py). The others only mark where the
+optimizer phase begins.
 """
 
 from __future__ import annotations
@@ -18,17 +19,26 @@ from memagent.hooks.clock import Clock
 
 Remove = Callable[[], None]
 
+_MAX_WRAPPERS = 5
+"""Depth of wrappers around an optimizer; a deeper chain is a cycle."""
 
-class BeforeStep(Hook):
-    """Calls `call(optimizer)` when gradients are there: before a step, or after each call of the closure that it was given.
 
-    Inside a backward (an optimizer for each parameter, stepping as its gradient arrives) there is no moment of its own to tell.
-    In a graph of torch.compile it is nothing at all, so that the graph stays whole: see `hidden`.
+class BeforeStepHook(Hook):
+    """Calls `call(optimizer)` when gradients exist: before a step, or after each closure call.
+
+    It does nothing inside a backward: an optimizer for each parameter, stepping as its gradient
+    arrives, has no phase of its own. In a graph of torch.compile it vanishes, so that the graph
+    stays whole: see `hide_where_harmless`.
     """
 
-    def __init__(self, call: Callable[[Any], None], guard: ErrorGuard, after: AfterStep) -> None:
-        self._call, self._guard, self._after = call, guard, after
-        self._is_compiling, self._in_backward = compiling_test(), backward_test()
+    def __init__(
+        self, call: Callable[[Any], None], guard: ErrorGuard, after: AfterStepHook
+    ) -> None:
+        self._call = call
+        self._guard = guard
+        self._after = after
+        self._is_compiling = compiling_test()
+        self._in_backward = backward_test()
 
     def __call__(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._is_compiling():
@@ -40,19 +50,20 @@ class BeforeStep(Hook):
             closure = arguments[1] if len(arguments) > 1 else keywords.get("closure")
             if closure is None:
                 self._call(optimizer)
-            elif len(arguments) > 1:
-                return (arguments[0], self._then(optimizer, closure), *arguments[2:]), keywords
-            else:
-                return arguments, {**keywords, "closure": self._then(optimizer, closure)}
-        except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
+                return None
+            closure = self._with_call(optimizer, closure)
+            if len(arguments) > 1:
+                return (arguments[0], closure, *arguments[2:]), keywords
+            return arguments, {**keywords, "closure": closure}
+        except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before step", error)
         return None
 
-    def _then(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """The closure, and after it the moment: forward and backward have run in it."""
+    def _with_call(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a closure, in which forward and backward run, to call `call` after it."""
 
         @functools.wraps(closure, updated=())
-        def closed(*arguments: Any, **keywords: Any) -> Any:
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
             result = closure(*arguments, **keywords)
             try:
                 self._call(optimizer)
@@ -60,25 +71,29 @@ class BeforeStep(Hook):
                 self._guard.caught("before step", error)
             return result
 
-        return closed
+        return wrapper
 
 
-class AfterStep(Hook):
-    """Calls `call(optimizer)` after a step. A step inside a graph of torch.compile only leaves word in `unseen`: writing a constant
-    neither breaks the graph nor guards it, and whoever comes next counts the step.
+class AfterStepHook(Hook):
+    """Calls `call(optimizer)` after a step.
 
-    torch calls hooks around each `step` in the optimizer's class and its bases: where one calls `super().step()`, the inner one's end is
-    the step's, and the outer one's is not due any more."""
+    A step inside a graph of torch.compile only sets `has_uncounted_step`: writing a constant
+    neither breaks the graph nor guards it. The next hook that runs counts the step.
+
+    torch calls hooks around each `step` in the optimizer's class and its bases. If one calls
+    `super().step()`, the inner call's end is the step's, and the outer one's is not due any more.
+    """
 
     def __init__(self, call: Callable[[Any], None], guard: ErrorGuard) -> None:
-        self._call, self._guard = call, guard
+        self._call = call
+        self._guard = guard
         self._is_compiling = compiling_test()
-        self.unseen = False
+        self.has_uncounted_step = False
         self.is_due = True
 
     def __call__(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         if self._is_compiling():
-            self.unseen = True
+            self.has_uncounted_step = True
             return
         if not self.is_due:
             return
@@ -89,23 +104,24 @@ class AfterStep(Hook):
             self._guard.caught("after step", error)
 
 
-def hidden(optimizer: Any, hook: Any) -> Any:
-    """The hook as torch.compile should meet it.
+def hide_where_harmless(optimizer: Any, hook: Any) -> Any:
+    """Return the hook as torch.compile should see it.
 
-    The steps of torch's own optimizers break the graph by themselves (`_use_grad_for_differentiable`), before they come to the
-    arithmetic: there a hook that is skipped costs nothing and counts exactly. Others may be part of a `fullgraph`, which it would end
-    with an error: there the hook is traced and leaves word.
+    Steps of torch's own optimizers break the graph anyway (`_use_grad_for_differentiable`), before
+    they reach the arithmetic: there a hidden hook costs nothing and counts exactly. Other
+    optimizers may be part of a `fullgraph`, which a hidden hook would end with an error: there the
+    hook is traced and sets `has_uncounted_step`.
     """
     return hide(hook) if breaks_graphs(optimizer) else hook
 
 
 def breaks_graphs(optimizer: Any) -> bool:
-    """Whether torch.compile breaks the graph at this optimizer's step anyway."""
+    """Return True if torch.compile breaks the graph at this optimizer's step anyway."""
     return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def hide(call: Any) -> Any:
-    """`call`, skipped by torch.compile and run as it is."""
+    """Return `call` in a form that torch.compile skips and runs as it is."""
     disable: Callable[[Any], Any] = getattr(
         sys.modules["torch"], "_disable_dynamo", lambda same: same
     )
@@ -113,14 +129,17 @@ def hide(call: Any) -> Any:
 
 
 def compiling_test() -> Callable[[], bool]:
-    """torch.compiler.is_compiling, which torch.compile knows for a constant, so that a hook that asks it first leaves no trace."""
+    """Return torch.compiler.is_compiling.
+
+    torch.compile treats it as a constant: a hook that calls it first leaves no trace in the graph.
+    """
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     test: Callable[[], bool] = getattr(compiler, "is_compiling", None) or _never
     return test
 
 
 def backward_test() -> Callable[[], bool]:
-    """Tells whether this thread is inside a backward: recomputed forwards and optimizers-in-backward are."""
+    """Return a test for being inside a backward, as recomputed forwards are."""
     task: Callable[[], int] | None = getattr(
         sys.modules["torch"]._C, "_current_graph_task_id", None
     )
@@ -132,24 +151,33 @@ def _never() -> bool:
 
 
 def unwrap(optimizer: Any) -> Any:
-    """The torch optimizer inside a wrapper such as accelerate's. Raises SettingError for what is no optimizer at all."""
-    seen = 0
-    while (
-        isinstance(optimizer, type)
-        or not hasattr(optimizer, "register_step_post_hook")
-        or type(optimizer).__name__ == "AcceleratedOptimizer"
-    ):
-        inner = getattr(optimizer, "optimizer", None)
-        if inner is None or seen > 5 or isinstance(optimizer, type):
-            raise SettingError(
-                f"optimizer is a {type(optimizer).__name__}: give attach() a torch.optim.Optimizer, or a sequence of them"
-            )
-        optimizer, seen = inner, seen + 1
-    return optimizer
+    """Return the torch optimizer inside a wrapper such as accelerate's.
+
+    Raises SettingError for anything else.
+    """
+    candidate = optimizer
+    for _ in range(_MAX_WRAPPERS + 2):
+        is_wrapper = type(candidate).__name__ == "AcceleratedOptimizer"
+        if isinstance(candidate, type):
+            break
+        if hasattr(candidate, "register_step_post_hook") and not is_wrapper:
+            return candidate
+        inner = getattr(candidate, "optimizer", None)
+        if inner is None:
+            break
+        candidate = inner
+    raise SettingError(
+        "optimizer must be a torch.optim.Optimizer or a sequence of them, "
+        f"got a {type(candidate).__name__}."
+    )
 
 
 class StepHooks:
-    """Hooks on optimizers: `before(optimizer)` when one is about to change parameters, `after(steps)` when a step of the run ended."""
+    """Hooks on optimizers.
+
+    `before(optimizer)` is called when an optimizer is about to change parameters, `after(steps)`
+    when steps of the run ended.
+    """
 
     def __init__(
         self,
@@ -159,33 +187,37 @@ class StepHooks:
         before: Callable[[Any], None],
         after: Callable[[int], None],
     ) -> None:
-        self._clock, self._guard, self._before, self._after = clock, guard, before, after
-        self._hooks: list[tuple[weakref.ref[Any], AfterStep]] = []
+        self._clock = clock
+        self._guard = guard
+        self._before = before
+        self._after = after
+        self._hooks: list[tuple[weakref.ref[Any], AfterStepHook]] = []
         self._removes: list[Remove] = []
 
     def add(self, optimizer: Any) -> None:
         self._clock.add(optimizer)
-        after = AfterStep(self._ended, self._guard)
-        self._hooks = [
-            (reference, hook) for reference, hook in self._hooks if reference() is not None
-        ]
+        after = AfterStepHook(self._count_step, self._guard)
+        self._hooks = [(ref, hook) for ref, hook in self._hooks if ref() is not None]
         self._hooks.append((weakref.ref(optimizer), after))
-        before = BeforeStep(self._before, self._guard, after)
-        self._removes.append(optimizer.register_step_pre_hook(hidden(optimizer, before)).remove)
-        self._removes.append(optimizer.register_step_post_hook(hidden(optimizer, after)).remove)
+        before = BeforeStepHook(self._before, self._guard, after)
+        for register, hook in (
+            (optimizer.register_step_pre_hook, before),
+            (optimizer.register_step_post_hook, after),
+        ):
+            self._removes.append(register(hide_where_harmless(optimizer, hook)).remove)
 
     def catch_up(self) -> None:
         """Count steps that ended inside compiled graphs since the last call."""
-        for reference, hook in self._hooks:
-            if hook.unseen:
-                hook.unseen = False
-                if (optimizer := reference()) is not None:
-                    self._ended(optimizer)
+        for ref, hook in self._hooks:
+            if hook.has_uncounted_step:
+                hook.has_uncounted_step = False
+                if (optimizer := ref()) is not None:
+                    self._count_step(optimizer)
 
     def remove(self) -> None:
         while self._removes:
             self._removes.pop()()
 
-    def _ended(self, optimizer: Any) -> None:
-        if steps := self._clock.ended(optimizer):
+    def _count_step(self, optimizer: Any) -> None:
+        if steps := self._clock.steps_ended(optimizer):
             self._after(steps)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator, PartialState, tracking
 from accelerate.tracking import GeneralTracker
 
-from memagent.attach import make_options
 from memagent.hooks.step import unwrap
 from memagent.integrations import select_scalars
 from memagent.integrations.autoattach import AutoAttach
+from memagent.lifecycle.options import make_options
 from memagent.null_run import NullRun
 from memagent.settings import Settings
 

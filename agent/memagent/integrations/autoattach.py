@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from memagent.attach import start_run
 from memagent.components import distinct
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
 from memagent.lifecycle.options import AttachOptions
-from memagent.lifecycle.registry import newest_run, start_run
+from memagent.lifecycle.registry import newest_run
 from memagent.run import Run
 from memagent.settings import Settings
 

@@ -28,6 +28,8 @@ from typing import Any
 
 from memagent.diagnostics.console import display_path, display_roots, notify_user
 from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.forecast import Forecast
+from memagent.forecast.types import LEAK_CAUSES
 from memagent.leaks.detectors import allocator_history
 from memagent.leaks.detectors.base import StackAllocation, frame_text
 from memagent.leaks.finder import Finder
@@ -37,7 +39,7 @@ from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
-from memagent.wire.messages import VIEWER_BYTES, SnapshotMessage, Stack, Suspect
+from memagent.wire.messages import VIEWER_BYTES, BatchReply, SnapshotMessage, Stack, Suspect
 
 _MAX_PRINTED_SUSPECTS = 3
 _MAX_SENT_SUSPECTS = 50
@@ -120,6 +122,19 @@ class LeakMonitor:
             host=host or self._traces_host,
             beyond_budget=is_retry,
         )
+
+    def note_forecast(self, forecast: Forecast) -> None:
+        """Request a diagnosis of growth that the local forecaster expects to end the run."""
+        if forecast.cause in LEAK_CAUSES:
+            why = f"forecast at step {forecast.step:,}: {forecast.cause}"
+            self.suspect(why, host=forecast.cause == "host_memory", is_forecast=True)
+
+    def handle_reply(self, reply: BatchReply) -> None:
+        """Run the server's commands in its reply to a batch."""
+        for command in reply.commands:
+            if command.kind == "snapshot":
+                why = str(command.data.get("why", "the server requested it"))
+                self.suspect(why, is_forecast=True)
 
     def _is_worth_a_retry(self) -> bool:
         """Return True if the first diagnosis found none, and a second one would see new steps."""

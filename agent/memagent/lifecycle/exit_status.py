@@ -1,7 +1,9 @@
-"""How a run will have ended, and what it says at its death.
+"""How a run ended: its final status, and the report of an out-of-memory error.
 
-1. An error that ends it has last words where it is an out-of-memory: who held the memory, and what was asked for.
-2. Where the process leaves without a word (`sys.exit`, a thread that died) the step tells: if another follows, that was not the end.
+1. If an out-of-memory error ends the run, its report is recorded first: who held the memory, and
+   how much was requested.
+2. If the process leaves without an exception that hooks can see (`sys.exit`, a thread that died),
+   steps decide: another step means that it was not the end.
 """
 
 from __future__ import annotations
@@ -11,73 +13,102 @@ from dataclasses import dataclass
 
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.estimator.estimate import Estimate
-from memagent.hooks.exit import describe_error, status_of
+from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
+from memagent.hooks.instrumentation import ModelInstrumentation
+from memagent.hooks.step import Remove
 from memagent.leaks.monitor import LeakMonitor
 from memagent.mirror import Mirror
 from memagent.oom.recorder import OomRecorder
+from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event, FinalStatus
 
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """What may have ended the run after `step`: if another step follows, it did not."""
+    """What may have ended the run after `step`, with the `oom` event if it was one."""
 
     step: int
     status: FinalStatus
     error: str | None = None
-    last_words: Event | None = None
+    oom_event: Event | None = None
 
 
 class ExitTracker:
-    """Of one run. `tell` takes the event that holds its last words; `prediction` is the newest there is."""
+    """Records how one run ends."""
 
     def __init__(
         self,
         sampler: Sampler,
-        last_words: OomRecorder,
-        inquiry: LeakMonitor,
+        instrumentation: ModelInstrumentation,
+        oom: OomRecorder,
+        leaks: LeakMonitor,
         mirror: Mirror,
+        events: EventSink,
         guard: ErrorGuard,
-        tell: Callable[[Event], None],
-        prediction: Callable[[], Estimate | None],
     ) -> None:
-        self._sampler, self._last_words, self._inquiry = sampler, last_words, inquiry
-        self._mirror, self._guard, self._tell, self._prediction = mirror, guard, tell, prediction
-        self._expected: ExitStatus | None = None
+        self._sampler = sampler
+        self._instrumentation = instrumentation
+        self._oom = oom
+        self._leaks = leaks
+        self._mirror = mirror
+        self._events = events
+        self._guard = guard
+        self._possible_exit: ExitStatus | None = None
+        self.remove_hooks: Remove = lambda: None
 
-    def note_death(self, error: BaseException) -> None:
-        """The run is out of memory and ends: say what can be said."""
-        with self._guard.section("the last look"):  # there may be no memory left for it
-            self._inquiry.at_the_end()
-        with self._guard.section("last words"):
-            self._last_words.last_peaks = list(self._inquiry.last_peaks)
-            words = self._said_of(error)
-            self._tell(words)
-            self._last_words.report(words, self._prediction(), self._inquiry.roots)
-            self._mirror.warn(
-                f"out of memory\n{describe_error(error)}", step=self._sampler.step, is_critical=True
-            )
+    def install_hooks(
+        self, fail_with: Callable[[BaseException], None], finish: Callable[..., None]
+    ) -> None:
+        """End the run with an uncaught error by `fail_with`, at interpreter exit by `finish`."""
 
-    def expect(self, error: BaseException, *, is_of_trainer: bool) -> None:
-        """`sys.exit` was called, or another thread died: of that one only an out-of-memory is ours, or if it was the one that trains."""
+        def on_possible_exit(error: BaseException, thread: int) -> None:
+            with self._guard.section("exit"):
+                is_training_thread = thread == self._instrumentation.training_thread
+                self.note_possible_exit(error, is_training_thread=is_training_thread)
+
+        def on_exit() -> None:
+            exit_status = self.at_exit()
+            finish(exit_status.status, error=exit_status.error)
+
+        self.remove_hooks = install_exit_hooks(
+            fail_with, on_exit, on_possible_exit=on_possible_exit
+        )
+
+    def record_oom(self, error: BaseException, prediction: Estimate | None) -> None:
+        """Record and print the report of the out-of-memory error that ends the run."""
+        with self._guard.section("the last leak diagnosis"):  # there may be no memory left for it
+            self._leaks.at_the_end()
+        with self._guard.section("the out-of-memory report"):
+            event = self._oom_event(error)
+            self._events.emit(event)
+            self._oom.print_report(event, prediction, self._leaks.roots)
+            message = f"out of memory\n{describe_error(error)}"
+            self._mirror.warn(message, step=self._sampler.step, is_critical=True)
+
+    def note_possible_exit(self, error: BaseException, *, is_training_thread: bool) -> None:
+        """Remember that `sys.exit` was called or another thread died.
+
+        A thread's death counts if it ran out of memory, or if it was the one that trains.
+        """
         status = status_of(error)
-        if status != "completed" and (
-            isinstance(error, SystemExit) or status == "oom" or is_of_trainer
-        ):
-            last_words = self._said_of(error) if status == "oom" else None
-            self._expected = ExitStatus(
-                self._sampler.step, status, describe_error(error), last_words
+        if status == "completed":
+            return
+        if isinstance(error, SystemExit) or status == "oom" or is_training_thread:
+            event = self._oom_event(error) if status == "oom" else None
+            self._possible_exit = ExitStatus(
+                self._sampler.step, status, describe_error(error), event
             )
 
     def at_exit(self) -> ExitStatus:
-        """What the end of the process means for the run; its last words are told."""
-        found = self._expected
-        if found is None or found.step != self._sampler.step:
+        """Return how the run ended, now that the process does; emit its `oom` event."""
+        exit_status = self._possible_exit
+        if exit_status is None or exit_status.step != self._sampler.step:
             return ExitStatus(self._sampler.step, "completed")
-        if found.last_words is not None:
-            self._tell(found.last_words)
-        return found
+        if exit_status.oom_event is not None:
+            self._events.emit(exit_status.oom_event)
+        return exit_status
 
-    def _said_of(self, error: BaseException) -> Event:
-        return self._last_words.say(error, self._inquiry.suspects, self._inquiry.search)
+    def _oom_event(self, error: BaseException) -> Event:
+        leaks = self._leaks
+        return self._oom.build_event(error, leaks.suspects, leaks.search, list(leaks.last_peaks))

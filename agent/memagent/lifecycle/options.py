@@ -1,13 +1,20 @@
-"""What `attach` was told beyond the settings."""
+"""The arguments of `attach` that are no settings, and their validation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-from memagent.preflight import Request
+from memagent.errors import SettingError
+from memagent.mirror import parse_mirror
+from memagent.preflight import PreflightRequest, parse_preflight
 from memagent.wire.messages import Risk
+
+MAX_TAGS = 100
+MAX_TAG_LENGTH = 200
+"""Limits of the server: see `RunStart`."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +26,57 @@ class AttachOptions:
     total_steps: int | None = None
     phases: bool = True
     predict: bool = True
-    preflight: Request | None = None
+    preflight: PreflightRequest | None = None
     on_risk: Callable[[Risk], None] | None = None
     mirror: tuple[Any, ...] | None = None
-    """As `memagent.mirror.requested` gives it; None: what the settings say."""
+    """The result of `memagent.mirror.parse_mirror`; None: as the settings say."""
     automatic: bool = False
-    """Begun by `memagent run`; gives way to the script's own attach."""
+    """Started by `memagent run`; gives way to the script's own attach."""
+
+
+def make_options(**options: Any) -> AttachOptions:
+    """Validate options. Raises SettingError for an unknown name or a malformed value."""
+    unknown = sorted(set(options) - {field.name for field in fields(AttachOptions)})
+    if unknown:
+        raise SettingError(f"Unknown options: {', '.join(unknown)}. See memagent.attach.")
+    mirror = options.get("mirror")
+    validated = {
+        "total_steps": _validate_total_steps(options.get("total_steps")),
+        "tags": _validate_tags(options.get("tags")),
+        "preflight": parse_preflight(options.get("preflight")),
+        "mirror": None if mirror is None else parse_mirror(mirror),
+    }
+    return AttachOptions(**{**options, **validated})
+
+
+def _validate_total_steps(value: Any) -> int | None:
+    """Return an int: scripts pass `len(loader) * epochs / accumulation` or numbers of numpy."""
+    if value is None:
+        return None
+    try:
+        steps: int = math.ceil(value)
+    except (TypeError, ValueError, OverflowError):
+        steps = 0
+    if not 0 < steps < 2**53:
+        raise SettingError(
+            f"total_steps must be the number of planned optimizer steps, 1 or more; got {value!r}."
+        )
+    return steps
+
+
+def _validate_tags(value: Any) -> list[str]:
+    if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
+        raise SettingError(f"tags must be a list of strings, got {value!r}.")
+    tags = [str(tag) for tag in value or ()]
+    if len(tags) > MAX_TAGS:
+        raise SettingError(
+            f"Too many tags ({len(tags)}): at most {MAX_TAGS}, each up to {MAX_TAG_LENGTH} "
+            "characters."
+        )
+    longest = max(tags, key=len, default="")
+    if len(longest) > MAX_TAG_LENGTH:
+        raise SettingError(
+            f"Tag {longest[:40]!r}... is too long ({len(longest)} characters): "
+            f"at most {MAX_TAG_LENGTH}."
+        )
+    return tags

@@ -1,4 +1,4 @@
-"""The report of a run, as `memagent run --report` writes it: plain values from what the process itself knows."""
+"""The report of a run, as `memagent run --report` writes it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from memagent.sampling.sampler import Sampler
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import Risk
 
-_COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
-
 
 def build_report(
     identity: Identity,
@@ -23,12 +21,17 @@ def build_report(
     sampler: Sampler,
     drops: DroppedSamples,
     prediction: Estimate | None,
-    risks: list[Risk],
+    risks: Sequence[Risk],
     suspects: Sequence[Suspect],
     search: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """JSON-ready. `peaks` is by device; `components`, `prediction` and `forecast` are those of the device trained on."""
+    """Build a JSON-ready report (docs/cli.md).
+
+    `peaks` is by device; `components`, `prediction` and `forecast` are those of the device that the
+    model trains on.
+    """
     first = sampler.tracks[0]
+    device_id = first.probe.device.id
     return {
         "run_id": identity.run_id,
         "rank": identity.rank,
@@ -45,11 +48,9 @@ def build_report(
             }
             for track in sampler.tracks
         },
-        "components": dict(zip(_COMPONENTS, first.components, strict=True)),
+        "components": first.components_by_name(),
         "prediction": prediction.to_dict() if prediction else None,
-        "forecast": next(
-            (to_builtins(risk) for risk in risks if risk.device == first.probe.device.id), None
-        ),
+        "forecast": next((to_builtins(risk) for risk in risks if risk.device == device_id), None),
         "suspects": [suspect.to_dict() for suspect in suspects],
         "suspect_search": None if suspects else search_sentence(search),
     }

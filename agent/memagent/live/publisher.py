@@ -1,6 +1,7 @@
-"""What `memagent run --live` is told of the run: twice a second a datagram to the process that draws, which may be gone.
+"""The run's side of `memagent run --live`: two datagrams a second to the process that draws.
 
-A datagram is sent whole or not at all and never waits for anybody, from any rank that a launcher started, and no file is left behind.
+A datagram is sent whole or not at all and never blocks. Every rank that a launcher started sends
+its own, and no file is left behind.
 """
 
 from __future__ import annotations
@@ -12,36 +13,34 @@ import threading
 from typing import Any, Protocol
 
 EVERY_S = 0.5
-KEPT = ("run_id", "rank", "status", "steps", "peaks", "forecast")
-"""Of the run's report: the rest is not shown, and a datagram is small."""
+FIELDS = ("run_id", "rank", "status", "steps", "peaks", "forecast")
+"""The part of the run's report that is shown: a datagram is small."""
 
 
-class Reported(Protocol):
-    """What is needed of a `Run`."""
+class ReportingRun(Protocol):
+    """The part of a `Run` that is published."""
 
     status: str
 
     def report(self) -> dict[str, Any]: ...
 
 
-def feed_live(address: str, run: Reported, total_steps: int | None) -> None:
-    """Send what `run` reports to the socket at `address` until it ends, from a thread of its own."""
+def start_publishing(address: str, run: ReportingRun, total_steps: int | None) -> None:
+    """Send the state of `run` to the socket at `address` until it ends, on a thread."""
     threading.Thread(
-        target=_feed, args=(address, run, total_steps), name="memagent-live", daemon=True
+        target=_publish, args=(address, run, total_steps), name="memagent-live", daemon=True
     ).start()
 
 
-def _feed(address: str, run: Reported, total_steps: int | None) -> None:
-    ended = threading.Event()  # nobody sets it: a sleep that interpreter shutdown can end
+def _publish(address: str, run: ReportingRun, total_steps: int | None) -> None:
+    never = threading.Event()  # a sleep that interpreter shutdown can end
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         while True:
             is_last = run.status != "running"
-            with contextlib.suppress(
-                Exception
-            ):  # whoever draws is away, or is slow: the next one comes soon
+            with contextlib.suppress(Exception):  # the viewer has gone, or is slow
                 report = run.report()
-                state = {**{name: report[name] for name in KEPT}, "total_steps": total_steps}
+                state = {**{name: report[name] for name in FIELDS}, "total_steps": total_steps}
                 sender.sendto(json.dumps(state).encode(), address)
-            if is_last or ended.wait(EVERY_S):
+            if is_last or never.wait(EVERY_S):
                 return

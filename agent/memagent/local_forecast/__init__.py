@@ -1,1 +1,1 @@
-"""The forecaster inside the training process."""
+"""The forecaster inside the training process: hints, forecasts, warnings."""

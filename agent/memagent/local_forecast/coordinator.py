@@ -1,10 +1,13 @@
-"""What the process itself knows of its future: the local forecaster, all that it is told, and what follows on the training thread.
+"""The forecaster inside the training process: its hints, its warnings, and what follows from them.
 
-Hints come from the script, its optimizers, the estimator and a preflight. Ours is told at once, the server's by events (docs/wire.md).
+Hints come from the script, its optimizers, the estimator and a preflight. The local forecaster gets
+them directly, the server's by events (docs/wire.md).
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,165 +18,192 @@ from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import missing_state_bytes
 from memagent.forecast import Forecast, Hints
-from memagent.local_forecast.gc_request import GarbageCollectionRequest
 from memagent.local_forecast.monitor import ForecastMonitor
-from memagent.preflight import Preflight, Request, try_out
-from memagent.probe import Probe
+from memagent.preflight import Preflight, PreflightRequest, run_preflight
+from memagent.probe import Probe, torch_device_name
+from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
-from memagent.wire.messages import Device, Event, Risk
+from memagent.wire.messages import Event, Risk
 
-_SAID_IN_CONFIG = ("epoch_steps", "max_input_size")
-_WORTH_TELLING = 0.05
-"""Optimizer state below this share of the limit decides nothing: no event for it."""
+_CONFIG_HINTS = ("epoch_steps", "max_input_size")
+_MIN_STATE_SHARE = 0.05
+"""Share of the limit below which optimizer state is not worth an event: it decides nothing."""
+MAX_GC_SHARE = 0.001
+"""Share of the run's time that requested garbage collections may take."""
 
 
 class LocalForecast:
-    """One rank's. `add_event` takes what is for the server; `prediction` gives the estimator's newest answer; `show_risk` gets each
-    risk at once, on any thread."""
+    """One rank's forecasts.
+
+    `events` gets what the server's forecaster has to know. `on_risk` is the script's callback,
+    called on the training thread. `on_growth` gets each forecast that isn't calm.
+    """
 
     def __init__(
         self,
         rank: int,
         sampler: Sampler,
         guard: ErrorGuard,
+        events: EventSink,
         *,
         total_steps: int | None,
         on_risk: Callable[[Risk], None] | None,
-        add_event: Callable[[Event], None],
-        prediction: Callable[[], Estimate | None],
-        on_suspicion: Callable[[Forecast], None] = lambda _: None,
-        show_risk: Callable[[Risk], None] = lambda _: None,
+        on_growth: Callable[[Forecast], None],
     ) -> None:
-        self._show_risk = show_risk
-        self._sampler, self._guard, self._on_risk = sampler, guard, on_risk
-        self._add_event, self._prediction = add_event, prediction
-        self._is_first, self._sweep = rank == 0, GarbageCollectionRequest()
-        self._risks: list[Risk] = []
+        self._sampler = sampler
+        self._guard = guard
+        self._events = events
+        self._on_risk = on_risk
+        self._is_first_rank = rank == 0
+        self._gc_request = GarbageCollectionRequest()
+        self._pending_risks: list[Risk] = []
         self._hints = Hints(total_steps=total_steps)
-        self.outlook = ForecastMonitor(
+        self.monitor = ForecastMonitor(
             rank,
             [probe.device for probe in self._probes],
             self._hints,
-            self.note_risk,
-            gc_probe=self._sweep.ask,
-            prediction=prediction,
-            on_suspicion=on_suspicion,
+            gc_probe=self._gc_request.request,
+            on_growth=on_growth,
         )
+        self.monitor.add_risk_listener(self._pending_risks.append)
 
     @property
     def _probes(self) -> list[Probe]:
         return [track.probe for track in self._sampler.tracks]
 
-    # -- on the training thread ---------------------------------------------------------------------------------------
+    # -- on the training thread ------------------------------------------------------------------
 
     def begin(self, optimizers: Sequence[Any], config: Mapping[str, Any]) -> None:
-        """What the script's config and its optimizers say before the first step."""
-        state = missing_state_bytes(optimizers)
-        coming = {probe.device.id: state.get(_place(probe.device), 0) for probe in self._probes}
-        said = {name: config[name] for name in _SAID_IN_CONFIG if name in config}
+        """Take the hints of the script's config and of its optimizers, before the first step."""
+        missing = missing_state_bytes(optimizers)
+        by_probe = [
+            (probe, missing.get(torch_device_name(probe.device), 0)) for probe in self._probes
+        ]
         self._learn(
-            {"optimizer_state_bytes": {device: size for device, size in coming.items() if size}}
+            {"optimizer_state_bytes": {probe.device.id: size for probe, size in by_probe if size}}
         )
         is_large = any(
-            coming[probe.device.id] > _WORTH_TELLING * (probe.limit_bytes or 0)
-            for probe in self._probes
+            size > _MIN_STATE_SHARE * (probe.limit_bytes or 0) for probe, size in by_probe
         )
-        if self._learn(said) or is_large:
-            self._tell_server()
+        from_config = {name: config[name] for name in _CONFIG_HINTS if name in config}
+        if self._learn(from_config) or is_large:
+            self._emit_hints()
 
     def before_first_step(self) -> None:
-        """The gradients are there, the optimizer's state is not."""
-        self.outlook.expect_state({probe.device.id: probe.used_bytes() for probe in self._probes})
-        if self._risks:
-            self._hand_over_risks()
+        """Check the room for the optimizer's state: its gradients exist, its state doesn't."""
+        self.monitor.check_state_fits(
+            {probe.device.id: probe.used_bytes() for probe in self._probes}
+        )
+        if self._pending_risks:
+            self._call_on_risk()
 
     def after_step(self) -> None:
-        if self._sweep.is_asked:
-            with self._guard.section("collecting garbage"):
-                self._sweep.collect()
-        if self._risks:
-            self._hand_over_risks()
+        if self._gc_request.is_pending:
+            with self._guard.section("garbage collection"):
+                self._gc_request.collect()
+        if self._pending_risks:
+            self._call_on_risk()
 
     def expect(self, **numbers: int | None) -> None:
-        """Take what the script says is true. Raises SettingError for what is no number of 1 or more."""
-        if self._learn(
-            {name: _whole(name, value) for name, value in numbers.items() if value is not None}
-        ):
-            self._tell_server()
+        """Take hints of the script. Raises SettingError for anything but numbers of 1 or more."""
+        hints = {
+            name: _checked_number(name, value)
+            for name, value in numbers.items()
+            if value is not None
+        }
+        if self._learn(hints):
+            self._emit_hints()
 
-    def try_out(
-        self, request: Request, models: Sequence[Any], optimizers: Sequence[Any]
+    def preflight(
+        self, request: PreflightRequest, models: Sequence[Any], optimizers: Sequence[Any]
     ) -> Preflight:
-        """Try evaluation and checkpoint now, tell what was found, and believe it."""
-        before = self._sampler.hold("preflight")
+        """Try an evaluation and a checkpoint now, report the result, and take it as a hint."""
+        before = self._sampler.set_user_phase("preflight")
         try:
-            found = try_out(
+            result = run_preflight(
                 request,
                 self._probes,
                 models,
                 optimizers,
                 step=self._sampler.step,
-                prediction=self._prediction(),
-                cut=lambda: self._sampler.hold("preflight"),
+                prediction=self.monitor.prediction,
+                mark=lambda: self._sampler.set_user_phase("preflight"),
             )
         finally:
-            self._sampler.hold(before)
-        if (
-            self._is_first or found.fits is False
-        ):  # ranks are mostly alike: one line is enough where all is well
-            notify_user(found.verdict())
-        data = found.to_data()
+            self._sampler.set_user_phase(before)
+        if self._is_first_rank or result.fits is False:  # ranks are mostly equal: one line will do
+            notify_user(result.verdict())
+        data = result.to_data()
         self._learn(data)
-        self._add_event(
-            Event(kind="preflight", step=self._sampler.step, time_s=time.time(), data=data)
-        )
-        return found
+        self._emit("preflight", data)
+        return result
 
-    def _hand_over_risks(self) -> None:
-        while self._risks:
-            risk = self._risks.pop(0)
+    def _call_on_risk(self) -> None:
+        while self._pending_risks:
+            risk = self._pending_risks.pop(0)
             if self._on_risk is not None:
                 with self._guard.section("on_risk"):
                     self._on_risk(risk)
 
-    # -- on any thread ------------------------------------------------------------------------------------------------
-
-    def note_risk(self, risk: Risk) -> None:
-        self._risks.append(risk)
-        self._show_risk(risk)
+    # -- on any thread ---------------------------------------------------------------------------
 
     def note_prediction(self, prediction: Estimate) -> None:
-        """The server has it too: predictions travel by themselves."""
-        self._learn(
-            {"predicted_peak_bytes": {self._probes[0].device.id: prediction.peak_allocated_bytes}}
-        )
+        """Take the estimator's result. The server gets it by a message of its own."""
+        self.monitor.prediction = prediction
+        device = self._probes[0].device.id
+        self._learn({"predicted_peak_bytes": {device: prediction.peak_allocated_bytes}})
 
     def _learn(self, data: Mapping[str, Any]) -> bool:
-        """Whether that was news."""
-        told = self._hints.merged_with(data)
-        if told == self._hints:
+        """Merge `data` into the hints; return True if they changed."""
+        merged = self._hints.merged_with(data)
+        if merged == self._hints:
             return False
-        self._hints = told
-        self.outlook.learn(told)
+        self._hints = merged
+        self.monitor.set_hints(merged)
         return True
 
-    def _tell_server(self) -> None:
-        self._add_event(
-            Event(
-                kind="hints",
-                step=self._sampler.step,
-                time_s=time.time(),
-                data=self._hints.to_data(),
-            )
-        )
+    def _emit_hints(self) -> None:
+        self._emit("hints", self._hints.to_data())
+
+    def _emit(self, kind: str, data: dict[str, Any]) -> None:
+        self._events.emit(Event(kind=kind, step=self._sampler.step, time_s=time.time(), data=data))
 
 
-def _place(device: Device) -> str:
-    """As torch names it."""
-    return "cpu" if device.kind == "host" else f"{device.kind}:{device.index}"
+class GarbageCollectionRequest:
+    """Collects garbage on the training thread when a forecaster suspects a leak.
+
+    1. The forecaster requests a collection on another thread and doesn't wait: the floor of the
+       samples after the next step shows the effect (rule 3 of `memagent.forecast.gc_check`).
+    2. The collection runs at the next step boundary, on the training thread, and never while a CUDA
+       graph is captured there: freeing a tensor would end the capture with an error.
+    3. The first collection is always allowed, since the alternative is a false page. Further ones
+       wait until all of them together take less than MAX_GC_SHARE of the run's time.
+    """
+
+    def __init__(self) -> None:
+        self.is_pending = False
+        self.collections = 0
+        self._started_at = time.monotonic()
+        self._spent_s = 0.0
+
+    def request(self) -> None:
+        """Request a collection, unless the budget is spent: a `GcProbe`."""
+        self.is_pending = self._spent_s <= MAX_GC_SHARE * (time.monotonic() - self._started_at)
+
+    def collect(self) -> None:
+        """Collect garbage now, between two steps on the training thread."""
+        torch = sys.modules.get("torch")
+        cuda = torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+        if cuda is not None and cuda.is_current_stream_capturing():
+            return
+        self.is_pending = False
+        started_at = time.monotonic()
+        gc.collect()
+        self._spent_s += time.monotonic() - started_at
+        self.collections += 1
 
 
-def _whole(name: str, value: Any) -> int:
+def _checked_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 2**62:
-        raise SettingError(f"{name} is {value!r}: give a number of 1 or more")
+        raise SettingError(f"{name} must be a number of 1 or more, got {value!r}.")
     return int(value)

@@ -1,4 +1,4 @@
-"""Many rows summed up as one point: the last value of what is a state, the maximum of what is a peak."""
+"""Aggregates many rows into one point: the last value of a state, the maximum of a peak."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from memagent.wire.columns import Value
 
 STATES = ("allocated_bytes", "reserved_bytes", "limit_bytes", "step_s")
 PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes", "host_rss_bytes")
-"""Columns whose maximum over the rows is kept; so are the peaks of all phases."""
+"""Columns whose maximum over the rows counts, as do the peaks of all phases."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """`values` by name, as in `cuda0/peak_allocated_bytes`, of the steps up to `step`. Times are seconds since the Unix epoch."""
+    """`values` by name, as in `cuda0/peak_allocated_bytes`, of the steps up to `step`.
+
+    Times are seconds since the Unix epoch.
+    """
 
     step: int
     time_s: float
@@ -23,47 +26,46 @@ class Point:
 
 @dataclass
 class Window:
-    """What came since the last point."""
+    """Aggregated rows since the last point."""
 
     step: int = 0
     time_s: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
 
     def add(self, label: str, columns: Mapping[str, Sequence[Value]]) -> None:
-        """Take rows of the device `label`."""
+        """Add rows of the device `label`."""
         for name, column in columns.items():
             known = [value for value in column if value is not None]
             if known and (name in STATES or is_peak(name)):
                 series = f"{label}/{name}"
-                newest = max(known) if is_peak(name) else known[-1]
-                self.values[series] = _later(series, self.values.get(series), newest)
+                value = max(known) if is_peak(name) else known[-1]
+                self.values[series] = _combine(series, self.values.get(series), value)
         self.step = max([self.step, *(int(step) for step in columns["step"] if step is not None)])
-        self.time_s = max(
-            [self.time_s, *(time_s for time_s in columns.get("time_s", ()) if time_s is not None)]
-        )
+        times = (time_s for time_s in columns.get("time_s", ()) if time_s is not None)
+        self.time_s = max([self.time_s, *times])
 
     def point(self) -> Point | None:
-        """None where nothing came."""
+        """Return the point of all rows, or None if there were none."""
         return Point(self.step, self.time_s, dict(self.values)) if self.values else None
 
 
-def merged(points: Iterable[Point]) -> Point | None:
-    """Consecutive points as one; None for none."""
-    newest: Point | None = None
+def merge_points(points: Iterable[Point]) -> Point | None:
+    """Merge consecutive points into one; None if there are none."""
+    merged: Point | None = None
     for point in points:
-        before = newest.values if newest is not None else {}
-        latest = {
-            name: _later(name, before.get(name), value) for name, value in point.values.items()
+        before = merged.values if merged is not None else {}
+        combined = {
+            name: _combine(name, before.get(name), value) for name, value in point.values.items()
         }
-        newest = Point(point.step, point.time_s, {**before, **latest})
-    return newest
+        merged = Point(point.step, point.time_s, {**before, **combined})
+    return merged
 
 
 def is_peak(name: str) -> bool:
     return name in PEAKS or (name.startswith("phase_") and name.endswith("_peak_bytes"))
 
 
-def _later(series: str, before: float | None, value: float) -> float:
-    return (
-        max(before, value) if before is not None and is_peak(series.rpartition("/")[2]) else value
-    )
+def _combine(series: str, before: float | None, value: float) -> float:
+    if before is not None and is_peak(series.rpartition("/")[2]):
+        return max(before, value)
+    return value

@@ -1,4 +1,4 @@
-"""From rows to trackers: summed up where they come by, written every few seconds on a thread of its own."""
+"""Shows a run's memory in trackers, by points that a thread writes every few seconds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from memagent.wire.messages import Device, Risk
 
 EVERY_S = 5.0
 CLOSE_S = 2.0
-"""A tracker that needs longer for its last words is left alone."""
-_MOST_WARNINGS = 50
+"""Time for a tracker to close; then its thread is abandoned."""
+_MAX_WAITING_WARNINGS = 50
 
 
 @dataclass(frozen=True)
-class Warned:
-    """A warning on its way. `text` goes on where `title` ends."""
-
+class _Warning:
     title: str
     text: str
     step: int
@@ -32,9 +30,9 @@ class Warned:
 
 
 class Mirror:
-    """Shows a rank's samples to `trackers`; with none of them nothing happens and no thread is started.
+    """Shows a rank's samples in `trackers`; without any, nothing happens and no thread starts.
 
-    `risks` and `predicted_bytes` give the newest forecasts, and the predicted peak of the first device, whenever a point is made.
+    `get_risks` returns the newest forecasts; it is called for each point.
     """
 
     def __init__(
@@ -43,44 +41,47 @@ class Mirror:
         devices: Sequence[Device],
         rank: int,
         *,
-        risks: Callable[[], Sequence[Risk]] = tuple,
-        predicted_bytes: Callable[[], int | None] = lambda: None,
+        get_risks: Callable[[], Sequence[Risk]] = tuple,
     ) -> None:
-        self._trackers, self._devices = trackers, {device.id: device for device in devices}
+        self._trackers = trackers
+        self._devices = {device.id: device for device in devices}
         prefix = f"rank{rank}/" if rank else ""
-        self._labels = {device.id: prefix + label(device) for device in devices}
-        self._risks, self._predicted_bytes = risks, predicted_bytes
-        self._window, self._lock = Window(), threading.Lock()
-        self._warnings: deque[Warned] = deque(maxlen=_MOST_WARNINGS)
-        self._told: set[str] = set()
+        self._labels = {device.id: prefix + series_label(device) for device in devices}
+        self._get_risks = get_risks
+        self._predicted_bytes: int | None = None
+        self._window = Window()
+        self._window_lock = threading.Lock()
+        self._warnings: deque[_Warning] = deque(maxlen=_MAX_WAITING_WARNINGS)
+        self._reported_trackers: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="memagent-mirror", daemon=True)
         if trackers:
             self._thread.start()
 
     def observe(self, stream: str, columns: Mapping[str, Sequence[Value]]) -> None:
-        """Rows of a device, on the collector's thread."""
+        """Add rows of a device, on the collector's thread."""
         if self._trackers and stream in self._labels:
-            with self._lock:
+            with self._window_lock:
                 self._window.add(self._labels[stream], columns)
 
+    def note_prediction(self, peak_bytes: int) -> None:
+        """Show the predicted peak of the first device from the next point on; on any thread."""
+        self._predicted_bytes = peak_bytes
+
     def note_risk(self, risk: Risk) -> None:
-        """A new or worse risk; on any thread."""
+        """Show the warning of a new or worse risk; on any thread."""
         device = self._devices.get(risk.device)
         if device is not None:
-            self.warn(
-                warning_text(risk, device.name),
-                step=risk.step,
-                is_critical=risk.level == "critical",
-            )
+            text = warning_text(risk, device.name)
+            self.warn(text, step=risk.step, is_critical=risk.level == "critical")
 
     def warn(self, text: str, *, step: int, is_critical: bool) -> None:
-        """The first line is the title; on any thread."""
+        """Show a warning, the first line as its title; on any thread."""
         title, _, rest = text.partition("\n")
-        self._warnings.append(Warned(title, rest, step, is_critical))
+        self._warnings.append(_Warning(title, rest, step, is_critical))
 
     def close(self) -> None:
-        """Write what is left; takes CLOSE_S at most."""
+        """Write what is left, within CLOSE_S."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
@@ -90,54 +91,54 @@ class Mirror:
             self._write()
         self._write()
         for tracker in self._trackers:
-            self._safely(tracker, tracker.close)
+            self._call(tracker, tracker.close)
 
     def _write(self) -> None:
-        with self._lock:
+        with self._window_lock:
             window, self._window = self._window, Window()
-        point = self._with_outlook(window.point())
+        point = window.point()
+        if point is not None:
+            point = Point(point.step, point.time_s, {**point.values, **self._forecast_values()})
         warnings = [self._warnings.popleft() for _ in range(len(self._warnings))]
         for tracker in self._trackers:
             if point is not None:
-                self._safely(tracker, tracker.write, point)
-            for one in warnings:
-                self._safely(
+                self._call(tracker, tracker.write, point)
+            for warning in warnings:
+                self._call(
                     tracker,
                     tracker.warn,
-                    one.title,
-                    one.text,
-                    step=one.step,
-                    is_critical=one.is_critical,
+                    warning.title,
+                    warning.text,
+                    step=warning.step,
+                    is_critical=warning.is_critical,
                 )
 
-    def _with_outlook(self, point: Point | None) -> Point | None:
-        """Forecasts and prediction beside the samples."""
-        if point is None:
-            return None
-        values = dict(point.values)
-        for risk in self._risks():
+    def _forecast_values(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for risk in self._get_risks():
             name = self._labels.get(risk.device, risk.device)
             values[f"{name}/oom_probability"] = risk.oom_probability
             if risk.eta_step is not None:
                 values[f"{name}/oom_eta_step"] = risk.eta_step
-        first, predicted = next(iter(self._labels.values())), self._predicted_bytes()
-        if predicted is not None:
-            values[f"{first}/predicted_peak_bytes"] = predicted
-        return Point(point.step, point.time_s, values)
+        if self._predicted_bytes is not None:
+            first = next(iter(self._labels.values()))
+            values[f"{first}/predicted_peak_bytes"] = self._predicted_bytes
+        return values
 
-    def _safely(
-        self, tracker: Tracker, call: Callable[..., None], *arguments: Any, **keywords: Any
+    def _call(
+        self, tracker: Tracker, method: Callable[..., None], *arguments: Any, **keywords: Any
     ) -> None:
         try:
-            call(*arguments, **keywords)
-        except Exception as error:  # noqa: BLE001 - somebody else's code, at somebody else's server: the run goes on
-            if tracker.name not in self._told:
-                self._told.add(tracker.name)
+            method(*arguments, **keywords)
+        except Exception as error:  # noqa: BLE001 - a tracker's server must not end the run
+            if tracker.name not in self._reported_trackers:
+                self._reported_trackers.add(tracker.name)
                 notify_user(
-                    f"the mirror in {tracker.name} lacks something (told once): {type(error).__name__}: {error}"
+                    f"some data could not be mirrored to {tracker.name} (reported once): "
+                    f"{type(error).__name__}: {error}"
                 )
 
 
-def label(device: Device) -> str:
-    """A device in the name of a series: `cuda0`, `host`."""
+def series_label(device: Device) -> str:
+    """Return a device's part of a series' name: `cuda0`, `host`."""
     return device.kind if device.kind == "host" else f"{device.kind}{device.index}"

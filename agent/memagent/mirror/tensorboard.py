@@ -1,4 +1,7 @@
-"""TensorBoard: scalars and, for warnings, texts; in the script's own SummaryWriter, or in `runs/` where torch puts its own."""
+"""TensorBoard: scalars, and warnings as texts.
+
+They go to the script's own SummaryWriter, or to `runs/`, which is torch's default directory.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,30 @@ PACKAGE = "tensorboard"
 _PREFIX = "memagent/"
 
 
-def find(run_id: str) -> TensorBoardTracker:
-    """TensorBoard knows no active run: a writer of our own."""
+def discover(run_id: str) -> TensorBoardTracker:
+    """Create a writer: TensorBoard has no active run."""
     from torch.utils.tensorboard import SummaryWriter
 
-    return TensorBoardTracker(SummaryWriter(str(Path("runs", f"memagent-{run_id}"))), is_ours=True)
+    writer = SummaryWriter(str(Path("runs", f"memagent-{run_id}")))
+    return TensorBoardTracker(writer, owns_writer=True)
 
 
-def is_its(given: Any) -> bool:
-    """torch's writer, tensorboardX's, and what else has their methods."""
-    return callable(getattr(given, "add_scalar", None)) and callable(
-        getattr(given, "add_text", None)
-    )
+def accepts(target: Any) -> bool:
+    """Return True for torch's writer, tensorboardX's, and others with their methods."""
+    methods = (getattr(target, name, None) for name in ("add_scalar", "add_text"))
+    return all(callable(method) for method in methods)
 
 
-def take(given: Any) -> TensorBoardTracker:
-    return TensorBoardTracker(given, is_ours=False)
+def wrap(target: Any) -> TensorBoardTracker:
+    return TensorBoardTracker(target, owns_writer=False)
 
 
 class TensorBoardTracker:
     name = "TensorBoard"
 
-    def __init__(self, writer: Any, *, is_ours: bool) -> None:
-        self._writer, self._is_ours = writer, is_ours
+    def __init__(self, writer: Any, *, owns_writer: bool) -> None:
+        self._writer = writer
+        self._owns_writer = owns_writer
 
     def write(self, point: Point) -> None:
         for name, value in point.values.items():
@@ -43,7 +47,7 @@ class TensorBoardTracker:
         self._writer.add_text(f"{_PREFIX}alerts", f"**{title}**\n\n{text}", step)
 
     def close(self) -> None:
-        if self._is_ours:
+        if self._owns_writer:
             self._writer.close()
         else:
             self._writer.flush()

@@ -1,8 +1,8 @@
-"""The trackers that a run can be mirrored to. One module a tracker: adding one is copying its neighbour and a line in TRACKERS."""
+"""The trackers that a run can be mirrored to: one module each, and an entry in TRACKERS."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from memagent.mirror.aggregate import Point
 
 
 class Tracker(Protocol):
-    """Somebody's run. Methods are called on one thread and may raise whatever they like."""
+    """One run of a tracker. All methods are called on one thread and may raise anything."""
 
     name: str
 
@@ -21,80 +21,81 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-class Kind(Protocol):
-    """What the module of a tracker offers. Nothing of the tracker is imported before `find` or `take` are called."""
+class TrackerModule(Protocol):
+    """The interface of a tracker's module.
+
+    Nothing of the tracker is imported before `discover` or `wrap` is called.
+    """
 
     PACKAGE: str
     """What to install."""
 
-    def find(self, run_id: str, /) -> Tracker:
-        """The active run. Raises SettingError that says what to do where there is none."""
-        ...
+    def discover(self, run_id: str, /) -> Tracker:
+        """Open the active run. Raises SettingError that says what to do if there is none."""
 
-    def is_its(self, given: Any) -> bool: ...
-    def take(self, given: Any) -> Tracker:
-        """A run, client or writer that the script gave."""
-        ...
+    def accepts(self, target: Any) -> bool:
+        """Return True if `target` is a run, client or writer of this tracker."""
 
-
-TRACKERS: dict[str, Kind] = {"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard}
+    def wrap(self, target: Any) -> Tracker:
+        """Open an object that `accepts` returned True for."""
 
 
-def requested(mirror: Any) -> tuple[Any, ...]:
-    """What `mirror=` or MEMAGENT_MIRROR asks for: names (as text, also with commas between) and objects of the trackers, one or several.
+TRACKERS: dict[str, TrackerModule] = {"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard}
+_ACCEPTED = (
+    f"pass {', '.join(TRACKERS)}, a W&B run, an MLflow run or client, a SummaryWriter, "
+    "or a list of these."
+)
 
-    Raises SettingError for what is no tracker, or whose package is not installed."""
+
+def parse_mirror(mirror: Any) -> tuple[Any, ...]:
+    """Return the targets of `mirror=` or MEMAGENT_MIRROR: names, and objects of trackers.
+
+    Names may be separated by commas. Raises SettingError for an unknown target, or if the package
+    of a tracker isn't installed.
+    """
     if mirror is None:
         return ()
     items = list(mirror) if isinstance(mirror, list | tuple) else [mirror]
-    names = [
-        name.strip()
-        for item in items
-        if isinstance(item, str)
-        for name in item.split(",")
-        if name.strip()
-    ]
+    texts = [item for item in items if isinstance(item, str)]
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in names:
-        _check(name)
-    given = [item for item in items if not isinstance(item, str)]
-    for item in given:
-        _kind_of(item)
-    return (*dict.fromkeys(names), *given)
+        if name not in TRACKERS:
+            raise SettingError(f"Unknown mirror {name!r}: {_ACCEPTED}")
+        if find_spec(name) is None:
+            package = TRACKERS[name].PACKAGE
+            raise SettingError(
+                f"mirror={name!r} needs a package that is not installed: pip install {package}"
+            )
+    objects = [item for item in items if not isinstance(item, str)]
+    for item in objects:
+        _module_for(item)
+    return (*dict.fromkeys(names), *objects)
 
 
-def open_trackers(wanted: Sequence[Any], *, run_id: str, rank: int) -> list[Tracker]:
-    """Trackers for what `requested` gave. Names mean the active run, which only rank 0 has; what a script gives itself counts on any
-    rank. Raises SettingError where there is no active run."""
-    return [_open(item, run_id) for item in wanted if rank == 0 or not isinstance(item, str)]
+def open_trackers(targets: Sequence[Any], *, run_id: str, rank: int) -> list[Tracker]:
+    """Open the targets that `parse_mirror` returned.
+
+    Names mean the active run, which only rank 0 has; objects count on any rank. Raises SettingError
+    if there is no active run.
+    """
+    return [_open(item, run_id) for item in targets if rank == 0 or not isinstance(item, str)]
 
 
 def _open(item: Any, run_id: str) -> Tracker:
     try:
-        return TRACKERS[item].find(run_id) if isinstance(item, str) else _kind_of(item).take(item)
+        if isinstance(item, str):
+            return TRACKERS[item].discover(run_id)
+        return _module_for(item).wrap(item)
     except SettingError:
         raise
     except Exception as error:
         raise SettingError(
-            f"mirror={item!r} cannot be used: {type(error).__name__}: {error}"
+            f"Cannot open mirror={item!r}: {type(error).__name__}: {error}"
         ) from error
 
 
-def _check(name: str) -> None:
-    if name not in TRACKERS:
-        raise SettingError(f"mirror is {name!r}: {_expected(TRACKERS)}")
-    package = TRACKERS[name].PACKAGE
-    if find_spec(name) is None:
-        raise SettingError(
-            f"mirror={name!r} needs a package that is not installed: pip install {package}"
-        )
-
-
-def _kind_of(given: Any) -> Kind:
-    for kind in TRACKERS.values():
-        if kind.is_its(given):
-            return kind
-    raise SettingError(f"mirror is a {type(given).__name__}: {_expected(TRACKERS)}")
-
-
-def _expected(names: Iterable[str]) -> str:
-    return f"give {', '.join(names)}, a W&B run, an MLflow run or client, or a SummaryWriter; or several in a list"
+def _module_for(target: Any) -> TrackerModule:
+    for module in TRACKERS.values():
+        if module.accepts(target):
+            return module
+    raise SettingError(f"mirror cannot be a {type(target).__name__}: {_ACCEPTED}")

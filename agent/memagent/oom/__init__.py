@@ -1,1 +1,1 @@
-"""What is recorded and reported when an allocation fails."""
+"""Records and reports of failed allocations."""

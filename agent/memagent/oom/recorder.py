@@ -1,4 +1,4 @@
-"""What a run says of its own out-of-memory: the event that leaves the process, and the note that the user's exception gets."""
+"""The `oom` event of a run, and the note that the user's exception gets."""
 
 from __future__ import annotations
 
@@ -15,155 +15,184 @@ from msgspec import structs
 from memagent.diagnostics.console import notify_user
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.estimator.estimate import Estimate
-from memagent.hooks.exit import chain_of, describe_error
+from memagent.hooks.exit import describe_error, error_chain
 from memagent.hooks.instrumentation import ModelInstrumentation
-from memagent.hooks.oom_observer import AllocationFailure, failure_in, watch_failures
+from memagent.hooks.oom_observer import AllocationFailure, add_failure_listener, parse_failure
 from memagent.leaks import Suspect
 from memagent.oom.report import oom_report
 from memagent.probe.host import device_name
+from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler, Track
 from memagent.units import format_bytes
 from memagent.wire.messages import Device, Event
 
-_LEFT = "_memagent_phase"
-_COMPONENTS = ("parameters", "gradients", "optimizer_state", "buffers")
-
-
+_PHASE_ATTRIBUTE = "_memagent_phase"
+"""Attribute of an error: the phase that it was raised in."""
 _BALLAST_BYTES = 16 * 2**20
-"""Address space given back when the process runs out of memory, so that the last words find room. Never touched, so never resident."""
+"""Address space released at an out-of-memory, to make room for the report.
+
+It is never written to, and so never resident.
+"""
 
 
 class OomRecorder:
-    """Listens for failed allocations as long as the run lives, and has something to say when one of them is the end."""
+    """Listens for failed allocations while the run lives, and describes the one that ends it.
+
+    `location` is where the run can be seen, for the note on the error.
+    """
 
     def __init__(
-        self, sampler: Sampler, watch: ModelInstrumentation, guard: ErrorGuard, place: str
+        self,
+        sampler: Sampler,
+        instrumentation: ModelInstrumentation,
+        events: EventSink,
+        guard: ErrorGuard,
+        location: str,
     ) -> None:
-        self._sampler, self._watch, self._guard, self._place = sampler, watch, guard, place
-        self.last_peaks: list[tuple[int, int | None]] = []
-        """(step, peak_allocated_bytes) of the last samples of the device trained on, as far as they are known."""
+        self._sampler = sampler
+        self._instrumentation = instrumentation
+        self._events = events
+        self._guard = guard
+        self._location = location
         self._failure: AllocationFailure | None = None
-        self._phase = ""
+        self._failure_phase = ""
         self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
-        self._unwatch = watch_failures(sys.modules["torch"], self._note_failure)
+        self._remove_listener = add_failure_listener(sys.modules["torch"], self._note_failure)
 
     def note_phase(self, error: BaseException) -> None:
-        """An error is on its way out: the phase that it left first is where it happened. The error itself remembers it, since it may
-        be caught and another one follow."""
-        if _LEFT not in error.__dict__:
-            error.__dict__[_LEFT] = self._sampler.phase
+        """Remember in which phase `error` was raised: the first that it leaves.
 
-    def take_survived(self) -> Event | None:
-        """A step ended. If an allocation had failed within it, the script has found a way around it."""
+        The error itself carries it, since it may be caught and another one follow.
+        """
+        if _PHASE_ATTRIBUTE not in error.__dict__:
+            error.__dict__[_PHASE_ATTRIBUTE] = self._sampler.phase
+
+    def after_step(self) -> None:
+        """Emit `oom_survived` if an allocation failed in this step: the script has recovered."""
+        if self._failure is None:
+            return
         failure, self._failure = self._failure, None
-        phase, self._phase = self._phase, ""
-        if failure is None:
-            return None
         data = {
-            "phase": phase,
+            "phase": self._failure_phase,
             "asked_bytes": failure.asked_bytes,
             "free_bytes": failure.free_bytes,
         }
-        return Event(kind="oom_survived", step=self._sampler.step, time_s=time.time(), data=data)
+        self._events.emit(self._event("oom_survived", data))
 
-    def say(
-        self, error: BaseException, suspects: Sequence[Suspect], search: Mapping[str, Any]
+    def build_event(
+        self,
+        error: BaseException,
+        suspects: Sequence[Suspect],
+        search: Mapping[str, Any],
+        last_peaks: Sequence[tuple[int, int | None]],
     ) -> Event:
-        """The `oom` event of the `error` that ends the process, with who is blamed and what came of the search for them; the error gets a
-        note that says where the run can be seen."""
+        """Build the `oom` event of the `error` that ends the process, and add a note to the error.
+
+        `search` describes the search for `suspects`. `last_peaks` are (step, peak_allocated_bytes)
+        of the last samples of the device that the model trains on.
+        """
         self._ballast.close()
         for track in self._sampler.tracks:
             with self._guard.section("probe refresh"):
-                track.probe.refresh()  # the limit may be younger than a second
-        words = _words(
-            error, self._failure or failure_in(error), self._sampler, self._phase_of(error)
-        )
+                track.probe.refresh()  # the limit may have changed within the last second
+        failure = self._failure or parse_failure(error)
+        data: dict[str, Any] = {
+            "error": describe_error(error),
+            "phase": self._phase_of(error),
+            "asked_bytes": failure.asked_bytes,
+            "free_bytes": failure.free_bytes,
+            "devices": {
+                track.probe.device.id: _device_state(track) for track in self._sampler.tracks
+            },
+        }
         add_note = getattr(error, "add_note", None)  # Python 3.11
         if add_note is not None:
-            add_note(note(words, self._sampler.step, self._place))
-        with suppress(MemoryError):  # there may be no room to look around
-            words["largest_tensors"] = self.largest_tensors(error)
-        words["last_peaks"] = self.last_peaks
-        words["suspects"] = [suspect.to_dict() for suspect in suspects]
-        words["suspect_search"] = dict(search)
-        return Event(kind="oom", step=self._sampler.step, time_s=time.time(), data=words)
+            add_note(error_note(data, self._sampler.step, self._location))
+        with suppress(MemoryError):  # there may be no memory left to look around
+            data["largest_tensors"] = self.largest_tensors(error)
+        data["last_peaks"] = list(last_peaks)
+        data["suspects"] = [suspect.to_dict() for suspect in suspects]
+        data["suspect_search"] = dict(search)
+        return self._event("oom", data)
 
-    def report(self, words: Event, prediction: Estimate | None, roots: Sequence[str]) -> None:
-        """What killed the run, to the terminal, with files relative to `roots`; the server makes the same of the event."""
+    def print_report(self, event: Event, prediction: Estimate | None, roots: Sequence[str]) -> None:
+        """Print the report of an `oom` event, with files relative to `roots`.
+
+        The server builds the same report from the event.
+        """
         track = self._sampler.tracks[0]
-        found = oom_report(
-            words.data,
-            words.step,
+        report = oom_report(
+            event.data,
+            event.step,
             device=track.probe.device.id,
             reading={"peak_allocated_bytes": track.total_peak},
             predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
-            suspects=words.data["suspects"],
+            suspects=event.data["suspects"],
             advice=[structs.asdict(item) for item in prediction.advice] if prediction else (),
             roots=roots,
         )
-        notify_user("\n".join(found.lines()))
+        notify_user("\n".join(report.lines()))
 
     def largest_tensors(self, error: BaseException | None = None) -> list[dict[str, Any]]:
-        """The largest live tensors and what a person calls them, JSON-ready; also in the functions that the `error` has ended."""
-        return [asdict(holder) for holder in self._watch.largest_tensors(error)]
+        """Return the largest live tensors by name, JSON-ready.
+
+        With an `error`, tensors of the functions that it ended count too.
+        """
+        return [asdict(holder) for holder in self._instrumentation.largest_tensors(error)]
 
     def close(self) -> None:
-        self._unwatch()
+        self._remove_listener()
         self._ballast.close()
 
+    def _event(self, kind: str, data: dict[str, Any]) -> Event:
+        return Event(kind=kind, step=self._sampler.step, time_s=time.time(), data=data)
+
     def _phase_of(self, error: BaseException) -> str:
-        """The phase that the error, or what it was raised from, has left; else that of the failed allocation; else the present one."""
-        left = next(
-            (link.__dict__[_LEFT] for link in chain_of(error) if _LEFT in link.__dict__), None
-        )
-        return left or self._phase or self._sampler.phase
+        """Return the phase that the error or one of its causes was raised in.
+
+        If no error carries it, return that of the failed allocation, else the current one.
+        """
+        for link in error_chain(error):
+            if _PHASE_ATTRIBUTE in link.__dict__:
+                return str(link.__dict__[_PHASE_ATTRIBUTE])
+        return self._failure_phase if self._failure else self._sampler.phase
 
     def _note_failure(self, failure: AllocationFailure) -> None:
-        self._failure, self._phase = failure, self._sampler.phase
+        self._failure = failure
+        self._failure_phase = self._sampler.phase
 
 
-def _words(
-    error: BaseException, failure: AllocationFailure, sampler: Sampler, phase: str
-) -> dict[str, Any]:
-    """What was asked for, in which phase, and what each device held by component. Sizes in bytes."""
-    return {
-        "error": describe_error(error),
-        "phase": phase,
-        "asked_bytes": failure.asked_bytes,
-        "free_bytes": failure.free_bytes,
-        "devices": {track.probe.device.id: _device(track) for track in sampler.tracks},
-    }
-
-
-def note(words: dict[str, Any], step: int, place: str) -> str:
-    """One line for `BaseException.add_note`: where in the step it happened, how full the device was, and where the report is."""
-    asked = words["asked_bytes"]
-    device = next(iter(words["devices"].values()))
+def error_note(data: Mapping[str, Any], step: int, location: str) -> str:
+    """Return a line for `BaseException.add_note`: phase, fill of the device, and the run's page."""
+    asked = data["asked_bytes"]
+    device = next(iter(data["devices"].values()))
+    used, limit = format_bytes(device["used_bytes"]), format_bytes(device["limit_bytes"])
     return (
-        f"memagent: out of memory in {words['phase']} of step {step + 1:,}"
-        + (f", asking for {format_bytes(asked)}" if asked else "")
-        + f" with {format_bytes(device['used_bytes'])} of {format_bytes(device['limit_bytes'])} used; the run: {place}"
+        f"memagent: out of memory in {data['phase']} of step {step + 1:,}"
+        + (f", allocating {format_bytes(asked)}" if asked else "")
+        + f" with {used} of {limit} used; the run: {location}"
     )
 
 
-def _allocator(device: Device) -> dict[str, int]:
-    """What the caching allocator held and had obtained, where there is one."""
+def _device_state(track: Track) -> dict[str, Any]:
+    device = track.probe.device
+    name = device.name
+    if device.kind == "host":
+        name = device_name(track.probe.limit_bytes, device.total_bytes or 0)
+    components = track.components_by_name()
+    return {
+        "name": name,
+        "used_bytes": track.probe.used_bytes(),
+        "limit_bytes": track.probe.limit_bytes,
+        **_allocator_state(device),
+        "components": {name: value for name, value in components.items() if value is not None},
+    }
+
+
+def _allocator_state(device: Device) -> dict[str, int]:
+    """Return what the caching allocator has allocated and reserved, on a CUDA device."""
     if device.kind != "cuda":
         return {}
     stats = sys.modules["torch"].cuda.memory_stats(device.index)
     names = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
     return {name: stats[f"{name}.all.current"] for name in names if f"{name}.all.current" in stats}
-
-
-def _device(track: Track) -> dict[str, Any]:
-    device = track.probe.device
-    components = zip(_COMPONENTS, track.components, strict=True)
-    return {
-        "name": device_name(track.probe.limit_bytes, device.total_bytes or 0)
-        if device.kind == "host"
-        else device.name,
-        "used_bytes": track.probe.used_bytes(),
-        "limit_bytes": track.probe.limit_bytes,
-        **_allocator(device),
-        "components": {name: value for name, value in components if value is not None},
-    }

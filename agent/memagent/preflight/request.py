@@ -1,4 +1,4 @@
-"""What a preflight was asked to try."""
+"""The request of a preflight, and its validation."""
 
 from __future__ import annotations
 
@@ -10,77 +10,81 @@ from typing import Any
 
 from memagent.errors import SettingError
 
-_WHAT_TO_GIVE = 'give True, a batch, or {"eval_batch": ..., "checkpoint": ...}'
-_DEPTH = 3
+_EXPECTED = 'pass True, a batch, or {"eval_batch": ..., "checkpoint": ...}'
+_MAX_DEPTH = 3
+"""Levels of nesting in which a batch's tensors are looked for."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """eval_batch: a batch as the model takes it (tensor, sequence or mapping), or a callable that evaluates once; None tries none.
+class PreflightRequest:
+    """The tasks to try.
 
-    checkpoint: True saves models and optimizers with torch.save into nothing; a callable saves as the script does; False tries none.
+    eval_batch: a batch as the model takes it (tensor, sequence or mapping), or a callable that
+    evaluates once; None for no evaluation. checkpoint: True saves models and optimizers with
+    torch.save to nowhere; a callable saves as the script does; False for no checkpoint.
     """
 
     eval_batch: Any = None
     checkpoint: Any = True
 
+    @classmethod
+    def validated(cls, eval_batch: Any = None, checkpoint: Any = True) -> PreflightRequest:
+        """Make a request. Raises SettingError for invalid arguments."""
+        if hasattr(eval_batch, "batch_sampler") or hasattr(eval_batch, "__next__"):
+            raise SettingError(
+                "eval_batch is a loader: pass one of its batches, as in next(iter(loader))."
+            )
+        if eval_batch is not None and not callable(eval_batch) and not _has_tensor(eval_batch):
+            raise SettingError(
+                "eval_batch must be a batch of tensors as the model takes it, or a callable that "
+                f"evaluates once; got a {type(eval_batch).__name__}."
+            )
+        if callable(checkpoint):
+            return cls(eval_batch, checkpoint)
+        if checkpoint is not None and not isinstance(checkpoint, bool):
+            raise SettingError(
+                f"checkpoint must be True, False, or a callable that saves one; got {checkpoint!r}."
+            )
+        return cls(eval_batch, bool(checkpoint))
 
-def requested(value: Any) -> Request | None:
-    """What `preflight=` asks for; None where it asks for nothing. Raises SettingError for what makes no sense."""
+
+def parse_preflight(value: Any) -> PreflightRequest | None:
+    """Return the request of `preflight=`, or None if it requests nothing.
+
+    Raises SettingError for an invalid value.
+    """
     if value is None or value is False:
         return None
     if value is True:
-        return Request()
-    if (
-        dataclasses.is_dataclass(value)
-        and not isinstance(value, type)
-        and _names_ours(_fields(value))
-    ):
-        return checked(**_fields(value))
-    if isinstance(value, Mapping) and _names_ours(value):
-        return checked(**value)
-    if callable(value) or not _holds_tensor(value):
-        raise SettingError(f"preflight is a {type(value).__name__}: {_WHAT_TO_GIVE}")
-    return Request(eval_batch=value)
+        return PreflightRequest()
+    options = value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(options, Mapping) and _are_options(options):
+        return PreflightRequest.validated(**options)
+    if callable(value) or not _has_tensor(value):
+        raise SettingError(f"preflight cannot be a {type(value).__name__}: {_EXPECTED}.")
+    return PreflightRequest(eval_batch=value)
 
 
-def _names_ours(given: Mapping[Any, Any]) -> bool:
-    """Whether it names what to try; a batch may be a mapping too. Raises SettingError for one that is a bit of both."""
-    ours = {field.name for field in dataclasses.fields(Request)}
-    strange = sorted(str(name) for name in given if name not in ours)
-    if strange and len(strange) < len(given):
-        raise SettingError(f"preflight has no {', '.join(strange)}: {_WHAT_TO_GIVE}")
-    return bool(given) and not strange
+def _are_options(mapping: Mapping[Any, Any]) -> bool:
+    """Return True if the keys are those of a request: a batch may be a mapping too.
+
+    Raises SettingError for a mixture of both.
+    """
+    known = {field.name for field in dataclasses.fields(PreflightRequest)}
+    unknown = sorted(str(name) for name in mapping if name not in known)
+    if unknown and len(unknown) < len(mapping):
+        raise SettingError(f"Unknown preflight options: {', '.join(unknown)}; {_EXPECTED}.")
+    return bool(mapping) and not unknown
 
 
-def checked(eval_batch: Any = None, checkpoint: Any = True) -> Request:
-    """A request for these two. Raises SettingError for what makes no sense."""
-    if hasattr(eval_batch, "batch_sampler") or hasattr(eval_batch, "__next__"):
-        raise SettingError("eval_batch is a loader: give one batch of it, as in next(iter(loader))")
-    if eval_batch is not None and not callable(eval_batch) and not _holds_tensor(eval_batch):
-        raise SettingError(
-            f"eval_batch is a {type(eval_batch).__name__}: give a batch of tensors as the model takes it, or a callable that evaluates once"
-        )
-    if checkpoint is not None and not isinstance(checkpoint, bool) and not callable(checkpoint):
-        raise SettingError(
-            f"checkpoint is {checkpoint!r}: give True, False, or a callable that saves one"
-        )
-    return Request(eval_batch, bool(checkpoint) if not callable(checkpoint) else checkpoint)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-def _holds_tensor(value: Any, depth: int = _DEPTH) -> bool:
+def _has_tensor(value: Any, depth: int = _MAX_DEPTH) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return True
-    items = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
-    return depth > 0 and any(_holds_tensor(item, depth - 1) for item in items)
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return depth > 0 and any(_has_tensor(item, depth - 1) for item in value)

@@ -1,4 +1,4 @@
-"""What a preflight found, as plain values and as a line for people."""
+"""The result of a preflight, as plain values and as text."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from typing import Any, Literal
 
 from memagent.units import format_bytes
 
-Name = Literal["eval", "checkpoint"]
+TaskName = Literal["eval", "checkpoint"]
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One thing that was tried. `more_bytes` is how far it went above what was held, by device id; where it `ran_out`, at least so far.
+    """One task that was tried.
 
-    `error` says why it could not be tried or did not end; None where all went well.
+    more_bytes: the peak above what was held, by device id; a lower bound if it `ran_out`.
+    error: why the task could not be tried or failed; None if it succeeded.
     """
 
-    name: Name
+    name: TaskName
     more_bytes: dict[str, int]
     ran_out: bool = False
     error: str | None = None
 
     @property
-    def tells(self) -> bool:
-        """Whether `more_bytes` says anything of what will be needed."""
+    def is_conclusive(self) -> bool:
+        """True if `more_bytes` says how much will be needed."""
         return self.ran_out or self.error is None
 
 
 @dataclass(frozen=True)
-class Need:
-    """One device: what was held when it was tried, what is still to come. All bytes.
+class DeviceNeed:
+    """One device: what was held at the preflight, and what is still to come, in bytes.
 
-    `others_bytes` are not ours: other processes, the CUDA context. `step_bytes` is what a training step takes above what will be held,
-    as the estimator sees it; `step_is_least`: without its activations, since no input was seen. `gradients_bytes` are not there yet,
-    and stay during an evaluation where the script keeps them.
+    others_bytes: held by other processes and the CUDA context.
+    step_bytes: what a training step takes above what will be held, by the estimator.
+    step_is_least: without its activations, since no input is known yet.
+    gradients_bytes: not allocated yet; they stay during an evaluation if the script keeps them.
     """
 
     device: str
@@ -50,55 +52,60 @@ class Need:
 
     @property
     def needed_bytes(self) -> int:
-        """The most at once: what will be held, and the largest of what comes on top."""
+        """The peak: what will be held, and the largest of what comes on top."""
         top = max(self.eval_bytes or 0, self.checkpoint_bytes or 0, self.step_bytes or 0)
-        return self.held_bytes + self.others_bytes + self.optimizer_state_bytes + top
+        return self._held_later_bytes + top
 
     @property
     def fits(self) -> bool | None:
-        """None where no limit is known."""
+        """None if there is no known limit."""
         return None if self.limit_bytes is None else self.needed_bytes <= self.limit_bytes
 
     @property
     def fits_with_gradients(self) -> bool | None:
-        """The same where the script still holds gradients when it evaluates."""
+        """The same if the script still holds gradients when it evaluates."""
         if self.limit_bytes is None or not self.eval_bytes:
             return self.fits
-        held = (
-            self.held_bytes + self.others_bytes + self.optimizer_state_bytes + self.gradients_bytes
-        )
-        return bool(self.fits) and held + self.eval_bytes <= self.limit_bytes
+        needed = self._held_later_bytes + self.gradients_bytes + self.eval_bytes
+        return bool(self.fits) and needed <= self.limit_bytes
+
+    @property
+    def _held_later_bytes(self) -> int:
+        return self.held_bytes + self.others_bytes + self.optimizer_state_bytes
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """`needs` begins with the device trained on; `trials` are in the order in which they were made."""
+    """`needs` begins with the device that the model trains on; `trials` are in order of time."""
 
     step: int
-    needs: tuple[Need, ...]
+    needs: tuple[DeviceNeed, ...]
     trials: tuple[TaskResult, ...] = ()
 
     @property
     def fits(self) -> bool | None:
-        """Whether all that was tried and all that is known to come fits everywhere; None where that is not known."""
-        found = [need.fits for need in self.needs]
-        if any(trial.ran_out for trial in self.trials) or False in found:
+        """True if all that was tried and all that is known to come fits; None if unknown."""
+        by_device = [need.fits for need in self.needs]
+        if any(trial.ran_out for trial in self.trials) or False in by_device:
             return False
-        return None if None in found else True
+        return None if None in by_device else True
 
     def verdict(self) -> str:
-        """For people: a line for the device trained on, and one for each other that will not fit."""
-        lines = [self._line(self.needs[0], first=True)]
-        lines += [self._line(need, first=False) for need in self.needs[1:] if need.fits is False]
+        """Return a line for the first device, and one for each other that won't fit."""
+        lines = [self._line(self.needs[0], is_first=True)]
+        lines += [self._line(need, is_first=False) for need in self.needs[1:] if need.fits is False]
         lines += [
             f"  {trial.name} could not be tried: {trial.error}"
             for trial in self.trials
-            if not trial.tells
+            if not trial.is_conclusive
         ]
         return "\n".join(lines)
 
     def to_data(self) -> dict[str, Any]:
-        """JSON-ready, for the event; `eval_bytes` and `optimizer_state_bytes` are what `memagent.forecast.Hints` take from it."""
+        """Return JSON-ready data for the event.
+
+        `memagent.forecast.Hints` reads `eval_bytes` and `optimizer_state_bytes`.
+        """
         return {
             "fits": self.fits,
             "verdict": self.verdict(),
@@ -117,27 +124,30 @@ class Preflight:
             "trials": [asdict(trial) for trial in self.trials],
         }
 
-    def _line(self, need: Need, *, first: bool) -> str:
+    def _line(self, need: DeviceNeed, *, is_first: bool) -> str:
         ran_out = {trial.name for trial in self.trials if trial.ran_out}
-        least = {*ran_out, *(["a step"] if need.step_is_least else [])}
+        lower_bounds = {*ran_out, *(["a step"] if need.step_is_least else [])}
+        sizes = (
+            ("eval", need.eval_bytes),
+            ("checkpoint", need.checkpoint_bytes),
+            ("a step", need.step_bytes),
+        )
         parts = [
-            f"{name} needs {'at least ' * (name in least)}{format_bytes(size)} more"
-            for name, size in (
-                ("eval", need.eval_bytes),
-                ("checkpoint", need.checkpoint_bytes),
-                ("a step", need.step_bytes),
-            )
+            f"{name} needs {'at least ' * (name in lower_bounds)}{format_bytes(size)} more"
+            for name, size in sizes
             if size is not None
         ]
         if need.optimizer_state_bytes:
             parts.append(f"optimizer state {format_bytes(need.optimizer_state_bytes)}")
-        of = f" of {format_bytes(need.limit_bytes)}" if need.limit_bytes is not None else ""
-        at_least = "at least " * bool(ran_out and first)
-        line = f"{', '.join(parts) or 'nothing more is known to come'}: {at_least}{format_bytes(need.needed_bytes)}{of}"
-        where = "preflight" if first else f"preflight: {need.device}"
-        if need.fits is False or (first and ran_out):
-            return f"WARNING: {where}: this will not fit: {line}"
+        at_least = "at least " * bool(ran_out and is_first)
+        line = ", ".join(parts) or "nothing more is expected"
+        line += f": {at_least}{format_bytes(need.needed_bytes)}"
+        if need.limit_bytes is not None:
+            line += f" of {format_bytes(need.limit_bytes)}"
+        subject = "preflight" if is_first else f"preflight: {need.device}"
+        if need.fits is False or (is_first and ran_out):
+            return f"WARNING: {subject}: this will not fit: {line}"
         if need.fits_with_gradients is False:
-            kept = format_bytes(need.gradients_bytes)
-            return f"{where}: {line}; with gradients kept during the evaluation ({kept}) it will not fit"
-        return f"{where}: {line}"
+            gradients = format_bytes(need.gradients_bytes)
+            line += f"; if gradients ({gradients}) are kept during evaluation, it will not fit"
+        return f"{subject}: {line}"

@@ -14,6 +14,11 @@ RawReading = Any
 """A reading as taken: bytes of a file, or numbers. Only the probe that took it can interpret it."""
 
 
+def torch_device_name(device: Device) -> str:
+    """Return torch's name of a device: `cuda:0`, or `cpu` for the host."""
+    return "cpu" if device.kind == "host" else f"{device.kind}:{device.index}"
+
+
 class Probe(Protocol):
     """Readings of one device.
 

@@ -1,1 +1,1 @@
-"""Samples and scalars: what the training thread records."""
+"""Samples and scalars: what the training thread records, and how it reaches its subscribers."""

@@ -1,18 +1,20 @@
-"""From moments to rows: the hooks say what happens in the loop, probes are read, rows go to the buffers.
+"""From phase marks to rows: hooks report where the loop is, probes are read, rows are buffered.
 
-1. A step is cut into phases by the moments at which the hooks call `enter`. The device's peak since the last moment belongs to the
+1. Calls of `set_phase` cut a step into phases. The device's peak since the last mark belongs to the
    phase that ends there.
-2. At the end of an optimizer step a row is written for each device, every `every` steps; peaks cover the steps skipped between.
-3. A phase that the user opened holds until the user closes it, whatever the hooks see inside.
-4. Where a model trains on a GPU, the host is read at the end of steps only: its phases tell nothing that is worth a system call.
-5. The training thread only takes raw readings and appends them to lists; `Track.digest` makes rows of them on the collector's thread.
+2. At the end of an optimizer step a row is written for each device, every `every` steps; peaks
+   cover the steps skipped between.
+3. A phase that the user opened lasts until the user closes it; hooks don't change it.
+4. If a model trains on a GPU, the host is read at the end of steps only: peaks of its phases aren't
+   worth a system call.
+5. The training thread only takes raw readings and appends them to lists; `Track.build_row` turns
+   them into rows on the collector's thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from memagent.components import Components
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
@@ -31,91 +33,76 @@ TAIL_COLUMNS = (
     "context_bytes",
     *(f"phase_{phase}_peak_bytes" for phase in PHASES),
 )
-MOST_MOMENTS = 1_000
-"""Moments kept of one step before they are handed over without a row: an evaluation of hours has millions of them."""
+MAX_MARKS = 1_000
+"""Marks of one step in memory before they are flushed: a long evaluation makes millions of them."""
 
-_DATA, _FORWARD, _BACKWARD, _OPTIMIZER = PHASES
+_DATA = PHASES[0]
 _NO_PHASES = (None,) * len(PHASES)
 
-Moments = list[tuple[str, RawReading]]
-"""Phase that ended, and the reading at its end."""
-Entry = tuple[Row, dict[str, Value] | None]
+Head = tuple[Value, ...]
+"""Values of HEAD_COLUMNS."""
+Entry = tuple[Head | None, list[tuple[str, RawReading]], RawReading | None, str, tuple[Value, ...]]
+"""Head (None: the step goes on), marks, reading at the end of the step, its phase, components."""
 
 
 class Track:
-    """One device: the moments of the current step, on the training thread; what they add up to, on the collector's."""
+    """One device: raw readings on the training thread, rows on the collector's."""
 
     def __init__(self, probe: Probe, drops: DroppedSamples, phases: bool) -> None:
         self.probe = probe
-        self.buffer = TrackBuffer(
-            probe.device.id, (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS), drops, self.digest
-        )
+        columns = (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS)
+        self.buffer = SampleBuffer(probe.device.id, columns, drops, self.build_row)
         self.components: tuple[Value, ...] = (None, None, None, None)
-        self.moments: Moments = []
+        self.marks: list[tuple[str, RawReading]] = []
+        """Phases that ended in this step, with the reading at the end of each."""
         self._phases = phases
         self._peaks: dict[str, int] = {}
         _, readings = probe.readings(probe.sample())
         self.floor: int = readings[0]  # type: ignore[assignment]
         self.total_peak = self.floor
 
-    def hand_over(self, head: tuple[Value, ...] | None, phase: str) -> None:
-        """Leave the moments so far for `digest`; with `head`, the step ends here, in `phase`, and is sampled."""
-        moments, self.moments = self.moments, []
+    def flush(self, head: Head | None, phase: str) -> None:
+        """Buffer the marks so far; with `head`, the step ends here, in `phase`, and is sampled."""
+        marks, self.marks = self.marks, []
         sample = self.probe.sample() if head is not None else None
-        left: Any = (head, moments, sample, phase, self.components)
-        self.buffer.append(left)
+        self.buffer.append((head, marks, sample, phase, self.components))
 
-    def digest(self, left: Any) -> Entry | None:
-        """The row of what `hand_over` left, with the peaks of phases that have no column; None where no step ended."""
-        head, moments, sample, phase, components = left
-        peaks = self._peaks
-        for ending, mark in moments:
-            self._note(ending, self.probe.peak(mark))
+    def build_row(self, entry: Entry) -> Row | None:
+        """Build the row of a buffered entry, or return None if no step ended with it."""
+        head, marks, sample, phase, components = entry
+        # A probe must interpret its readings in the order in which it took them: marks first.
+        for ended_phase, mark in marks:
+            self._add_peak(ended_phase, self.probe.peak(mark))
         if head is None:
-            return None
-        last, readings = self.probe.readings(sample)
-        self._note(phase, last)
+            return None  # the peaks so far wait for the entry that ends the step
+        last_peak, readings = self.probe.readings(sample)
+        self._add_peak(phase, last_peak)
+        peaks, self._peaks = self._peaks, {}
         peak = max(peaks.values())
         self.total_peak = max(self.total_peak, peak)
-        activations, self.floor = max(0, peak - self.floor), readings[0]  # type: ignore[assignment]
-        by_phase = tuple(peaks.pop(name, None) for name in PHASES) if self._phases else _NO_PHASES
+        # Activations are what a step takes above what was allocated when the step before it ended.
+        activations = max(0, peak - self.floor)
+        self.floor = readings[0]  # type: ignore[assignment]
+        by_phase = tuple(peaks.get(name) for name in PHASES) if self._phases else _NO_PHASES
         extra: dict[str, Value] = {
             f"phase_{name}_peak_bytes": value for name, value in peaks.items() if name not in PHASES
         }
-        peaks.clear()
-        return (
-            *head,
-            *readings,
-            peak,
-            *components,
-            activations,
-            self.probe.context_bytes,
-            *by_phase,
-        ), extra or None
+        tail = (peak, *components, activations, self.probe.context_bytes, *by_phase)
+        return (*head, *readings, *tail), extra or None
 
-    def _note(self, phase: str, peak: int) -> None:
+    def components_by_name(self) -> dict[str, Value]:
+        names = ("parameters", "gradients", "optimizer_state", "buffers")
+        return dict(zip(names, self.components, strict=True))
+
+    def _add_peak(self, phase: str, peak: int) -> None:
         self._peaks[phase] = max(self._peaks.get(phase, 0), peak)
 
 
-class TrackBuffer(SampleBuffer):
-    """Holds what `Track.hand_over` leaves, and makes rows of it when it is drained."""
-
-    def __init__(
-        self,
-        stream: str,
-        columns: Sequence[str],
-        drops: DroppedSamples,
-        digest: Callable[[Any], Entry | None],
-    ) -> None:
-        super().__init__(stream, columns, drops)
-        self._digest = digest
-
-    def drain(self) -> list[Entry]:
-        return [entry for left, _ in super().drain() if (entry := self._digest(left)) is not None]
-
-
 class Sampler:
-    """Rows for `probes`; `step` counts optimizer steps that ended. Without `phases` only the peak of the whole step is kept."""
+    """Rows for `probes`; `step` counts optimizer steps that ended.
+
+    Without `phases` only the peak of the whole step is recorded.
+    """
 
     def __init__(
         self, probes: Sequence[Probe], drops: DroppedSamples, every: int = 1, *, phases: bool = True
@@ -126,69 +113,64 @@ class Sampler:
         self.input_size = 0
         self.phase = _DATA
         self._every = every
-        self._held: str | None = None
-        self._marked = [
-            track for track in self.tracks if track.probe.device.kind != "host"
-        ] or self.tracks
-        self._ended_at = time.perf_counter()
+        self._user_phase: str | None = None
+        gpus = [track for track in self.tracks if track.probe.device.kind != "host"]
+        self._marked_tracks = gpus or self.tracks
+        self._sampled_at = time.perf_counter()
         self._sampled_step = 0
 
-    def enter(self, phase: str) -> None:
-        """A hook saw the loop go from one phase to another."""
-        if self._held is None:
-            self._cut(phase)
+    def set_phase(self, phase: str) -> None:
+        """Change the phase that hooks see; ignored inside a phase that the user opened."""
+        if self._user_phase is None:
+            self._mark(phase)
 
-    def hold(self, phase: str | None) -> str | None:
-        """The user opens a phase, or closes it (None, or the one around it); returns the one that was open."""
-        before, self._held = self._held, phase
-        self._cut(phase or _DATA)
+    def set_user_phase(self, phase: str | None) -> str | None:
+        """Open a phase of the user's, or close it by None or the outer one; return the old one."""
+        before, self._user_phase = self._user_phase, phase
+        self._mark(phase or _DATA)
         return before
 
     def end_step(self) -> bool:
-        """An optimizer step ended; returns whether it was sampled."""
+        """Count an optimizer step; return True if it was sampled."""
         self.step += 1
         if self.step % self._every:
-            self._cut(self._held or _DATA)
+            self._mark(self._user_phase or _DATA)
             return False
         self._write_rows()
         return True
 
     def sample_start(self) -> None:
-        """The sample of step 0, so that even a run that dies in its first step has left one."""
+        """Sample step 0, so that a run that dies in its first step has a sample too."""
         self._write_rows()
 
     def set_components(
         self, components: Sequence[Components], *, with_gradients: bool = True
     ) -> None:
-        """Bytes by component, one entry for each track, from now on."""
-        for track, found in zip(self.tracks, components, strict=True):
+        """Set the bytes by component of the rows to come, one entry for each track."""
+        for track, sizes in zip(self.tracks, components, strict=True):
             track.components = (
-                found.parameters_bytes,
-                found.gradients_bytes if with_gradients else None,
-                found.optimizer_state_bytes,
-                found.buffers_bytes,
+                sizes.parameters_bytes,
+                sizes.gradients_bytes if with_gradients else None,
+                sizes.optimizer_state_bytes,
+                sizes.buffers_bytes,
             )
 
-    def _cut(self, phase: str) -> None:
-        ending, self.phase = self.phase, phase
-        for track in self._marked:
-            track.moments.append((ending, track.probe.mark()))
-            if len(track.moments) >= MOST_MOMENTS:
-                track.hand_over(None, ending)
+    def _mark(self, phase: str) -> None:
+        ended_phase, self.phase = self.phase, phase
+        for track in self._marked_tracks:
+            track.marks.append((ended_phase, track.probe.mark()))
+            if len(track.marks) >= MAX_MARKS:
+                track.flush(None, ended_phase)
 
     def _write_rows(self) -> None:
         now = time.perf_counter()
-        step = self.step
-        steps = step - self._sampled_step
-        head = (
-            step,
-            time.time(),
-            (now - self._ended_at) / steps if steps else None,
-            self.input_size or None,
-        )
-        ending, self.phase = self.phase, self._held or _DATA
+        steps = self.step - self._sampled_step
+        step_s = (now - self._sampled_at) / steps if steps else None
+        head = (self.step, time.time(), step_s, self.input_size or None)
+        ended_phase, self.phase = self.phase, self._user_phase or _DATA
         for track in self.tracks:
-            track.hand_over(head, ending)
+            track.flush(head, ended_phase)
         self.samples += 1
         self.input_size = 0
-        self._ended_at, self._sampled_step = now, step
+        self._sampled_at = now
+        self._sampled_step = self.step

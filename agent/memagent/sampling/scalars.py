@@ -1,10 +1,12 @@
-"""`run.log`: numbers at once, device tensors when their copy has arrived. Never a synchronisation.
+"""`run.log`: numbers at once, device tensors when their copy has arrived; never a synchronization.
 
-1. A tensor on a device is copied to pinned memory in its stream's own time, in its own dtype: no kernel is launched for it.
-2. One event a call, recorded behind the copies, tells when they are there. It is asked at later calls and at the ends of steps,
-   never waited for.
-3. Rows are written in the order in which they were logged, under the step at which they were. While one waits, those behind it do too;
-   beyond `MOST_WAITING` of them the newest are dropped and counted, so that a device that never answers costs no memory.
+1. A device tensor is copied to pinned memory in its stream's order and in its own dtype: no kernel
+   is launched for it.
+2. One event a call, recorded behind the copies, shows when they have arrived. It is polled at later
+   calls and at the ends of steps, never waited for.
+3. Rows are written in the order in which they were logged, under the step of the call. While one
+   waits, those behind it wait too; beyond `MAX_WAITING_ROWS` the newest are dropped and counted, so
+   that a device that never answers costs no memory.
 """
 
 from __future__ import annotations
@@ -23,22 +25,23 @@ from memagent.errors import SettingError
 from memagent.wire.columns import Value
 from memagent.wire.fields import COLUMN_NAME, SCALARS_STREAM
 
-MOST_WAITING = 1_000
+MAX_WAITING_ROWS = 1_000
 """Rows that may wait for a device: seconds of a fast loop, and half a megabyte."""
-MOST_NAMES = 2_000
-"""Different names that a run may log: a name that holds the step's number must not become a column a step."""
-LAST_WAIT_S = 1.0
-"""How long the end of a run waits for values that are still on their way."""
-_DEPTH = 8
+MAX_NAMES = 2_000
+"""Names that a run may log: one that contains the step must not add a column in each step."""
+FINAL_WAIT_S = 1.0
+"""Time that the end of a run waits for copies under way."""
+_MAX_DEPTH = 8
 _NUMBERS = (float, int, bool)
 _FLOAT = frozenset((float,))
-_RESERVED = ("step", "time_s")
-_Row = tuple[int, float, dict[str, Any], "Arrival | None"]
+_RESERVED_NAMES = ("step", "time_s")
+_Row = tuple[int, float, dict[str, float], "PendingCopy | None"]
+"""Step, time, values at hand, and values under way."""
 
 logger = logging.getLogger("memagent")
 
 
-class Arrival:
+class PendingCopy:
     """The values of one call that are on their way to the host, and the events behind them."""
 
     __slots__ = ("_events", "_slots")
@@ -47,16 +50,16 @@ class Arrival:
         self._slots: dict[str, Any] = {}
         self._events: list[Any] = []
 
-    def send(self, tensors: Mapping[str, Any]) -> None:
-        """Start the copies. Raises RuntimeError where the device cannot copy without being waited for."""
+    def start(self, tensors: Mapping[str, Any]) -> None:
+        """Start the copies. Raises RuntimeError if the device can't copy asynchronously."""
         devices = {tensor.device: tensor for tensor in tensors.values()}
         for name, tensor in tensors.items():
-            slot = _slot(tensor.dtype)
+            slot = _pinned_slot(tensor.dtype)
             slot.copy_(tensor.detach().reshape(()), non_blocking=True)
             self._slots[name] = slot
         self._events = [_record_event(device) for device in devices]
 
-    def is_there(self) -> bool:
+    def has_arrived(self) -> bool:
         return all(event.query() for event in self._events)
 
     def values(self) -> dict[str, float]:
@@ -67,191 +70,194 @@ class ScalarLog:
     """Turns what users log into rows of the scalars stream, in order. Any thread may log."""
 
     def __init__(self, drops: DroppedSamples) -> None:
-        self.buffer = SampleBuffer(SCALARS_STREAM, _RESERVED, drops)
+        self.buffer = SampleBuffer(SCALARS_STREAM, _RESERVED_NAMES, drops)
         self._drops = drops
         self._waiting: deque[_Row] = deque()
-        self._writing = (
-            threading.RLock()
-        )  # the end of a run may interrupt a flush, by a signal on the same thread
+        # Reentrant: a signal may end the run on the thread that is in the middle of a flush.
+        self._write_lock = threading.RLock()
         self._names: set[str] = set()
-        self._refused: set[str] = set()
+        self._rejected_names: set[str] = set()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Raises SettingError for names and values that cannot be logged, once a name; the call's other values are kept."""
-        at = time.time()
+        """Log the values that can be logged.
+
+        Raises SettingError for names and values that can't, once a name.
+        """
+        time_s = time.time()
         if not isinstance(values, Mapping):
             raise SettingError(
-                f"run.log got a {type(values).__name__}: give a dict of names and numbers"
+                f"run.log() got a {type(values).__name__}: pass a dict of names and numbers."
             )
         if self._names.issuperset(values) and _FLOAT.issuperset(map(type, values.values())):
+            # The usual case, known names and floats, at a tenth of the price of the general one.
             if self._waiting:
-                self._keep(_step(step), at, dict(values), {})
-            elif values:  # the usual case, at a tenth of the price
-                self.buffer.append((_step(step), at), dict(values))
+                self._enqueue(_checked_step(step), time_s, dict(values), {})
+            elif values:
+                self.buffer.append(((_checked_step(step), time_s), dict(values)))
             return
-        taken: dict[str, float] = {}
+        floats: dict[str, float] = {}
         tensors: dict[str, Any] = {}
-        refused: list[tuple[str, str]] = []
-        for name, value in _flat(values):
-            number = _number(value)
+        rejected: list[tuple[str, str]] = []
+        for name, value in _flatten(values):
+            number = _to_number(value)
             if number is None or (name not in self._names and not self._admit(name)):
-                refused.append((name, type(value).__name__))
+                rejected.append((name, type(value).__name__))
             elif isinstance(number, float):
-                taken[name] = number
+                floats[name] = number
             else:
                 tensors[name] = number
-        self._keep(_step(step), at, taken, tensors)
-        if refused:
-            self._complain(refused)
+        self._enqueue(_checked_step(step), time_s, floats, tensors)
+        if rejected:
+            self._report_rejected(rejected)
 
     def flush(self, *, wait: bool = False) -> None:
-        """Write the rows whose values have arrived. With `wait`, at the end of a run, give the others a second, then drop their values."""
+        """Write the rows whose values have arrived.
+
+        With `wait`, at the end of a run, give the others FINAL_WAIT_S, then drop their values.
+        """
         if not self._waiting and not wait:
             return
-        if not self._writing.acquire(blocking=wait, timeout=LAST_WAIT_S if wait else -1):
-            return  # another thread is at it
+        if not self._write_lock.acquire(blocking=wait, timeout=FINAL_WAIT_S if wait else -1):
+            return  # another thread is flushing
         try:
-            deadline = time.monotonic() + LAST_WAIT_S if wait else 0.0
+            deadline = time.monotonic() + FINAL_WAIT_S if wait else None
             while self._waiting:
                 row = self._waiting.popleft()
                 if not self._write(row, deadline):
                     self._waiting.appendleft(row)
                     return
         finally:
-            self._writing.release()
+            self._write_lock.release()
 
-    def _keep(
-        self, step: int, at: float, taken: dict[str, float], tensors: Mapping[str, Any]
+    def _enqueue(
+        self, step: int, time_s: float, floats: dict[str, float], tensors: Mapping[str, Any]
     ) -> None:
-        if not taken and not tensors:
+        if not floats and not tensors:
             return
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING_ROWS:
             self._drops["scalars_waiting"] += 1
         else:
-            self._waiting.append((step, at, taken, self._send(tensors) if tensors else None))
+            pending = self._start_copy(tensors) if tensors else None
+            self._waiting.append((step, time_s, floats, pending))
         self.flush()
 
-    def _send(self, tensors: Mapping[str, Any]) -> Arrival | None:
-        arrival = Arrival()
+    def _start_copy(self, tensors: Mapping[str, Any]) -> PendingCopy | None:
+        pending = PendingCopy()
         try:
-            arrival.send(tensors)
+            pending.start(tensors)
         except RuntimeError:  # out of pinned memory, or the device is lost
             self._drops["scalars_lost"] += 1
             return None
-        return arrival
+        return pending
 
-    def _write(self, row: _Row, deadline: float) -> bool:
-        """Whether the row is dealt with; not, when its values are on their way and there is time."""
-        step, at, taken, arrival = row
-        values: dict[str, Value] = dict(taken)
-        if arrival is not None:
+    def _write(self, row: _Row, deadline: float | None) -> bool:
+        """Write a row; return False if its values are under way and there is no deadline."""
+        step, time_s, floats, pending = row
+        values: dict[str, Value] = dict(floats)
+        if pending is not None:
             try:
-                while not arrival.is_there():
+                while not pending.has_arrived():
+                    if deadline is None:
+                        return False
                     if time.monotonic() >= deadline:
-                        if not deadline:
-                            return False
                         raise TimeoutError
                     time.sleep(0.001)
-                values.update(arrival.values())
+                values.update(pending.values())
             except (
                 RuntimeError,
                 TimeoutError,
-            ):  # the device is lost, or the run ends before it has answered
+            ):  # the device is lost, or too slow for the run's end
                 self._drops["scalars_lost"] += 1
         if values:
-            self.buffer.append((step, at), values)
+            self.buffer.append(((step, time_s), values))
         return True
 
     def _admit(self, name: str) -> bool:
-        """Whether a new name becomes a column."""
-        if name in _RESERVED or len(self._names) >= MOST_NAMES or not COLUMN_NAME.fullmatch(name):
+        """Return True if a new name becomes a column."""
+        if name in _RESERVED_NAMES or len(self._names) >= MAX_NAMES:
+            return False
+        if not COLUMN_NAME.fullmatch(name):
             return False
         self._names.add(name)
         return True
 
-    def _complain(self, refused: list[tuple[str, str]]) -> None:
-        new = [(name, kind) for name, kind in refused if name not in self._refused]
-        if not new or len(self._refused) >= MOST_NAMES:
+    def _report_rejected(self, rejected: list[tuple[str, str]]) -> None:
+        new = [(name, kind) for name, kind in rejected if name not in self._rejected_names]
+        if not new or len(self._rejected_names) >= MAX_NAMES:
             return
-        self._refused.update(name for name, _ in new)
+        self._rejected_names.update(name for name, _ in new)
         raise SettingError(
-            f"run.log cannot take {', '.join(f'{name!r} ({kind})' for name, kind in new)}: give numbers or one-element tensors, under at "
-            f"most {MOST_NAMES} names that match {COLUMN_NAME.pattern} and are not {' or '.join(_RESERVED)}"
+            f"run.log() cannot record {', '.join(f'{name!r} ({kind})' for name, kind in new)}: "
+            f"pass numbers or one-element tensors, under at most {MAX_NAMES} names that match "
+            f"{COLUMN_NAME.pattern} and are not {' or '.join(_RESERVED_NAMES)}."
         )
 
 
-def _flat(values: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Names and values, those of nested mappings under `outer/inner`."""
+def _flatten(
+    values: Mapping[Any, Any], prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield names and values, those of nested mappings under `outer/inner`."""
     for key, value in values.items():
         name = key if type(key) is str else str(key)
         if prefix:
             name = f"{prefix}/{name}"
-        if type(value) not in _NUMBERS and isinstance(value, Mapping) and depth < _DEPTH:
-            yield from _flat(value, name, depth + 1)
+        if type(value) not in _NUMBERS and isinstance(value, Mapping) and depth < _MAX_DEPTH:
+            yield from _flatten(value, name, depth + 1)
         else:
             yield name, value
 
 
-def _step(step: Any) -> int:
-    """Raises SettingError for what is no step: nothing that the server would refuse may get into a batch."""
+def _checked_step(step: Any) -> int:
+    """Return a step that the server accepts: an invalid one would cost the whole batch."""
     if type(step) is int or isinstance(step, numbers.Integral):
         number = int(step)
         if 0 <= number < 2**53:
             return number
-    raise SettingError(f"run.log got step={step!r:.80}: give a whole number that is not negative")
+    raise SettingError(f"run.log() got step={step!r:.80}: pass a whole number, 0 or more.")
 
 
-def _number(value: Any) -> float | Any | None:
-    """A float; a one-element tensor that has to be fetched from its device; or None for what is neither."""
+def _to_number(value: Any) -> float | Any | None:
+    """Return a float, a one-element tensor to fetch from its device, or None for anything else."""
     try:
-        if type(value) in _NUMBERS:
-            return float(value)
-        if isinstance(value, numbers.Real):
+        if type(value) in _NUMBERS or isinstance(value, numbers.Real):
             return float(value)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
-            return _of_tensor(torch, value)
+            return _tensor_to_number(torch, value)
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # an array of one element
             return float(value.item())
-        return (
-            float(value)
-            if hasattr(type(value), "__float__") and not hasattr(value, "shape")
-            else None
-        )  # Decimal
+        if hasattr(type(value), "__float__") and not hasattr(value, "shape"):  # a Decimal
+            return float(value)
     except (TypeError, ValueError, OverflowError):
-        return None
+        pass
+    return None
 
 
-def _of_tensor(torch: Any, tensor: Any) -> float | Any | None:
+def _tensor_to_number(torch: Any, tensor: Any) -> float | Any | None:
     if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
         return None
     local = getattr(tensor, "_local_tensor", None)
-    if (
-        local is not None
-    ):  # a DTensor: where each rank has the whole value, no communication is needed
+    if local is not None:  # a DTensor: a replicated value needs no communication
         if not all(placement.is_replicate() for placement in tensor.placements):
             return None
         tensor = local
     kind = tensor.device.type
     if kind == "cpu":
         return float(tensor.detach().item())
-    if _event_type(torch, kind) is None or (
-        kind == "cuda" and torch.cuda.is_current_stream_capturing()
-    ):
-        return None
-    return tensor
+    is_capturing = kind == "cuda" and torch.cuda.is_current_stream_capturing()
+    return None if is_capturing or _event_type(torch, kind) is None else tensor
 
 
-def _slot(dtype: Any) -> Any:
+def _pinned_slot(dtype: Any) -> Any:
     torch = sys.modules["torch"]
     try:
         return torch.empty((), dtype=dtype, pin_memory=True)
-    except RuntimeError:  # a backend without pinned memory copies into any
+    except RuntimeError:  # a backend without pinned memory copies to any
         return torch.empty((), dtype=dtype)
 
 
 def _event_type(torch: Any, kind: str) -> Any:
-    """`torch.cuda.Event`, `torch.xpu.Event`, `torch.mps.Event`; None for a device that cannot say when a copy has arrived."""
+    """Return the `Event` class of torch.cuda, torch.xpu or torch.mps, or None for other devices."""
     return getattr(getattr(torch, kind, None), "Event", None)
 
 

@@ -5,8 +5,8 @@ from memagent.delivery.buffer import DroppedSamples, SampleBuffer, to_columns
 
 def test_rows_come_out_as_columns_in_order_and_once():
     buffer = SampleBuffer("host", ("step", "a_bytes", "never"), DroppedSamples())
-    buffer.append((1, 10, None))
-    buffer.append((2, 20, None), {"phase_eval_peak_bytes": 7})
+    buffer.append(((1, 10, None), None))
+    buffer.append(((2, 20, None), {"phase_eval_peak_bytes": 7}))
     assert to_columns(buffer.columns, buffer.drain()) == {
         "step": [1, 2],
         "a_bytes": [10, 20],
@@ -17,8 +17,8 @@ def test_rows_come_out_as_columns_in_order_and_once():
 
 def test_a_full_buffer_drops_and_counts_instead_of_growing():
     drops = DroppedSamples()
-    buffer = SampleBuffer("host", ("step",), drops, capacity=3)
+    buffer = SampleBuffer("host", ("step",), drops, max_rows=3)
     for step in range(5):
-        buffer.append((step,))
+        buffer.append(((step,), None))
     assert len(buffer) == 3 and drops == {"buffer_full": 2}
     assert [row for row, _ in buffer.drain()] == [(0,), (1,), (2,)]

@@ -47,7 +47,7 @@ class Recorder:
 
     def step(self, *numbers):
         for number in numbers:
-            self.buffer.append((number, 100 * number))
+            self.buffer.append(((number, 100 * number), None))
 
     def tick(self, after_s):
         self.collector._tick(self.begun_at + after_s)
@@ -93,9 +93,9 @@ def test_drafts_become_one_batch_that_holds_the_same(recorder):
 
 
 def test_events_are_drafted_once(recorder):
-    recorder.collector.add_event(Event(kind="oom", step=1))
+    recorder.collector.emit(Event(kind="oom", step=1))
     recorder.tick(0.2)
-    recorder.collector.add_event(Event(kind="oom", step=2))
+    recorder.collector.emit(Event(kind="oom", step=2))
     recorder.tick(0.4)
     assert [event.step for batch in recorder.batches() for event in batch.events] == [1, 2]
     recorder.tick(1.0)

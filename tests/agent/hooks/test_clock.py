@@ -22,7 +22,7 @@ def two():
 
 
 def count(clock, *stepping):
-    return sum(clock.ended(item) for item in stepping)
+    return sum(clock.steps_ended(item) for item in stepping)
 
 
 def adaptive(*optimizers):
@@ -68,7 +68,10 @@ def test_4_training_something_else_is_counted_from_its_beginning(two):
 
 
 def test_4_a_clock_that_never_steps_is_given_up_at_once(two):
-    assert [adaptive(*two).ended(two[1]), count(adaptive(*two), two[1], two[1], two[1])] == [0, 3]
+    assert [adaptive(*two).steps_ended(two[1]), count(adaptive(*two), two[1], two[1], two[1])] == [
+        0,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("ratio", [1, 5, 8, 20])

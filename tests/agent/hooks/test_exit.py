@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from memagent.hooks.exit import describe_error, status_of, watch_exit
+from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 
 
 class OutOfMemoryError(RuntimeError):
@@ -76,8 +76,10 @@ def test_an_error_that_cannot_be_read_is_still_told():
 
 
 def watch(told: list) -> object:
-    return watch_exit(
-        told.append, lambda: None, on_warning=lambda error, thread: told.append((error, thread))
+    return install_exit_hooks(
+        told.append,
+        lambda: None,
+        on_possible_exit=lambda error, thread: told.append((error, thread)),
     )
 
 
@@ -145,7 +147,7 @@ def test_a_second_interrupt_leaves_the_first_one_to_be_printed(monkeypatch):
     def interrupted(_error: BaseException) -> None:
         raise KeyboardInterrupt
 
-    remove = watch_exit(interrupted, lambda: None, on_warning=lambda *_: None)
+    remove = install_exit_hooks(interrupted, lambda: None, on_possible_exit=lambda *_: None)
     first = KeyboardInterrupt("first")
     sys.excepthook(KeyboardInterrupt, first, None)
     remove()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from memagent.hooks.oom_observer import AllocationFailure, failure_in, watch_failures
+from memagent.hooks.oom_observer import AllocationFailure, add_failure_listener, parse_failure
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def core():
 
 def test_1_an_error_in_a_listener_does_not_replace_the_users(core):
     heard = []
-    remove_first = watch_failures(core, lambda failure: 1 / 0)
-    remove_second = watch_failures(core, heard.append)
+    remove_first = add_failure_listener(core, lambda failure: 1 / 0)
+    remove_second = add_failure_listener(core, heard.append)
     core.observers[0](3, 100, 1000, 10)
     remove_first()
     remove_second()
@@ -34,7 +34,7 @@ def test_1_an_error_in_a_listener_does_not_replace_the_users(core):
 def test_2_the_process_gets_one_observer_and_runs_come_and_go_behind_it(core):
     heard = []
     for _ in range(3):
-        remove = watch_failures(core, heard.append)
+        remove = add_failure_listener(core, heard.append)
         core.observers[0](0, 1, 1, 1)
         remove()
         remove()
@@ -44,9 +44,9 @@ def test_2_the_process_gets_one_observer_and_runs_come_and_go_behind_it(core):
 
 def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
     core.cuda.is_initialized = lambda: False
-    watch_failures(core, print)()
+    add_failure_listener(core, print)()
     assert core.observers == []
-    watch_failures(SimpleNamespace(_C=SimpleNamespace(), cuda=core.cuda), print)()
+    add_failure_listener(SimpleNamespace(_C=SimpleNamespace(), cuda=core.cuda), print)()
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
     ],
 )
 def test_the_size_is_read_from_the_message_where_there_is_no_observer(message, asked):
-    assert failure_in(RuntimeError(message)).asked_bytes == asked
+    assert parse_failure(RuntimeError(message)).asked_bytes == asked
 
 
 def test_the_size_is_read_from_the_real_message_of_the_hosts_allocator():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
-    assert failure_in(caught.value).asked_bytes == 2**60
+    assert parse_failure(caught.value).asked_bytes == 2**60

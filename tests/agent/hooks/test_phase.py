@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memagent.diagnostics.error_guard import ErrorGuard
-from memagent.hooks.phase import input_size, tensor_shapes, watch_forward
+from memagent.hooks.phase import hook_forward, input_size, tensor_shapes
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def watched():
     def watch(model: torch.nn.Module) -> list:
         seen: list = []
         removes.extend(
-            watch_forward(
+            hook_forward(
                 [model],
                 ErrorGuard(raise_errors=True),
                 before=lambda training, arguments, keywords: seen.append(("before", training)),

@@ -45,7 +45,7 @@ run = memagent.attach(model, optimizer, project="ranks")
 """
 END = """
 import json
-columns = dict(zip(("parameters", "gradients", "optimizer_state", "buffers"), run._sampler.tracks[0].components))
+columns = dict(zip(("parameters", "gradients", "optimizer_state", "buffers"), run._pipeline.sampler.tracks[0].components))
 with open(f"rank{rank}.json", "w") as file:
     json.dump({"id": run.id, "step": run.step, **columns}, file)
 run.finish()

@@ -326,7 +326,7 @@ class TestPhases:
                 model.eval()
                 with torch.no_grad():
                     model(torch.randn(4, 8))
-                assert run._sampler.phase == "eval"
+                assert run._pipeline.sampler.phase == "eval"
             model.train()
             train(model, optimizer, 1)
         columns = recording().columns()

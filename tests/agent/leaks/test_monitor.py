@@ -57,7 +57,9 @@ def watched(monkeypatch):
         )
         runs[
             -1
-        ]._inquiry._finder.longest_pause_s = math.inf  # how busy this host is should not decide
+        ]._pipeline.leaks._finder.longest_pause_s = (
+            math.inf
+        )  # how busy this host is should not decide
         return trainer, runs[-1]
 
     yield watched
@@ -84,7 +86,7 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     [snapshot] = recording().snapshots
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
     assert "ms" in snapshot.notes[0]
-    file = display_path(__file__, run._inquiry.roots)
+    file = display_path(__file__, run._pipeline.leaks.roots)
     assert (
         f"suspect: {file}:{LINE} in Trainer.train: Trainer.history: list of"
         in capfd.readouterr().err
@@ -141,7 +143,7 @@ def recording_of(run, recording):
 def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched, recording):
     trainer, run = watched(leaks=False)
     trainer.train(5)
-    run._inquiry.suspect("it creeps up")
+    run._pipeline.leaks.suspect("it creeps up")
     trainer.train(25)
     assert run.report()["suspects"] == []
     trainer.leaks = True
@@ -150,7 +152,7 @@ def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched,
     )  # too early: it would see the same steps
     trainer.train(25)
     run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
-    assert not run._inquiry._finder.budget.allows(1.0)
+    assert not run._pipeline.leaks._finder.budget.allows(1.0)
     trainer.train(25)
     assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
 
@@ -216,7 +218,7 @@ def until_it_is_seen():
     """until_it_is_seen(run, step): the collector's thread has looked at that step's sample."""
 
     def wait(run, step):
-        while not run._inquiry.last_peaks or run._inquiry.last_peaks[-1][0] < step:
+        while not run._pipeline.leaks.last_peaks or run._pipeline.leaks.last_peaks[-1][0] < step:
             time.sleep(0.02)
 
     return wait
@@ -242,7 +244,7 @@ def test_the_stacks_that_grew_go_to_the_server(watched, recording):
     trainer, run = watched(leaks=False)
     kept = []
     trainer.train(5)
-    run._inquiry.suspect("the host grows", host=True)
+    run._pipeline.leaks.suspect("the host grows", host=True)
     for _ in range(25):
         kept.append(bytearray(50_000))
         trainer.train(1)
@@ -258,7 +260,7 @@ def test_a_snapshot_saves_the_allocators_record_where_there_is_one(watched, reco
     trainer, run = watched(leaks=False)
     trainer.train(5)
     run.snapshot("to look closer")
-    run._inquiry._finder.history = history = AllocatorHistoryDetector()
+    run._pipeline.leaks._finder.history = history = AllocatorHistoryDetector()
     history.last = {"segments": [], "device_traces": [[]], "allocator_settings": {}}
     trainer.train(25)
     run.finish()

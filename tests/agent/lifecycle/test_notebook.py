@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import memagent
-from memagent.lifecycle.notebook import card
+from memagent.lifecycle.notebook import render_card
 
 GIB = 2**30
 REPORT = {
@@ -43,20 +43,22 @@ class Page(HTMLParser):
 
 
 def test_a_card_shows_what_the_run_knows():
-    html = card(REPORT, place="", name="gpt", url="http://box:8420/runs/k3v9", total_steps=5000)
+    html = render_card(
+        REPORT, location="", name="gpt", url="http://box:8420/runs/k3v9", total_steps=5000
+    )
     page = Page(html)
     assert page.open == [] and page.links == ["http://box:8420/runs/k3v9"]
     for text in ("gpt", "k3v9", "running", "step 1,200 of 5,000", "peak 36.00 GiB of 40.00 GiB"):
         assert text in page.said
     assert "predicted peak 20.00 GiB" in page.said
-    assert "warning: expected to run out at step 1,500 (cause: leak)" in page.said
+    assert "warning: expected to run out of memory at step 1,500 (cause: leak)" in page.said
     assert "width:90.0%" in html
 
 
 def test_what_is_not_known_is_left_out():
     bare = {**REPORT, "prediction": None, "forecast": {"level": "ok"}}
     bare["peaks"] = {"host": {"name": None, "peak_allocated_bytes": 0, "limit_bytes": None}}
-    page = Page(card(bare, place="runs/k3v9.memagent"))
+    page = Page(render_card(bare, location="runs/k3v9.memagent"))
     assert (
         "predicted" not in page.said
         and "warning" not in page.said
@@ -75,7 +77,7 @@ def test_texts_are_escaped():
         "peaks": peaks,
         "forecast": {"level": "warning", "cause": evil},
     }
-    page = Page(card(report, place=evil, name=evil, url=f"http://box/{evil}"))
+    page = Page(render_card(report, location=evil, name=evil, url=f"http://box/{evil}"))
     assert set(page.tags) == {"div", "b", "span", "a"}
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
-from memagent.live.render import HEIGHT, lines, plain
-from memagent.live.state import RunState
+from memagent.live.view import HEIGHT, RunState, render_line, render_lines
 
 GIB = 2**30
 SCRIPT = """
@@ -48,12 +47,12 @@ def message(rank: int = 0, steps: int = 10, peak: int = 6 * GIB, **forecast: obj
 
 def test_it_has_the_pace_and_what_is_left():
     seen = RunState()
-    seen.take(message(steps=10), 0.0)
-    seen.take(message(steps=10), 1.0)
-    seen.take(message(steps=30), 2.0)
-    shown = seen.shown()
+    seen.update(message(steps=10), 0.0)
+    seen.update(message(steps=10), 1.0)
+    seen.update(message(steps=30), 2.0)
+    shown = seen.fullest_rank()
     assert shown is not None and shown.pace == 10.0
-    assert plain(shown) == (
+    assert render_line(shown) == (
         "step 30 of 100; 10 steps/s; 7 s left; "
         "4.00 GiB of 8.00 GiB (50%), peak 6.00 GiB, headroom 2.00 GiB on a GPU; forecast: ok"
     )
@@ -61,24 +60,24 @@ def test_it_has_the_pace_and_what_is_left():
 
 def test_it_shows_the_rank_that_is_nearest_to_its_limit():
     seen = RunState()
-    assert seen.shown() is None
+    assert seen.fullest_rank() is None
     for rank, peak in ((0, 2 * GIB), (1, 7 * GIB), (2, 3 * GIB)):
-        seen.take(message(rank, peak=peak), 0.0)
-    shown = seen.shown()
+        seen.update(message(rank, peak=peak), 0.0)
+    shown = seen.fullest_rank()
     assert shown is not None and (shown.rank, shown.ranks) == (1, 3)
-    assert "headroom 1.00 GiB on a GPU, rank 1 of 3" in plain(shown)
+    assert "headroom 1.00 GiB on a GPU, rank 1 of 3" in render_line(shown)
 
 
 @pytest.mark.parametrize("columns", [30, 80, 200])
 def test_every_line_fits_and_the_forecast_says_when_and_why(columns):
     needs_rich()
     seen = RunState()
-    seen.take(
+    seen.update(
         message(level="critical", eta_step=50.0, eta_s=8.0, oom_probability=0.9, cause="leak"), 0.0
     )
-    shown = seen.shown()
+    shown = seen.fullest_rank()
     assert shown is not None
-    drawn = lines(shown, columns, in_colour=False)
+    drawn = render_lines(shown, columns, in_color=False)
     assert len(drawn) == HEIGHT and all(len(line) <= columns for line in drawn)
     if columns >= 80:
         assert drawn[0].startswith("memagent · r · a GPU ") and drawn[2].rstrip().endswith(
@@ -106,7 +105,7 @@ def beside(folder: Path, end: str = "") -> list[str]:
     content = json.dumps(message()).replace('"steps": 10', '"steps": %d').encode()
     script = folder / "sender.py"
     script.write_text(SENDER.replace("MESSAGE", repr(content)).replace("END", end))
-    call = f"from memagent.live import run_beside; raise SystemExit(run_beside([{sys.executable!r}, {str(script)!r}]))"
+    call = f"from memagent.live import run_with_view; raise SystemExit(run_with_view([{sys.executable!r}, {str(script)!r}]))"
     return [sys.executable, "-c", call]
 
 

@@ -10,8 +10,8 @@ import weakref
 import pytest
 import torch
 
-from memagent.local_forecast import gc_request
-from memagent.local_forecast.gc_request import GarbageCollectionRequest
+from memagent.local_forecast import coordinator
+from memagent.local_forecast.coordinator import GarbageCollectionRequest
 
 
 class Cycle:
@@ -29,8 +29,8 @@ def clock(monkeypatch):
         now["at"] += now["collecting"]
         return collect()
 
-    monkeypatch.setattr(gc_request.time, "monotonic", lambda: now["at"])
-    monkeypatch.setattr(gc_request.gc, "collect", timed)
+    monkeypatch.setattr(coordinator.time, "monotonic", lambda: now["at"])
+    monkeypatch.setattr(coordinator.gc, "collect", timed)
     return now
 
 
@@ -39,9 +39,9 @@ def test_rule_1_who_asks_does_not_wait_and_the_next_boundary_collects():
     try:
         cycle = weakref.ref(Cycle())
         asked = GarbageCollectionRequest()
-        assert asked.ask() is None and asked.is_asked and cycle() is not None
+        assert asked.request() is None and asked.is_pending and cycle() is not None
         asked.collect()
-        assert cycle() is None and not asked.is_asked
+        assert cycle() is None and not asked.is_pending
     finally:
         gc.enable()
 
@@ -51,20 +51,20 @@ def test_rule_2_never_while_a_graph_is_captured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     asked = GarbageCollectionRequest()
-    asked.ask()
+    asked.request()
     asked.collect()
-    assert asked.is_asked and asked.collections == 0
+    assert asked.is_pending and asked.collections == 0
     capturing = False
     asked.collect()
-    assert not asked.is_asked and asked.collections == 1
+    assert not asked.is_pending and asked.collections == 1
 
 
 def test_rule_3_all_of_them_together_take_less_than_a_thousandth_of_the_run(clock):
     asked = GarbageCollectionRequest()
     for _ in range(1000):  # asked once a second
         clock["at"] += 1.0
-        asked.ask()
-        if asked.is_asked:
+        asked.request()
+        if asked.is_pending:
             asked.collect()
     assert 0.001 * clock["at"] / 0.05 - 1 <= asked.collections <= 0.001 * clock["at"] / 0.05 + 1
 
@@ -84,7 +84,7 @@ gc.disable()  # as scripts do that collect by themselves now and then
 limit = HostProbe().used_bytes() + 800 * 2**20
 risks = []
 run = memagent.attach(model, optimizer, limit_bytes=limit, total_steps=9999, on_risk=risks.append, predict=False)
-sweep = run._foresight._sweep
+gc_request = run._pipeline.forecast._gc_request
 
 def step():
     model(torch.randn(4, 64)).sum().backward()

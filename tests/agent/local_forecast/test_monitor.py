@@ -45,9 +45,10 @@ def told(monkeypatch):
     def tell(*levels: str, step_s: float = 1.0) -> tuple[list[str], list[Risk]]:
         lines, risks = [], []
         monkeypatch.setattr(monitor, "notify_user", lines.append)
-        made = ForecastMonitor(0, [GPU], Hints(), risks.append)
+        made = ForecastMonitor(0, [GPU], Hints())
+        made.add_risk_listener(risks.append)
         for second, level in enumerate(levels):
-            made._consider(made._lookouts["gpu"], replace(FORECAST, level=level), second * step_s)
+            made._report(made._forecasts["gpu"], replace(FORECAST, level=level), second * step_s)
         return [line.partition(":")[0] for line in lines], risks
 
     return tell
@@ -84,10 +85,10 @@ def test_the_words_say_when_how_full_why_and_what_it_was_predicted_to_be():
     text = warning_text(monitor.risk_of(0, GPU, FORECAST), "A100", PREDICTION)
     first, cause, change, predicted, saving = text.splitlines()
     assert first == (
-        "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): 30.00 GiB of 40.00 GiB used, 24.0 MiB more a step."
+        "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): 30.00 GiB of 40.00 GiB used, growing by 24.0 MiB per step."
     )
     assert cause.startswith("  cause: leak. ") and change.startswith("  change: ")
-    assert predicted == "  predicted: 26.00 GiB at its peak (by trace); observed: 30.00 GiB"
+    assert predicted == "  predicted peak: 26.00 GiB (by trace); observed: 30.00 GiB"
     assert saving == "  in this run recomputing activations saves 9.00 GiB: model.checkpointing()"
 
 
@@ -99,11 +100,10 @@ def test_without_a_prediction_the_words_do_without():
 def test_a_prediction_is_of_the_device_trained_on(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(monitor, "notify_user", lines.append)
-    made = ForecastMonitor(
-        0, [GPU, HOST], Hints(), lambda risk: None, prediction=lambda: PREDICTION
-    )
+    made = ForecastMonitor(0, [GPU, HOST], Hints())
+    made.prediction = PREDICTION
     for device in ("gpu", "host"):
-        made._consider(made._lookouts[device], FORECAST, 0.0)
+        made._report(made._forecasts[device], FORECAST, 0.0)
     assert ["predicted" in line for line in lines] == [True, False]
 
 
@@ -138,7 +138,7 @@ def test_the_forecaster_is_told_what_the_script_says(training, recording):
         {"epoch_steps": 7, **({"optimizer_state_bytes": hints[0]["optimizer_state_bytes"]})},
         {**hints[0], "max_input_size": 4096},
     ]
-    forecaster = run._foresight.outlook._lookouts["host"].forecaster
+    forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
     assert (forecaster._epoch_steps, forecaster._max_input) == (7, 4096)
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_number_is_told_and_not_believed(training, monkeypatch, capsy
     run = memagent.attach(model, optimizer, predict=False)
     run.expect(epoch_steps=value)
     run.finish()
-    assert f"epoch_steps is {value!r}: give a number of 1 or more" in capsys.readouterr().err
+    assert f"epoch_steps must be a number of 1 or more, got {value!r}" in capsys.readouterr().err
 
 
 def test_the_estimators_answer_reaches_the_local_forecaster(training):
@@ -164,7 +164,7 @@ def test_the_estimators_answer_reaches_the_local_forecaster(training):
     run = memagent.attach(model, optimizer)
     step()
     run.finish()
-    forecaster = run._foresight.outlook._lookouts["host"].forecaster
+    forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
     assert forecaster._predicted_peak == run.prediction.peak_allocated_bytes
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import memagent
 from memagent.errors import SettingError
-from memagent.mirror import Mirror, Point, open_trackers, requested
-from memagent.mirror.aggregate import Window, merged
-from memagent.mirror.wandb import MOST_WAITING, WandbTracker
+from memagent.mirror import Mirror, Point, open_trackers, parse_mirror
+from memagent.mirror.aggregate import Window, merge_points
+from memagent.mirror.wandb import MAX_WAITING_POINTS, WandbTracker
 from memagent.wire.messages import Device, Risk
 
 HOST = Device(id="host", kind="host", name="a host", limit_bytes=100)
@@ -71,14 +71,14 @@ def test_it_keeps_the_last_of_a_state_and_the_maximum_of_a_peak():
 
 def test_it_has_no_point_where_nothing_came():
     assert Window().point() is None
-    assert merged([]) is None
+    assert merge_points([]) is None
 
 
 def test_it_merges_points_as_it_sums_up_rows():
     first = Point(1, 1.0, {"host/allocated_bytes": 5, "host/host_rss_bytes": 9, "host/step_s": 1.0})
     second = Point(2, 2.0, {"host/allocated_bytes": 4, "host/host_rss_bytes": 3})
     expected = {"host/allocated_bytes": 4, "host/host_rss_bytes": 9, "host/step_s": 1.0}
-    assert merged([first, second]) == Point(2, 2.0, expected)
+    assert merge_points([first, second]) == Point(2, 2.0, expected)
 
 
 # -- what is asked for ----------------------------------------------------------------------------------------------------
@@ -86,14 +86,18 @@ def test_it_merges_points_as_it_sums_up_rows():
 
 def test_it_takes_names_in_a_text_or_a_list_once_each():
     needed("tensorboard")
-    assert requested("tensorboard, tensorboard") == requested(["tensorboard"]) == ("tensorboard",)
-    assert requested(None) == requested("") == ()
+    assert (
+        parse_mirror("tensorboard, tensorboard")
+        == parse_mirror(["tensorboard"])
+        == ("tensorboard",)
+    )
+    assert parse_mirror(None) == parse_mirror("") == ()
 
 
 def test_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("memagent.mirror.trackers.find_spec", lambda _: None)
     with pytest.raises(SettingError, match="pip install wandb"):
-        requested("wandb")
+        parse_mirror("wandb")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ def test_a_tracker_that_cannot_be_used_is_an_error_with_its_reason(monkeypatch):
     def broken(run_id: str) -> None:
         raise RuntimeError("a wrong protobuf")
 
-    monkeypatch.setattr("memagent.mirror.wandb.find", broken)
+    monkeypatch.setattr("memagent.mirror.wandb.discover", broken)
     with pytest.raises(SettingError, match="wrong protobuf"):
         open_trackers(["wandb"], run_id="r", rank=0)
 
@@ -162,7 +166,7 @@ def recorder(monkeypatch) -> Recorder:
     """What `mirror="wandb"` leads to."""
     found = Recorder()
     monkeypatch.setattr("memagent.mirror.trackers.find_spec", lambda _: SimpleNamespace())
-    monkeypatch.setattr("memagent.mirror.wandb.find", lambda run_id: found)
+    monkeypatch.setattr("memagent.mirror.wandb.discover", lambda run_id: found)
     return found
 
 
@@ -185,15 +189,15 @@ def test_a_setting_asks_for_it_and_the_argument_beats_it(training, recorder, mon
 def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missing(
     training, recording, monkeypatch, capsys
 ):
+    from memagent.attach import start_run
     from memagent.lifecycle.options import AttachOptions
-    from memagent.lifecycle.registry import start_run
     from memagent.settings import Settings
 
     def missing(run_id: str) -> None:
         raise SettingError("there is no active run")
 
     monkeypatch.setattr("memagent.mirror.trackers.find_spec", lambda _: SimpleNamespace())
-    monkeypatch.setattr("memagent.mirror.wandb.find", missing)
+    monkeypatch.setattr("memagent.mirror.wandb.discover", missing)
     monkeypatch.setenv("MEMAGENT_MIRROR", "wandb")
     model, optimizer, step = training
     with start_run(
@@ -201,7 +205,7 @@ def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missi
     ):
         step()
     assert (
-        "memagent: there is no active run; the run is recorded without a mirror\n"
+        "memagent: the run is recorded without a mirror: there is no active run\n"
         in capsys.readouterr().err
     )
     assert recording().columns()["step"] == [0, 1]
@@ -229,7 +233,8 @@ def test_what_a_tracker_raises_is_told_once_and_others_go_on(capsys):
     assert [point.step for point in recorder.points] == [1, 2]
     assert recorder.warnings == [("careful", False)]
     assert capsys.readouterr().err == (
-        "memagent: the mirror in a broken one lacks something (told once): ConnectionError: away\n"
+        "memagent: some data could not be mirrored to a broken one (reported once): "
+        "ConnectionError: away\n"
     )
 
 
@@ -266,7 +271,8 @@ def test_forecasts_prediction_rank_and_device_are_in_the_names():
         eta_step=40.0,
         cause="leak",
     )
-    mirror = Mirror([recorder], [GPU, HOST], 2, risks=lambda: [risk], predicted_bytes=lambda: 60)
+    mirror = Mirror([recorder], [GPU, HOST], 2, get_risks=lambda: [risk])
+    mirror.note_prediction(60)
     mirror.note_risk(risk)
     mirror.observe("GPU-1", {"step": [7], "allocated_bytes": [50]})
     mirror.observe("scalars", {"step": [7], "loss": [0.1]})
@@ -292,7 +298,7 @@ def test_points_wait_for_rows_of_the_script_and_the_oldest_are_merged():
         log=lambda row, **keywords: rows.append((row, keywords)),
     )
     tracker = WandbTracker(run)
-    for step in range(MOST_WAITING + 1):
+    for step in range(MAX_WAITING_POINTS + 1):
         tracker.write(Point(step, float(step), {"host/host_rss_bytes": 1000 - step}))
     assert rows == []
     run.step = 1
@@ -364,7 +370,7 @@ def test_wandb_shows_it_in_the_scripts_own_rows_at_the_scripts_own_steps(
         for epoch in range(3):
             step()
             wandb_run.log({"loss": 0.5}, step=epoch + 1)
-        run._mirror.warn("careful\nbecause", step=3, is_critical=False)
+        run._pipeline.mirror.warn("careful\nbecause", step=3, is_critical=False)
     wandb_run.finish()
     rows = wandb_rows(tmp_path)
     assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == [
@@ -400,13 +406,13 @@ def test_mlflow_has_it_as_metrics_of_the_active_run(training, tmp_path):
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     client = mlflow.MlflowClient()
     with mlflow.start_run() as active:
-        assert requested([active, client]) == (active, client)
+        assert parse_mirror([active, client]) == (active, client)
         model, optimizer, step = training
         with memagent.attach(model, optimizer, predict=False, mirror="mlflow") as run:
             with run.phase("odd@name"):
                 step()
             step()
-            run._mirror.warn("careful\nbecause", step=2, is_critical=True)
+            run._pipeline.mirror.warn("careful\nbecause", step=2, is_critical=True)
     history = client.get_metric_history(active.info.run_id, SERIES)
     assert [metric.step for metric in history][-1] == 2
     found = client.get_run(active.info.run_id).data
@@ -430,7 +436,7 @@ def test_tensorboard_has_it_in_the_scripts_own_writer(training, tmp_path):
 
     with SummaryWriter(str(tmp_path / "events")) as writer:
         run = trained(training, mirror=writer)
-        run._mirror._trackers[0].warn("careful", "because", step=4, is_critical=False)
+        run._pipeline.mirror._trackers[0].warn("careful", "because", step=4, is_critical=False)
         writer.add_scalar("loss", 0.5, 5)
     events = read_events(tmp_path / "events")
     assert events.Scalars(SERIES)[-1].step == 5

@@ -10,7 +10,7 @@ import torch
 
 import memagent
 from memagent.errors import SettingError
-from memagent.preflight import Request, requested
+from memagent.preflight import PreflightRequest, parse_preflight
 
 BATCH = torch.ones(2, 3)
 
@@ -21,11 +21,11 @@ def evaluate() -> None:
 
 @pytest.mark.parametrize("nothing", [None, False])
 def test_nothing_asked_is_nothing_tried(nothing):
-    assert requested(nothing) is None
+    assert parse_preflight(nothing) is None
 
 
 def test_true_asks_for_the_checkpoint_and_the_state_alone():
-    assert requested(True) == Request(eval_batch=None, checkpoint=True)
+    assert parse_preflight(True) == PreflightRequest(eval_batch=None, checkpoint=True)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_true_asks_for_the_checkpoint_and_the_state_alone():
     ids=["tensor", "tuple", "list", "dict", "mapping", "nested"],
 )
 def test_a_batch_of_any_kind_is_evaluated(batch):
-    found = requested(batch)
+    found = parse_preflight(batch)
     assert found.eval_batch is batch and found.checkpoint is True
 
 
@@ -51,29 +51,34 @@ def test_a_mapping_or_dataclass_says_which():
         eval_batch: object
         checkpoint: object = False
 
-    assert requested({"eval_batch": BATCH, "checkpoint": False}) == Request(BATCH, False)
-    assert requested({"checkpoint": evaluate}) == Request(None, evaluate)
-    assert requested(Mine(evaluate)) == Request(evaluate, False)
-    assert requested(Request(evaluate, None)) == Request(evaluate, False)
+    assert parse_preflight({"eval_batch": BATCH, "checkpoint": False}) == PreflightRequest(
+        BATCH, False
+    )
+    assert parse_preflight({"checkpoint": evaluate}) == PreflightRequest(None, evaluate)
+    assert parse_preflight(Mine(evaluate)) == PreflightRequest(evaluate, False)
+    assert parse_preflight(PreflightRequest(evaluate, None)) == PreflightRequest(evaluate, False)
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (3, "preflight is a int: give True, a batch"),
-        ("yes", "preflight is a str"),
-        ([], "preflight is a list"),
-        ({}, "preflight is a dict"),
-        ({"labels": [1, 2]}, "preflight is a dict"),
-        (evaluate, "preflight is a function"),
-        ({"eval_batch": BATCH, "evaluate": 1}, "preflight has no evaluate"),
-        ({"eval_batch": 3}, "eval_batch is a int"),
+        (3, "preflight cannot be a int: pass True, a batch"),
+        ("yes", "preflight cannot be a str"),
+        ([], "preflight cannot be a list"),
+        ({}, "preflight cannot be a dict"),
+        ({"labels": [1, 2]}, "preflight cannot be a dict"),
+        (evaluate, "preflight cannot be a function"),
+        ({"eval_batch": BATCH, "evaluate": 1}, "Unknown preflight options: evaluate"),
+        ({"eval_batch": 3}, "got a int"),
         (
             {"eval_batch": torch.utils.data.DataLoader([1, 2])},
-            "eval_batch is a loader: give one batch",
+            "eval_batch is a loader: pass one of its batches",
         ),
         ({"eval_batch": iter([BATCH])}, "eval_batch is a loader"),
-        ({"checkpoint": "model.pt"}, "checkpoint is 'model.pt': give True, False, or a callable"),
+        (
+            {"checkpoint": "model.pt"},
+            "checkpoint must be True, False, or a callable .* got 'model.pt'",
+        ),
     ],
 )
 def test_attach_says_what_is_wrong_before_anything_is_watched(training, value, words):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memagent.preflight import Need, Preflight, TaskResult
+from memagent.preflight import DeviceNeed, Preflight, TaskResult
 
 GIB = 2**30
-NEED = Need(
+NEED = DeviceNeed(
     device="gpu",
     held_bytes=15 * GIB,
     limit_bytes=24 * GIB,
@@ -17,7 +17,7 @@ NEED = Need(
 )
 
 
-def changed(**values) -> Need:
+def changed(**values) -> DeviceNeed:
     from dataclasses import replace
 
     return replace(NEED, **values)
@@ -47,7 +47,7 @@ def test_what_fits_only_without_gradients_says_so():
     found = Preflight(0, (tight,))
     assert found.fits is True
     assert found.verdict().endswith(
-        "with gradients kept during the evaluation (4.00 GiB) it will not fit"
+        "if gradients (4.00 GiB) are kept during evaluation, it will not fit"
     )
 
 
@@ -63,12 +63,12 @@ def test_a_trial_that_ran_out_never_fits_and_its_size_is_a_least_one():
 def test_a_trial_that_failed_says_why_and_nothing_of_memory():
     failed = TaskResult("eval", {"gpu": GIB}, error="TypeError: no")
     found = Preflight(0, (changed(eval_bytes=None),), (failed,))
-    assert not failed.tells and found.fits is True
+    assert not failed.is_conclusive and found.fits is True
     assert found.verdict().splitlines()[1] == "  eval could not be tried: TypeError: no"
 
 
 def test_other_devices_are_named_where_they_will_not_fit():
-    host = Need(device="host", held_bytes=GIB, limit_bytes=2 * GIB, checkpoint_bytes=4 * GIB)
+    host = DeviceNeed(device="host", held_bytes=GIB, limit_bytes=2 * GIB, checkpoint_bytes=4 * GIB)
     found = Preflight(0, (NEED, host))
     assert (
         found.fits is False
@@ -82,6 +82,8 @@ def test_without_a_limit_nobody_knows_whether_it_fits():
 
 
 def test_the_forecaster_is_told_the_larger_of_evaluation_and_checkpoint():
-    data = Preflight(0, (NEED, Need(device="host", held_bytes=1, limit_bytes=None)), ()).to_data()
+    data = Preflight(
+        0, (NEED, DeviceNeed(device="host", held_bytes=1, limit_bytes=None)), ()
+    ).to_data()
     assert data["eval_bytes"] == {"gpu": 3 * GIB}
     assert data["optimizer_state_bytes"] == {"gpu": 2 * GIB, "host": 0}

@@ -13,9 +13,9 @@ import torch
 
 import memagent
 from memagent.estimator.estimate import Estimate
-from memagent.preflight import Request, try_out
-from memagent.preflight.peak import PeakMonitor
-from memagent.preflight.tasks import sharded
+from memagent.preflight import PreflightRequest, run_preflight
+from memagent.preflight.runner import PeakMonitor
+from memagent.preflight.tasks import is_sharded
 from memagent.probe.host import HostProbe
 
 MIB = 2**20
@@ -47,7 +47,7 @@ class Net(torch.nn.Module):
 @pytest.fixture
 def until_seen(monkeypatch):
     """Waits until who watches over a trial has looked: on a busy machine memory may come and go between two looks."""
-    looks, look = 0, PeakMonitor._look
+    looks, look = 0, PeakMonitor._update
 
     def counted(watch):
         nonlocal looks
@@ -61,7 +61,7 @@ def until_seen(monkeypatch):
         ):
             time.sleep(0.001)
 
-    monkeypatch.setattr(PeakMonitor, "_look", counted)
+    monkeypatch.setattr(PeakMonitor, "_update", counted)
     return wait
 
 
@@ -74,7 +74,9 @@ def net(until_seen):
 
 
 def tried(model, optimizer, **request):
-    return try_out(Request(**{"checkpoint": False, **request}), [HostProbe()], [model], [optimizer])
+    return run_preflight(
+        PreflightRequest(**{"checkpoint": False, **request}), [HostProbe()], [model], [optimizer]
+    )
 
 
 def test_an_evaluation_is_measured_without_gradients_in_eval_mode(net):
@@ -160,7 +162,7 @@ def test_an_out_of_memory_is_a_finding_and_memory_is_given_back(net):
         return kept
 
     before = probe.used_bytes()
-    found = try_out(Request(evaluate, False), [probe], [model], [optimizer])
+    found = run_preflight(PreflightRequest(evaluate, False), [probe], [model], [optimizer])
     assert probe.used_bytes() - before < 64 * MIB
     assert found.fits is False and found.trials[0].ran_out and found.needs[0].eval_bytes > 2**50
     assert "at least" in found.verdict()
@@ -201,10 +203,12 @@ def test_a_step_counts_as_the_estimator_sees_it(net):
     optimizer = torch.optim.SGD(model.parameters())
     probe = HostProbe()
     probe.context_bytes = probe.used_bytes() - 16 * MIB  # as attach takes it
-    (need,) = try_out(Request(None, False), [probe], [model], [optimizer]).needs
+    (need,) = run_preflight(PreflightRequest(None, False), [probe], [model], [optimizer]).needs
     assert need.step_is_least and 15 * MIB < need.step_bytes < 50 * MIB  # a gradient at least
     seen = Estimate("trace", probe.used_bytes() + 300 * MIB, {})
-    (need,) = try_out(Request(None, False), [probe], [model], [optimizer], prediction=seen).needs
+    (need,) = run_preflight(
+        PreflightRequest(None, False), [probe], [model], [optimizer], prediction=seen
+    ).needs
     assert not need.step_is_least and 290 * MIB < need.step_bytes <= 300 * MIB
 
 
@@ -250,7 +254,7 @@ def test_a_compiled_model_is_handed_what_its_own_forward_takes(net):
 def test_parameters_sharded_over_ranks_are_left_alone(net):
     model, optimizer = net
     model.head.weight._local_tensor = model.head.weight.data  # as a DTensor has it
-    assert sharded([model])
+    assert is_sharded([model])
     found = tried(model, optimizer, eval_batch=torch.ones(4, 8), checkpoint=True)
     assert all("sharded" in trial.error for trial in found.trials) and model.forwards == 0
     assert tried(model, optimizer, eval_batch=lambda: None).trials[0].error is None
@@ -281,9 +285,7 @@ def test_a_run_tries_again_when_it_is_asked_and_returns_what_it_found(net, monke
     model, optimizer = net
     run = memagent.attach(model, optimizer, predict=False)
     assert run.preflight(eval_batch=torch.ones(4, 8)).fits is True
-    assert (
-        run.preflight(eval_batch="all") is None and "eval_batch is a str" in capsys.readouterr().err
-    )
+    assert run.preflight(eval_batch="all") is None and "got a str" in capsys.readouterr().err
     run.finish()
     assert run.preflight(eval_batch=torch.ones(4, 8)) is None
 

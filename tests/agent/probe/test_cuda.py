@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memagent.delivery.buffer import DroppedSamples
-from memagent.preflight.peak import PeakMonitor
+from memagent.preflight.runner import PeakMonitor
 from memagent.probe.cuda import CudaProbe
 from memagent.probe.discover import discover
 from memagent.probe.nvml_device import NvmlReading
@@ -54,7 +54,7 @@ def test_a_sample_tells_what_the_allocator_holds(cuda_allocator, probe):
 def test_the_peak_of_each_phase_is_exact_also_where_it_is_not_the_highest(cuda_allocator, probe):
     sampler = Sampler([probe], DroppedSamples())
     for phase, size in (("forward", 30), ("backward", 50), ("optimizer", 10)):
-        sampler.enter(phase)
+        sampler.set_phase(phase)
         cuda_allocator.allocate(size * MIB)
         cuda_allocator.free(size * MIB)
     sampler.end_step()
@@ -81,10 +81,10 @@ def test_a_trial_is_measured_by_the_devices_own_counter(cuda_allocator, probe):
     """A peak that is over before any thread of ours could have looked."""
     sampler = Sampler([probe], DroppedSamples())
     cuda_allocator.allocate(10 * MIB)
-    sampler.hold("preflight")
+    sampler.set_user_phase("preflight")
     with PeakMonitor([probe]) as watch:
         cuda_allocator.free(cuda_allocator.allocate(30 * MIB))
-    sampler.hold(None)
+    sampler.set_user_phase(None)
     sampler.end_step()
     assert watch.more_bytes() == {probe.device.id: 30 * MIB}
     (row,) = rows(sampler)
@@ -114,10 +114,10 @@ def test_during_graph_capture_the_allocator_is_left_alone(cuda_allocator, probe)
     sampler.end_step()
     before = (cuda_allocator.reads, cuda_allocator.resets)
     cuda_allocator.capturing = True
-    sampler.enter("forward")
+    sampler.set_phase("forward")
     cuda_allocator.allocate(7 * MIB)
     cuda_allocator.free(7 * MIB)
-    sampler.enter("backward")
+    sampler.set_phase("backward")
     sampler.end_step()
     assert (cuda_allocator.reads, cuda_allocator.resets) == before
     cuda_allocator.capturing = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.delivery.buffer import DroppedSamples
-from memagent.sampling.sampler import MOST_MOMENTS, Sampler
+from memagent.sampling.sampler import MAX_MARKS, Sampler
 from memagent.wire.messages import Device
 
 
@@ -49,7 +49,7 @@ def rows(sampler: Sampler) -> list[dict]:
 def go(sampler: Sampler, probe: ReplayProbe, *moments: tuple[str, int]) -> None:
     for phase, used in moments:
         probe.now = used
-        sampler.enter(phase)
+        sampler.set_phase(phase)
 
 
 def test_1_a_peak_belongs_to_the_phase_that_ends_and_to_the_one_that_begins(probe):
@@ -97,14 +97,14 @@ def test_2_peaks_cover_the_steps_that_are_skipped(probe):
 
 def test_3_a_phase_of_the_users_holds_whatever_the_hooks_see(probe):
     sampler = Sampler([probe], DroppedSamples())
-    assert sampler.hold("validation") is None
+    assert sampler.set_user_phase("validation") is None
     go(sampler, probe, ("eval", 10), ("data", 90))
-    assert sampler.hold("inner") == "validation"
+    assert sampler.set_user_phase("inner") == "validation"
     probe.now = 40
-    assert sampler.hold("validation") == "inner"
+    assert sampler.set_user_phase("validation") == "inner"
     sampler.end_step()
     assert sampler.phase == "validation"
-    sampler.hold(None)
+    sampler.set_user_phase(None)
     probe.now = 7
     sampler.end_step()
     first, second = rows(sampler)
@@ -125,10 +125,10 @@ def test_4_beside_a_gpu_the_host_is_read_at_the_end_of_steps_only(probe):
 def test_5_an_evaluation_of_hours_keeps_its_peak_in_bounded_memory(probe):
     sampler = Sampler([probe], DroppedSamples())
     most = 0
-    for index in range(5 * MOST_MOMENTS):
+    for index in range(5 * MAX_MARKS):
         go(sampler, probe, ("eval", 900 if index == 3 else 10))
-        most = max(most, len(sampler.tracks[0].moments))
-    assert most < MOST_MOMENTS
+        most = max(most, len(sampler.tracks[0].marks))
+    assert most < MAX_MARKS
     assert rows(sampler) == []
     sampler.end_step()
     (row,) = rows(sampler)

@@ -109,7 +109,7 @@ def test_a_refused_name_is_complained_about_once(rows):
 
 @pytest.mark.parametrize("name", ["step", "time_s", "", "9lives", "a" * 200, "ünï"])
 def test_a_name_that_cannot_be_a_column_is_refused(rows, name):
-    with pytest.raises(SettingError, match="cannot take"):
+    with pytest.raises(SettingError, match="cannot record"):
         rows.log.log(1, {name: 1.0})
     assert rows.values() == []
 
@@ -126,7 +126,7 @@ def test_a_step_of_numpy_is_a_step(rows):
 
 
 def test_names_that_hold_the_steps_number_do_not_become_columns_for_ever(rows, monkeypatch):
-    monkeypatch.setattr(scalars, "MOST_NAMES", 10)
+    monkeypatch.setattr(scalars, "MAX_NAMES", 10)
     for step in range(10):
         rows.log.log(step, {f"loss_{step}": 1.0})
     with pytest.raises(SettingError, match="at most 10 names"):
@@ -289,7 +289,7 @@ def test_rows_stay_in_order_behind_one_that_waits(rows, device):
 
 
 def test_a_device_that_never_answers_costs_no_memory(rows, device, monkeypatch):
-    monkeypatch.setattr(scalars, "MOST_WAITING", 10)
+    monkeypatch.setattr(scalars, "MAX_WAITING_ROWS", 10)
     for step in range(25):
         rows.log.log(step, {"loss": on_device(0.0)})
     assert len(OnDevice.copies) == 10
@@ -297,7 +297,7 @@ def test_a_device_that_never_answers_costs_no_memory(rows, device, monkeypatch):
 
 
 def test_the_end_waits_a_moment_and_keeps_what_is_there(rows, device, monkeypatch):
-    monkeypatch.setattr(scalars, "LAST_WAIT_S", 0.01)
+    monkeypatch.setattr(scalars, "FINAL_WAIT_S", 0.01)
     rows.log.log(1, {"loss": on_device(0.0), "lr": 0.1})
     rows.log.log(2, {"lr": 0.2})
     rows.log.flush(wait=True)
@@ -308,8 +308,8 @@ def test_the_end_waits_a_moment_and_keeps_what_is_there(rows, device, monkeypatc
 def test_a_lost_device_loses_its_values_only(rows, device, monkeypatch):
     rows.log.log(1, {"loss": on_device(0.0), "lr": 0.1})
     monkeypatch.setattr(
-        scalars.Arrival,
-        "is_there",
+        scalars.PendingCopy,
+        "has_arrived",
         lambda self: (_ for _ in ()).throw(RuntimeError("device-side assert")),
     )
     rows.log.flush()

@@ -1,0 +1,308 @@
+"""The telemetry pipeline of one run: everything between the hooks and the delivery.
+
+The flow of a sample: a hook on the training thread -> `Sampler` reads the probes -> `SampleBuffer` ->
+the collector's thread builds rows, batches them and publishes them on the `SampleBus` (local
+forecast, mirrors, leak monitor) -> the sender's thread delivers the batch.
+
+The flow of an event: whatever has something to record -> `EventSink.emit`, the collector -> the same
+batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import structs
+
+from memagent.delivery.buffer import DroppedSamples
+from memagent.delivery.collector import Collector
+from memagent.delivery.envelope import Message, parcel
+from memagent.delivery.run_file import SUFFIX, RunFile
+from memagent.delivery.sender import Sender
+from memagent.delivery.transport import HttpTransport
+from memagent.diagnostics.console import notify_user
+from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.errors import SettingError
+from memagent.estimator.background import BackgroundEstimator
+from memagent.estimator.estimate import Estimate
+from memagent.hooks.instrumentation import ModelInstrumentation
+from memagent.leaks.monitor import LeakMonitor
+from memagent.lifecycle.exit_status import ExitTracker
+from memagent.lifecycle.options import AttachOptions
+from memagent.lifecycle.run_report import build_report
+from memagent.local_forecast.coordinator import LocalForecast
+from memagent.mirror import Mirror, Tracker
+from memagent.oom.recorder import OomRecorder
+from memagent.preflight import Preflight, PreflightRequest
+from memagent.probe.discover import discover
+from memagent.record import describe_process, host_name, plain_config, user_name
+from memagent.record.identity import Identity
+from memagent.sampling.bus import SampleBus
+from memagent.sampling.sampler import Sampler
+from memagent.sampling.scalars import ScalarLog
+from memagent.settings import Settings
+from memagent.wire.fields import COLUMN_NAME
+from memagent.wire.messages import Event, FinalStatus, Finish, RunStart
+
+FINISH_DEADLINE_S = 1.5
+"""What the server has not accepted within this time waits on the disk for `memagent sync`."""
+
+
+class Pipeline:
+    """Builds and connects the parts of one run; `begin` installs the hooks, `close` ends it all."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        models: Sequence[Any],
+        optimizers: Sequence[Any],
+        options: AttachOptions,
+        trackers: Sequence[Tracker],
+        guard: ErrorGuard,
+    ) -> None:
+        self._identity = identity
+        self._options = options
+        self._guard = guard
+        self._is_open = True
+        self._config = plain_config(options.config)
+        self._has_warned_of_size = False
+        self.drops = DroppedSamples()
+        self._probes = discover(models, optimizers, settings.limit_bytes)
+        devices = [probe.device for probe in self._probes]
+        self.sampler = Sampler(self._probes, self.drops, settings.every, phases=options.phases)
+        self.scalars = ScalarLog(self.drops)
+        self._bus = SampleBus(guard)
+
+        file_name = f"{identity.run_id}-rank{identity.rank}-{identity.attempt}"
+        path = settings.directory / f"{file_name}{SUFFIX}"
+        url = f"{settings.server}/runs/{identity.run_id}"
+        self._has_server = settings.server is not None
+        self.location = url if self._has_server else str(path)
+        # Replies of the server reach the leak monitor, and its snapshots the sender: the monitor
+        # comes first, since the sender's thread starts at once.
+        self.leaks = LeakMonitor(
+            identity, self.sampler, guard, self._send, settings.directory / file_name
+        )
+        self._file = RunFile(path, parcel(identity.run_id, self._run_start(settings, options)))
+        transport = HttpTransport(settings.server, settings.token) if settings.server else None
+        self._sender = Sender(self._file, transport, self.drops, guard, self.leaks.handle_reply)
+        self.events = Collector(
+            identity.run_id,
+            identity.rank,
+            identity.attempt,
+            [*(track.buffer for track in self.sampler.tracks), self.scalars.buffer],
+            self._sender,
+            self.drops,
+            guard,
+            observe=self._bus.publish,
+            refresh=self._refresh_probes,
+        )
+        self.forecast = LocalForecast(
+            identity.rank,
+            self.sampler,
+            guard,
+            self.events,
+            total_steps=options.total_steps,
+            on_risk=options.on_risk,
+            on_growth=self.leaks.note_forecast,
+        )
+        self.mirror = Mirror(
+            trackers, devices, identity.rank, get_risks=self.forecast.monitor.risks
+        )
+        self.forecast.monitor.add_risk_listener(self.mirror.note_risk)
+        self._bus.subscribe("local forecast", self.forecast.monitor.observe)
+        self._bus.subscribe("mirror", self.mirror.observe)
+        self._bus.subscribe("leak monitor", self.leaks.observe)
+
+        self.estimator = BackgroundEstimator(
+            self._probes[0],
+            self._probes[-1],
+            guard,
+            self._publish_prediction,
+            traces=identity.rank == 0,
+        )
+        self.instrumentation = ModelInstrumentation(
+            self.sampler,
+            guard,
+            phases=options.phases,
+            adaptive=options.automatic,
+            on_first_inputs=self.estimator.start if options.predict else None,
+            before_first_step=self.forecast.before_first_step,
+        )
+        self.oom = OomRecorder(
+            self.sampler, self.instrumentation, self.events, guard, self.location
+        )
+        self.exits = ExitTracker(
+            self.sampler,
+            self.instrumentation,
+            self.oom,
+            self.leaks,
+            self.mirror,
+            self.events,
+            guard,
+        )
+        self.instrumentation.add_step_listeners(
+            self.scalars.flush, self.oom.after_step, self.forecast.after_step, self.leaks.after_step
+        )
+
+    @property
+    def prediction(self) -> Estimate | None:
+        return self.estimator.newest
+
+    def begin(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """Install the hooks, sample step 0, announce the run, and run the preflight if any."""
+        self.instrumentation.begin(models, optimizers)
+        with self._guard.section("hints"):
+            self.forecast.begin(optimizers, self._config)
+        self.sampler.sample_start()
+        if self._identity.note:
+            notify_user(self._identity.note)
+        if self._identity.rank == 0:
+            hint = "" if self._has_server else " (no server: set MEMAGENT_SERVER)"
+            notify_user(f"run {self._identity.run_id} is recorded to {self.location}{hint}")
+        if self._options.preflight is not None:
+            with self._guard.section("preflight"):
+                self.run_preflight(self._options.preflight)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """See `Run.phase`."""
+        if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
+            with self._guard.section("phase"):
+                raise SettingError(
+                    f"{name!r} is not a valid phase name: it must match {COLUMN_NAME.pattern}."
+                )
+            yield
+            return
+        before = self._set_user_phase(name)
+        try:
+            yield
+            self._note_phase_end(name)  # skipped by an error: that checkpoint was not saved
+        except BaseException as error:
+            self.oom.note_phase(error)
+            raise
+        finally:
+            self._set_user_phase(before)
+
+    def enter(self, phase: str, inputs: tuple[Any, ...]) -> str:
+        """See `Run.enter`."""
+        before = self.instrumentation.enter(phase, inputs)
+        if before != phase:
+            self._note_phase_end(before)
+        return before
+
+    def run_preflight(self, request: PreflightRequest) -> Preflight:
+        models, optimizers = self.instrumentation.live_objects()
+        return self.forecast.preflight(request, models, optimizers)
+
+    def snapshot(self, why: str) -> None:
+        """Send the largest tensors now, and diagnose growth over the coming steps."""
+        self.leaks.send(why, tensors=self.oom.largest_tensors())
+        self.leaks.suspect(why, saves=True)
+
+    def report(self, status: str) -> dict[str, Any]:
+        return build_report(
+            self._identity,
+            status,
+            self.sampler,
+            self.drops,
+            self.prediction,
+            self.forecast.monitor.risks(),
+            self.leaks.suspects,
+            self.leaks.search,
+        )
+
+    def close(self, status: FinalStatus | None, error: str | None = None) -> None:
+        """Stop everything and deliver what is left; `status` None: the run goes on elsewhere.
+
+        The order is that of the flow: sources stop before what they write to.
+        """
+        self._is_open = False
+        # 1. No more hooks: nothing new is sampled, and no thread sees a half-closed pipeline.
+        self.instrumentation.remove()
+        self.estimator.close()
+        self.exits.remove_hooks()
+        self.oom.close()
+        self.leaks.close()
+        # 2. What is under way: device tensors, and probe readings of the last second.
+        self.scalars.flush(wait=True)
+        with self._guard.section("probe refresh"):
+            self._refresh_probes()
+        # 3. The collector makes its last batch, and publishes it while the mirror still listens.
+        self.events.close()
+        self.mirror.close()
+        # 4. The last message: the server takes nothing of the run after it.
+        if status is not None:
+            self._send(
+                Finish(
+                    status=status,
+                    rank=self._identity.rank,
+                    attempt=self._identity.attempt,
+                    step=self.sampler.step,
+                    finished_at=time.time(),
+                    error=error,
+                )
+            )
+        self._sender.close(FINISH_DEADLINE_S)
+        # 5. Probes last: a refresh may have been under way until the collector stopped.
+        for probe in self._probes:
+            probe.close()
+
+    def abandon(self) -> None:
+        """Forget the run in a forked child: it has no threads, and the run is the parent's."""
+        self._is_open = False
+        self.estimator.abandon()
+        self.instrumentation.remove()
+        self.exits.remove_hooks()
+        self.oom.close()
+
+    def _set_user_phase(self, phase: str | None) -> str | None:
+        if self._is_open:
+            with self._guard.section("phase"):
+                return self.sampler.set_user_phase(phase)
+        return None
+
+    def _note_phase_end(self, phase: str) -> None:
+        """Emit an event for a checkpoint: a warning says when the last one was saved."""
+        if phase == "checkpoint" and self._is_open:
+            self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
+
+    def _send(self, message: Message) -> None:
+        self._sender.put(parcel(self._identity.run_id, message))
+
+    def _refresh_probes(self) -> None:
+        for probe in self._probes:
+            probe.refresh()
+            for event in probe.take_events():
+                self.events.emit(structs.replace(event, step=self.sampler.step))
+
+    def _publish_prediction(self, prediction: Estimate) -> None:
+        self.forecast.note_prediction(prediction)
+        self.mirror.note_prediction(prediction.peak_allocated_bytes)
+        device = self._probes[0].device.id
+        self._send(prediction.to_message(rank=self._identity.rank, device=device))
+        if prediction.surely_too_large and not self._has_warned_of_size:
+            self._has_warned_of_size = True
+            notify_user(prediction.verdict())
+
+    def _run_start(self, settings: Settings, options: AttachOptions) -> RunStart:
+        return RunStart(
+            run_id=self._identity.run_id,
+            project=settings.project,
+            name=settings.name,
+            user=user_name(),
+            host=host_name(),
+            rank=self._identity.rank,
+            world_size=self._identity.world_size,
+            attempt=self._identity.attempt,
+            started_at=time.time(),
+            total_steps=options.total_steps,
+            config=self._config,
+            tags=list(options.tags),
+            environment=describe_process(),
+            devices=[probe.device for probe in self._probes],
+        )

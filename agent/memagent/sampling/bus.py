@@ -1,0 +1,41 @@
+"""In-process distribution of a run's samples and events.
+
+1. The collector publishes the samples it has drained, on its own thread. The local forecast, the
+   leak monitor and the mirrors subscribe; an error in one of them doesn't reach the others.
+2. Whatever has an event to record emits it to the run's one `EventSink`, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.wire.columns import Value
+from memagent.wire.messages import Event
+
+Columns = dict[str, list[Value]]
+Subscriber = Callable[[str, Columns], None]
+
+
+class EventSink(Protocol):
+    def emit(self, event: Event) -> None:
+        """Send `event` with the next batch."""
+
+
+class SampleBus:
+    """`publish(stream, columns)` calls every subscriber with consecutive samples of one stream."""
+
+    def __init__(self, guard: ErrorGuard) -> None:
+        self._guard = guard
+        self._subscribers: tuple[tuple[str, Subscriber], ...] = ()
+
+    def subscribe(self, name: str, subscriber: Subscriber) -> None:
+        """Add a subscriber; `name` appears in the log if it fails."""
+        # A new tuple: another thread may be iterating over this one.
+        self._subscribers = (*self._subscribers, (name, subscriber))
+
+    def publish(self, stream: str, columns: Columns) -> None:
+        for name, subscriber in self._subscribers:
+            with self._guard.section(name):
+                subscriber(stream, columns)

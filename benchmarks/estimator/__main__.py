@@ -1,4 +1,4 @@
-"""The command. See `benchmarks.estimator`."""
+"""Command line. See `benchmarks.estimator`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what was asked for; plain options mean `score`."""
+    """Run a subcommand; options without one mean `score`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words.insert(0, "score")

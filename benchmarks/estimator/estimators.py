@@ -1,7 +1,7 @@
-"""Who predicts: ours and the peers. Each is given a case and says what its two steps will hold at their most.
+"""Estimators: memagent's and the peers. Each gets a case and returns the peak of its two steps.
 
-Adding one is a function and an entry in `ESTIMATORS`. A function raises `LeftOutError` where the case is outside of what it claims to
-do; other errors are its failures, and are counted.
+To add one, write a function and an entry in `ESTIMATORS`. A function raises `LeftOutError` for a
+case outside its claims; other errors count as failures.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from memagent.estimator.formula.spec import TrainingSpec
 
 
 class LeftOutError(Exception):
-    """The estimator makes no claim about such a case, or is not there."""
+    """The estimator makes no claim about this kind of case, or is not installed."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes. `intervals` are 90 % ones by level, where the estimator says so itself."""
+    """Predicted bytes. `intervals` are 90 % intervals by level, if the estimator gives them."""
 
     allocated_bytes: int
     reserved_bytes: int | None = None
@@ -36,7 +36,7 @@ class Prediction:
 
 
 def told(answer: Estimate) -> Prediction:
-    """What one of our own estimates says."""
+    """Convert one of memagent's estimates."""
     return Prediction(
         answer.peak_allocated_bytes,
         answer.peak_reserved_bytes,
@@ -46,14 +46,18 @@ def told(answer: Estimate) -> Prediction:
 
 
 def ours_by_trace(case: Case, where: Where) -> Prediction:
-    """Two steps on fake tensors, every storage followed, the events replayed by the allocator simulator."""
+    """Trace two steps on fake tensors, follow every storage, and replay the events in the allocator
+    simulator.
+    """
     from benchmarks.estimator import traced
 
     return traced.predict(case, where)
 
 
 def ours_by_formula(case: Case, where: Where) -> Prediction:
-    """What `attach` says at once: sizes read off the model and its optimizer, activations by module and input shape."""
+    """Estimate as `attach` does at once: sizes from the model and its optimizer, activations by
+    module and input shape.
+    """
     from memagent.estimator.formula import from_model
 
     workload = meta(case)
@@ -68,14 +72,14 @@ def ours_by_formula(case: Case, where: Where) -> Prediction:
 
 
 def ours_by_shape(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
-    """The formula from a transformer's shape and how it is trained; nothing of the model's code."""
+    """Apply the formula to a transformer's shape and training setup, without the model's code."""
     from benchmarks.estimator import shapes
 
     return shapes.predict(case, where, spec)
 
 
 def mem_tracker(case: Case, _: Where) -> Prediction:
-    """torch.distributed._tools.mem_tracker on fake CPU tensors, two steps, as its documentation does it."""
+    """Run torch.distributed._tools.mem_tracker on fake CPU tensors for two steps, as documented."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -96,10 +100,11 @@ def mem_tracker(case: Case, _: Where) -> Prediction:
 
 
 def accelerate_rule(case: Case, _: Where) -> Prediction:
-    """`accelerate estimate-memory`, its column "Training using Adam (Peak vRAM)".
+    """Return the column "Training using Adam (Peak vRAM)" of `accelerate estimate-memory`.
 
-    Its own function where it is installed. Its rule: in fp32 the largest of weights, gradients, twice the weights for the optimizer and
-    four times for the step; in half precision twice the fp32 weights.
+    Uses its own function if it is installed. Its rule: in fp32 the largest of weights, gradients,
+    twice the weights for the optimizer and four times for the step; in half precision twice the
+    fp32 weights.
     """
     weights = sum(_bytes(tensor) for tensor in _named(meta(case).model).values())
     half = case.autocast is not None or case.dtype == "bfloat16"
@@ -116,15 +121,19 @@ def accelerate_rule(case: Case, _: Where) -> Prediction:
 
 
 def deepspeed_zero2_rule(case: Case, _: Where) -> Prediction:
-    """DeepSpeed's `estimate_zero2_model_states_mem_needs`, one GPU, no offload: 2 + 18 bytes a parameter. Model states only.
+    """Apply DeepSpeed's `estimate_zero2_model_states_mem_needs` for one GPU without offload: 2 + 18
+    bytes a parameter, model states only.
 
-    The rule is written out (deepspeed 0.18, runtime/zero/stage_1_and_2.py); the library itself needs a compiler to install.
+    The rule is copied from deepspeed 0.18, runtime/zero/stage_1_and_2.py; the library needs a
+    compiler to install.
     """
     return Prediction(20 * _count(meta(case).model))
 
 
 def deepspeed_zero3_rule(case: Case, _: Where) -> Prediction:
-    """`estimate_zero3_model_states_mem_needs`, one GPU, no offload: 18 bytes a parameter and 4 of the largest layer (stage3.py)."""
+    """Apply `estimate_zero3_model_states_mem_needs` for one GPU without offload: 18 bytes a
+    parameter and 4 of the largest layer (stage3.py).
+    """
     model = meta(case).model
     largest = max(
         sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules()
@@ -133,7 +142,7 @@ def deepspeed_zero3_rule(case: Case, _: Where) -> Prediction:
 
 
 def sixteen_bytes(case: Case, _: Where) -> Prediction:
-    """Parameters x 16: what everybody reckons for Adam in mixed precision."""
+    """Return parameters x 16, the rule of thumb for Adam in mixed precision."""
     return Prediction(16 * _count(meta(case).model))
 
 
@@ -150,13 +159,15 @@ ESTIMATORS: dict[str, Callable[[Case, Where], Prediction]] = {
 
 
 def meta(case: Case) -> Workload:
-    """The case without data: shapes and dtypes only, at any size in no memory."""
+    """Build the case without data: shapes and dtypes only, so any size takes no memory."""
     with torch.device("meta"), _no_initialisation():
         return zoo.build(case, "meta")
 
 
 def warm_up(cases: Iterable[Case]) -> None:
-    """Imports, here and once, what the forked processes would each import by themselves: a model of each family is built without data."""
+    """Import once in the parent what every forked process would import, by building a model of each
+    family without data.
+    """
     torch.set_num_threads(1)
     for case in {case.family: case for case in cases}.values():
         if zoo.missing(case) is None:
@@ -165,7 +176,7 @@ def warm_up(cases: Iterable[Case]) -> None:
 
 @contextlib.contextmanager
 def _no_initialisation() -> Iterator[None]:
-    """Weights that hold no data need no numbers."""
+    """Skip initialisation: weights without data need no numbers."""
     names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
     originals = {name: getattr(nn.init, name) for name in names}
 
@@ -186,7 +197,7 @@ def _named(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _count(model: nn.Module) -> int:
-    """Parameters, tied ones once."""
+    """Return the parameters, tied ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -1,4 +1,4 @@
-"""How each family of the zoo is built: model, inputs, targets and loss of a case, at its size."""
+"""Builders of the zoo's families: model, inputs, targets and loss of a case at its size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from benchmarks.estimator.workload import Case
 
 Tensors = dict[str, torch.Tensor]
 Batch = Callable[[], tuple[Tensors, Tensors]]
-"""Makes a batch on torch's current default device: the model's keyword arguments, and what only the loss is given."""
+"""Make a batch on torch's default device: the model's keyword arguments, and arguments of the loss
+alone.
+"""
 Loss = Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]
 Built = tuple[nn.Module, Batch, Loss]
 
@@ -32,7 +34,7 @@ def denoised(output: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> torch
 
 
 def own_loss(output: Any, _: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """A `transformers` model computes it itself where it is given labels."""
+    """Return the loss of a `transformers` model, which computes it if it gets labels."""
     return output.loss
 
 
@@ -127,4 +129,4 @@ FAMILIES: dict[str, Callable[[Case], Built]] = {
     "mlp": _mlp, "resnet": _resnet, "unet": _unet, "diffusion": _diffusion, "decoder": _decoder, "encoder": _encoder,
     "moe": _experts, "scan": _scan, "lstm": _lstm, "graph": _graph,
 }  # fmt: skip
-"""Those of torch alone; `language.FAMILIES` are those of `transformers`."""
+"""Families that need torch alone; `language.FAMILIES` need `transformers`."""

@@ -1,7 +1,9 @@
-"""A snapshot of torch's allocator with its history, reduced to what replays it: plain JSON, no Python frames, compressed.
+"""Snapshot of torch's allocator with its history, reduced to what a replay needs: plain JSON
+without Python frames, compressed.
 
-The keys are those of `torch.cuda.memory._snapshot()` ("device_traces", "segments"), so that whatever reads a snapshot reads this. Kept
-of each event are action, address, size and stream; of each segment its place, size, pool and blocks.
+The keys are those of `torch.cuda.memory._snapshot()` ("device_traces", "segments"), so any reader
+of a snapshot reads this. Events keep action, address, size and stream; segments keep address, size,
+pool and blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _BLOCK = ("address", "size", "requested_size", "state")
 
 
 def reduced(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot without frames and without what is not memory (marks of the profiler, say)."""
+    """Return the snapshot without frames and without entries that are not about memory, such as
+    profiler marks.
+    """
     traces = [
         [_kept(event, _EVENT) for event in trace if event["action"] in ACTIONS]
         for trace in snapshot["device_traces"]
@@ -45,7 +49,7 @@ def reduced(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, snapshot: Mapping[str, Any]) -> int:
-    """Writes the reduced snapshot, the same bytes for the same content, and gives back how many events it holds."""
+    """Write the reduced snapshot, the same bytes for the same content. Return the number of events."""
     content = reduced(snapshot)
     text = json.dumps(content, separators=(",", ":")).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +58,7 @@ def write(path: Path, snapshot: Mapping[str, Any]) -> int:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `write` wrote."""
+    """Read what `write` wrote."""
     content: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return content
 

@@ -1,4 +1,6 @@
-"""A process of its own for each measurement, forked from this one: torch and the models' code are imported once, nothing else is shared."""
+"""Forked process per measurement: torch and the models' code are imported once, and nothing else is
+shared.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Answer]):
-    """`value`, or the `error` in one line; `seconds` is what the function took."""
+    """Result of a call: `value`, or `error` in one line; `seconds` is the duration."""
 
     value: Answer | None = None
     error: str = ""
@@ -28,9 +30,10 @@ class Outcome(Generic[Answer]):
 def call(
     function: Callable[[], Answer], *, timeout_s: float = 300.0, log: Path | None = None
 ) -> Outcome[Answer]:
-    """Runs `function` in a forked child and gives back what it returned or why it did not, be that a crash or a hang.
+    """Run `function` in a forked child. Return its result or why there is none, be it a crash or a
+    hang.
 
-    What the child prints goes to `log`, or nowhere.
+    The child's output goes to `log`, or is discarded.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -53,7 +56,7 @@ def call(
 
 
 def _work(function: Callable[[], Any], writer: int, log: Path | None) -> None:
-    """The child's whole life; it ends without exit handlers, which belong to the parent."""
+    """Run the child. It ends without exit handlers, which belong to the parent."""
     try:
         output = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
@@ -72,7 +75,7 @@ def _work(function: Callable[[], Any], writer: int, log: Path | None) -> None:
 
 
 def _read(reader: int, timeout_s: float) -> bytes | None:
-    """All that comes until the pipe closes; None where it stays open for too long."""
+    """Read until the pipe closes. Return None after the timeout."""
     received, deadline = b"", time.monotonic() + timeout_s
     while True:
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))

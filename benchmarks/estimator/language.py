@@ -1,4 +1,6 @@
-"""Families of the zoo that are `transformers` models, built from configs with random weights. Nothing is downloaded."""
+"""Families of the zoo that are `transformers` models, built from configs with random weights.
+Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,7 @@ def _finished(
 
 
 def text(rows: int, length: int, words: int) -> Batch:
-    """Tokens that are their own labels, as causal language models are given them."""
+    """Return tokens that are their own labels, as for causal language models."""
 
     def batch() -> tuple[Tensors, Tensors]:
         ids = torch.randint(words, (rows, length))
@@ -143,7 +145,7 @@ def text(rows: int, length: int, words: int) -> Batch:
 
 
 def prepared(case: Case, model: Any, targets: list[str], *, rank: int = 8) -> nn.Module:
-    """Checkpointing before LoRA, as `transformers.Trainer` users do it."""
+    """Enable checkpointing before LoRA, as users of `transformers.Trainer` do."""
     if case.checkpointing != "none":
         arguments = {"use_reentrant": _CHECKPOINTING[case.checkpointing]}
         enable = (

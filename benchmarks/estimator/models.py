@@ -1,4 +1,6 @@
-"""Models of the zoo that need torch alone, written for it. Each is small enough to read and large enough to be of its kind."""
+"""Models of the zoo that need torch alone. Each is small enough to read and large enough to be
+typical.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def plain(block: Run, *arguments: Any) -> torch.Tensor:
 
 
 def run_blocks(checkpointing: str) -> Callable[..., torch.Tensor]:
-    """How a model calls its blocks: as they are, or recomputed in backward."""
+    """Call a block directly, or recompute it in backward."""
     if checkpointing == "none":
         return plain
     reentrant = checkpointing == "reentrant"
@@ -36,7 +38,9 @@ class Mlp(nn.Module):
 
 
 class Residual(nn.Module):
-    """ResNet's basic block: two 3x3 convolutions with BatchNorm, in-place ReLU, and a projection where the shape changes."""
+    """ResNet's basic block: two 3x3 convolutions with BatchNorm, in-place ReLU, and a projection if
+    the shape changes.
+    """
 
     def __init__(self, into: int, out: int, stride: int) -> None:
         super().__init__()
@@ -58,7 +62,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet-18 after He et al. 2015 where `width` is 64."""
+    """ResNet-18 after He et al. 2015 if `width` is 64."""
 
     def __init__(self, width: int, classes: int, checkpointing: str) -> None:
         super().__init__()
@@ -82,7 +86,9 @@ class ResNet(nn.Module):
 
 
 class TimedBlock(nn.Module):
-    """A diffusion model's block: GroupNorm, SiLU, convolution, the time's embedding added, and attention over pixels if asked."""
+    """Block of a diffusion model: GroupNorm, SiLU, convolution, an added time embedding, and
+    optional attention over pixels.
+    """
 
     def __init__(self, into: int, out: int, time: int, *, attention: bool) -> None:
         super().__init__()
@@ -109,7 +115,9 @@ class TimedBlock(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, middle, up, with the skips concatenated; with `time` it is a denoiser, without it a segmenter told that time is 0."""
+    """U-Net: down, middle, up, with concatenated skips. With `time` it is a denoiser; without, a
+    segmenter with time 0.
+    """
 
     def __init__(self, width: int, levels: int, checkpointing: str, *, attention: bool) -> None:
         super().__init__()
@@ -159,7 +167,9 @@ class Attention(nn.Module):
 
 
 class Experts(nn.Module):
-    """Mixture of experts: each token goes to its two best. How many tokens an expert gets depends on the data, as in the real thing."""
+    """Mixture of experts: each token goes to its two best experts. The number of tokens per expert
+    depends on the data, as in real models.
+    """
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
@@ -182,7 +192,9 @@ class Experts(nn.Module):
 
 
 class Scan(nn.Module):
-    """A selective scan in plain torch, one state a channel, token by token: many small tensors, as Mamba without its kernel."""
+    """Selective scan in plain torch, one state per channel, token by token: many small tensors,
+    like Mamba without its kernel.
+    """
 
     def __init__(self, width: int, states: int) -> None:
         super().__init__()
@@ -203,7 +215,7 @@ class Scan(nn.Module):
 
 
 class Layer(nn.Module):
-    """Norm, mixer, norm, feed-forward, each with its residual."""
+    """Block: norm, mixer, norm, feed-forward, each with its residual."""
 
     def __init__(self, width: int, mixer: nn.Module, feed_forward: nn.Module) -> None:
         super().__init__()
@@ -216,7 +228,9 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens in, scores of the next ones out; the head shares the embedding. `kind` chooses the mixer or the feed-forward."""
+    """Language model: tokens in, scores of the next tokens out; the head shares the embedding.
+    `kind` selects the mixer or the feed-forward.
+    """
 
     def __init__(
         self, *, width: int, layers: int, words: int, checkpointing: str, kind: str = "attention"
@@ -257,7 +271,7 @@ class Lstm(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Messages gathered along edges and scattered to nodes."""
+    """Graph layer: messages gathered along edges and scattered to nodes."""
 
     def __init__(self, width: int, layers: int, classes: int) -> None:
         super().__init__()
@@ -275,7 +289,7 @@ class GraphNet(nn.Module):
 
 
 class Encoder(nn.Module):
-    """torch's own encoder layers, whose fast path must not be taken in training."""
+    """torch's encoder layers, whose fast path must not run in training."""
 
     def __init__(self, width: int, layers: int, words: int) -> None:
         super().__init__()
@@ -301,7 +315,7 @@ class LowRank(nn.Module):
 
 
 def add_low_rank(model: nn.Module, rank: int = 8) -> nn.Module:
-    """`model`, frozen, with LoRA around every Linear."""
+    """Freeze `model` and wrap every Linear in LoRA."""
     model.requires_grad_(False)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

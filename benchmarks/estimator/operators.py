@@ -1,8 +1,10 @@
-"""`python -m benchmarks.estimator operators`: the storages that each operator makes, really and on fake tensors.
+"""Storages of each operator, on real and on fake tensors: `python -m benchmarks.estimator
+operators`.
 
-torch tests its own operators with samples of inputs (`op_db`). Each sample runs forward and backward on the CPU under the
-tracer's recorder, once on real tensors and once on fake ones; sizes and order of what is born must be the same. What is not is
-printed with one example: an operator there, used by a model, is a byte that the trace gets wrong.
+torch tests its operators with samples of inputs (`op_db`). Each sample runs forward and backward on
+the CPU under the tracer's recorder, once on real tensors and once on fake ones. Sizes and order of
+the new storages must be equal. Each difference is printed with one example: if a model uses that
+operator, the trace is wrong by those bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Difference:
 
 
 def compare(dtype: torch.dtype) -> tuple[int, list[Difference]]:
-    """How many samples were compared, and what differs."""
+    """Result: the number of compared samples, and the differences."""
     compared, counts, examples = 0, Counter[str](), dict[str, str]()
     for name, run, sample in _samples(dtype):
         try:
@@ -55,7 +57,7 @@ def compare(dtype: torch.dtype) -> tuple[int, list[Difference]]:
 
 
 def main(dtypes: tuple[str, ...]) -> int:
-    """Print it for each dtype."""
+    """Print the result for each dtype."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name in dtypes:
@@ -93,7 +95,9 @@ def _operators() -> list[Any]:
 
 
 def _births(run: Any, sample: Any, recorder: StorageRecorder) -> list[tuple[str, int]]:
-    """Operators and sizes in bytes of what forward and backward make, sorted: the order of equal steps may differ."""
+    """Return the operators and byte sizes of forward and backward, sorted: the order of equal steps
+    may differ.
+    """
     arguments, keywords = sample
     with recorder:
         recorder.phase = "forward"

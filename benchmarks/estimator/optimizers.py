@@ -1,4 +1,6 @@
-"""The zoo's optimizers by name, and one of our own: Adam with 8-bit states, as bitsandbytes keeps them, where its kernels do not run."""
+"""Optimizers of the zoo by name, and one written for it: Adam with 8-bit states as in bitsandbytes,
+for machines without its kernels.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ _SMALL = 4096
 
 
 class AdamW8bit(torch.optim.Optimizer):
-    """AdamW whose moments are a byte an element with a fp32 scale for each block of 256: 2.03 bytes a parameter.
+    """AdamW whose moments take a byte per element and a fp32 scale per block of 256: 2.03 bytes a
+    parameter.
 
-    Moments are opened, used and closed again one parameter at a time, so there are fp32 temporaries that the real one's fused kernel
-    does not have. Rounding is linear, not by bitsandbytes' table: the sizes are the same.
+    Moments are unpacked, used and packed again one parameter at a time, so there are fp32
+    temporaries that the fused kernel doesn't have. Rounding is linear instead of bitsandbytes'
+    table; the sizes are equal.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 1e-3) -> None:
@@ -84,5 +88,5 @@ _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = 
 
 
 def optimizer_named(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Over those of the parameters that are trained."""
+    """Create the optimizer over the trainable parameters."""
     return _OPTIMIZERS[name]([parameter for parameter in parameters if parameter.requires_grad])

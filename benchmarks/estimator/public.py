@@ -1,10 +1,11 @@
-"""Trainings that others measured and published, with the models rebuilt from their configs.
+"""Published measurements of trainings, with the models rebuilt from their configs.
 
-`truth/public_a100_80gb_sft.json` holds facts from foundation-model-stack/fms-acceleration (Apache-2.0), which it names. The shape formula
-is told what the libraries of these rows did (transformers 4.48.1, accelerate 1.0.1, peft 0.13.2), as their code has it: `spec_of`. For
-the trace the models are built by the installed `transformers`, with the loss and the cache of 4.48.1 put back: `as_of_4_48`. Rows with
-quantised weights or with kernels that replace parts of the model (`foak`) cannot be rebuilt without the libraries they ran on: they
-are for the shape formula alone.
+`truth/public_a100_80gb_sft.json` holds facts from foundation-model-stack/fms-acceleration
+(Apache-2.0) and names it. The shape formula gets what the libraries of these rows did (transformers
+4.48.1, accelerate 1.0.1, peft 0.13.2), according to their code: `spec_of`. For the trace, the
+installed `transformers` builds the models, with the loss and the cache of 4.48.1: `as_of_4_48`.
+Rows with quantised weights or with kernels that replace parts of the model (`foak`) can't be
+rebuilt without those libraries and are for the shape formula alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Row:
-    """`spec` is the training for the shape formula; `is_shape_only` where the model itself cannot be rebuilt."""
+    """One row. `spec` is the training for the shape formula; `is_shape_only` if the model can't be
+    rebuilt.
+    """
 
     source: str
     case: Case
@@ -43,7 +46,7 @@ class Row:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """All rows."""
+    """Return all rows."""
     content = json.loads(path.read_text())
     for row in content["rows"]:
         family = _FAMILY_OF[row["model"]]
@@ -83,14 +86,17 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def spec_of(row: Mapping[str, Any]) -> TrainingSpec:
-    """What these libraries did with this row.
+    """Return the training as these libraries ran it.
 
-    1. The loss copied the logits to shift them (transformers/loss/loss_utils.py); gpt_bigcode's own stayed in their dtype, and its cache
-       was filled in spite of checkpointing. Mixtral's experts worked one after the other. The Trainer drops the output.
-    2. Quantised rows ran with `bf16=True`: autocast, whose LayerNorm gives fp32, and accelerate, which turns the output into fp32. It
-       makes no difference where the norm is RMSNorm and the loss is in fp32 already.
-    3. `baseline-peft-bnb` prepared the model by peft's function, with fp32 norms; the accelerated ones leave them in bf16.
-    4. FOAK's cross-entropy overwrites the logits, its RMSNorm keeps its input alone.
+    1. The loss copied the logits to shift them (transformers/loss/loss_utils.py). gpt_bigcode's
+       logits stayed in their dtype, and its cache was filled in spite of checkpointing. Mixtral's
+       experts ran one after the other. The Trainer drops the output.
+    2. Quantised rows ran with `bf16=True`: autocast, whose LayerNorm returns fp32, and accelerate,
+       which casts the output to fp32. It makes no difference if the norm is RMSNorm and the loss is
+       in fp32 already.
+    3. `baseline-peft-bnb` prepared the model by peft's function, with fp32 norms; the accelerated
+       rows keep them in bf16.
+    4. FOAK's cross-entropy overwrites the logits, and its RMSNorm keeps its input alone.
     """
     coder = "santacoder" in row["model"]
     options: dict[str, Any] = {"precision": "bf16", "gpu": "a100"}
@@ -117,8 +123,11 @@ def _is_prepared(row: Mapping[str, Any]) -> bool:
 
 
 def as_of_4_48(model: Any, *, upcast: bool = True, keeps_cache: bool = False) -> Any:
-    """The model with the loss of transformers 4.48: in fp32 or in the logits' dtype, on a shifted copy. `keeps_cache`: gpt_bigcode returned
-    keys and values in spite of checkpointing, as views of the whole projection, which so outlived its layer until the output was dropped.
+    """Give the model the loss of transformers 4.48: in fp32 or in the logits' dtype, on a shifted
+    copy.
+
+    `keeps_cache`: gpt_bigcode returned keys and values in spite of checkpointing, as views of the
+    whole projection, which outlived its layer until the output was dropped.
     """
     model.loss_function = partial(_shifted_loss, upcast=upcast)
     if not keeps_cache:

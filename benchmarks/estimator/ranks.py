@@ -1,5 +1,8 @@
-"""One rank of several, for the zoo. Sharded models run on torch's fake process group, where nothing is sent and a rank allocates what it
-would allocate. DDP's reducer wants a group that answers: its real runs have gloo and a single rank, whose buckets are the same.
+"""One rank of several, for the zoo. Sharded models run on torch's fake process group, which sends
+nothing; the rank allocates what a real one would.
+
+DDP's reducer needs a group that answers: its real runs use gloo with a single rank, whose buckets
+are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ RANKS = 2
 
 
 def start_fake_group() -> None:
-    """For what only traces, and for sharded models; once a process, and outside of any fake mode."""
+    """Start the fake group for traces and sharded models, once per process and outside any fake
+    mode.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not distributed.is_initialized():
@@ -24,13 +29,13 @@ def start_fake_group() -> None:
 
 
 def start_alone() -> None:
-    """For DDP in a real run."""
+    """Start gloo for a real DDP run."""
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
 
 def mesh(device: str) -> Any:
-    """The device mesh of the fake group; the same one each time."""
+    """Return the device mesh of the fake group, always the same one."""
     from torch.distributed.device_mesh import init_device_mesh
 
     start_fake_group()
@@ -43,7 +48,9 @@ _meshes: dict[str, Any] = {}
 
 
 def spread(model: nn.Module, case: Case, device: str) -> nn.Module:
-    """The model as one rank holds it: in DDP, or with FSDP2 around each repeated block and around all."""
+    """Return the model as one rank holds it: in DDP, or with FSDP2 around each repeated block and
+    around the whole.
+    """
     if case.parallel == "none":
         return model
     if case.parallel.startswith("ddp"):
@@ -60,5 +67,5 @@ def spread(model: nn.Module, case: Case, device: str) -> nn.Module:
 
 
 def device_type(device: str | torch.device | None) -> str:
-    """What a mesh is made for."""
+    """Return the device type of the mesh."""
     return "cpu" if device in (None, "meta") else str(device).partition(":")[0]

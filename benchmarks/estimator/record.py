@@ -1,14 +1,21 @@
-"""Measures the zoo on this machine's GPU and keeps it as a truth: `python -m benchmarks.estimator record [--out FILE]`.
+"""Measure the zoo on this machine's GPU and keep the result as truth: `python -m
+benchmarks.estimator record [--out FILE]`.
 
-1. Each case in a process of its own, forked before CUDA is begun: its own context, an empty allocator, no history.
-2. The context is what NVML shows for the device after the first kernel less what the allocator holds, over what it showed before.
-3. The peaks of a phase are exact: the allocator's peak counters are reset where a phase begins, after the device has caught up.
-4. The history is recorded from before the model is made, so that a replay starts from nothing. A second, undisturbed run of the same
-   case, without a history and without resets, must give the same highest peak: `undisturbed_allocated_bytes`.
-5. NVML is read at the end of each phase, and the most of it is kept; used memory of the device includes other processes, whose share
-   before the case began is subtracted. The machine should be otherwise idle; `others_bytes` says what was there.
+1. Each case runs in a process forked before CUDA starts: a new context, an empty allocator, no
+   history.
+2. The context is the increase that NVML shows for the device after the first kernel, minus what the
+   allocator holds.
+3. Phase peaks are exact: the allocator's peak counters are reset at the start of a phase, after the
+   device has caught up.
+4. The history starts before the model is built, so a replay starts from an empty allocator. A
+   second, undisturbed run of the same case, without history and resets, must give the same highest
+   peak: `undisturbed_allocated_bytes`.
+5. NVML is read at the end of each phase, and the maximum is kept. Used memory of the device
+   includes other processes; their share before the case is subtracted. The machine should be idle
+   otherwise; `others_bytes` records what was there.
 
-With `--device cpu` everything that needs no CUDA runs: for trying the recorder out. Its figures are then those of `truth_cpu`.
+With `--device cpu` everything that needs no CUDA runs, to try the recorder. Its figures then equal
+those of `truth_cpu`.
 """
 
 from __future__ import annotations
@@ -35,15 +42,15 @@ _TIMEOUT_S = 600.0
 
 
 class Device(Protocol):
-    """What the recorder asks of a device. Bytes."""
+    """Interface of a device to the recorder. Sizes are bytes."""
 
     def begin(self) -> dict[str, int | None]:
-        """Starts the device and says what that takes."""
+        """Start the device and return the memory that takes."""
 
     def record_history(self) -> None: ...
     def restart_peaks(self) -> None: ...
     def peaks(self) -> dict[str, int | None]:
-        """allocated, reserved and device, since the last restart."""
+        """Return allocated, reserved and device peaks since the last restart."""
 
     def save_history(self, path: Path) -> int: ...
     def counters(self) -> dict[str, int]: ...
@@ -106,7 +113,7 @@ class CudaDevice:
 
 
 def main(out: Path | None, *, device: str = "cuda", quick: bool = False) -> int:
-    """Records all cases and writes the file; the exit status is 1 where there is no such device."""
+    """Record all cases and write the file. Return 1 if there is no such device."""
     found = isolated.call(partial(_machine, device))
     if found.value is None:
         print(f"there is nothing to record: {found.error}", file=sys.stderr)
@@ -145,7 +152,7 @@ def _recorded(cases: list[Case], device: str, histories: Path) -> Iterator[dict[
 
 
 def measure(case: Case, device: str, history_path: Path) -> dict[str, Any]:
-    """One case, on a fresh device: its peaks by step and phase, and the history beside them."""
+    """Run one case on a new device. Return its peaks by step and phase, and the history."""
     probe = _device(device)
     begun = probe.begin()
     probe.record_history()
@@ -178,7 +185,7 @@ def measure(case: Case, device: str, history_path: Path) -> dict[str, Any]:
 
 
 def undisturbed(case: Case, device: str) -> int | None:
-    """The highest allocated peak of the same two steps with nothing else going on."""
+    """Return the highest allocated peak of the same two steps without any other reading."""
     probe = _device(device)
     probe.begin()
     workload = zoo.build(case, device)
@@ -188,7 +195,7 @@ def undisturbed(case: Case, device: str) -> int | None:
 
 
 class CpuDevice:
-    """Stands in where there is no GPU: live storages are counted, there is nothing reserved and no history."""
+    """Stand-in without a GPU: counts live storages; nothing is reserved, and there is no history."""
 
     def __init__(self) -> None:
         self._live = truth_cpu.LiveStorages()
@@ -218,7 +225,7 @@ def _device(kind: str) -> Device:
 
 
 def _keep(peaks: dict[str, dict[str, int | None]], name: str, found: dict[str, int | None]) -> None:
-    """The larger of what was and what is: with accumulation a phase comes several times a step."""
+    """Keep the maximum: with accumulation a phase occurs several times per step."""
     before = peaks.get(name, {})
     peaks[name] = {
         level: size if before.get(level) is None else max(size or 0, before[level] or 0)
@@ -227,7 +234,9 @@ def _keep(peaks: dict[str, dict[str, int | None]], name: str, found: dict[str, i
 
 
 def _machine(device: str) -> dict[str, Any]:
-    """Asked in a process of its own, since it begins CUDA. Raises RuntimeError where there is none."""
+    """Describe the GPU, in a separate process because that starts CUDA. Raises RuntimeError without
+    one.
+    """
     shared = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -265,7 +274,7 @@ def _versions() -> dict[str, str]:
 
 
 def _uuid() -> str:
-    """As NVML wants it."""
+    """Return the UUID in NVML's form."""
     return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 

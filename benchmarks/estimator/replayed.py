@@ -1,4 +1,4 @@
-"""The allocator simulator alone: recorded histories repeated in it, which must come out exact."""
+"""Accuracy of the allocator simulator alone: recorded histories must be repeated exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from benchmarks.estimator.truths import FOLDER
 
 @dataclass(frozen=True)
 class Repeated:
-    """One history. `worst_bytes` is the largest difference of reserved bytes, simulated less recorded; `note`: why it was not judged."""
+    """One history. `worst_bytes` is the largest difference of reserved bytes, simulated minus
+    recorded; `note` says why a history was not judged.
+    """
 
     source: str
     case: str
@@ -29,7 +31,7 @@ class Repeated:
 
 
 def repeated(folder: Path = FOLDER) -> Iterator[Repeated]:
-    """Every history that `record` left."""
+    """Return every history that `record` wrote."""
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text())
         for row in content.get("cases", ()):

@@ -1,4 +1,4 @@
-"""Errors of every estimator against every truth, as values; `table.py` shows them."""
+"""Errors of every estimator against every truth, as values; `table.py` prints them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from benchmarks.estimator.truths import LEVELS, Truth
 from benchmarks.estimator.workload import Case
 
 LIMITS = (0.5, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.25, 2.0)
-"""Device sizes that each case is judged at, as multiples of what it needed: five that it dies of and five that it fits in."""
+"""Device sizes for the verdicts, as multiples of the needed size: five too small and five large
+enough.
+"""
 CARDS = tuple(size * 2**30 for size in (8, 12, 16, 24, 32, 40, 48, 80))
-"""The sizes that cards are sold with, for what is measured in GiB."""
+"""Memory sizes of common cards, for cases measured in GiB."""
 
 _LEFT_OUT = f"{LeftOutError.__name__}: "
 _TIMEOUT_S = 180.0
 
 
 class Verdict(NamedTuple):
-    """Whether it dies, whether that was said, and whether the limit lay within the interval."""
+    """Verdict at one limit: out of memory or not, as predicted or not, and whether the interval
+    holds the limit.
+    """
 
     dies: bool
     said: bool
@@ -32,7 +36,9 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """One estimate beside its truth. `predicted_bytes` is None where there is none, and `note` says why."""
+    """One estimate and its truth. `predicted_bytes` is None without a prediction, and `note` says
+    why.
+    """
 
     source: str
     level: str
@@ -49,13 +55,15 @@ class Result:
 
     @property
     def error_ratio(self) -> float | None:
-        """Predicted over true, less one."""
+        """Return predicted over true, minus one."""
         if self.predicted_bytes is None or not self.true_bytes:
             return None
         return self.predicted_bytes / self.true_bytes - 1
 
     def verdicts(self) -> Iterator[Verdict]:
-        """At each limit. A prediction that fits says so up to the limit itself; one whose interval holds the limit is in doubt."""
+        """Return the verdict at each limit. A prediction equal to the limit fits; one whose
+        interval holds the limit is in doubt.
+        """
         if self.predicted_bytes is None:
             return
         if self.died_at_bytes is not None:
@@ -77,7 +85,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Summary:
-    """One estimator at one level of one source. Ratios; None where nothing was judged. `worst_ratio` has its sign."""
+    """One estimator at one level of one source. Ratios are None if nothing was judged;
+    `worst_ratio` has a sign.
+    """
 
     source: str
     level: str
@@ -105,7 +115,7 @@ class Summary:
 def estimates(
     truths: Iterable[Truth], say: Callable[[str], None] = lambda _: None
 ) -> Iterator[Result]:
-    """Every estimator on every truth that there is, each in a process of its own."""
+    """Run every estimator on every truth, each in a separate process."""
     for truth in truths:
         if not truth.levels and truth.died_at_bytes is None:
             continue
@@ -154,7 +164,9 @@ def _asked(truth: Truth, estimate: Callable[..., Prediction]) -> Prediction:
 
 
 def _at(level: str, prediction: Prediction, truth: Truth) -> int | None:
-    """What is predicted at this level. The device holds what the allocator holds, and the context, which agents measure."""
+    """Return the prediction at this level. The device holds what the allocator holds, and the
+    context, which agents measure.
+    """
     if (
         level == "device"
         and prediction.device_bytes is None
@@ -167,7 +179,7 @@ def _at(level: str, prediction: Prediction, truth: Truth) -> int | None:
 
 
 def summaries(results: Sequence[Result]) -> list[Summary]:
-    """In the order of sources, levels and estimators."""
+    """Return summaries in the order of sources, levels and estimators."""
     sources = list(dict.fromkeys(result.source for result in results))
     keys = [(source, level, name) for source in sources for level in LEVELS for name in ESTIMATORS]
     groups = (
@@ -201,13 +213,13 @@ def _summary(source: str, level: str, estimator: str, results: list[Result]) -> 
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed."""
+    """Return the smallest value that at least `share` of the values do not exceed."""
     rank = -(-len(ordered) * round(1000 * share) // 1000)
     return ordered[max(0, rank - 1)]
 
 
 def _verdicts(results: Sequence[Result]) -> dict[str, Any]:
-    """The fields of a summary about fitting; the sure ones are of those limits that no interval holds."""
+    """Return the summary's fields about fitting; the sure ones exclude limits inside an interval."""
     verdicts = [verdict for result in results for verdict in result.verdicts()]
     recall, false_alarms = verdict_ratios(verdicts)
     if not any(result.low_bytes is not None for result in results):
@@ -227,7 +239,7 @@ def _verdicts(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def verdict_ratios(verdicts: Iterable[Verdict]) -> tuple[float | None, float | None]:
-    """Of what does not fit, the share that was said not to; of what fits, the share that was said not to."""
+    """Return recall (of what doesn't fit) and false alarms (of what fits)."""
     found = list(verdicts)
     dies = [verdict.said for verdict in found if verdict.dies]
     fits = [verdict.said for verdict in found if not verdict.dies]
@@ -235,7 +247,7 @@ def verdict_ratios(verdicts: Iterable[Verdict]) -> tuple[float | None, float | N
 
 
 def covered(results: Iterable[Result]) -> float | None:
-    """How often the truth lies within the interval, where one is given."""
+    """Return how often an interval holds the truth."""
     inside = [
         result.low_bytes <= result.true_bytes <= result.high_bytes
         for result in results

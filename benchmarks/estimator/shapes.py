@@ -1,4 +1,4 @@
-"""The formula from a transformer's shape alone, for those cases that are one."""
+"""Formula from a transformer's shape alone, for the cases that are transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _FAMILIES = ("gpt2", "bert", "llama", "mixtral", "t5", "vit")
 
 
 def predict(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
-    """Of `spec`, or of what the model's config and the case say. Raises LeftOutError for what no transformer's shape describes."""
+    """Estimate `spec`, or what the model's config and the case describe. Raises LeftOutError for
+    other models.
+    """
     return told(estimate_training(spec or _spec(case, where), context_bytes=where.context_bytes))
 
 
@@ -60,5 +62,5 @@ def _spec(case: Case, where: Where) -> TrainingSpec:
 
 
 def _bare(model: Any) -> Any:
-    """The model of transformers inside peft's."""
+    """Return the transformers model inside peft's."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.estimator speed`: what an estimate by trace costs.
+"""Cost of an estimate by trace: `python -m benchmarks.estimator speed`.
 
-Each model is built from a config of `transformers`, traced for two steps for CUDA, and replayed through the simulated
-allocator, on one core. Times are seconds of that core for the whole answer, as `memagent.estimate` gives it, libraries already
-imported; beside them what the clock showed, which is more where others use the machine. Growth is what the tracing process took
-beyond what it began with. The least of a few runs.
+Each model is built from a config of `transformers`, traced for two steps for CUDA, and replayed in
+the simulated allocator, on one core. Times are seconds of that core for the whole answer of
+`memagent.estimate`, with libraries already imported; the wall clock's time is printed as well.
+Growth is the memory that the tracing process added. Each figure is the minimum of a few runs.
 """
 
 from __future__ import annotations

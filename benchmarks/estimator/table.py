@@ -1,4 +1,6 @@
-"""What is printed: how the truth agrees with itself, a table of summaries, and every case with every estimator's error."""
+"""Output: the agreement of the truths, a table of summaries, and every case with every estimator's
+error.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def printed(
     found: Sequence[Summary],
     histories: Sequence[Repeated],
 ) -> str:
-    """Everything."""
+    """Format everything."""
     return "\n\n".join(
         [
             _checked(truths),
@@ -46,7 +48,7 @@ def printed(
 
 
 def percent(ratio: float | None, *, signed: bool = False) -> str:
-    """Three digits that matter: `0`, `0.0107 %`, `-12.2 %`; a dash for None."""
+    """Format three significant digits: `0`, `0.0107 %`, `-12.2 %`; a dash for None."""
     if ratio is None:
         return "-"
     size = abs(100 * ratio)
@@ -65,7 +67,7 @@ def percent(ratio: float | None, *, signed: bool = False) -> str:
 
 
 def _checked(truths: Sequence[Truth]) -> str:
-    """How far the two methods are apart, and what has no truth."""
+    """Format the difference between the two methods, and the cases without a truth."""
     pairs = [
         (truth.profiled_bytes / truth.counted_bytes - 1, truth)
         for truth in truths
@@ -87,7 +89,7 @@ def _checked(truths: Sequence[Truth]) -> str:
 
 
 def _histories(histories: Sequence[Repeated]) -> str:
-    """The simulator alone."""
+    """Format the results of the simulator alone."""
     if not histories:
         return "-- the allocator simulator alone: no history has been recorded on a GPU yet"
     exact = sum(one.exact is True for one in histories)
@@ -133,7 +135,9 @@ def _summary_row(summary: Summary) -> tuple[str, ...]:
 
 
 def _verdicts(found: Sequence[Summary]) -> str:
-    """Fits or won't fit, at limits around the truth and at those of cards: of all, and of those that no interval holds."""
+    """Format the verdicts at limits around the truth and at those of cards, over all limits and
+    over those outside intervals.
+    """
     rows: list[tuple[str, ...]] = [
         (
             "fits / won't fit",
@@ -197,7 +201,9 @@ def _case_row(case: str, by_estimator: dict[str, Result]) -> tuple[str, ...]:
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns: the first to the left, the last as it is, the others to the right. A title does not widen its column."""
+    """Align columns: the first left, the last unchanged, the others right. A title doesn't widen
+    its column.
+    """
     last = len(rows[0]) - 1
     widths = [
         max(len(row[at]) for row in rows if at or not row[0].startswith("--")) for at in range(last)

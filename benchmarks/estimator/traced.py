@@ -1,4 +1,4 @@
-"""Our tracer and allocator simulator, asked as `memagent.estimate` asks them."""
+"""memagent's tracer and allocator simulator, called as `memagent.estimate` calls them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from memagent.estimator.trace import record_trace
 
 
 def predict(case: Case, where: Where) -> Prediction:
-    """On the CPU the sum of live bytes; on CUDA what the simulated allocator makes of them on a device of this size."""
+    """Return the sum of live bytes on the CPU, or the simulated allocator's answer for a CUDA
+    device of this size.
+    """
     trace = traced(case, where.kind)
     if where.kind == "cpu":
         return told(estimate_of(trace))
@@ -33,7 +35,9 @@ def predict(case: Case, where: Where) -> Prediction:
 
 
 def traced(case: Case, device: str) -> Any:
-    """The `Trace` of the case, built by the tracer itself from a factory: no real tensor is made."""
+    """Return the `Trace` of the case. The tracer builds it from a factory, so no real tensor
+    exists.
+    """
     workload = meta(case)
     if case.parallel != "none":
         ranks.mesh(device)
@@ -62,5 +66,5 @@ def _described(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(parameters: Iterable[Any]) -> list[nn.Parameter]:
-    """Parameters, whether they come alone or with their names."""
+    """Return the parameters, given alone or with their names."""
     return [item[1] if isinstance(item, tuple) else item for item in parameters]

@@ -1,17 +1,22 @@
-"""Truth on the CPU: the steps run for real, and every storage is followed from its birth to its death.
+"""Truth on the CPU: the steps run for real, and every storage is followed from allocation to
+release.
 
-1. A dispatch mode sees the results of every operator that runs, in forward, in backward and in the optimizer. A storage it has not seen
-   is counted with its bytes, and a weak reference on it takes them off when the last tensor or autograd node lets go of it.
-2. It is on while the model is built too, so that nothing is alive that was not counted; what is already alive (buffers made by numpy,
-   say) is added before the first step.
-3. The peak of a phase is the largest sum of live bytes while it lasts. What a kernel allocates for itself and frees before it returns
-   has no tensor and is not in it.
-4. `profiled_peaks` runs the same steps again, without the mode, under `torch.profiler(profile_memory=True)`, which is told of each
-   malloc and free by the CPU allocator itself.
-5. Both can only be too high, so the truth is the smaller one, phase by phase (`smaller`). The profiler counts the kernels' scratch,
-   which says nothing of another device. And where any dispatch mode is on, autograd does not add up the gradients of a tensor with
-   several uses in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp): such additions are recognised, and made so.
-6. What neither is: the states of random generators that checkpointing keeps (5,056 bytes each on the CPU) are seen by the profiler only.
+1. A dispatch mode sees the results of every operator in forward, backward and the optimizer. A new
+   storage is counted with its bytes, and a weak reference subtracts them when its last tensor or
+   autograd node is gone.
+2. The mode is active while the model is built, so that every live storage is counted. Storages that
+   exist already, such as buffers made by numpy, are added before the first step.
+3. The peak of a phase is the largest sum of live bytes during it. Memory that a kernel allocates
+   and frees before it returns has no tensor and is not included.
+4. `profiled_peaks` runs the same steps again, without the mode, under
+   `torch.profiler(profile_memory=True)`, to which the CPU allocator reports each malloc and free.
+5. Both can only be too high, so the truth is the smaller one, phase by phase (`smaller`). The
+   profiler counts the kernels' workspace, which says nothing about another device. And while a
+   dispatch mode is active, autograd doesn't sum gradients in place for a tensor with several uses
+   (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp): such additions are recognised
+   and counted as in-place.
+6. Only the profiler sees the states of random generators that checkpointing keeps (5,056 bytes each
+   on the CPU).
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ _MARK = "phase of "
 
 @dataclass(frozen=True)
 class Peaks:
-    """Bytes of live storages at their most, by step (0 warms up, 1 is steady) and phase."""
+    """Maximum bytes of live storages by step (0 warms up, 1 is steady) and phase."""
 
     by_phase: dict[str, int]
     start_bytes: int
@@ -49,7 +54,7 @@ class Peaks:
 
 
 def smaller(counted: Peaks, profiled: Peaks) -> Peaks:
-    """Phase by phase: what both methods agree was not needed, was not."""
+    """Return the minimum of both methods, phase by phase."""
     pairs = ((phase, size, profiled.by_phase[phase]) for phase, size in counted.by_phase.items())
     return Peaks(
         {phase: min(one, other) for phase, one, other in pairs},
@@ -58,7 +63,9 @@ def smaller(counted: Peaks, profiled: Peaks) -> Peaks:
 
 
 class LiveStorages(TorchDispatchMode):
-    """Counts the bytes of all storages that operators give back while it is on, less those that have died."""
+    """Counter of the bytes of all storages that operators return while it is active, minus the
+    released ones.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +85,7 @@ class LiveStorages(TorchDispatchMode):
         return result
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Counts the tensor's storage, once, and again where it has been resized."""
+        """Count the tensor's storage once, and again after a resize."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         known = self._known.get(key)
@@ -91,7 +98,7 @@ class LiveStorages(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def on_storage_resize(self, storage: Any) -> None:
-        """A storage was resized behind the operators' back, as FSDP frees its parameters."""
+        """Handle a storage resized without an operator, as FSDP does to free its parameters."""
         known = self._known.get(storage._cdata)
         if known is not None:
             self.live_bytes += storage.nbytes() - known[1]
@@ -112,7 +119,7 @@ class LiveStorages(TorchDispatchMode):
 
 
 def measured_peaks(build: Callable[[], Workload]) -> Peaks:
-    """Runs the two steps and counts."""
+    """Run the two steps and count."""
     peaks: dict[str, int] = {}
     with LiveStorages() as live, track_resizes(live):
         workload = build()
@@ -145,7 +152,7 @@ def _tensors(workload: Workload) -> Iterator[torch.Tensor]:
 
 
 def profiled_peaks(build: Callable[[], Workload]) -> Peaks:
-    """The same by what the CPU allocator reports to torch's profiler."""
+    """Return the same from what the CPU allocator reports to torch's profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         workload = build()
         gc.collect()
@@ -157,7 +164,7 @@ def profiled_peaks(build: Callable[[], Workload]) -> Peaks:
 
 
 class _Marks:
-    """A named range of the profiler for each phase, from where it begins to where the next one does."""
+    """Mark a named range in the profiler for each phase, until the next one starts."""
 
     def __init__(self) -> None:
         self._open: record_function | None = None
@@ -171,7 +178,7 @@ class _Marks:
 
 
 def _replayed(profiler: profile) -> Peaks:
-    """Adds up mallocs and frees in the order of their times; the ranges say whose phase each is."""
+    """Sum mallocs and frees by time; the ranges give the phase of each."""
     events = list(profiler.profiler.kineto_results.events())  # type: ignore[union-attr]
     changes = sorted(
         (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
@@ -196,7 +203,9 @@ def _replayed(profiler: profile) -> Peaks:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """As many threads as scratch buffers: one, so that the profiler's figure does not depend on the machine."""
+    """Use one thread: each thread has its own workspace, and the profiler's figure must not depend
+    on the machine.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -206,5 +215,5 @@ def one_thread() -> Iterator[None]:
 
 
 def complete(peaks: Peaks) -> bool:
-    """Whether every phase of every step has its peak."""
+    """Check that every phase of every step has a peak."""
     return set(peaks.by_phase) == {f"{step} {phase}" for step in range(STEPS) for phase in PHASES}

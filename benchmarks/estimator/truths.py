@@ -1,4 +1,6 @@
-"""Truth as the scorer sees it, whatever it was measured with: one row a case, its bytes at up to three levels."""
+"""Truths in one form for the scorer, from any source: one row per case, with bytes at up to three
+levels.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ from memagent.estimator.formula.spec import TrainingSpec
 FOLDER = Path(__file__).parent / "truth"
 
 LEVELS = ("allocated", "reserved", "device")
-"""Peaks of: live bytes as the allocator counts them, what it holds of the device, and what NVML shows for the device."""
+"""Peaks of live bytes as the allocator counts them, of its reserved memory, and of what NVML shows
+for the device.
+"""
 
 CPU = "this machine's CPU"
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a case needed. `levels` are bytes; `fits_bytes` is a size it is known not to fit in, where it died of it."""
+    """Need of a case. `levels` are bytes; `fits_bytes` is a size in which it ran out of memory."""
 
     source: str
     device: str
@@ -31,14 +35,14 @@ class Truth:
     levels: dict[str, int] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)
     counted_bytes: int | None = None
-    """The highest peak by the storages counted, and below by the profiler."""
+    """Highest peak by counted storages, and below it by the profiler."""
     profiled_bytes: int | None = None
     died_at_bytes: int | None = None
     context_bytes: int | None = None
-    """What the process takes of the device beside its tensors, where it was measured."""
+    """Memory of the process on the device apart from tensors, if it was measured."""
     device_bytes: int | None = None
     spec: TrainingSpec | None = None
-    """The training as the shape formula is told of it, where its options do not follow from the case."""
+    """Training for the shape formula, if its options don't follow from the case."""
     is_shape_only: bool = False
     note: str = ""
 
@@ -47,12 +51,12 @@ class Truth:
         return Where(self.device, self.device_bytes, self.context_bytes)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, without the spec."""
+        """Return the row as JSON, without the spec."""
         return asdict(replace(self, spec=None))
 
 
 def measured_here(cases: Iterable[Case]) -> Iterator[Truth]:
-    """Each case run on the CPU, by both methods."""
+    """Run each case on the CPU by both methods."""
     for case in cases:
         package = zoo.missing(case)
         if package:
@@ -72,14 +76,14 @@ def measured_here(cases: Iterable[Case]) -> Iterator[Truth]:
 def _warm(
     measure: Callable[..., truth_cpu.Peaks], build: Callable[[], Workload]
 ) -> truth_cpu.Peaks:
-    """After a first run, whose imports would allocate within the record and free what was there before it."""
+    """Run once first: its imports would allocate within the record and free older memory."""
     with truth_cpu.one_thread():
         train_step(build())
         return measure(build)
 
 
 def recorded(folder: Path = FOLDER) -> Iterator[Truth]:
-    """What `record` left below `truth/`, a file for each kind of GPU."""
+    """Read what `record` wrote below `truth/`, a file per kind of GPU."""
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text())
         if content.get("kind") != "recorded":
@@ -105,7 +109,7 @@ def _allocated(row: dict[str, Any]) -> dict[str, int]:
 
 
 def published(folder: Path = FOLDER) -> Iterator[Truth]:
-    """What others measured."""
+    """Return the published measurements."""
     for row in public.rows(folder / public.FILE):
         yield Truth(
             row.source, "cuda", row.case, row.levels, died_at_bytes=row.died_at_bytes, device_bytes=row.device_bytes, spec=row.spec,

@@ -1,4 +1,4 @@
-"""What a case is, what it builds, and the one training loop that all truths and estimators share."""
+"""Cases, what they build, and the one training loop that all truths and estimators share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 from torch import nn
 
 STEPS = 2
-"""The first creates the optimizer's state, the second is the steady one."""
+"""The first step creates the optimizer's state, the second is steady."""
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training, described. `size` is "small" (a step on a CPU core takes less than a second) or "large" (for a GPU)."""
+    """Description of one training. `size` is "small" (a step takes less than a second on a CPU
+    core) or "large" (for a GPU).
+    """
 
     name: str
     family: str
@@ -30,7 +32,9 @@ class Case:
     accumulation: int = 1
     lora: bool = False
     holds_output: bool = True
-    """Whether the loop's variable keeps the model's output through backward, as most scripts do and `transformers.Trainer` does not."""
+    """The loop's variable keeps the model's output through backward, as in most scripts but not in
+    `transformers.Trainer`.
+    """
     size: Literal["small", "large"] = "small"
     scaler: bool = False
     clip_norm: float | None = None
@@ -40,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Where:
-    """What it runs on: "cpu" or "cuda", the device's bytes and the context's, where they are known."""
+    """Target: "cpu" or "cuda", with the bytes of the device and of the context if they are known."""
 
     kind: str
     total_bytes: int | None = None
@@ -49,7 +53,9 @@ class Where:
 
 @dataclass
 class Workload:
-    """A case, built. `batch` makes the model's keyword arguments and the targets anew; `loss` takes the output and the targets."""
+    """A built case. `batch` makes new keyword arguments of the model and targets; `loss` takes the
+    output and the targets.
+    """
 
     case: Case
     model: nn.Module
@@ -66,7 +72,9 @@ class Workload:
 
 
 def train_step(workload: Workload, enter: Callable[[str], None] = lambda _: None) -> None:
-    """One optimizer step; `enter` is told of each phase as it begins. What is left between two steps is the training's own state."""
+    """Run one optimizer step; `enter` is called at the start of each phase. Only the training's
+    state remains between two steps.
+    """
     for _ in range(workload.case.accumulation):
         _forward_backward(workload, enter)
     enter("optimizer")

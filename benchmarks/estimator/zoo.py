@@ -1,4 +1,6 @@
-"""The cases. `small()` runs anywhere; `large()` are the same kinds at sizes that fill some GiB of a GPU, for `record`."""
+"""Cases. `small()` runs anywhere; `large()` has the same kinds at sizes that fill some GiB of a
+GPU, for `record`.
+"""
 
 from __future__ import annotations
 
@@ -98,27 +100,28 @@ _QUICK = (
 
 
 def small(*, quick: bool = False) -> list[Case]:
-    """Every case, or a few of as many kinds as possible."""
+    """Return every case, or a few of as many kinds as possible."""
     cases = [Case(name, family, **rest) for name, (family, rest) in _CASES.items()]
     return [case for case in cases if case.name in _QUICK] if quick else cases
 
 
 def large() -> list[Case]:
-    """The same cases at the size of real trainings."""
+    """Return the same cases at the size of real trainings."""
     return [replace(case, name=f"{case.name}, large", size="large") for case in small()]
 
 
 def missing(case: Case) -> str | None:
-    """The package that this case needs and that is not installed."""
+    """Return the missing package that this case needs, if any."""
     needs = [] if case.family in families.FAMILIES else ["transformers"]
     needs += ["peft"] if needs and case.lora else []
     return next((package for package in needs if find_spec(package) is None), None)
 
 
 def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
-    """The case, made on `device` and in its dtype from the start: nothing is moved, so it can be built on fake and meta tensors too.
+    """Build the case directly on `device` and in its dtype: nothing is moved, so it also works on
+    fake and meta tensors.
 
-    With no device it is made wherever torch makes tensors at the moment.
+    Without a device, torch's current default is used.
     """
     torch.manual_seed(seed)
     builders = families.FAMILIES | language.FAMILIES | public.FAMILIES
@@ -139,7 +142,7 @@ def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
 
 @contextmanager
 def _defaults(case: Case, device: str | None) -> Iterator[None]:
-    """New tensors are on the device, and those of no given dtype in the case's."""
+    """Create new tensors on the device, and in the case's dtype unless they name one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, case.dtype))
     try:

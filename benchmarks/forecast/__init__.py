@@ -1,11 +1,15 @@
-"""How early, how right and how rare the forecaster's warnings are: `python -m benchmarks.forecast [--quick] [--json FILE] [--bench PATH]`.
+"""Quality of the forecaster's warnings, how early, right and rare they are: `python -m
+benchmarks.forecast [--quick] [--json FILE] [--bench PATH]`.
 
-1. A trace is what an agent can read of a run, step by step, and how the run ended. A detector sees it up to now and nothing else, and
-   counts from its first page (`score.py`).
-2. Two kinds of traces come along: generated ones (`generated.py`; each dies only if its need passes the limit, never by fiat), and recorded ones
-   (`recorded.jsonl`: real torch trainings on CPU, some with a real leak, cut off by a limit that their memory reached; `record.py`).
-3. `--bench PATH` adds the families of a generator of labelled traces in that folder (`gen.py` with `make(n_oom, n_benign, seed)`).
-4. The baselines are today's practice: a 90 % threshold, Prometheus' predict_linear, least squares with R2, and Holt's linear trend.
+1. A trace is what an agent can read of a run, step by step, and how the run ended. A detector sees
+   only the past, and is judged from its first page (`score.py`).
+2. Two kinds of traces are included: generated ones (`generated.py`; a run dies only if its need
+   passes the limit) and recorded ones (`recorded.jsonl`: real torch trainings on CPU, some with a
+   real leak, cut off by a limit that their memory reached; `record.py`).
+3. `--bench PATH` adds the families of a generator of labelled traces in that folder (`gen.py` with
+   `make(n_oom, n_benign, seed)`).
+4. The baselines are today's practice: a 90 % threshold, Prometheus' predict_linear, least squares
+   with R2, and Holt's linear trend.
 
-No figure is a test. See docs/forecast.md for what they mean.
+No figure is a test. See docs/forecast.md for their meaning.
 """

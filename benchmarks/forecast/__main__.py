@@ -1,4 +1,4 @@
-"""The command. See `benchmarks.forecast`."""
+"""Command line. See `benchmarks.forecast`."""
 
 from __future__ import annotations
 

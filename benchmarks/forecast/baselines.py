@@ -1,4 +1,6 @@
-"""Today's practice, and the forecaster in the same clothes: a trace in, the first alarm out. Each sees the trace up to now only."""
+"""Today's practice and the forecaster behind one interface: a trace in, the first alarm out. Each
+sees the past only.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def predict_linear(trace: Trace) -> Alarm | None:
 
 
 def least_squares(trace: Trace) -> Alarm | None:
-    """A line over the last 100 steps that fits (R2 > 0.8) and ends before the run does."""
+    """Fit a line to the last 100 steps; alarm if R2 > 0.8 and it reaches the limit before the run
+    ends.
+    """
     line = _Line()
     for step, used in _used(trace):
         line.add(step, used)
@@ -108,7 +112,7 @@ class _Line:
             self._count(self._points.popleft(), -1)
 
     def fit(self) -> tuple[float, float, float]:
-        """Slope, value at the newest point, and R2."""
+        """Return slope, value at the newest point, and R2."""
         n = len(self._points)
         x, y, xx, xy, yy = self._sums
         vx, vxy, vy = n * xx - x * x, n * xy - x * y, n * yy - y * y

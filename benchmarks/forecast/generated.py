@@ -1,4 +1,6 @@
-"""Made traces: need = floor + activations against a limit, over runs of 200 to 3,000 steps. A run dies if its need passes the limit."""
+"""Generated traces: need = floor + activations against a limit, over runs of 200 to 3,000 steps. A
+run dies if its need passes the limit.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def _scaled(shape: Shape, by: float) -> Shape:
 
 
 def traces(each: int, seed: int) -> Iterator[Trace]:
-    """`each` runs of each family."""
+    """Return `each` runs of each family."""
     for name in FATAL | HARMLESS:
         source = random.Random(f"{seed} {name}")
         for _ in range(each):

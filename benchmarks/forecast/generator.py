@@ -1,4 +1,6 @@
-"""Traces of a generator in a folder of its own: `gen.py` with `make(n_oom, n_benign, seed)`. Its sizes are GiB in numpy arrays."""
+"""Traces of a generator in another folder: `gen.py` with `make(n_oom, n_benign, seed)`. Its sizes
+are GiB in numpy arrays.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ PHASES = ("train", "eval", "checkpoint")
 
 
 def traces(folder: Path, each: int, seed: int) -> Iterator[Trace]:
-    """`each` runs that die and as many that live."""
+    """Return `each` runs that die and as many that survive."""
     for found in _module(folder).make(each, each, seed):
         yield _trace(found)
 

@@ -1,8 +1,10 @@
-"""Record real trainings for `recorded.jsonl`: `python -m benchmarks.forecast.record FILE [KIND ...] [--cuda]`, one small transformer each.
+"""Record real trainings for `recorded.jsonl`: `python -m benchmarks.forecast.record FILE [KIND ...]
+[--cuda]`, one small transformer each.
 
-On CPU what is read is the process's own memory (the data segment of /proc/self/statm), after each step and at its highest within it.
-On a GPU (`--cuda`) it is what the caching allocator has allocated, its peak, what it reserved and its inactive split blocks.
-Each training needs a process of its own: the memory of the one before would be reused.
+On a CPU the reading is the process's memory (the data segment of /proc/self/statm), after each step
+and at its maximum within it. On a GPU (`--cuda`) it is the caching allocator's allocated bytes,
+their peak, reserved bytes and inactive split blocks. Each training needs a new process: it would
+reuse the memory of the one before.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Length = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Kind:
-    """A training: what it keeps, how long its sequences are, after how many steps it evaluates, and what it would die of."""
+    """A training: what it keeps, the lengths of its sequences, the steps between evaluations, and
+    the cause of its end.
+    """
 
     keep: Callable[[], Keep] = lambda: lambda _step, _output: None
     length: Length = lambda _step: 64
@@ -238,7 +242,7 @@ class Row:
 
 
 class HostMemory:
-    """The data segment of this process, whose peak is the highest of the times that it was looked at."""
+    """Data segment of this process; its peak is the maximum of the readings."""
 
     def begin(self) -> None:
         self._peak = 0
@@ -252,7 +256,7 @@ class HostMemory:
 
 
 class CudaMemory:
-    """The first GPU's caching allocator, which keeps its own peak."""
+    """Caching allocator of the first GPU, which tracks its peak."""
 
     def begin(self) -> None:
         import torch
@@ -260,7 +264,7 @@ class CudaMemory:
         torch.cuda.reset_peak_memory_stats()
 
     def look(self) -> None:
-        """Nothing to do: the allocator looks at every allocation."""
+        """Do nothing: the allocator sees every allocation."""
 
     def row(self) -> Row:
         import torch

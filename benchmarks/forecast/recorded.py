@@ -1,7 +1,7 @@
-"""Recorded traces: real trainings, each cut off by limits of our choosing.
+"""Recorded traces: real trainings, each cut off by chosen limits.
 
-A run that leaks dies where its memory first reaches what it had at a share of its length. One that does not lives under limits a
-little above the most it ever took.
+A leaking run dies when its memory first reaches the value it had at a given share of its length.
+Other runs get limits slightly above their maximum.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from benchmarks.forecast.traces import Trace
 FILE = Path(__file__).with_name("recorded.jsonl")
 PAGE = 4096
 MORE = {"reserved": "reserved_bytes", "split": "inactive_split_bytes"}
-"""What only recordings on a GPU have -> sample column."""
+"""Columns of GPU recordings -> sample columns."""
 DIES_AT = (0.35, 0.6, 0.98)
 LIMITS = (1.01, 1.05, 1.2, 1.6)
 LEAST_GROWTH, SHORTEST = 0.03, 60
 
 
 def traces(file: Path = FILE) -> Iterator[Trace]:
-    """Every run of the file under each of its limits, with and without a known end."""
+    """Return every run of the file under each of its limits, with and without a known end."""
     for line in file.read_text().splitlines():
         run = json.loads(line)
         floors = [PAGE * pages for pages in accumulate(run["floor"])]

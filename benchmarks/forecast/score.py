@@ -1,4 +1,4 @@
-"""From first alarms to figures."""
+"""Score of the first alarms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ ENOUGH_STEPS = 10
 
 @dataclass(frozen=True)
 class Score:
-    """Shares are of 1; `lead` is the median share of the run's life that was left at the first page.
+    """Shares are of 1; `lead` is the median share of the run's life left at the first page.
 
-    Without `planned` steps in sight there is no telling a slow leak; without deaths there is no recall: then a figure is None.
+    Without `planned` steps a slow leak can't be recognised, and without deaths there is no recall:
+    such a figure is None.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Score:
 
 
 def score(name: str, detector: Detector, traces: Sequence[Trace]) -> Score:
-    """`recall` and all about ETAs are of the trending families."""
+    """`recall` and the ETA figures cover the trending families."""
     hits, false, leads, errors, covered, causes = ([] for _ in range(6))
     families: dict[str, list[bool]] = defaultdict(list)
     seconds, steps = 0.0, 0
@@ -73,7 +74,7 @@ def _eta(alarm: Alarm, death: int, errors: list[float], covered: list[bool]) -> 
 
 
 def table(scores: Sequence[Score]) -> str:
-    """What is printed: the detectors, then the families of the first of them."""
+    """Format the detectors, then the families of the first of them."""
     lines = [_row("", ("recall", "false/1000", "lead", "ETA error", "covered", "cause", "us/step"))]
     lines += [_row(one.name, _cells(one)) for one in scores]
     first = scores[0]

@@ -1,4 +1,4 @@
-"""What a detector gets to see of a run, and how the run ended."""
+"""Trace of a run as a detector sees it, and how the run ended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Trace:
-    """`columns` are samples as `memagent.forecast.replay_columns` takes them, one row a step. Sizes in bytes.
+    """A trace. `columns` are samples as `memagent.forecast.replay_columns` takes them, one row per
+    step. Sizes in bytes.
 
-    `death` is the step that died, one after the last row, or None for a run that lived. `trending` runs die of something that grows.
-    `options` go to the forecaster. `garbage` is what a garbage collection would free at each row.
+    `death` is the step that ran out of memory, one after the last row, or None for a run that
+    survived. `trending` runs die of growth. `options` go to the forecaster. `garbage` is what a
+    garbage collection would free at each row.
     """
 
     family: str
@@ -30,7 +32,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Alarm:
-    """The first page of a detector."""
+    """First page of a detector."""
 
     step: int
     eta_step: float | None = None

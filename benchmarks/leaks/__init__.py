@@ -1,5 +1,6 @@
-"""What a diagnosis costs: the census, the way up to the holder, the whole pause, by the number of live objects.
+"""Cost of a leak diagnosis by the number of live objects: the census, the search for the holder,
+and the whole pause.
 
-Milliseconds depend on the machine; the column "a pass" gives them as multiples of one bare pass over the same objects (`gc.get_objects` and
-looking at each type once), taken in the same run.
+Milliseconds depend on the machine; the column "a pass" gives them as multiples of one bare pass
+over the same objects (`gc.get_objects` and one look at each type), taken in the same run.
 """

@@ -1,4 +1,4 @@
-"""The command. See `benchmarks.leaks`."""
+"""Command line. See `benchmarks.leaks`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def main() -> None:
 
 
 def measure(count: int, repeats: int) -> dict[str, float | int]:
-    """Figures with about `count` live objects, in milliseconds: medians, and the least. What torch has imported is among them."""
+    """Measure with about `count` live objects, including torch's, in milliseconds: medians and
+    minima.
+    """
     gc.collect()
     ballast = [{"row": [number]} for number in range(max(0, count - len(gc.get_objects())) // 2)]
     try:
@@ -70,7 +72,7 @@ def _pass() -> None:
 
 
 def _diagnosis() -> Diagnosis:
-    """A whole diagnosis of a list that keeps outputs."""
+    """Diagnose a list that keeps outputs, from start to end."""
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters())
     finder = Finder()

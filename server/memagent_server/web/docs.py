@@ -1,5 +1,5 @@
-"""The manual of the running version, offline: `/docs`, and `/runbooks`, where messages about alerts
-link to.
+"""The manual of the running version, offline: `/docs` with a search, and `/runbooks`, where
+messages about alerts link to.
 
 Markdown of `docs/` becomes HTML. The pages' policy forbids inline style, and keyboard users must
 reach everything that scrolls: see `_accessible`. Raw HTML is shown as text.
@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
-from flask import Blueprint, Response, url_for
+from flask import Blueprint, Response, request, send_from_directory, url_for
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
@@ -23,6 +23,7 @@ from markupsafe import Markup
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.resources import resource_dir
+from memagent_server.web.docs_search import MAX_QUERY_CHARACTERS, Section, search, sections_of
 from memagent_server.web.rendering import render_page
 
 blueprint = Blueprint("docs", __name__)
@@ -30,6 +31,7 @@ blueprint = Blueprint("docs", __name__)
 CONTENTS, RUNBOOKS = "index", "alerts"
 _PAGE_NAME = r"[a-z0-9-]+(/[a-z0-9-]+)?"
 """Letters and dashes, at most one folder deep: no name can lead out of the folder."""
+_IMAGE_LINK = re.compile(r"images/([a-z0-9-]+\.png)")
 
 LinkResolver = Callable[[str], str | None]
 """Map a link of the Markdown to an address on this server; None if it has none here."""
@@ -61,7 +63,22 @@ def show_runbooks() -> Response:
 
 @blueprint.get("/docs")
 def show_contents() -> Response:
-    return _show(CONTENTS)
+    """Show the contents, or the results of the search `?q=`."""
+    query = request.args.get("q", "").strip()[:MAX_QUERY_CHARACTERS]
+    if not query:
+        return _show(CONTENTS)
+    results = search(_sections(), query)
+    with current().database.read() as session:
+        return render_page(
+            "manual_search.html", session, query=query, results=results, address_of=_section_address
+        )
+
+
+@blueprint.get("/docs/images/<name>")
+def show_image(name: str) -> Response:
+    if not _IMAGE_LINK.fullmatch(f"images/{name}"):
+        raise Problem(404, f"The manual has no image {name!r}.")
+    return send_from_directory(resource_dir("docs") / "images", name, max_age=3600)
 
 
 @blueprint.get("/docs/<path:page>")
@@ -90,17 +107,41 @@ def _document(name: str, path: Path) -> Document:
     return render(path.read_text(encoding="utf-8"), lambda href: _resolve_link(name, href))
 
 
+@lru_cache(maxsize=1)
+def _sections() -> tuple[Section, ...]:
+    """Return the sections of all pages: the search index."""
+    folder = resource_dir("docs")
+    pages = sorted(folder.rglob("*.md"))
+    return tuple(
+        section
+        for path in pages
+        for section in sections_of(
+            path.relative_to(folder).with_suffix("").as_posix(), path.read_text(encoding="utf-8")
+        )
+    )
+
+
+def _section_address(section: Section) -> str:
+    address = _page_address(section.page)
+    return address if section.is_page_start else f"{address}#{anchor_of(section.heading)}"
+
+
 def _resolve_link(page: str, href: str) -> str | None:
     """Return the address of a link on `page`; None for a file that is only in the repository."""
     if re.match(r"[a-z]+:|#", href):
         return href
+    if image := _IMAGE_LINK.fullmatch(href):
+        return url_for("docs.show_image", name=image[1])
     target, _, anchor = href.partition("#")
     name = normpath(str(PurePosixPath(page).parent / target)).removesuffix(".md")
     if not target.endswith(".md") or _path(name) is None:
         return None
+    return _page_address(name) + (f"#{anchor}" if anchor else "")
+
+
+def _page_address(name: str) -> str:
     endpoint = {CONTENTS: "docs.show_contents", RUNBOOKS: "docs.show_runbooks"}.get(name)
-    address = url_for(endpoint) if endpoint else url_for("docs.show_manual", page=name)
-    return address + (f"#{anchor}" if anchor else "")
+    return url_for(endpoint) if endpoint else url_for("docs.show_manual", page=name)
 
 
 def render(text: str, resolve_link: LinkResolver) -> Document:
@@ -135,6 +176,8 @@ def _linked(children: Sequence[Token], resolve_link: LinkResolver) -> Iterator[T
     """Yield the same text; links without an address on this server are removed."""
     is_dropped = False
     for child in children:
+        if child.type == "image":
+            child.attrSet("src", resolve_link(str(child.attrGet("src"))) or "")
         if child.type == "link_open":
             address = resolve_link(str(child.attrGet("href")))
             is_dropped = address is None

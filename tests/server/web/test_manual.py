@@ -45,7 +45,17 @@ def test_every_rule_has_a_runbook(sqlite_client):
 
 
 @pytest.mark.parametrize(
-    "name", ["nothing", "../pyproject", "..%2fREADME", "adr/../../README", "images/run.png", "adr"]
+    "name",
+    [
+        "nothing",
+        "../pyproject",
+        "..%2fREADME",
+        "adr/../../README",
+        "images/nothing.png",
+        "images/..%2findex.md",
+        "images/run.svg",
+        "adr",
+    ],
 )
 def test_what_is_no_page_is_not_served(sqlite_client, name):
     assert sqlite_client.get(f"/docs/{name}").status_code == 404

@@ -1,0 +1,106 @@
+"""Search the manual: sections that contain every word of a query, best first. Pure.
+
+1. A section is a heading with the text up to the next one. Markup is removed, code stays.
+2. Every word of the query must occur in the page's title, the heading or the text, in any case.
+3. A word in the heading or the title counts more than any number of occurrences in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+MAX_QUERY_CHARACTERS = 100
+MAX_RESULTS = 30
+SNIPPET_CHARACTERS = 180
+_TITLE_SCORE = 100
+_HEADING_SCORE = 40
+_MAX_TEXT_SCORE = 10
+_PAGE_START_SCORE = 5
+"""The start of a page ranks before its sections."""
+_FENCE = re.compile(r"^```.*$", re.MULTILINE)
+_HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
+_MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One heading of a page; `heading` is the page's title for the text before the first one."""
+
+    page: str
+    title: str
+    heading: str
+    text: str
+
+    @property
+    def is_page_start(self) -> bool:
+        return self.heading == self.title
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A section and the part of its text to show: (text, whether it matches) pairs."""
+
+    section: Section
+    snippet: tuple[tuple[str, bool], ...]
+
+
+def sections_of(page: str, markdown: str) -> Iterator[Section]:
+    """Yield the sections of a page of Markdown. A heading inside a code block is code."""
+    headings = [match for match in _HEADING.finditer(markdown) if not _in_code(markdown, match)]
+    title = _plain(headings[0][2]) if headings else page
+    ends = [match.start() for match in headings[1:]] + [len(markdown)]
+    for match, end in zip(headings, ends, strict=True):
+        yield Section(page, title, _plain(match[2]), _plain(markdown[match.end() : end]))
+
+
+def search(sections: Sequence[Section], query: str) -> list[SearchResult]:
+    """Return the sections with every word of the query, best first."""
+    words = query[:MAX_QUERY_CHARACTERS].lower().split()
+    if not words:
+        return []
+    scored = [(score, section) for section in sections if (score := _score(section, words))]
+    scored.sort(key=lambda item: -item[0])
+    return [
+        SearchResult(section, _snippet(section.text, words)) for _, section in scored[:MAX_RESULTS]
+    ]
+
+
+def _score(section: Section, words: Sequence[str]) -> int:
+    """Return 0 if a word is missing."""
+    title, heading, text = section.title.lower(), section.heading.lower(), section.text.lower()
+    total = _PAGE_START_SCORE if section.is_page_start else 0
+    found_here = False
+    for word in words:
+        in_text = min(text.count(word), _MAX_TEXT_SCORE)
+        in_heading = _HEADING_SCORE * (word in heading)
+        in_title = _TITLE_SCORE * (word in title and section.is_page_start)
+        if not (in_text or in_heading or word in title):
+            return 0
+        found_here = found_here or bool(in_text or in_heading)
+        total += in_text + in_heading + in_title
+    return total if found_here else 0
+
+
+def _snippet(text: str, words: Sequence[str]) -> tuple[tuple[str, bool], ...]:
+    """Cut the text around the first match, and split it at the matches."""
+    pattern = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    match = pattern.search(text)
+    start = max(0, match.start() - SNIPPET_CHARACTERS // 3) if match else 0
+    start = text.rfind(" ", 0, start) + 1
+    part = text[start : start + SNIPPET_CHARACTERS]
+    if start + SNIPPET_CHARACTERS < len(text):
+        part = part.rpartition(" ")[0] + " …"
+    pieces = re.split(f"({pattern.pattern})", part, flags=re.IGNORECASE)
+    return tuple((piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece)
+
+
+def _in_code(markdown: str, match: re.Match[str]) -> bool:
+    return len(_FENCE.findall(markdown, 0, match.start())) % 2 == 1
+
+
+def _plain(markdown: str) -> str:
+    text = _MARKUP.sub(r"\1", _FENCE.sub("", markdown))
+    text = re.sub(r"^\|[ |:-]+\|$|[`*|]", " ", text, flags=re.MULTILINE)
+    return " ".join(text.split())

@@ -1,0 +1,124 @@
+"""The search of the manual."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from memagent_server.resources import resource_dir
+from memagent_server.web.docs_search import MAX_RESULTS, Section, search, sections_of
+
+PAGE = """# Colours
+
+Which colours there are.
+
+## Red
+
+A `warm` colour, like [orange](orange.md).
+
+```sh
+## not a heading
+```
+
+| name | wave |
+| --- | --- |
+| red | long |
+
+## Blue
+
+A cold colour.
+"""
+SECTIONS = tuple(sections_of("colours", PAGE))
+
+
+def found(query):
+    return [result.section.heading for result in search(SECTIONS, query)]
+
+
+def test_1_a_section_is_a_heading_with_its_text_without_markup():
+    assert [section.heading for section in SECTIONS] == ["Colours", "Red", "Blue"]
+    assert SECTIONS[1] == Section(
+        "colours",
+        "Colours",
+        "Red",
+        "A warm colour, like orange. ## not a heading name wave red long",
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "headings"),
+    [
+        ("warm orange", ["Red"]),
+        ("WARM", ["Red"]),
+        ("warm cold", []),
+        ("colours cold", ["Blue"]),
+        ("", []),
+        ("   ", []),
+        (r".*[a](b)\ ", []),
+    ],
+)
+def test_2_every_word_must_occur(query, headings):
+    assert found(query) == headings
+
+
+def test_3_headings_count_more_than_text():
+    assert found("red")[0] == "Red"
+    many = Section("other", "Other", "Other", "blue " * 50)
+    assert search((many, *SECTIONS), "blue")[0].section.heading == "Blue"
+
+
+def test_it_marks_the_words_in_the_snippet():
+    (result,) = search(SECTIONS, "warm")
+    assert ("warm", True) in result.snippet
+    assert "".join(text for text, _ in result.snippet) == SECTIONS[1].text
+
+
+def test_it_cuts_a_long_text_around_the_first_match():
+    text = f"{'before ' * 100}needle {'after ' * 100}"
+    (result,) = search((Section("p", "P", "H", text),), "needle")
+    snippet = "".join(part for part, _ in result.snippet)
+    assert "needle" in snippet and len(snippet) < 200
+
+
+def test_it_limits_the_number_of_results():
+    assert len(search(SECTIONS * 50, "colour")) == MAX_RESULTS
+
+
+def test_it_is_at_docs_and_leads_to_the_sections(sqlite_client):
+    page = sqlite_client.get("/docs?q=frozen+memagent_step").text
+    assert "No section contains" in page
+    page = sqlite_client.get("/docs?q=oom_forecast").text
+    assert "<mark>oom_forecast</mark>" in page and 'href="/runbooks#oom_forecast"' in page
+    assert 'value="oom_forecast"' in page
+
+
+def test_every_result_leads_to_a_section_that_exists(sqlite_client):
+    for query in ("memory", "batch size", "Slack"):
+        page = sqlite_client.get("/docs", query_string={"q": query}).text
+        addresses = re.findall(r'class="strong" href="([^"]+)"', page)
+        assert addresses
+        for address in map(unescape, addresses):
+            path, _, anchor = address.partition("#")
+            assert not anchor or f'id="{anchor}"' in sqlite_client.get(path).text, address
+
+
+def test_a_query_is_text(sqlite_client):
+    page = sqlite_client.get("/docs", query_string={"q": "<script>alert(1)</script>"}).text
+    assert "<script>alert" not in page and "&lt;script&gt;" in page
+
+
+def test_an_empty_query_shows_the_contents(sqlite_client):
+    assert sqlite_client.get("/docs?q=").text.count("<h1>Manual</h1>") == 1
+
+
+def test_every_page_has_the_search(sqlite_client):
+    for path in ("/docs", "/runbooks", "/docs/cli"):
+        assert 'aria-label="Search the manual"' in sqlite_client.get(path).text
+
+
+def test_images_of_the_manual_are_served(sqlite_client):
+    name = next((resource_dir("docs") / "images").glob("*.png")).name
+    response = sqlite_client.get(f"/docs/images/{name}", buffered=True)
+    assert (response.status_code, response.mimetype) == (200, "image/png")

@@ -1,8 +1,8 @@
 """`memagent estimate`: what a training step will need, before it runs, on one of its GPUs.
 
-A model's name is estimated by formula, without torch. A Hugging Face config.json is traced with the class
-of the installed transformers, or estimated by formula. A `path.py:factory` is traced. Tracing runs the
-step on fake tensors: no GPU, no weights, no computation.
+A model's name is estimated by formula, without torch. A Hugging Face config.json is traced with the
+class of the installed transformers, or estimated by formula. A `path.py:factory` is traced. Tracing
+runs the step on fake tensors: no GPU, no weights, no computation.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _add_training(training: Any) -> None:
     training.add_argument(
         "--precision",
         "--dtype",
-        help="fp32, amp (bf16 autocast: the default), bf16 (default with --lora-rank), mixed (default "
-        "with --zero), fp16, fp8",
+        help="fp32, amp (bf16 autocast: the default), bf16 (default with --lora-rank), mixed "
+        "(default with --zero), fp16, fp8",
     )
     training.add_argument(
         "--optimizer",
@@ -308,7 +308,8 @@ def _request(arguments: argparse.Namespace) -> EstimateRequest:
                 raise
     if arguments.method == "trace":
         raise SettingError(
-            f"{model} is known by its shape only: to trace it, give its config.json or path.py:factory"
+            f"{model} is known by its shape only: to trace it, give its config.json or "
+            "path.py:factory"
         )
     limit, context = _limit_bytes(arguments), _context_bytes(arguments)
     if context is None and limit is not None and _card(arguments) is None:
@@ -373,7 +374,8 @@ def _factory_request(arguments: argparse.Namespace, path: Path) -> TraceRequest:
         )
     if arguments.batch or arguments.sequence:
         raise SettingError(
-            "--batch and --sequence are for models by name or config.json: a factory's are in --input"
+            "--batch and --sequence are for models by name or config.json: a factory's are in "
+            "--input"
         )
     autocast = {"amp": "bf16", "bf16": "bf16", "fp16": "fp16"}
     return TraceRequest(
@@ -457,7 +459,7 @@ def _precision(arguments: argparse.Namespace) -> str:
 
 
 def _lora_targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:
-    from memagent.estimator.advice.script_facts import lora_targets
+    from memagent.estimator.advice.script_profile import lora_targets
 
     if arguments.lora_targets:
         return tuple(arguments.lora_targets.split(","))
@@ -486,7 +488,8 @@ def _limit_bytes(arguments: argparse.Namespace) -> int | None:
         return parse_bytes(arguments.gpu)
     except SettingError as error:
         raise SettingError(
-            f"Unknown GPU {arguments.gpu!r}. Use one of: {', '.join(GPUS)}, or a size such as 24GiB."
+            f"Unknown GPU {arguments.gpu!r}. Use one of: {', '.join(GPUS)}, or a size such as "
+            "24GiB."
         ) from error
 
 

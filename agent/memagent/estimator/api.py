@@ -54,23 +54,25 @@ def estimate(
 
     The step is traced on fake tensors in a separate process.
 
-    - model: a torch.nn.Module (it isn't changed), a callable that returns one, or "path.py:factory".
+    - model: a torch.nn.Module (it isn't changed), a callable that returns one, or
+      "path.py:factory".
     - inputs: the model's arguments (tensor, tuple, dict), with `(shape, dtype name)` in place of a
       tensor if you like, such as `((8, 1024), "int64")`.
-    - optimizer: one made for the model, a name in torch.optim, a callable that takes the parameters, or
-      None.
+    - optimizer: one made for the model, a name in torch.optim, a callable that takes the
+      parameters, or None.
     - loss: `loss(output, targets)`; default: the model's own (`output.loss`).
     - autocast: None, "bf16", "fp16" or torch's dtype.
     - checkpointing: "full" or True recomputes each repeated block.
     - accumulation: forwards for one optimizer step; `accumulate` is its older name.
     - set_to_none: as in the script's `zero_grad`.
-    - device: "cuda" (no GPU needed) or "cpu". gpu: a name such as "a100", which sets limit and context.
+    - device: "cuda" (no GPU needed) or "cpu". gpu: a name such as "a100", which sets limit and
+      context.
     - limit_bytes: bytes or "24GiB".
     - allocator: as PYTORCH_CUDA_ALLOC_CONF, which is also the default.
     - advice: also try changes that would save memory (a trace for each).
 
-    A model that cannot be traced gets the formula's estimate, and `assumptions["trace"]` has the reason.
-    Raises EstimateError for invalid arguments, and SettingError for an invalid size.
+    A model that cannot be traced gets the formula's estimate, and `assumptions["trace"]` has the
+    reason. Raises EstimateError for invalid arguments, and SettingError for an invalid size.
     """
     accumulation = accumulation if accumulate is None else accumulate
     check_step(inputs, loss, accumulation)
@@ -111,8 +113,8 @@ def estimate_config(
     """Estimate the model of a Hugging Face config.json (path, folder or content) by tracing it.
 
     `training` is as for `huggingface.request_for_config`: batch, sequence, precision, optimizer,
-    checkpointing, lora_rank and so on. Raises EstimateError if transformers isn't installed or has no
-    such model; the formula (`huggingface.from_config`) may know it.
+    checkpointing, lora_rank and so on. Raises EstimateError if transformers isn't installed or has
+    no such model; the formula (`huggingface.from_config`) may know it.
     """
     if "accumulate" in training:  # its older name
         training["accumulation"] = training.pop("accumulate")

@@ -1,15 +1,16 @@
 """The run's prediction: the formula's estimate at once, the trace's when it is finished.
 
-1. The first inputs of the model start it, on the training thread. If possible, the process forks right
-   there: the child has the model, the optimizer and the inputs as they are, and the autograd engine has
-   not run yet, which a fork requires (`trace.isolation`).
-2. A background thread delivers the formula's estimate, waits for the child, and delivers the trace's. If
-   memory is tight it waits again, for advice. The child traces in its own children. Everything is
-   bounded in time, has the lowest priority, and ends with the run.
-3. These are not traced: several models or optimizers at once, sharded models (their hooks hold the
-   shards), processes too large to fork without a pause, and hosts that are nearly full. The formula's
-   estimate then has the reason. A job of many ranks is traced on the first one: a fork next to its
-   communicators is what every DataLoader worker is, and the child never uses the network.
+1. The first inputs of the model start it, on the training thread. If possible, the process forks
+   right there. The child has the model, the optimizer and the inputs as they are, and the autograd
+   engine has not run yet, which a fork requires (`trace.isolation`).
+2. A background thread delivers the formula's estimate, waits for the child, and delivers the
+   trace's. If memory is tight it waits again, for advice. The child traces in its own children.
+   Everything is bounded in time, has the lowest priority, and ends with the run.
+3. Several models or optimizers at once, and sharded models (their hooks hold the shards), are not
+   traced. Neither are processes too large to fork without a pause, nor on hosts that are nearly
+   full. The formula's estimate then has the reason.
+4. A job of many ranks is traced on the first one: a fork next to its communicators is what every
+   DataLoader worker is, and the child never uses the network.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ _SHARDED_CLASSES = ("DTensor", "FlatParameter")
 class BackgroundEstimator:
     """Estimates the training step of a run without delaying it.
 
-    `deliver` gets each estimate on the background thread. `probe` is the probe of the training device,
-    `host` that of the host.
+    `deliver` gets each estimate on the background thread. `probe` is the probe of the training
+    device, `host` that of the host.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class BackgroundEstimator:
         if not can_fork() or self._probe.device.kind not in ("cuda", "host"):
             return "not supported on this system"
         if any(type(p).__name__ in _SHARDED_CLASSES for p in models[0].parameters()):
-            return "its parameters are sharded: pass memagent.estimate a callable that builds the model"
+            return "its parameters are sharded: pass memagent.estimate a callable that builds it"
         used, limit = self._host.used_bytes(), self._host.limit_bytes
         # other limits are per process
         is_shared = self._host.device.limit_source in ("cgroup", "physical memory")
@@ -253,7 +254,8 @@ def _run_child(request: TraceRequest) -> Iterator[bytes]:
 
 def _load_result(result: bytes, formula: Estimate) -> Estimate:
     """Return the child's estimate, or the formula's with the child's reason."""
-    loaded: Estimate | str = pickle.loads(result)  # noqa: S301 - our own child wrote it  # nosec B301
+    # the child is a fork of this process, so its pickle is trusted
+    loaded: Estimate | str = pickle.loads(result)  # noqa: S301  # nosec B301
     if isinstance(loaded, str):
         return _with_reason(formula, loaded)
     inputs = {key: formula.assumptions[key] for key in ("inputs",) if key in formula.assumptions}
@@ -280,8 +282,8 @@ def _current_autocast(device: str) -> Literal["bf16", "fp16"] | None:
 def _clear_autocast() -> None:
     """Leave the parent's autocast in the child: the request has its own.
 
-    Otherwise it would also apply to backward and to the optimizer's step, where its cached copies of the
-    weights would never be freed.
+    Otherwise it would also apply to backward and to the optimizer's step, where its cached copies
+    of the weights would never be freed.
     """
     torch = sys.modules["torch"]
     for device in ("cuda", "cpu"):

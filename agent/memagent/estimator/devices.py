@@ -1,14 +1,15 @@
-"""What a process holds on a GPU besides tensors: the CUDA context and cuBLAS's workspaces. No torch.
+"""GPU memory of a process besides tensors: the CUDA context and cuBLAS's workspaces. No torch.
 
-cuBLAS: torch gives each pair of handle and stream a workspace (aten/src/ATen/cuda/CublasHandlePool.cpp,
-`parseChosenWorkspaceSize`), and autograd's thread has its own handle. cuBLASLt shares it since torch 2.7,
-unless TORCH_CUBLASLT_UNIFIED_WORKSPACE=0; before, it took 1 MiB while a kernel ran.
+cuBLAS: torch gives each pair of handle and stream a workspace, and autograd's thread has its own
+handle: see `parseChosenWorkspaceSize` in CublasHandlePool.cpp (aten/src/ATen/cuda). Since torch 2.7
+cuBLASLt shares it, unless TORCH_CUBLASLT_UNIFIED_WORKSPACE=0. Before, it took 1 MiB while a kernel
+ran.
 
-Context: what nvidia-smi shows for a process that has done one matrix product. It depends on the driver,
-the build of torch, which of its kernels are loaded (CUDA_MODULE_LOADING), the libraries in the process
-and the number of multiprocessors. Published measurements range from 300 to 1,340 MiB, and none says
-which GPU has which. So an unmeasured context is the middle of that range, and the range its interval; a
-measured one (`Probe.context_bytes` at attach) has no interval.
+Context: the bytes that nvidia-smi shows for a process that has done one matrix product. It depends
+on the driver, the build of torch, which of its kernels are loaded (CUDA_MODULE_LOADING), the
+libraries in the process and the number of multiprocessors. Published measurements range from 300 to
+1,340 MiB, and none says which GPU has which. So an unmeasured context is the middle of that range,
+and the range its interval; a measured one (`Probe.context_bytes` at attach) has no interval.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from memagent.units import GIB, MIB
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 """`:4096:2:16:8`, before Hopper: 2 x 4,096 KiB + 8 x 16 KiB."""
 CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
-"""From compute capability 9.0 on."""
+"""Compute capability 9.0 and later."""
 CUBLAS_HANDLES = 2
 """The training thread's and autograd's."""
 CONTEXT_RANGE_BYTES = (300 * MIB, 1340 * MIB)
@@ -86,8 +87,8 @@ def context_of(measured_bytes: int | None) -> ContextSize:
 def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | None = None) -> int:
     """Return the workspace of one handle and stream.
 
-    `setting` is CUBLAS_WORKSPACE_CONFIG (":SIZE_KIB:COUNT" pairs), which overrides the GPU's default. An
-    unknown GPU counts as one before Hopper.
+    `setting` is CUBLAS_WORKSPACE_CONFIG (":SIZE_KIB:COUNT" pairs), which overrides the GPU's
+    default. An unknown GPU counts as one before Hopper.
     """
     sizes = [int(word) for word in (setting or "").split(":") if word.isdigit()]
     if len(sizes) >= 2 and len(sizes) % 2 == 0:

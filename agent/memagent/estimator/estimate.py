@@ -15,18 +15,18 @@ _Z_95 = NormalDist().inv_cdf(0.95)
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one step needs, in bytes.
+    """The needs of one step, in bytes.
 
-    - components: by the names of `memagent.wire.fields.COMPONENTS`, as a run's readings define them.
-      Gradients are those that the optimizer's step reads, and the peak may hold fewer, so their sum may
-      exceed the peak.
-    - peak_allocated_bytes: what tensors take at once. peak_device_bytes: what the GPU shows, with the
-      context and what the allocator cannot reuse.
+    - components: by the names of `memagent.wire.fields.COMPONENTS`, as a run's readings define
+      them. Gradients are those that the optimizer's step reads, and the peak may hold fewer, so
+      their sum may exceed the peak.
+    - peak_allocated_bytes: what tensors take at once. peak_device_bytes: what the GPU shows, with
+      the context and what the allocator cannot reuse.
     - phases: peaks of forward, backward and the optimizer's step. The peak is their maximum, never
       their sum.
     - terms: smaller parts by name (gathered layers, buckets, casts, cuBLAS's workspace).
-    - intervals: (low, high) of each known level: "allocated", "reserved", "device". Nine peaks of ten
-      lie within, one of twenty below and one above.
+    - intervals: (low, high) of each known level: "allocated", "reserved", "device". Nine peaks of
+      ten lie within, one of twenty below and one above.
     - assumptions: what was assumed about the training.
     - fits_by_replay: the simulated allocator's result; `gives_back`: it fits only because the
       allocator returns cached segments to the driver.
@@ -73,9 +73,9 @@ class Estimate:
     def fit_probability(self) -> float | None:
         """Return the probability that the step succeeds; None without a limit or an interval.
 
-        The estimate counts as the median and its interval as the 5th and 95th percentile, with half a
-        normal distribution on either side. If the simulated allocator succeeds by releasing its cache,
-        only tensors and the context count.
+        The estimate counts as the median and its interval as the 5th and 95th percentile, with half
+        a normal distribution on either side. If the simulated allocator succeeds by releasing its
+        cache, only tensors and the context count.
         """
         bounds = self._limited_bounds()
         if self.limit_bytes is None or bounds is None:

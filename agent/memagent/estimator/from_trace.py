@@ -1,15 +1,16 @@
-"""From a trace to an estimate: its events are replayed through the simulated allocator.
+"""An estimate from a trace, whose events are replayed through the simulated allocator.
 
 Three levels:
 
 1. `peak_allocated_bytes` is what the tensors take, as torch's allocator counts them (rounded to 512
    bytes, with the slack of large blocks).
-2. `peak_reserved_bytes` is what the allocator obtains from the driver for them, fragmentation included.
-3. `peak_device_bytes` adds the CUDA context and the cache that longer runs accumulate: what nvidia-smi
-   shows.
+2. `peak_reserved_bytes` is what the allocator obtains from the driver for them, fragmentation
+   included.
+3. `peak_device_bytes` adds the CUDA context and the cache that longer runs accumulate: what
+   nvidia-smi shows.
 
-A host has no caching allocator: the first level is the sum of requested bytes, and `context_bytes` is
-what the process holds besides.
+A host has no caching allocator: the first level is the sum of requested bytes, and `context_bytes`
+is what the process holds besides.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from memagent.estimator.intervals import (
 from memagent.estimator.trace import MemoryEvent, Trace
 
 LONG_RUN_CACHE_RATIO = 0.05
-"""The cache of a long run beyond the replay of two steps, as a ratio of the passing bytes: other lengths,
-evaluations, saves. Fitted to six measured fine-tunings (0.01 to 0.2, and one that returned some of its
-cache): half of their median, since short runs have none."""
+"""The cache of a long run beyond the replay of two steps, as a ratio of the passing bytes: other
+lengths, evaluations, saves. Fitted to six measured fine-tunings (0.01 to 0.2, and one that returned
+some of its cache): half of their median, since short runs have none."""
 MAX_LARGEST_TENSORS = 10
 _WORKSPACE_STORAGE = -1
 
@@ -50,9 +51,9 @@ def estimate_of(
 ) -> Estimate:
     """Estimate a traced step.
 
-    `workspace_bytes` is what libraries hold in the allocator (cuBLAS), `context_bytes` what the process
-    holds outside of it, with `context_interval` if it wasn't measured. If the limit makes the allocator
-    release its cache, the reserved bytes are what it then holds.
+    `workspace_bytes` is what libraries hold in the allocator (cuBLAS), `context_bytes` what the
+    process holds outside of it, with `context_interval` if it wasn't measured. If the limit makes
+    the allocator release its cache, the reserved bytes are what it then holds.
     """
     facts = {**(assumptions or {}), **_facts(trace), **_detected(trace, assumptions or {})}
     if trace.device_rules == "cpu":
@@ -124,8 +125,8 @@ def _within_limit(
 ) -> tuple[bool | None, Replay]:
     """Return whether the step succeeds with this much memory, and its replay.
 
-    The allocator releases its cache before it fails, so the replay is repeated with the limit if only
-    the cache is too large.
+    The allocator releases its cache before it fails, so the replay is repeated with the limit if
+    only the cache is too large.
     """
     if limit_bytes is None:
         return None, unlimited
@@ -165,8 +166,8 @@ def _with_workspace(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[
 def _components(events: Iterable[MemoryEvent], steps: int, peak: int) -> dict[str, int]:
     """Return bytes by component, comparable with a run's own readings.
 
-    Gradients are as the optimizer's step reads them; activations are the peak less what stays from step
-    to step. The batch counts as activations.
+    Gradients are as the optimizer's step reads them; activations are the peak less what stays from
+    step to step. The batch counts as activations.
     """
     current: Counter[str] = Counter()
     names = ("parameters", "gradients", "optimizer_state", "buffers")

@@ -1,9 +1,9 @@
 """Hugging Face config.json files: as shapes for the formula, and as requests for the tracer.
 
-1. `from_config` reads the numbers of a config into a `ModelShape`, without transformers. Field names
-   differ by family (`n_embd` or `hidden_size`): `_FIELDS` lists them in the order of lookup.
-2. `request_for_config` traces the class of the installed transformers on tensors without data; `peft`
-   adds adapters. Nothing is fetched from the hub, and no weight is loaded.
+1. `from_config` reads the numbers of a config into a `ModelShape`, without transformers. Field
+   names differ by family (`n_embd` or `hidden_size`): `_FIELDS` lists them in the order of lookup.
+2. `request_for_config` traces the class of the installed transformers on tensors without data;
+   `peft` adds adapters. Nothing is fetched from the hub, and no weight is loaded.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ _PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
     "bf16": ("bfloat16", None),
     "fp16": ("float16", None),
 }
-"""By name as in `memagent estimate --precision`: the weights' dtype, and autocast's."""
+"""Dtypes of the weights and of autocast, by the names of `memagent estimate --precision`."""
 _DEFAULT_SEQUENCE = 2048
 _TASKS = (
     "ForCausalLM",
@@ -222,9 +222,10 @@ _TASKS = (
 class ConfiguredModel:
     """Factory of the model that a config describes; the tracing process calls it.
 
-    `attention` is transformers' name of an implementation, None its own choice. `checkpointing`
-    recomputes each layer. `lora_rank` freezes the model and adds adapters to `lora_targets`: names,
-    "all-linear", or None for peft's choice for the family.
+    - attention: transformers' name of an implementation, None for its own choice.
+    - checkpointing: recompute each layer.
+    - lora_rank: freeze the model and add adapters to `lora_targets`: names, "all-linear", or None
+      for peft's choice for the family.
     """
 
     config: Config
@@ -312,14 +313,15 @@ def request_for_config(
 
     - batch: samples in one forward. sequence: tokens a sample, by default the config's learned
       positions, else 2048.
-    - precision: fp32, amp (bf16 autocast), fp16-amp (with a GradScaler), bf16 or fp16 (all weights).
+    - precision: fp32, amp (bf16 autocast), fp16-amp (with a GradScaler), bf16 or fp16 (all
+      weights).
     - attention: None is transformers' own choice. checkpointing: recompute each layer.
     - lora_rank: train adapters only, on lora_targets (names, "all-linear", None for peft's choice).
     - device: the fields of `TraceRequest` for the device: device, allocator, limit_bytes,
       workspace_bytes, context_bytes, timeout_s.
 
-    Raises EstimateError if transformers isn't installed or has no such model, and for an invalid config
-    or precision.
+    Raises EstimateError if transformers isn't installed or has no such model, and for an invalid
+    config or precision.
     """
     content = read_config(config)
     if precision not in _PRECISIONS:
@@ -366,7 +368,8 @@ def load_class(config: Config) -> tuple[Any, Any]:
             model_class = mapping[type(loaded)]
             return model_class[0] if isinstance(model_class, tuple) else model_class, loaded
     raise EstimateError(
-        f"transformers has no model with a loss for {kind!r}: name one in the config's architectures"
+        f"transformers has no model with a loss for {kind!r}: name one in the config's "
+        "architectures"
     )
 
 
@@ -412,7 +415,7 @@ _LABELS = {
 
 
 def _learned_positions(config: Any) -> int | None:
-    """Return the tokens that learned positions allow; a rotary model's limit isn't its training's."""
+    """Return the tokens of learned positions; a rotary model's limit says nothing."""
     if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
         return None
     return getattr(config, "n_positions", None) or getattr(config, "max_position_embeddings", None)

@@ -1,4 +1,5 @@
-"""A step's inputs as a value: their batch, and the same inputs with another batch or dtype. No torch.
+"""A step's inputs as a value: their batch, and the same inputs with another batch or dtype. No
+torch.
 
 Tensors become `(shape, dtype name)`, which is all that an estimate needs.
 """
@@ -15,7 +16,7 @@ TensorSpec = tuple[tuple[int, ...], str]
 
 
 def tensor_specs(value: Any) -> Iterator[TensorSpec]:
-    """Iterate over the tensors in the inputs, or what stands for them."""
+    """Iterate over the tensors in the inputs, and `(shape, dtype name)` pairs."""
     spec = _tensor_spec(value)
     if spec is not None:
         yield spec
@@ -63,10 +64,10 @@ def _converted(value: Any, convert: Callable[[TensorSpec], TensorSpec]) -> Any:
 
 
 def _tensor_spec(value: Any) -> TensorSpec | None:
-    """Return the shape and dtype of a tensor or of what stands for one."""
+    """Return the shape and dtype of a tensor or a `(shape, dtype name)` pair."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return tuple(value.shape), str(value.dtype).removeprefix("torch.")
-    # (shape, dtype name) stands for a tensor; a tuple of two tensors or names doesn't
+    # (shape, dtype name) means a tensor; a tuple of two tensors or names doesn't
     is_pair = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[1], str)
     if is_pair and isinstance(value[0], tuple | list):
         return tuple(value[0]), value[1]

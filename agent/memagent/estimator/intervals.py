@@ -1,13 +1,15 @@
 """The interval of an estimate at each level: nine peaks of ten lie within.
 
-1. What stays from step to step whatever the input (parameters, optimizer state) is counted exactly.
-   Errors come with what comes and goes within a step, so all widths are ratios of these *passing* bytes.
-2. An `ErrorModel` has the ratios below and above the estimate: one pair for the tensors, one for what the
-   allocator makes of them. They are quantiles of measured errors, each training's judged by the other
-   models' alone (`python -m benchmarks.estimator`; docs/estimator-accuracy.md has the number of
-   trainings, which is low on GPUs).
+1. Parameters and optimizer state stay from step to step whatever the input, and are counted
+   exactly. Errors come with what comes and goes within a step, so all widths are ratios of these
+   *passing* bytes.
+2. An `ErrorModel` has the ratios below and above the estimate: one pair for the tensors, one for
+   what the allocator makes of them. They are quantiles of measured errors, each training's judged
+   by the other models' alone (`python -m benchmarks.estimator`; docs/estimator-accuracy.md has the
+   number of trainings, which is low on GPUs).
 3. Each level has the errors of the levels below it and one more: tensors; what the allocator cannot
-   reuse; the context, if it wasn't measured. They are independent, so their widths add up as squares do.
+   reuse; the context, if it wasn't measured. They are independent, so their widths add up as
+   squares do.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ ErrorRatios = tuple[float, float]
 """Ratios of the passing bytes, (below, above) the estimate."""
 
 FRAGMENTATION_RATIO = 0.33
-"""What the caching allocator reserves beyond the tensors' peak, as a ratio of the passing bytes. Fitted to
-32 measured fine-tunings (0.1 to 0.8, this is the median); without any one of their three models it is
-0.29 to 0.35. Parameters and states leave no holes."""
+"""Ratio of the passing bytes that the caching allocator reserves beyond the tensors' peak.
+
+Fitted to 32 measured fine-tunings (0.1 to 0.8, this is the median); without any one of their three
+models it is 0.29 to 0.35. Parameters and states leave no holes."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,17 @@ TRACED = ErrorModel(tensors=(0.01, 0.02), fragmentation=(0.1, 0.15))
 """A step traced for CUDA. Six measured peaks lay within 0.2 % of the passing bytes; the rest covers
 kernels' own scratch memory on other GPUs."""
 TRACED_CONVOLUTIONS = ErrorModel(tensors=(0.01, 0.1), fragmentation=(0.1, 0.15))
-"""cuDNN chooses its workspace at run time, by what is free. oneDNN's for the same convolutions took up
-to 6 % of the peak on a CPU."""
+"""cuDNN chooses its workspace at run time, by what is free. oneDNN's for the same convolutions took
+up to 6 % of the peak on a CPU."""
 TRACED_ON_HOST = ErrorModel(tensors=(0.005, 0.005))
 """58 of 58 peaks of the benchmark zoo were exact; a host's kernels have scratch memory too."""
 FROM_SHAPE = ErrorModel(tensors=(0.02, 0.055), fragmentation=(0.2, 0.45))
-"""Fitted to 50 trainings of nine families with known options; judged by the other families' quantiles,
-88 % lie within."""
+"""Fitted to 50 trainings of nine families with known options; judged by the other families'
+quantiles, 88 % lie within."""
 FROM_MODULES = ErrorModel(tensors=(0.6, 2.4), fragmentation=(0.2, 0.45))
-"""Activations by module: operations outside of modules, autocast and checkpointing are not known. Fitted
-to the benchmark zoo's 58 trainings of 17 families: 84 % lie within the other families' quantiles."""
+"""Activations by module: operations outside of modules, autocast and checkpointing are not known.
+Fitted to the benchmark zoo's 58 trainings of 17 families: 84 % lie within the other families'
+quantiles."""
 
 
 def intervals_of(

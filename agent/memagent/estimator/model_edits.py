@@ -1,7 +1,7 @@
 """Edits of a model before its step is traced: checkpointing, bf16 weights, LoRA adapters.
 
-They run in the tracing process only, on its own copy of the model. New parameters are on the meta device:
-the trace gives each its fake counterpart. torch is imported when an edit runs.
+They run in the tracing process only, on its own copy of the model. New parameters are on the meta
+device: the trace gives each its fake counterpart. torch is imported when an edit runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to estimate, as plain data: a step by its model's shape, or a step to trace.
+"""Requests for estimates, as plain data: a step by its model's shape, or a step to trace.
 
 A change of the training is a changed request. `engine.estimate` answers either kind.
 """
@@ -16,7 +16,7 @@ from memagent.estimator.formula.spec import TrainingSpec
 
 @dataclass(frozen=True)
 class FormulaRequest:
-    """A training step by its model's shape; `limit_bytes` defaults to the memory of the spec's GPU."""
+    """A training step by its model's shape; `limit_bytes` defaults to the GPU's memory."""
 
     spec: TrainingSpec
     limit_bytes: int | None = None

@@ -61,7 +61,7 @@ def largest_batch(
         current = estimates[batch] = estimate(_resized(request, batch, request.sequence))
         if current.margin_bytes is None:
             raise EstimateError("no limit to fit into: give a GPU, or memory such as 24GiB")
-        # The allocator may succeed by releasing its cache, or fail for fragments if the sum would fit.
+        # The allocator may succeed by releasing its cache, or fail because of fragments.
         return max(0, current.margin_bytes) if current.fits else min(-1, current.margin_bytes)
 
     tolerance = TRACED_TOLERANCE if isinstance(request, TraceRequest) else 0.0
@@ -87,10 +87,12 @@ def largest_count(
 ) -> int:
     """Return the largest count up to `maximum` whose room isn't negative; 0 if there is none.
 
-    Room shrinks as the count grows. With `tolerance` the result fits, and is short of the largest by at
-    most that ratio of itself. Needs grow nearly in proportion to the count, so the line through two
-    points gives the next guess, and every third guess halves the range: about six calls, each of which
-    may be a trace. Raises EstimateError if MAX_BATCH still fits.
+    Room shrinks as the count grows. With `tolerance` the result fits, and is short of the largest
+    by at most that ratio of itself. Raises EstimateError if MAX_BATCH still fits.
+
+    Needs grow nearly in proportion to the count, so the line through two points gives the next
+    guess, and every third guess halves the range. That takes about six calls, each of which may be
+    a trace.
     """
     low, left = 1, room(1)
     if left < 0:
@@ -138,4 +140,5 @@ def grid(
 
 
 def _resized(request: R, batch: int, sequence: int | None) -> R:
-    return request.resized(batch, sequence)  # type: ignore[return-value]  # a request of its own kind
+    # each kind of request returns its own kind
+    return request.resized(batch, sequence)  # type: ignore[return-value]

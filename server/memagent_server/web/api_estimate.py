@@ -1,4 +1,4 @@
-"""`POST /api/v1/estimate`: the formula estimator for a model's name, its config.json or its shape."""
+"""`POST /api/v1/estimate`: the formula estimator for a model's name, config.json or shape."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _MAX_BATCH = 2**16
 class EstimateBody(msgspec.Struct, kw_only=True):
     """A model and its training.
 
-    The model is a preset's name (`model`), the content of a config.json (`config`), or a shape (`layers`
-    and so on). The training's fields are those of
+    The model is a preset's name (`model`), the content of a config.json (`config`), or a shape
+    (`layers` and so on). The training's fields are those of
     `memagent.estimator.formula.spec.TrainingSpec` and `Parallel`.
     """
 
@@ -184,8 +184,8 @@ def _context_bytes(session: Session, body: EstimateBody) -> int | None:
         known = ", ".join(GPUS)
         raise Problem(
             422,
-            f"GPU {body.gpu!r} is not known: use one of {known}, the name of a GPU that a run was on "
-            "(GET /api/v1/contexts), or limit_bytes and context_bytes",
+            f"GPU {body.gpu!r} is not known: use one of {known}, the name of a GPU that a run "
+            "was on (GET /api/v1/contexts), or limit_bytes and context_bytes",
             field="gpu",
         )
     return None

@@ -19,11 +19,11 @@ from memagent.estimator import engine
 from memagent.estimator.advice import by_formula
 from memagent.estimator.advice.catalog import CHANGES
 from memagent.estimator.advice.program_changes import SmallerBatch
-from memagent.estimator.advice.script_facts import (
-    ScriptFacts,
+from memagent.estimator.advice.script_profile import (
+    ScriptProfile,
     checkpointing_method,
-    facts_of_spec,
-    facts_of_trace,
+    profile_of_spec,
+    profile_of_trace,
 )
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
@@ -36,10 +36,10 @@ ROOT = Path(__file__).parents[3]
 BY_KEY = {change.key: change for change in (*CHANGES, SmallerBatch(4, 2))}
 WITHOUT_GPU = {'"cuda"': '"cpu"', "CPUOffloadPolicy()": "CPUOffloadPolicy(pin_memory=False)"}
 SHARDED = ("zero_1", "zero_2", "zero_3", "offload_parameters")
-TRANSFORMERS = ScriptFacts(
+TRANSFORMERS = ScriptProfile(
     True, "AdamW", "model.model.layers", ("q_proj", "k_proj", "v_proj", "o_proj")
 )
-PLAIN = ScriptFacts(False, "AdamW", "model.blocks", ("up", "down"))
+PLAIN = ScriptProfile(False, "AdamW", "model.blocks", ("up", "down"))
 
 
 def advise(spec: TrainingSpec, limit_bytes: int | None = None) -> tuple[AdviceItem, ...]:
@@ -82,7 +82,7 @@ def saved(tmp_path_factory):
     return str(folder)
 
 
-def names_for(script: ScriptFacts, name: str = "") -> dict[str, object]:
+def names_for(script: ScriptProfile, name: str = "") -> dict[str, object]:
     torch.manual_seed(0)
     ids = torch.randint(0, 50, (4, 16))
     model = llama() if script.transformers else Plain()
@@ -95,7 +95,7 @@ def names_for(script: ScriptFacts, name: str = "") -> dict[str, object]:
     }  # fmt: skip
 
 
-def run(key: str, script: ScriptFacts, name: str = "") -> dict[str, object]:
+def run(key: str, script: ScriptProfile, name: str = "") -> dict[str, object]:
     names = names_for(script, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft and torch itself call what is deprecated
@@ -279,7 +279,7 @@ def test_every_change_has_lines_that_were_run_here():
 
 
 def test_lines_use_what_the_script_uses():
-    assert facts_of_spec(TrainingSpec(preset("gpt2"), optimizer="sgd")) == ScriptFacts(
+    assert profile_of_spec(TrainingSpec(preset("gpt2"), optimizer="sgd")) == ScriptProfile(
         True, "SGD", "model.transformer.h", ("c_attn", "c_proj")
     )
     lines = {
@@ -293,10 +293,10 @@ def test_lines_use_what_the_script_uses():
 
 def test_a_script_is_read_off_its_trace():
     ids = ((2, 8), "int64")
-    plain = facts_of_trace(engine.record(TraceRequest(Plain, ids, optimizer="sgd")))
-    assert plain == ScriptFacts(False, "SGD", "model.blocks", ("up", "down"))
+    plain = profile_of_trace(engine.record(TraceRequest(Plain, ids, optimizer="sgd")))
+    assert plain == ScriptProfile(False, "SGD", "model.blocks", ("up", "down"))
     large = ((16, 512), "int64")  # small tensors are not asked where they come from
-    traced = facts_of_trace(
+    traced = profile_of_trace(
         engine.record(TraceRequest(llama, {"input_ids": large, "labels": large}))
     )
     assert traced == TRANSFORMERS
@@ -309,8 +309,8 @@ def test_a_sequence_of_blocks_is_the_model_itself():
         )
 
     request = TraceRequest(stack, ((2, 8), "float32"), loss=lambda output: output.mean())
-    script = facts_of_trace(engine.record(request))
-    assert script == ScriptFacts(False, "AdamW", "model", ())
+    script = profile_of_trace(engine.record(request))
+    assert script == ScriptProfile(False, "AdamW", "model", ())
     names = {"model": stack()}
     exec(BY_KEY["checkpointing"].snippet(script), names)
     names["model"](torch.ones(2, 8)).sum().backward()

@@ -1,11 +1,11 @@
-"""The calculator: what is typed is kept, what makes no sense is told beside its field, and the answer is the API's."""
+"""The calculator: fields keep their text and show their errors, and the answer is the API's."""
 
 from __future__ import annotations
 
 import pytest
 
 from memagent.units import GIB
-from memagent_server.web.pages.estimate import advised, levels, read_form, stack
+from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack
 
 HTML = {"Accept": "text/html"}
 SHAPE = {
@@ -50,21 +50,21 @@ def test_all_that_is_chosen_reaches_the_estimator():
         "attention": "math", "loss": "fused", "lora_rank": "16", "quantised": "nf4", "ranks": "8", "zero": "3", "tensor": "2",
         "pipeline": "4", "offload_optimizer": "1", "offload_parameters": "1", "gpu": "a100", "limit": "24GiB",
     }  # fmt: skip
-    asked = read_form(given).asked
+    body = read_form(given).request
     for name, value in given.items():
         wanted = 24 * GIB if name == "limit" else value
-        found = getattr(asked, "limit_bytes" if name == "limit" else name)
+        found = getattr(body, "limit_bytes" if name == "limit" else name)
         assert str(found) == str(True if name.startswith("offload") else wanted), name
 
 
 def test_a_shape_is_given_by_hand(client):
-    asked = read_form({**SHAPE, "gated": "1"}).asked
-    assert (asked.model, asked.layers, asked.gated) == (None, 4, True)
+    body = read_form({**SHAPE, "gated": "1"}).request
+    assert (body.model, body.layers, body.gated) == (None, 4, True)
     assert "Needs" in page(client, **SHAPE)
 
 
 def test_a_shape_lacks_what_is_named():
-    assert set(read_form({"model": "shape", "layers": "4"}).wrong) == {
+    assert set(read_form({"model": "shape", "layers": "4"}).errors) == {
         "hidden",
         "heads",
         "vocab",
@@ -79,17 +79,17 @@ def test_a_shape_lacks_what_is_named():
         ("zero", "7"), ("precision", "fp3"), ("optimizer", "magic"), ("model", "gpt-none"), ("gpu", "abacus"), ("ranks", "1.5"),
     ],
 )  # fmt: skip
-def test_a_field_at_fault_is_told_beside_it_and_nothing_typed_is_lost(client, name, value):
+def test_an_invalid_field_shows_its_error_and_all_fields_keep_their_text(client, name, value):
     html = page(client, **{"model": "gpt2", "batch": "3", "lora_rank": "17", name: value})
-    told = html.split(f'id="wrong-{name}">')[1].split("</span>")[0]
-    assert told
+    error = html.split(f'id="wrong-{name}">')[1].split("</span>")[0]
+    assert error
     assert 'name="lora_rank" aria-describedby="wrong-lora_rank" value="17"' in html
     assert value in html.split("<form", 1)[1].split("</form>")[0]
     assert "No estimate yet" in html
 
 
-def test_two_wrong_fields_are_told_at_once():
-    assert set(read_form({"batch": "x", "sequence": "y"}).wrong) == {"batch", "sequence"}
+def test_two_invalid_fields_both_show_their_errors():
+    assert set(read_form({"batch": "x", "sequence": "y"}).errors) == {"batch", "sequence"}
 
 
 def test_markup_that_was_typed_stays_text(client):
@@ -111,6 +111,6 @@ def test_advice_says_what_is_needed_then(client):
     found = client.post(
         "/api/v1/estimate", json={"model": "gpt2-xl", "batch": 8, "limit_bytes": 24 * GIB}
     ).get_json()
-    items = advised(found)
+    items = advice_rows(found)
     assert any(item["then_fits"] for item in items)
     assert all(item["then_fits"] == (item["then_bytes"] <= 24 * GIB) for item in items)

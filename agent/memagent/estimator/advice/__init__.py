@@ -1,7 +1,7 @@
 """Advice: changes that would save memory in a run, each with its saving, its cost and its code.
 
-A change is a class in `program_changes` or `state_changes`, with a line in `catalog`. `by_formula` and
-`by_trace` apply each and estimate the run again; `by_cause` explains a forecast's cause.
+A change is a class in `program_changes` or `state_changes`, with a line in `catalog`. `by_formula`
+and `by_trace` apply each and estimate the run again; `by_cause` explains a forecast's cause.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def advise(
 ) -> tuple[AdviceItem, ...]:
     """Return the changes that would save memory, the largest saving first.
 
-    If the run does not fit and no change alone makes it fit, the smallest set that does comes first. A
-    `TraceRequest` needs its trace: there is no advice for a step that could not be traced.
+    If the run does not fit and no change alone makes it fit, the smallest set that does comes
+    first. A `TraceRequest` needs its trace: there is no advice for a step that could not be traced.
     """
     if isinstance(request, FormulaRequest):
         from memagent.estimator.advice import by_formula

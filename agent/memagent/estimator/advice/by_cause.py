@@ -1,4 +1,5 @@
-"""Advice by cause: what a forecast's cause means and what to do, for Slack, the run page and terminals.
+"""Advice by cause: what a forecast's cause means and what to do, for Slack, the run page and
+terminals.
 
 The texts are here. The changes that help are the catalogue's, with their savings in this run if its
 prediction has advice.
@@ -12,7 +13,7 @@ from typing import Any
 
 from memagent.estimator.advice.catalog import BY_KEY, KEYS_BY_NAME
 from memagent.estimator.advice.program_changes import SmallerBatch
-from memagent.estimator.advice.script_facts import ScriptFacts
+from memagent.estimator.advice.script_profile import ScriptProfile
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem
 
@@ -21,7 +22,7 @@ _MAX_LISTED_SAVINGS = 3
 
 @dataclass(frozen=True)
 class CauseAdvice:
-    """What the cause means, what to do about it, and code that does it or shows where to look."""
+    """The meaning of a cause, what to do about it, and code for that or for a closer look."""
 
     summary: str
     change: str
@@ -41,15 +42,15 @@ class _CauseText:
 _CAUSES = {
     "leak": _CauseText(
         "Memory held after each step grows: something keeps tensors alive from step to step.",
-        "Look for outputs or losses that are stored with their graph. Store numbers instead, or detach "
-        "and move to the CPU.",
+        "Look for outputs or losses that are stored with their graph. Store numbers instead, or "
+        "detach and move to the CPU.",
         "total_loss += loss.item()  # not: total_loss += loss\n"
         "outputs.append(logits.detach().cpu())  # not: outputs.append(logits)",
     ),
     "fragmentation": _CauseText(
         "Free memory is split into pieces that are too small for the next allocation.",
-        "Let the allocator grow its segments, and use the same tensor sizes in every step (pad or bucket "
-        "lengths).",
+        "Let the allocator grow its segments, and use the same tensor sizes in every step (pad or "
+        "bucket lengths).",
         helped_by=("expandable_segments",),
     ),
     "tail": _CauseText(
@@ -60,19 +61,20 @@ _CAUSES = {
     ),
     "input": _CauseText(
         "Activations grow with the input, and inputs are still getting larger.",
-        "Limit the sequence length or the tokens in a batch, or recompute activations by checkpointing.",
+        "Limit the sequence length or the tokens in a batch, or recompute activations by "
+        "checkpointing.",
         helped_by=("checkpointing", "attention", "chunked_loss", SmallerBatch.key),
     ),
     "optimizer_state": _CauseText(
         "The optimizer has not allocated its state yet; with it the next step does not fit.",
-        "Use an optimizer with smaller state (8-bit Adam, Adafactor), or shard the state over ranks "
-        "(ZeRO, FSDP).",
+        "Use an optimizer with smaller state (8-bit Adam, Adafactor), or shard the state over "
+        "ranks (ZeRO, FSDP).",
         helped_by=("eight_bit", "paged", "adafactor", "offload_optimizer", "zero_1", "zero_3"),
     ),
     "eval": _CauseText(
         "Evaluation or saving a checkpoint needs more memory than a training step.",
-        "Evaluate under torch.inference_mode() with a smaller batch, and move results to the CPU as they "
-        "come.",
+        "Evaluate under torch.inference_mode() with a smaller batch, and move results to the CPU "
+        "as they come.",
         "with torch.inference_mode():\n    predictions.append(model(batch).argmax(-1).cpu())",
     ),
     "other_processes": _CauseText(
@@ -82,8 +84,8 @@ _CAUSES = {
     ),
     "host_memory": _CauseText(
         "Host memory of the process and its data-loader workers grows toward the machine's limit.",
-        "Look for lists that grow in the Dataset or in the loop, store arrays instead of Python objects, "
-        "and use fewer workers.",
+        "Look for lists that grow in the Dataset or in the loop, store arrays instead of Python "
+        "objects, and use fewer workers.",
         "loader = DataLoader(dataset, num_workers=2, persistent_workers=True)",
     ),
     "compile": _CauseText(
@@ -105,9 +107,9 @@ def advice_for_cause(
 ) -> CauseAdvice:
     """Return the advice for a forecast's cause; for an unknown one, a text that says so.
 
-    `predicted` is the advice of the run's prediction, as messages or as the store's dictionaries. The
-    items that help against the cause are named with their savings, the largest first, and the first
-    one's code replaces the usual code.
+    `predicted` is the advice of the run's prediction, as messages or as the store's dictionaries.
+    The items that help against the cause are named with their savings, the largest first, and the
+    first one's code replaces the usual code.
     """
     text = _CAUSES.get(cause or "", _UNKNOWN)
     usual = CauseAdvice(text.summary, text.change, text.code or _usual_code(text))
@@ -127,7 +129,7 @@ def _usual_code(text: _CauseText) -> str:
     """Return the code of the first change that helps, for a script that isn't known."""
     if not text.helped_by:
         return ""
-    script = ScriptFacts(transformers=True, blocks="model.layers")
+    script = ScriptProfile(transformers=True, blocks="model.layers")
     return BY_KEY[text.helped_by[0]].snippet(script)
 
 

@@ -18,7 +18,7 @@ from memagent.estimator.advice.catalog import (
 )
 from memagent.estimator.advice.change import MemoryChange
 from memagent.estimator.advice.program_changes import SmallerBatch
-from memagent.estimator.advice.script_facts import facts_of_spec
+from memagent.estimator.advice.script_profile import profile_of_spec
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
@@ -33,7 +33,7 @@ MAX_ESTIMATED_SETS = 4000
 def advise(request: FormulaRequest, now: Estimate) -> tuple[AdviceItem, ...]:
     """Return what would save memory, the largest saving first; `now` is the request's estimate."""
     formula = _FormulaChanges(request, now)
-    script = facts_of_spec(request.spec)
+    script = profile_of_spec(request.spec)
     candidates = (*CHANGES, *formula.smaller_batches())
     estimates = [(change, formula.estimate((change,))) for change in candidates]
     evaluated = [EvaluatedChange(c, estimate) for c, estimate in estimates if estimate is not None]

@@ -1,8 +1,8 @@
 """Advice for a traced step: each change is applied, and the step estimated again.
 
-1. Changes of the program (precision, checkpointing, LoRA, fewer samples) need a new trace. Those that
-   only move bytes or change their number (8-bit states, sharding, offload, a fused optimizer) rewrite
-   the first trace's events; the allocator's settings need a replay.
+1. Changes of the program (precision, checkpointing, LoRA, fewer samples) need a new trace. Those
+   that only move bytes or change their number (8-bit states, sharding, offload, a fused optimizer)
+   rewrite the first trace's events; the allocator's settings need a replay.
 2. Traces are cached by what they depend on, so that combinations cost little more.
 """
 

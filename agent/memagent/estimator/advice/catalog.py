@@ -20,7 +20,7 @@ from memagent.estimator.advice.program_changes import (
     SmallerBatch,
     ZeroGradToNone,
 )
-from memagent.estimator.advice.script_facts import ScriptFacts
+from memagent.estimator.advice.script_profile import ScriptProfile
 from memagent.estimator.advice.state_changes import (
     Adafactor,
     EightBitAdam,
@@ -83,7 +83,7 @@ class EvaluatedChange:
 
 
 def rank(
-    now: Estimate, evaluated: Iterable[EvaluatedChange], script: ScriptFacts
+    now: Estimate, evaluated: Iterable[EvaluatedChange], script: ScriptProfile
 ) -> list[AdviceItem]:
     """Return the changes that are worth listing: largest saving, then lowest cost first."""
     minimum = MIN_SAVING_RATIO * now.needed_bytes
@@ -93,7 +93,7 @@ def rank(
 
 
 def advice_item(
-    now: Estimate, changes: tuple[MemoryChange, ...], then: Estimate, script: ScriptFacts
+    now: Estimate, changes: tuple[MemoryChange, ...], then: Estimate, script: ScriptProfile
 ) -> AdviceItem:
     """Return the advice for one change, or for several together."""
     name = " + ".join(change.name for change in changes)
@@ -151,8 +151,8 @@ def smallest_set(
     """Return two or more compatible changes that make it fit; None if nothing does.
 
     1. While `max_tries` allows, try pairs, then triples and so on, those of the lowest cost first.
-    2. Then apply changes in the given order until it fits, and drop each that isn't needed, the last
-       first.
+    2. Then apply changes in the given order until it fits, and drop each that isn't needed, the
+       last first.
     """
     left = max_tries
     for size in range(2, len(changes) + 1):

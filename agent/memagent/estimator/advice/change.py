@@ -1,8 +1,8 @@
-"""What a memory-saving change is, and what it is applied to.
+"""Base of the memory-saving changes, and what they are applied to.
 
 A change has three sides: `apply_to_spec` for the formula, `apply_to_trace` for a traced step, and
-`snippet`, the code to add to a script. Savings are never written here: the run is estimated again with
-the change applied.
+`snippet`, the code to add to a script. Savings are never written here: the run is estimated again
+with the change applied.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from memagent.estimator.advice.script_facts import ScriptFacts, facts_of_trace
+from memagent.estimator.advice.script_profile import ScriptProfile, profile_of_trace
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.request import TraceRequest
 
@@ -30,11 +30,11 @@ class TracedStep:
 
     request: TraceRequest
     trace: Trace
-    script: ScriptFacts
+    script: ScriptProfile
 
     @classmethod
     def of(cls, request: TraceRequest, trace: Trace) -> TracedStep:
-        return cls(request, trace, facts_of_trace(trace))
+        return cls(request, trace, profile_of_trace(trace))
 
     @property
     def is_cuda(self) -> bool:
@@ -53,7 +53,7 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class TraceChange:
-    """Request `fields` and model `edits` to change (both need a new trace), and trace `rewrites`."""
+    """Changed request `fields` and model `edits` (both need a new trace), and `rewrites`."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     edits: tuple[tuple[str, Mapping[str, Any]], ...] = ()
@@ -75,8 +75,8 @@ def rewrite(*rewrites: TraceRewrite) -> TraceChange:
 class MemoryChange:
     """A change that saves memory: its name, effect and cost, and how to apply it.
 
-    `cost_rank` orders costs, 0 for none. `needs_more_gpus`: a run on one GPU cannot apply it. `excludes`
-    are the keys of changes that make no sense together with it.
+    `cost_rank` orders costs, 0 for none. `needs_more_gpus`: a run on one GPU cannot apply it.
+    `excludes` are the keys of changes that make no sense together with it.
     """
 
     key: str
@@ -101,16 +101,16 @@ class MemoryChange:
         """
         return None
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         """Return lines that run as they stand in a script with `model`, `optimizer`, `lr` and data.
 
-        The data is `batch` for transformers (a dict with input_ids and labels), else `inputs`, `targets`
-        and `loss_of(output, targets)`.
+        The data is `batch` for transformers (a dict with input_ids and labels), else `inputs`,
+        `targets` and `loss_of(output, targets)`.
         """
         raise NotImplementedError
 
 
-def loss_expression(script: ScriptFacts) -> str:
+def loss_expression(script: ScriptProfile) -> str:
     return "model(**batch).loss" if script.transformers else "loss_of(model(inputs), targets)"
 
 

@@ -16,7 +16,11 @@ from memagent.estimator.advice.change import (
     loss_expression,
     rewrite,
 )
-from memagent.estimator.advice.script_facts import ScriptFacts, checkpointing_method, lora_targets
+from memagent.estimator.advice.script_profile import (
+    ScriptProfile,
+    checkpointing_method,
+    lora_targets,
+)
 from memagent.estimator.formula.precision import PRECISIONS
 from memagent.estimator.formula.spec import TrainingSpec
 
@@ -24,7 +28,7 @@ LORA_RANK = 16
 _PRECISION_CHANGES = frozenset({"autocast", "in_bf16", "lora", "qlora"})
 _EXPANDABLE_SEGMENTS = "expandable_segments:True"
 _STEADY_FORWARDS = 2
-"""Forwards to trace of an accumulated step: from the second on all find gradients and are the same."""
+"""Forwards to trace of an accumulated step: from the second on they are all the same."""
 
 
 class ZeroGradToNone(MemoryChange):
@@ -44,7 +48,7 @@ class ZeroGradToNone(MemoryChange):
             return None
         return TraceChange({"set_to_none": True})
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return "optimizer.zero_grad(set_to_none=True)"
 
 
@@ -63,7 +67,7 @@ class FusedAttention(MemoryChange):
             return None
         return rewrite(trace_rewrites.without_scores)
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         if script.transformers:
             return 'model.set_attn_implementation("sdpa")'
         return (
@@ -82,7 +86,7 @@ class NoCache(MemoryChange):
     def apply_to_spec(self, spec: TrainingSpec) -> TrainingSpec | None:
         return replace(spec, use_cache=False) if spec.use_cache else None
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return "model.config.use_cache = False"
 
 
@@ -99,7 +103,7 @@ class ExpandableSegments(MemoryChange):
             return None
         return TraceChange({"allocator": ",".join(filter(None, (settings, _EXPANDABLE_SEGMENTS)))})
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return f"export PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE_SEGMENTS}"
 
 
@@ -119,7 +123,7 @@ class Autocast(MemoryChange):
             return None
         return TraceChange({"autocast": "bf16"})
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         loss = loss_expression(script)
         return f'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = {loss}'
 
@@ -142,7 +146,7 @@ class Bf16Weights(MemoryChange):
             return None
         return _in_bf16(step)
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return "model = model.to(torch.bfloat16)  # before the optimizer is made"
 
 
@@ -162,7 +166,7 @@ class ChunkedLoss(MemoryChange):
             return None
         return rewrite(trace_rewrites.with_chunked_logits)
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         head, hidden, labels = "model.head", "model.features(inputs)", "targets"
         if script.transformers:
             head = "model.get_output_embeddings()"
@@ -209,7 +213,7 @@ class SmallerBatch(MemoryChange):
             {"inputs": smaller.inputs, "targets": smaller.targets, "accumulation": _STEADY_FORWARDS}
         )
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         parts = self.parts
         loop = f"for inputs, targets in zip(inputs.chunk({parts}), targets.chunk({parts})):\n"
         loss = loss_expression(script)
@@ -241,7 +245,7 @@ class ActivationCheckpointing(MemoryChange):
             return None
         return TraceChange({"checkpointing": "full"})
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         if script.transformers:
             return f'model.{checkpointing_method()}({{"use_reentrant": False}})'
         return (
@@ -285,7 +289,7 @@ class Lora(MemoryChange):
         adapters = ("lora", {"targets": script.targets, "rank": LORA_RANK})
         return _in_bf16(step).then(TraceChange(edits=(adapters,)))
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         names = ", ".join(f'"{name}"' for name in script.targets)
         adapters = f"LoraConfig(r={LORA_RANK}, target_modules=[{names}])"
         return (
@@ -316,7 +320,7 @@ class Qlora(Lora):
         adapted = super().apply_to_trace(step)
         return None if adapted is None else adapted.then(rewrite(trace_rewrites.with_nf4_weights))
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return (
             "from transformers import AutoModelForCausalLM, BitsAndBytesConfig\n\n"
             "four_bits = BitsAndBytesConfig(\n"

@@ -1,4 +1,4 @@
-"""Changes of what stays from step to step: the optimizer, its states, and where they are."""
+"""Changes of what stays from step to step: the optimizer, its states, and their place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memagent.estimator.advice.change import (
     TracedStep,
     rewrite,
 )
-from memagent.estimator.advice.script_facts import ScriptFacts
+from memagent.estimator.advice.script_profile import ScriptProfile
 from memagent.estimator.formula.spec import TrainingSpec
 
 _OPTIMIZER_CHANGES = frozenset(
@@ -46,7 +46,7 @@ class OptimizerStepWithoutForeach(MemoryChange):
             return rewrite(trace_rewrites.without_temporaries)
         return rewrite(trace_rewrites.with_one_parameter_at_a_time)
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         option = "fused=True" if script.has_fused_step else "foreach=False"
         return f"optimizer = torch.optim.{script.optimizer}(model.parameters(), lr=lr, {option})"
 
@@ -70,7 +70,7 @@ class EightBitAdam(MemoryChange):
             return None
         return rewrite(trace_rewrites.with_eight_bit_states)
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         kind = self.prefix + ("Adam" if script.optimizer == "Adam" else "AdamW") + "8bit"
         return (
             "import bitsandbytes\n\n"
@@ -84,7 +84,7 @@ class PagedEightBitAdam(EightBitAdam):
     key = "paged"
     name = "Paged 8-bit Adam"
     effect = "States take one byte a value, and move to the host when memory is short."
-    cost = "none while states fit, slow steps where they do not"
+    cost = "none while states fit, slow steps otherwise"
     cost_rank = 2
     prefix = "Paged"
 
@@ -116,12 +116,12 @@ class Adafactor(MemoryChange):
             return None
         return TraceChange({"optimizer": "adafactor"})
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return "optimizer = torch.optim.Adafactor(model.parameters(), lr=lr)"
 
 
 class Zero(MemoryChange):
-    """A stage of ZeRO: optimizer states (1), gradients too (2), parameters too (3, which is FSDP)."""
+    """A stage of ZeRO: optimizer states (1), gradients too (2), parameters too (3, FSDP)."""
 
     cost_rank = 6
     needs_more_gpus = True
@@ -146,7 +146,7 @@ class Zero(MemoryChange):
             return None
         return rewrite(partial(trace_rewrites.sharded, stage=self.stage, ranks=ADVISED_RANKS))
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         if self.stage > 1:
             option = "reshard_after_forward=False" if self.stage == 2 else ""
             return _fully_shard(script, option)
@@ -174,7 +174,7 @@ class OffloadOptimizer(MemoryChange):
         has_states = step.is_cuda and step.has("optimizer_state")
         return rewrite(trace_rewrites.without_states) if has_states else None
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return (
             "from torchao.optim import CPUOffloadOptimizer\n\n"
             "optimizer = CPUOffloadOptimizer("
@@ -202,13 +202,13 @@ class OffloadParameters(MemoryChange):
         has_blocks = step.is_cuda and bool(step.script.blocks)
         return rewrite(trace_rewrites.on_the_host) if has_blocks else None
 
-    def snippet(self, script: ScriptFacts) -> str:
+    def snippet(self, script: ScriptProfile) -> str:
         return _fully_shard(
             script, "offload_policy=CPUOffloadPolicy()", also_import="CPUOffloadPolicy, "
         )
 
 
-def _fully_shard(script: ScriptFacts, option: str = "", *, also_import: str = "") -> str:
+def _fully_shard(script: ScriptProfile, option: str = "", *, also_import: str = "") -> str:
     option = f", {option}" if option else ""
     blocks = ""
     if script.blocks:

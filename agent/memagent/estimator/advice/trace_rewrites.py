@@ -1,4 +1,5 @@
-"""Rewrites of a trace: changes that keep the step's program and alter the sizes of its events. No torch.
+"""Rewrites of a trace: changes that keep the step's program and alter the sizes of its events. No
+torch.
 
 An event's size follows its storage: a storage is freed with the bytes that it was allocated with.
 """
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memagent.estimator.advice.script_facts import block_number, block_path, weight_events
+from memagent.estimator.advice.script_profile import block_number, block_path, weight_events
 from memagent.estimator.formula.precision import quantised_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def without_temporaries(trace: Trace) -> Trace:
 
 
 def with_one_parameter_at_a_time(trace: Trace) -> Trace:
-    """Step the optimizer in a loop: two copies of the largest parameter replace the copies of all."""
+    """Step the optimizer in a loop: copy the largest parameter twice instead of all once."""
     largest = max((event.size_bytes for event in weight_events(trace)), default=0)
     copies = sum(
         event.size_bytes

@@ -1,7 +1,7 @@
-"""How the blocks of each model family are built, as far as it decides parameters and saved tensors.
+"""Structure of each model family's blocks, as far as it decides parameters and saved tensors.
 
-Read from the modules of transformers 5 (`modeling_<family>.py`). tests/agent/estimator/test_shapes.py
-builds each on the meta device and compares counts.
+Read from the modules of transformers 5 (`modeling_<family>.py`).
+tests/agent/estimator/test_shapes.py builds each on the meta device and compares counts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ _GPT2 = {"qkv": "c_attn", "o": "c_proj", "up": "c_fc", "down": "c_proj"}
 _NEOX = {"qkv": "query_key_value", "o": "dense", "up": "dense_h_to_4h", "down": "dense_4h_to_h"}
 _PHI = {**_LLAMA, "o": "dense", "up": "fc1", "down": "fc2"}
 _PHI3 = {
-    "qkv": "qkv_proj", "o": "o_proj", "gate": "gate_up_proj", "up": "gate_up_proj", "down": "down_proj",
+    "qkv": "qkv_proj", "o": "o_proj",
+    "gate": "gate_up_proj", "up": "gate_up_proj", "down": "down_proj",
 }  # fmt: skip
 _T5 = {
     "q": "q", "k": "k", "v": "v", "o": "o",
@@ -96,7 +97,8 @@ FAMILIES = {
     ),
     "t5": Family("t5norm", tied=True, activation="relu", logits_upcast=False, names=_T5),
     "vit": Family(
-        "layernorm", head="classifier", softmax_fp32=True, bias=True, logits_upcast=False, names=_BERT
+        "layernorm", head="classifier", softmax_fp32=True, bias=True, logits_upcast=False,
+        names=_BERT,
     ),
 }  # fmt: skip
 """Families by the word used in `ModelShape.family`."""

@@ -1,7 +1,7 @@
 """The formula estimator for a live model and optimizer.
 
-Sizes are read from the objects; activations are derived from modules and input shapes. Nothing runs, no
-tensor's data is touched, and torch is never imported.
+Sizes are read from the objects; activations are derived from modules and input shapes. Nothing
+runs, no tensor's data is touched, and torch is never imported.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def predict(
 ) -> Estimate:
     """Return what a step of these needs.
 
-    `inputs` are the shapes and dtypes of the tensors passed to forward; without them the estimate has
-    no activations, and `assumptions` says so. `context_bytes` is what the process holds besides tensors.
+    The inputs are the shapes and dtypes of the tensors passed to forward. Without them the estimate
+    has no activations, and its assumptions say so. The context is what the process holds besides
+    tensors.
     """
     parameters = parameters_of(models, optimizers)
     activations: int | None = None
@@ -141,8 +142,8 @@ def _factored_bytes(parameter: Any) -> float:
 def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
     """Return the temporaries of the first step of an optimizer.
 
-    foreach (the default on GPUs) copies all parameters of a group once; the loop copies one parameter at
-    a time, twice; a fused step copies none.
+    foreach (the default on GPUs) copies all parameters of a group once; the loop copies one
+    parameter at a time, twice; a fused step copies none.
     """
     largest = 0
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
@@ -170,8 +171,8 @@ def _value_bytes(dtype: Any, element_bytes: int) -> float:
 class StepSizes:
     """Bytes of a step's tensors.
 
-    `temporaries_bytes` are allocated within the optimizer's step; `context_bytes` is what the process
-    holds besides (0 on a GPU: not measured).
+    `temporaries_bytes` are allocated within the optimizer's step; `context_bytes` is what the
+    process holds besides (0 on a GPU: not measured).
     """
 
     parameters_bytes: int
@@ -192,11 +193,11 @@ def estimate_step(
 ) -> Estimate:
     """Return the peak of a step: that of backward's start, or that of the optimizer's step.
 
-    At the end of forward the step holds parameters, buffers, state (from the second step on) and all
-    activations. Gradients grow as activations are freed, so backward never holds all of both. In the
-    optimizer's step gradients and temporaries replace activations. On a host the process's own memory
-    counts among its bytes; on a GPU the context is outside of the allocator. Without activations there
-    is no interval: the peak is then a lower bound.
+    At the end of forward the step holds parameters, buffers, state (from the second step on) and
+    all activations. Gradients grow as activations are freed, so backward never holds all of both.
+    In the optimizer's step gradients and temporaries replace activations. On a host the process's
+    own memory counts among its bytes; on a GPU the context is outside of the allocator. Without
+    activations there is no interval: the peak is then a lower bound.
     """
     outside = 0 if on_gpu else sizes.context_bytes
     held = sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside

@@ -1,9 +1,9 @@
 """Activations by module: bytes that autograd saves, from the module tree and the inputs' shapes.
 
-Modules are walked in the order of their definition, which is nearly always that of their use. Each kind
-saves what torch's derivatives.yaml lists: a Linear its input, a LayerNorm its input, GELU its input,
-ReLU its output, attention q, k, v and its output, a convolution its input. A tensor that two neighbours
-save is one storage and counts once. Operations outside of modules (functional activations between two
+Modules are walked in the order of their definition, which is nearly always that of their use. Each
+kind saves what torch's derivatives.yaml lists. A Linear, a LayerNorm, a GELU and a convolution save
+their input, a ReLU its output, attention q, k, v and its output. A tensor that two neighbours save
+is one storage and counts once. Operations outside of modules (functional activations between two
 Linears, the loss) are inferred if they are usual.
 """
 

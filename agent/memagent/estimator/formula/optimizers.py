@@ -1,8 +1,8 @@
 """Optimizers: the state they hold between steps, and the temporaries of one step.
 
 Sources: torch/optim/*.py (`_init_group` for states, `_multi_tensor_*` and `_single_tensor_*` for
-temporaries); bitsandbytes/optim (block-wise 8-bit states, one fp32 scale for each 256 values); Shazeer
-and Stern 2018 (Adafactor); Chen et al. 2023 (Lion); Jordan 2024 (Muon).
+temporaries); bitsandbytes/optim (block-wise 8-bit states, one fp32 scale for each 256 values);
+Shazeer and Stern 2018 (Adafactor); Chen et al. 2023 (Lion); Jordan 2024 (Muon).
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ StepImplementation = Literal["foreach", "fused", "single"]
 
 @dataclass(frozen=True)
 class OptimizerRule:
-    """`states` tensors of the parameter's size, in its dtype unless `state_bytes` gives bytes a value.
+    """The state tensors of an optimizer, and the copies that its step makes.
 
-    `foreach` is the number of copies of all gradients in the multi-tensor step, `single` the number of
-    copies of the largest parameter in the loop. `factored` optimizers keep a row and a column of each
-    matrix; `paged` states may move to the host when memory is short.
+    - states: tensors of the parameter's size, in its dtype unless `state_bytes` gives bytes a
+      value.
+    - foreach: copies of all gradients in the multi-tensor step.
+    - single: copies of the largest parameter in the loop.
+    - factored: the states are a row and a column of each matrix.
+    - paged: the states may move to the host when memory is short.
     """
 
     states: float
@@ -60,8 +63,8 @@ OPTIMIZERS = {
     "lbfgs": OptimizerRule(203, foreach=0.0, single=0.0, always_single=True),
 }
 """LBFGS has its default history of 100: pairs of flat vectors, the direction, the gradient and the
-previous gradient (torch/optim/lbfgs.py). Muon's Newton-Schulz iteration holds about four matrices; its
-embeddings and head, which Adam usually trains, are counted like the rest."""
+previous gradient (torch/optim/lbfgs.py). Muon's Newton-Schulz iteration holds about four matrices;
+its embeddings and head, which Adam usually trains, are counted like the rest."""
 
 
 def optimizer_named(name: str) -> OptimizerRule:

@@ -28,10 +28,11 @@ BYTES_OF = {
 class Precision:
     """Bytes of one value of each kind.
 
-    `residual` is the stream between layers, `master` the optimizer's fp32 copy of a weight (0: none),
-    `state` a value of the optimizer's state if it follows the parameter's dtype. `casts` are the
-    copies of weights that autocast, or fp8's kernels, hold until backward has used them. `stored` is
-    a linear layer's saved input if it differs from `compute` (fp8 saves one byte).
+    - residual: the stream between layers.
+    - master: the optimizer's fp32 copy of a weight (0: none).
+    - state: a value of the optimizer's state if it follows the parameter's dtype.
+    - casts: copies of weights that autocast, or fp8's kernels, hold until backward has used them.
+    - stored: a linear layer's saved input if it differs from `compute` (fp8 saves one byte).
     """
 
     name: str
@@ -60,8 +61,8 @@ PRECISIONS = {
     "fp8": Precision("fp8", 2, 2, 2, 2, 4, master=4, casts=2, stored=1),
 }
 """- `bf16`, `fp16`: everything in two bytes, as `model.to(torch.bfloat16)` does.
-- `mixed`: two-byte weights and gradients, fp32 master copy and states (Apex O2, Megatron, DeepSpeed:
-  2 + 2 + 12 bytes a parameter with Adam).
+- `mixed`: two-byte weights and gradients, fp32 master copy and states (Apex O2, Megatron,
+  DeepSpeed: 2 + 2 + 12 bytes a parameter with Adam).
 - `amp`: torch.autocast over fp32 weights.
 - `bf16-amp`: autocast over two-byte weights, as the Trainer does with `bf16=True` on a model loaded
   in bf16 or quantised (adapters are fp32).
@@ -86,9 +87,11 @@ QUANTISED = {
     "nf4": 0.5 + 4 / 64,
     "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256),
 }
-"""Bytes a value of a quantised weight, scales included. NF4 has one fp32 scale for each block of 64
-(0.0625 bytes); double quantisation makes that one byte, and an fp32 scale for each 256 blocks (0.0159;
-QLoRA section 3). int4 as in GPTQ has one fp16 scale for each 128 values."""
+"""Bytes a value of a quantised weight, scales included.
+
+NF4 has one fp32 scale for each block of 64 (0.0625 bytes). Double quantisation makes that one byte,
+and adds an fp32 scale for each 256 blocks (0.0159; QLoRA section 3). int4 as in GPTQ has one fp16
+scale for each 128 values."""
 
 
 def quantised_bytes(name: str) -> float:

@@ -158,7 +158,8 @@ _OTHER_NAMES = {
 
 
 def preset(name: str) -> ModelShape:
-    """Return a model's shape by name, in any case, with or without owner (`meta-llama/Llama-2-7b-hf`).
+    """Return a model's shape by name, in any case, with or without owner
+    (`meta-llama/Llama-2-7b-hf`).
 
     Raises EstimateError that lists the nearest names.
     """

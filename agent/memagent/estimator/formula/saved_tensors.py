@@ -1,17 +1,17 @@
 """Tensors that autograd saves for backward in one layer of a transformer.
 
-1. Each operation saves what torch's derivatives.yaml lists: a linear layer its input, LayerNorm its
-   input and two statistics, GELU its input, SDPA q, k, v, its output and a log-sum-exp (O(s)), eager
-   attention its probabilities (O(s^2)).
+1. Each operation saves what torch's derivatives.yaml lists. A linear layer and GELU save their
+   input, LayerNorm its input and two statistics. SDPA saves q, k, v, its output and a log-sum-exp
+   (O(s)), eager attention its probabilities (O(s^2)).
 2. A tensor that two operations save is one storage and counts once: attention's output is also its
    projection's input.
 3. Under autocast the stream between layers is fp32, and every linear layer saves its own cast copy.
 4. A frozen linear layer doesn't save its input; a LoRA adapter does, in its own dtype.
 5. Dropout saves a mask: one byte a value on CUDA, the values' dtype on the CPU.
 
-With a plain GELU, dropout and two bytes a value this adds up to the 34 s b h + 5 a s^2 b of Korthikanti
-et al. 2022 (arXiv 2205.05198, equation 1). Beyond that paper it covers gating, grouped heads, RMSNorm's
-fp32 copies, LoRA and details of transformers.
+With a plain GELU, dropout and two bytes a value this adds up to the 34 s b h + 5 a s^2 b of
+Korthikanti et al. 2022 (arXiv 2205.05198, equation 1). Beyond that paper it covers gating, grouped
+heads, RMSNorm's fp32 copies, LoRA and details of transformers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ACTIVATION_INPUTS = {
     "quick_gelu": 2,
     "relu": 0,
 }
-"""Tensors that an activation function saves besides its output. `gelu_new` of transformers is written in
-plain operations, and saves x, x / 2, tanh and 1 + tanh; ReLU saves only its output."""
+"""Tensors that an activation function saves besides its output. `gelu_new` of transformers is
+written in plain operations, and saves x, x / 2, tanh and 1 + tanh; ReLU saves only its output."""
 
 
 @dataclass
 class SavedTensors:
-    """Bytes by name: `split` are divided by tensor parallelism, `whole` are not (norms, dropout)."""
+    """Bytes by name: tensor parallelism divides `split`, not `whole` (norms, dropout)."""
 
     split: dict[str, float] = field(default_factory=dict)
     whole: dict[str, float] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def _linear_input(
 def _adapters(
     spec: TrainingSpec, saved: SavedTensors, values: float, targets: list[Matrix], size: float
 ) -> None:
-    """Add rank values a token between an adapter's two matrices, and its dropout's mask and copy."""
+    """Add the values between an adapter's two matrices, and its dropout's mask and copy."""
     rank = spec.lora_rank or 0
     for matrix in targets:
         saved.add("lora", values / matrix.cols * rank * size)
@@ -183,7 +183,7 @@ def _stream_bytes(spec: TrainingSpec) -> float:
 def _attention(
     spec: TrainingSpec, saved: SavedTensors, queries: int, keys: int, *, cross: bool = False
 ) -> None:
-    """Add one layer's attention: inputs, q, k, v, probabilities, output and the dropout after it."""
+    """Add one layer's attention: inputs, q, k, v, probabilities, output and dropout."""
     shape, sizes = spec.model, spec.dtype_bytes
     compute, tokens = sizes.compute, spec.batch * queries
     prefix, path = "cross_" if cross else "", spec.attention_path
@@ -207,15 +207,21 @@ def _attention(
         saved.add("qkv", (output + 2 * spec.batch * keys * shape.query_width) * inner)
         _scores(spec, saved, spec.batch * shape.heads * queries * keys)
         _linear_input(
-            spec, saved, "attention_output", output, (prefix + "o",), source_bytes=compute, split=True
-        )  # fmt: skip
+            spec,
+            saved,
+            "attention_output",
+            output,
+            (prefix + "o",),
+            source_bytes=compute,
+            split=True,
+        )
     if shape.style.qk_norm:
         _norm(spec, saved, tokens, shape.query_width + shape.kv_width)
     _dropout_mask(spec, saved, tokens * shape.hidden, shape.dropout)
 
 
 def _qkv_values(spec: TrainingSpec, tokens: int, key_tokens: int) -> float:
-    """Count q, k and v: views keep a fused projection alive, and a cache copies k and v out of it."""
+    """Count q, k and v: views keep a fused projection alive; a cache copies k and v."""
     shape = spec.model
     q, kv = tokens * shape.query_width, 2 * key_tokens * shape.kv_width
     is_decoder = shape.head_kind == "lm" and not shape.patch
@@ -228,7 +234,7 @@ def _qkv_values(spec: TrainingSpec, tokens: int, key_tokens: int) -> float:
 
 
 def _scores(spec: TrainingSpec, saved: SavedTensors, values: float) -> None:
-    """Add probabilities, and their dropped-out copy with its mask (Korthikanti: 2 + 1 + 2 bytes)."""
+    """Add probabilities, and their dropped-out copy with its mask (2 + 1 + 2 bytes)."""
     if spec.checkpointing == "selective":
         return
     shape, sizes, is_math = spec.model, spec.dtype_bytes, spec.attention_path == "math"
@@ -295,8 +301,8 @@ def _dense(spec: TrainingSpec, saved: SavedTensors, tokens: int) -> None:
 def _activation_bytes(spec: TrainingSpec) -> float:
     """Return bytes a value that the activation function saves besides its output.
 
-    CUDA's autocast takes `pow` in fp32, and what follows with it (aten/src/ATen/autocast_mode.h, the
-    fp32 list); the CPU's doesn't.
+    CUDA's autocast takes `pow` in fp32, and what follows with it (aten/src/ATen/autocast_mode.h,
+    the fp32 list); the CPU's doesn't.
     """
     compute, name = spec.linear_output_bytes, spec.model.activation_name
     if name in ("gelu_new", "gelu_fast") and spec.dtype_bytes.autocast and spec.device == "cuda":

@@ -1,4 +1,4 @@
-"""The shape of a transformer and every matrix in it: parameter counts, LoRA targets, quantisation."""
+"""The shape of a transformer, and every matrix in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEFAULT_SEQUENCE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight: `copies` of rows x cols, and a bias of `rows` values. `layered`: part of a block."""
+    """A weight: `copies` of rows x cols, a bias of `rows` values; `layered`: part of a block."""
 
     name: str
     role: str
@@ -34,12 +34,13 @@ class Matrix:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model by its numbers; None stands for the family's own value.
+    """A model by its numbers; None means the family's own value.
 
-    `kv_heads` defaults to heads, `head_dim` to hidden / heads, `ffn` to 4 x hidden. With
-    `decoder_layers` (encoder-decoder), `layers` are the encoder's. `positions` are learned ones (0 for
-    rotary). `patch` and `image` (pixels a side) describe a vision transformer. `parameters` describes a
-    model that isn't a transformer (ResNet); its activations are not estimated.
+    - kv_heads: default heads. head_dim: default hidden / heads. ffn: default 4 x hidden.
+    - layers: the encoder's if there are `decoder_layers`.
+    - positions: learned ones (0 for rotary).
+    - patch and image (pixels a side) describe a vision transformer.
+    - parameters: for a model that isn't a transformer (ResNet); its activations are not estimated.
     """
 
     layers: int

@@ -2,9 +2,9 @@
 
 Sources of `Parallel`: Rajbhandari et al. 2020 (ZeRO, table 1: what each stage divides), Zhao et al.
 2023 (FSDP: gathered units, prefetch, resharding), Korthikanti et al. 2022 (tensor and sequence
-parallel, equations 2 and 4), Narayanan et al. 2021 (1F1B holds `pipeline` micro-batches on the first
-stage), torch/csrc/distributed/c10d/reducer.cpp (DDP's buckets are as large as all gradients, unless
-gradients are views of them).
+parallel, equations 2 and 4), Narayanan et al. 2021 (1F1B holds `pipeline` micro-batches on the
+first stage), torch/csrc/distributed/c10d/reducer.cpp (DDP's buckets are as large as all gradients,
+unless gradients are views of them).
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ ALL_LINEAR = "all-linear"
 
 @dataclass(frozen=True)
 class Parallel:
-    """How a model is spread over ranks.
+    """The spread of a model over ranks.
 
-    `data` ranks share the batch. `zero` 0 is DDP; stages 1 to 3 divide optimizer state, gradients and
-    parameters among them (FSDP is 3). Under stage 3, `gathered_units` layers are whole at once: the
-    one in use and those prefetched; without `reshard` all stay whole from forward to backward.
-    `tensor` splits matrices, `sequence` also norms and dropout; `pipeline` splits layers over stages.
+    - data: ranks that share the batch.
+    - zero: 0 is DDP. Stages 1 to 3 divide optimizer state, gradients and parameters among the data
+      ranks (FSDP is 3). Under stage 3, `gathered_units` layers are whole at once: the one in use
+      and those prefetched. Without `reshard` all stay whole from forward to backward.
+    - tensor: ranks that share each matrix; `sequence` divides norms and dropout among them too.
+    - pipeline: stages that share the layers.
     """
 
     data: int = 1
@@ -67,7 +69,7 @@ class Parallel:
         return min(self.pipeline, self.microbatches or self.pipeline)
 
     def bucket_total(self, gradients_bytes: float) -> float:
-        """Return the bytes of reduction buckets: a copy of all gradients for DDP, two for ZeRO-2."""
+        """Return reduction buckets: a copy of all gradients for DDP, two buckets for ZeRO-2."""
         if self.data == 1:
             return 0.0
         if self.zero >= 2:
@@ -82,19 +84,20 @@ class TrainingSpec:
     - checkpointing: `full` recomputes every layer (or each `checkpoint_every`-th), `selective` only
       attention's scores and softmax.
     - attention: `math` is SDPA's fall-back, which holds scores as eager attention does.
-    - loss: `eager` is transformers' own. `chunked` and `fused` (Liger, cut cross-entropy) never hold
-      all logits; `inplace` (Unsloth, FOAK, flash-attn) overwrites them with their gradient.
-      `shifted_copy`: the loss copies logits to shift them (transformers before 4.50).
-      `logits_upcast` overrides whether the model's loss converts them to fp32.
+    - loss: `eager` is transformers' own. `chunked` and `fused` (Liger, cut cross-entropy) never
+      hold all logits. `inplace` (Unsloth, FOAK, flash-attn) overwrites them with their gradient.
+    - shifted_copy: the loss copies logits to shift them (transformers before 4.50).
+    - logits_upcast overrides whether the model's loss converts them to fp32.
     - keeps_output: the model's output is referenced during backward, as in
-      `output = model(**batch); output.loss.backward()`; the Trainer drops it. `output_bytes` is the
-      size of one of its values (4 if accelerate converts it, as it does under mixed precision).
+      `output = model(**batch); output.loss.backward()`. The Trainer drops it.
+    - output_bytes: of one value of the output (4 if accelerate converts it, as it does under mixed
+      precision).
     - use_cache: transformers fills a key-value cache even in training, unless it is disabled.
       `cache_survives`: it does so in spite of checkpointing (gpt_bigcode in transformers 4.48).
     - fused_norms: the norms' kernels save only their input (Liger, Unsloth, FOAK).
     - expert_loop: experts run one after the other (transformers before 5), not in one product.
-    - lora_rank freezes the model and trains adapters at `lora_targets`; `quantised` holds its linear
-      layers in fewer bits.
+    - lora_rank freezes the model and trains adapters at `lora_targets`; `quantised` holds its
+      linear layers in fewer bits.
     - residual_bytes overrides the size of the stream between layers: 4 with peft's
       `prepare_model_for_kbit_training`, whose fp32 norms widen it after the first layer.
     """
@@ -194,7 +197,7 @@ class TrainingSpec:
 
     @property
     def linear_output_bytes(self) -> float:
-        """Return bytes a value of a feed-forward's output; quantised layers keep their input's dtype."""
+        """Return bytes a value of a feed-forward's output; quantised layers keep the input's."""
         return self.dtype_bytes.compute if self.quantised is None else self.dtype_bytes.residual
 
     @property
@@ -210,7 +213,7 @@ class TrainingSpec:
 
     @property
     def attention_path(self) -> Attention:
-        """Return the kernel that runs: SDPA on the CPU supports neither dropout nor a learned bias."""
+        """Return the kernel that runs: on the CPU, SDPA has no dropout and no learned bias."""
         needs_math = self.attention_dropout > 0 or self.model.relative_buckets
         if self.attention == "sdpa" and self.device == "cpu" and needs_math:
             return "math"

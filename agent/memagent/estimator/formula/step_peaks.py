@@ -2,10 +2,10 @@
 
 1. The end of forward: all saved tensors, and what the loss holds while it is computed.
 2. The start of backward: the same, with the gradients of the logits.
-3. The walk back through the layers: activations go as gradients come. Both change linearly, so only the
-   first and the last layer count.
-4. The end of backward: all gradients. A tied embedding's second gradient exists before it is added to
-   the first.
+3. The walk back through the layers: activations go as gradients come. Both change linearly, so only
+   the first and the last layer count.
+4. The end of backward: all gradients. A tied embedding's second gradient exists before it is added
+   to the first.
 5. The optimizer's step: gradients and its temporaries; activations are gone.
 """
 
@@ -35,8 +35,8 @@ _NO_LOSS = LossBytes(0.0, 0.0, 0.0)
 class StepPeaks:
     """One stage's parts and phases, in bytes.
 
-    `activations` are what forward saves for backward, one recomputed layer included. `terms` are held
-    throughout the step, besides parameters and state.
+    `activations` are what forward saves for backward, one recomputed layer included. `terms` are
+    held throughout the step, besides parameters and state.
     """
 
     static: StaticBytes
@@ -54,9 +54,10 @@ class StepPeaks:
 class _Activations:
     """Bytes of tensors that depend on the input.
 
-    `stack` is saved by the layers, `edges` outside of them; `recomputed` is one layer, `largest` the
-    largest; `local` only lives until the end of forward. `output` is freed when the caller drops the
-    output: logits and a cache.
+    - stack: saved by the layers. edges: saved outside of them.
+    - recomputed: one layer under checkpointing. largest: the largest layer.
+    - local: only lives until the end of forward.
+    - output: freed when the caller drops the output (logits and a cache).
     """
 
     stack: float = 0.0
@@ -72,7 +73,7 @@ class _Activations:
 
 
 def step_peaks(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StepPeaks:
-    """Return the peaks of the stage that holds the embeddings (`first`), the head (`last`), or both."""
+    """Return the peaks of a stage with the embeddings (`first`), the head (`last`), or both."""
     static = static_bytes(spec, first=first, last=last)
     # nothing is known of the activations of a model that isn't a transformer
     is_transformer = spec.model.parameters is None
@@ -115,7 +116,7 @@ def _phases(
     full = held + parts.casts + parts.stack + parts.edges + before
     start = full
     if spec.checkpointing == "full":
-        # autocast's cache drops the layers' casts at the end of forward; each layer makes its own again
+        # autocast's cache drops the layers' casts at the end of forward; each layer casts again
         start -= parts.casts * (1 - 1 / spec.model.all_layers)
     backward = (
         start + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
@@ -143,7 +144,7 @@ def _terms(spec: TrainingSpec, static: StaticBytes, casts: float) -> dict[str, f
     if casts:
         terms["weight_casts"] = casts
     if plan.gathered_units:
-        # the gathered layers in the compute dtype, and one layer's gradients before they are scattered
+        # the gathered layers in the compute dtype, and one layer's gradients before scattering
         units = plan.gathered_units if plan.reshard else max(1, spec.model.all_layers)
         unit = static.unit * spec.dtype_bytes.compute / spec.dtype_bytes.weight
         terms["gathered_layers"] = unit * units + (unit if spec.lora_rank is None else 0.0)

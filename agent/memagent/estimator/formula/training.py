@@ -1,8 +1,12 @@
 """Memory of a training step by formula: a model's shape and its training in, an `Estimate` out.
 
-Each part has a module with its sources: `shapes`, `families` and `presets` (parameters), `precision`,
-`optimizers`, `spec` (the training, and ranks), `static_bytes` (held throughout), `saved_tensors` (saved
-by forward), `transients` (short-lived tensors and the loss), and `step_peaks`, which adds them up.
+Each part has a module with its sources:
+
+- `shapes`, `families` and `presets` count parameters; `precision` and `optimizers` have sizes;
+- `spec` describes the training and its ranks;
+- `static_bytes` counts what is held throughout, `saved_tensors` what forward saves, `transients`
+  short-lived tensors and the loss;
+- `step_peaks` adds them up.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ def estimate_training(
 ) -> Estimate:
     """Return what one rank needs for one step.
 
-    `spec.gpu` or `context_bytes` adds the device's level: tensors, what the allocator cannot reuse, and
-    the context. `limit_bytes` defaults to that GPU's memory. Raises EstimateError that names an option
-    with an invalid value.
+    `spec.gpu` or `context_bytes` adds the device's level: tensors, what the allocator cannot reuse,
+    and the context. `limit_bytes` defaults to that GPU's memory. Raises EstimateError that names an
+    option with an invalid value.
     """
     stage = _fullest_stage(spec)
     gpu, is_cuda = spec.gpu_rule, spec.device == "cuda"

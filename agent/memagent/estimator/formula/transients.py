@@ -2,8 +2,9 @@
 
 Logits are often the peak of a step if the vocabulary is large:
 
-1. Forward holds the logits, their fp32 copy if the loss wants one (transformers/loss/loss_utils.py) or
-   autocast makes one, a copy if the loss shifts them, and their log-softmax, which is saved.
+1. Forward holds the logits and their log-softmax, which is saved. It also holds an fp32 copy if the
+   loss wants one (transformers/loss/loss_utils.py) or autocast makes one, and a copy if the loss
+   shifts the logits.
 2. Backward holds the log-softmax, the gradient that `nll_loss` makes of it and log-softmax's own
    gradient at once, and the logits if the model's output is still referenced.
 3. Kernels that work in place overwrite the logits (or their copy) with the gradient.
@@ -65,7 +66,8 @@ def activation_stack(
 
 
 def surviving_cache_bytes(spec: TrainingSpec, *, layers: float) -> float:
-    """Return a key-value cache that is filled in spite of checkpointing, until the output is dropped.
+    """Return a key-value cache that is filled in spite of checkpointing, until the output is
+    dropped.
 
     In a fused projection keys and values are views, which keep the queries alive too.
     """
@@ -147,7 +149,7 @@ def _inplace_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes
 
 
 def held_output_bytes(spec: TrainingSpec) -> float:
-    """Return logits that the caller references during backward; chunked and fused losses have none."""
+    """Return logits that the caller references during backward; none if chunked or fused."""
     if not spec.keeps_output or spec.loss not in ("eager", "inplace"):
         return 0.0
     return _logit_values(spec) * _output_bytes(spec)

@@ -1,8 +1,7 @@
-"""`/estimate`: the formula estimator as a calculator. The address holds everything that was typed,
-so a page can be sent to somebody.
+"""`/estimate`: the formula estimator as a calculator.
 
-What is typed stays as text until all of it is read: a field that makes no sense is told so beside
-it, and nothing else is lost.
+The address holds every field, so the page can be shared. A field keeps its text even if it is
+invalid, and shows its error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from memagent_server.web.rendering import render_page
 blueprint = Blueprint("estimate", __name__)
 
 SHAPE = "shape"
-"""The choice of model that stands for a shape given by hand."""
+"""The choice of model for a shape entered by hand."""
 FIRST_VISIT = {"model": "gpt2-xl", "batch": "4", "gpu": "rtx4090"}
 SHAPE_FIELDS = ("layers", "hidden", "heads", "vocab", "kv_heads", "ffn")
 SWITCHES = ("gated", "tied_embeddings", "offload_optimizer", "offload_parameters")
@@ -46,31 +45,40 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "zero": ("0", "1", "2", "3"),
 }
 _SIZES = dict.fromkeys((*SHAPE_FIELDS, "batch", "sequence", "lora_rank"), 10**8)
-_MOST = {**_SIZES, **dict.fromkeys(("ranks", "tensor", "pipeline"), 10**6)}
-_DEFAULTS = {"model": "gpt2", "batch": "1", "precision": "mixed", "optimizer": "adamw", "checkpointing": "none", "attention": "sdpa",
-             "loss": "eager", "zero": "0", "ranks": "1", "tensor": "1", "pipeline": "1"}  # fmt: skip
+_MAX_VALUES = {**_SIZES, **dict.fromkeys(("ranks", "tensor", "pipeline"), 10**6)}
+_DEFAULTS = {
+    "model": "gpt2",
+    "batch": "1",
+    "precision": "mixed",
+    "optimizer": "adamw",
+    "checkpointing": "none",
+    "attention": "sdpa",
+    "loss": "eager",
+    "zero": "0",
+    "ranks": "1",
+    "tensor": "1",
+    "pipeline": "1",
+}
 _LEVELS = (
     ("allocated", "Tensors at their peak", "peak_allocated_bytes"),
     ("reserved", "Reserved by torch", "peak_reserved_bytes"),
     ("device", "On the device", "peak_device_bytes"),
 )
-_LONGEST = 200
+_MAX_TEXT_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class Form:
-    """What was typed, field by field; what it asks for, None where a field makes no sense; and what
-    is wrong with which field.
-    """
+    """The text of each field, the errors by field, and the request; None if there are errors."""
 
     values: dict[str, str]
-    asked: EstimateBody | None
-    wrong: dict[str, str] = field(default_factory=dict)
+    request: EstimateBody | None
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of the stacked bar: place and width in per cent of the scale."""
+    """One part of the stacked bar: position and width in per cent of the scale."""
 
     name: str
     tone: str
@@ -81,8 +89,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Stack:
-    """The parts end to end, what is needed at once with its interval, and the limit: all in per
-    cent of one scale.
+    """The parts end to end, the needed bytes with their interval, and the limit.
+
+    All are in per cent of one scale.
     """
 
     parts: list[Part]
@@ -97,10 +106,10 @@ class Stack:
 def show_estimate() -> Response:
     form = read_form(request.args if request.args else FIRST_VISIT)
     with current().database.read() as session:
-        result, errors = None, dict(form.wrong)
-        if form.asked is not None:
+        result, errors = None, dict(form.errors)
+        if form.request is not None:
             try:
-                result = answer(session, form.asked)
+                result = answer(session, form.request)
             except Problem as problem:
                 errors[_field_of(problem)] = problem.detail
         return render_page(
@@ -115,57 +124,54 @@ def show_estimate() -> Response:
             result=result,
             stack=stack(result) if result else None,
             levels=levels(result) if result else [],
-            advice=advised(result) if result else [],
+            advice=advice_rows(result) if result else [],
         )
 
 
-def read_form(given: Mapping[str, str]) -> Form:
-    """The fields of a query, checked one by one.
-
-    Text is kept as it was typed, also where it is wrong.
-    """
+def read_form(query: Mapping[str, str]) -> Form:
+    """Check the fields of a query one by one; each keeps its text."""
     values = {
-        name: given.get(name, "").replace("\0", "").strip()[:_LONGEST]
-        for name in (*_DEFAULTS, *CHOICES, *_MOST, "gpu", "limit", *SWITCHES)
+        name: query.get(name, "").replace("\0", "").strip()[:_MAX_TEXT_LENGTH]
+        for name in (*_DEFAULTS, *CHOICES, *_MAX_VALUES, "gpu", "limit", *SWITCHES)
     }
     values = {name: value or _DEFAULTS.get(name, "") for name, value in values.items()}
-    if not given.get("model") and values["layers"]:
+    if not query.get("model") and values["layers"]:
         values["model"] = SHAPE
-    wrong: dict[str, str] = {}
-    asked: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    fields: dict[str, Any] = {}
     for name, value in values.items():
         if not value or (name in SHAPE_FIELDS and values["model"] != SHAPE):
             continue
         try:
-            asked.update(_read(name, value))
+            fields.update(_read(name, value))
         except ValueError as error:
-            wrong[name] = str(error)
+            errors[name] = str(error)
     if values["model"] == SHAPE:
-        asked.update(
+        fields.update(
             {
                 name: value == "1"
                 for name, value in values.items()
                 if name in ("gated", "tied_embeddings")
             }
         )
-        needed = ("layers", "hidden", "heads", "vocab", "sequence")
-        wrong.update(
-            {name: "needed for a shape given by hand" for name in needed if not values[name]}
+        required = ("layers", "hidden", "heads", "vocab", "sequence")
+        errors.update(
+            {name: "required for a shape entered by hand" for name in required if not values[name]}
         )
-    return Form(values, None if wrong else msgspec.convert(asked, EstimateBody), wrong)
+    return Form(values, None if errors else msgspec.convert(fields, EstimateBody), errors)
 
 
-def stack(found: Record) -> Stack:
-    """The components against the limit.
+def stack(result: Record) -> Stack:
+    """Return the components against the limit.
 
-    They are each at its largest, so they may add up to more than what is needed at once.
+    Each is at its largest, so their sum may exceed the bytes needed at once.
     """
-    needed = found["peak_device_bytes"] or found["peak_allocated_bytes"]
+    needed = result["peak_device_bytes"] or result["peak_allocated_bytes"]
     low, high = (
-        found["intervals"].get("device") or found["intervals"].get("allocated") or (None, None)
+        result["intervals"].get("device") or result["intervals"].get("allocated") or (None, None)
     )
-    sizes = {name: size for name, size in found["components"].items() if size}
-    whole = 1.03 * max(sum(sizes.values()), needed, high or 0, found["limit_bytes"] or 0)
+    sizes = {name: size for name, size in result["components"].items() if size}
+    whole = 1.03 * max(sum(sizes.values()), needed, high or 0, result["limit_bytes"] or 0)
     parts, x = [], 0.0
     for name, size in sizes.items():
         width = 100 * size / whole
@@ -175,50 +181,59 @@ def stack(found: Record) -> Stack:
     def share(size: int | None) -> float | None:
         return None if size is None else round(100 * size / whole, 2)
 
-    return Stack(parts, share(needed) or 0.0, format_bytes(needed), share(low), share(high), share(found["limit_bytes"]))  # fmt: skip
+    return Stack(
+        parts=parts,
+        needed=share(needed) or 0.0,
+        needed_text=format_bytes(needed),
+        low=share(low),
+        high=share(high),
+        limit=share(result["limit_bytes"]),
+    )
 
 
-def levels(found: Record) -> list[tuple[str, str, str]]:
-    """(name, peak, interval) of each level that is known."""
+def levels(result: Record) -> list[tuple[str, str, str]]:
+    """Return (name, peak, interval) of each known level."""
     rows = []
     for level, name, key in _LEVELS:
-        if found[key] is not None:
-            low_high = found["intervals"].get(level)
+        if result[key] is not None:
+            low_high = result["intervals"].get(level)
             between = (
                 f"{format_bytes(low_high[0])} to {format_bytes(low_high[1])}" if low_high else "–"
             )
-            rows.append((name, format_bytes(found[key]), between))
+            rows.append((name, format_bytes(result[key]), between))
     return rows
 
 
-def advised(found: Record) -> list[Record]:
-    """The advice with what is needed once it is followed, and whether that fits."""
-    needed = found["peak_device_bytes"] or found["peak_allocated_bytes"]
-    limit = found["limit_bytes"]
-    return [
-        {**item, "then_bytes": needed - item["saving_bytes"], "then_fits": limit is not None and needed - item["saving_bytes"] <= limit}
-        for item in ({"cost": "", "code": "", **one} for one in found["advice"])
-    ]  # fmt: skip
+def advice_rows(result: Record) -> list[Record]:
+    """Return the advice with the bytes that are needed then, and whether they fit."""
+    needed = result["peak_device_bytes"] or result["peak_allocated_bytes"]
+    limit = result["limit_bytes"]
+    rows: list[Record] = []
+    for item in result["advice"]:
+        then = needed - item["saving_bytes"]
+        fits = limit is not None and then <= limit
+        rows.append({"cost": "", "code": "", **item, "then_bytes": then, "then_fits": fits})
+    return rows
 
 
 def _read(name: str, value: str) -> dict[str, Any]:
-    """One field as the estimator's request has it. Raises ValueError with what to do."""
+    """Return the request's value of a field. Raises ValueError that says what to enter."""
     if name == "limit":
         return {"limit_bytes": _size(value)}
     if name in CHOICES and value not in CHOICES[name] and name != "model":
-        raise ValueError(f"{value!r} is not known: one of {', '.join(CHOICES[name])}")
+        raise ValueError(f"{value!r} is not known: use one of {', '.join(CHOICES[name])}")
     if name == "model":
         return {} if value == SHAPE else {"model": value}
     if name in SWITCHES:
         return {name: value == "1"}
-    if name in _MOST:
-        return {name: _number(value, _MOST[name])}
+    if name in _MAX_VALUES:
+        return {name: _number(value, _MAX_VALUES[name])}
     return {name: int(value) if name == "zero" else value}
 
 
-def _number(value: str, most: int) -> int:
-    if re.fullmatch(r"[0-9]{1,12}", value) is None or not 1 <= int(value) <= most:
-        raise ValueError(f"{value!r} is no whole number from 1 to {most:,}")
+def _number(value: str, maximum: int) -> int:
+    if re.fullmatch(r"[0-9]{1,12}", value) is None or not 1 <= int(value) <= maximum:
+        raise ValueError(f"{value!r} is not a whole number from 1 to {maximum:,}")
     return int(value)
 
 
@@ -233,5 +248,5 @@ def _size(value: str) -> int:
 
 
 def _field_of(problem: Problem) -> str:
-    """The field of the form that a problem is about; "" for none of them."""
+    """Return the form's field of a problem, or ""."""
     return {"limit_bytes": "limit", "config": "model"}.get(problem.field or "", problem.field or "")

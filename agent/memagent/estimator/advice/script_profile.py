@@ -52,11 +52,11 @@ _BLOCKS = {
 
 
 @dataclass(frozen=True)
-class ScriptFacts:
+class ScriptProfile:
     """`transformers`: the model is from that library. `optimizer` is a class of torch.optim.
 
-    `blocks` is an expression for the repeated blocks ("" if there are none), `targets` the names of the
-    linear layers that LoRA would adapt.
+    `blocks` is an expression for the repeated blocks ("" if there are none), `targets` the names of
+    the linear layers that LoRA would adapt.
     """
 
     transformers: bool = False
@@ -69,11 +69,11 @@ class ScriptFacts:
         return self.optimizer in _FUSED_OPTIMIZERS
 
 
-def facts_of_spec(spec: TrainingSpec) -> ScriptFacts:
+def profile_of_spec(spec: TrainingSpec) -> ScriptProfile:
     """Assume that a model known by name or config.json is from transformers."""
     is_transformer = spec.model.parameters is None
     blocks = "model." + _BLOCKS.get(spec.model.family, "model.layers")
-    return ScriptFacts(
+    return ScriptProfile(
         transformers=is_transformer,
         optimizer=_TORCH_NAMES.get(spec.optimizer.lower(), "AdamW"),
         blocks=blocks if is_transformer else "",
@@ -87,7 +87,7 @@ def lora_targets(spec: TrainingSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names[role] for role in _ATTENTION_ROLES if role in names))
 
 
-def facts_of_trace(trace: Trace) -> ScriptFacts:
+def profile_of_trace(trace: Trace) -> ScriptProfile:
     """Read the facts from parameters' names and the source files that the step ran through."""
     weights = weight_events(trace)
     path = block_path(weights)
@@ -99,7 +99,7 @@ def facts_of_trace(trace: Trace) -> ScriptFacts:
     # the layers of a Sequential have no names
     names = tuple(name for name in parents if not name.isdigit())
     attention = tuple(name for name in names if name in _ATTENTION_NAMES)
-    return ScriptFacts(
+    return ScriptProfile(
         transformers=any(event.source.startswith("modeling_") for event in trace.events),
         optimizer=trace.optimizer or "AdamW",
         blocks="" if path is None else f"model.{path}".rstrip("."),
@@ -137,8 +137,8 @@ def block_number(event: MemoryEvent, path: str | None) -> str | None:
 def checkpointing_method() -> str:
     """Return the name of the method in the installed transformers, or its current name.
 
-    `gradient_checkpointing_enable` is deprecated in transformers 5 and goes with 6. The source is read
-    instead of imported, which would take seconds.
+    `gradient_checkpointing_enable` is deprecated in transformers 5 and goes with 6. The source is
+    read instead of imported, which would take seconds.
     """
     current, deprecated = "activation_checkpointing_enable", "gradient_checkpointing_enable"
     package = find_spec("transformers")

@@ -3,8 +3,8 @@
 The way of one estimate, from `memagent estimate --model path.py:factory` to the terminal:
 
  1. `cli.estimate.run` parses the options.
- 2. `cli.estimate._request` builds an `EstimateRequest`: a `FormulaRequest` for a model's name, a
-    `TraceRequest` for a factory or a config.json.
+ 2. `cli.estimate_request.build_request` builds an `EstimateRequest`: a `FormulaRequest` for a
+    model's name, a `TraceRequest` for a factory or a config.json.
  3. `estimate_and_trace` dispatches: a `FormulaRequest` goes to `formula.training.estimate_formula`
     (no torch), a `TraceRequest` to the next steps.
  4. `record` asks `trace.record_trace` for the events of the step.

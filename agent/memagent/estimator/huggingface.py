@@ -22,7 +22,6 @@ from memagent.estimator.input_specs import TensorSpec
 from memagent.estimator.request import TraceRequest
 
 Config = Mapping[str, Any]
-_NO_MODEL_TYPE = "config has no model_type: is this the config.json of a Hugging Face model?"
 
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -31,17 +30,13 @@ _FIELDS = {
     "vocab": ("vocab_size",),
     "ffn": ("intermediate_size", "n_inner", "d_ff"),
 }
-_HEADS: dict[str, HeadKind] = {
-    "ForMaskedLM": "mlm",
-    "ForPreTraining": "mlm",
-    "ForCausalLM": "lm",
-    "LMHeadModel": "lm",
-    "ForConditionalGeneration": "lm",
-    "ForSequenceClassification": "classifier",
-    "ForImageClassification": "classifier",
-    "Model": "none",
+_HEADS: dict[HeadKind, tuple[str, ...]] = {
+    "mlm": ("ForMaskedLM", "ForPreTraining"),
+    "lm": ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"),
+    "classifier": ("ForSequenceClassification", "ForImageClassification"),
+    "none": ("Model",),
 }
-"""Heads by the end of a class name, in the order of lookup."""
+"""Endings of class names by head, in the order of lookup."""
 
 
 def read_config(config: str | Path | Config) -> dict[str, Any]:
@@ -61,7 +56,9 @@ def read_config(config: str | Path | Config) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise EstimateError(f"{path} holds no object: is it the config.json of a model?")
     if not content.get("model_type"):
-        raise EstimateError(_NO_MODEL_TYPE)
+        raise EstimateError(
+            "config has no model_type: is this the config.json of a Hugging Face model?"
+        )
     return cast(dict[str, Any], content)
 
 
@@ -70,16 +67,17 @@ def from_config(config: Config, *, head: HeadKind | None = None, name: str = "")
 
     Raises EstimateError that names an unknown `model_type` or a missing number.
     """
-    kind = str(config.get("model_type", ""))
-    if not kind:
-        raise EstimateError(_NO_MODEL_TYPE)
+    kind = str(read_config(config)["model_type"])
     family = ALIASES.get(kind, kind)
     if family not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *ALIASES}))
         raise EstimateError(
             f"model_type {kind!r} is not known: use one of {known}, or trace the model instead"
         )
-    numbers = {field: _first_number(config, names) for field, names in _FIELDS.items()}
+    numbers = {
+        field: next((int(config[name]) for name in names if config.get(name) is not None), None)
+        for field, names in _FIELDS.items()
+    }
     for field in ("layers", "hidden", "heads"):
         if numbers[field] is None:
             names = ", ".join(_FIELDS[field])
@@ -100,14 +98,10 @@ def from_config(config: Config, *, head: HeadKind | None = None, name: str = "")
     return ModelShape(**{**common, **_READERS.get(family, _read_llama)(config)})
 
 
-def _first_number(config: Config, names: tuple[str, ...]) -> int | None:
-    return next((int(config[name]) for name in names if config.get(name) is not None), None)
-
-
 def _head(config: Config, family: str) -> HeadKind:
     for architecture in config.get("architectures") or ():
-        for ending, head in _HEADS.items():
-            if str(architecture).endswith(ending):
+        for head, endings in _HEADS.items():
+            if str(architecture).endswith(endings):
                 return head
     return FAMILIES[family].head
 
@@ -216,6 +210,9 @@ _TASKS = (
     "ForSequenceClassification",
 )
 """The Auto classes of transformers to try if a config names no class."""
+_TOKEN_LABELS = (*_HEADS["lm"], *_HEADS["mlm"], "ForTokenClassification")
+_SAMPLE_LABELS = _HEADS["classifier"]
+"""Endings of the classes with a label for each token, and for each sample."""
 
 
 @dataclass(frozen=True)
@@ -259,9 +256,7 @@ class ConfiguredModel:
         try:
             from peft import LoraConfig, get_peft_model
         except ImportError:
-            raise EstimateError(
-                "tracing LoRA needs peft, which is not installed: pip install peft"
-            ) from None
+            raise EstimateError("tracing LoRA needs peft: pip install peft") from None
         if self.checkpointing == "reentrant":
             model.enable_input_require_grads()
         targets = self.lora_targets
@@ -348,9 +343,7 @@ def load_class(config: Config) -> tuple[Any, Any]:
     try:
         import transformers
     except ImportError:
-        raise EstimateError(
-            "tracing a config.json needs transformers, which is not installed"
-        ) from None
+        raise EstimateError("tracing a config.json needs transformers, which is missing") from None
     kind = str(config["model_type"])
     try:
         loaded = transformers.AutoConfig.for_model(**config)
@@ -376,10 +369,7 @@ def load_class(config: Config) -> tuple[Any, Any]:
 def inputs_for(
     config: Config, *, batch: int, sequence: int | None, dtype: str = "float32"
 ) -> dict[str, TensorSpec]:
-    """Return the model's inputs in training as shapes: tokens or pixels, and labels.
-
-    Raises EstimateError for a model with other inputs.
-    """
+    """Return the inputs in training as shapes. Raises EstimateError for other than text or images."""
     model_class, loaded = load_class(config)
     name, main_input = model_class.__name__, model_class.main_input_name
     tokens = 0
@@ -392,26 +382,13 @@ def inputs_for(
         inputs = {"input_ids": ((batch, tokens), "int64")}
     else:
         raise EstimateError(f"{name} takes {main_input}: trace it by path.py:factory with --input")
-    for ending, labels in _LABELS.items():
-        if name.endswith(ending):
-            shape = (batch, tokens) if labels == "tokens" else (batch,)
-            names = ("start_positions", "end_positions") if labels == "spans" else ("labels",)
-            inputs |= dict.fromkeys(names, (shape, "int64"))
+    if name.endswith(_TOKEN_LABELS):
+        inputs["labels"] = ((batch, tokens), "int64")
+    elif name.endswith(_SAMPLE_LABELS):
+        inputs["labels"] = ((batch,), "int64")
+    elif name.endswith("ForQuestionAnswering"):
+        inputs |= dict.fromkeys(("start_positions", "end_positions"), ((batch,), "int64"))
     return inputs
-
-
-_LABELS = {
-    "ForCausalLM": "tokens",
-    "LMHeadModel": "tokens",
-    "ForMaskedLM": "tokens",
-    "ForPreTraining": "tokens",
-    "ForConditionalGeneration": "tokens",
-    "ForTokenClassification": "tokens",
-    "ForSequenceClassification": "samples",
-    "ForImageClassification": "samples",
-    "ForQuestionAnswering": "spans",
-}
-"""Labels by the end of a class name: one for each token or sample, or a span's two ends."""
 
 
 def _learned_positions(config: Any) -> int | None:

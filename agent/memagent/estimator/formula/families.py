@@ -1,7 +1,7 @@
 """Structure of each model family's blocks, as far as it decides parameters and saved tensors.
 
 Read from the modules of transformers 5 (`modeling_<family>.py`).
-tests/agent/estimator/test_shapes.py builds each on the meta device and compares counts.
+tests/agent/estimator/formula/test_shapes.py builds each on the meta device and compares counts.
 """
 
 from __future__ import annotations

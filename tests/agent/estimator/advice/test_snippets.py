@@ -32,7 +32,7 @@ from memagent.estimator.request import FormulaRequest, TraceRequest
 from memagent.wire.messages import AdviceItem
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BY_KEY = {change.key: change for change in (*CHANGES, SmallerBatch(4, 2))}
 WITHOUT_GPU = {'"cuda"': '"cpu"', "CPUOffloadPolicy()": "CPUOffloadPolicy(pin_memory=False)"}
 SHARDED = ("zero_1", "zero_2", "zero_3", "offload_parameters")

@@ -3,7 +3,7 @@
     run = memagent.attach(model, optimizer)
     memagent.estimate(model, inputs, gpu="a100")
 
-Importing this costs milliseconds and imports neither torch nor anything else that is heavy.
+Importing this takes milliseconds: it imports neither torch nor anything else heavy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Settings from the environment: every name there is, and one way to read them.
+"""Names of all settings, and how they are read from the environment.
 
-Agent and server share one namespace, so both know all names and can tell a typo from the other's setting. Every setting can
-also be given as NAME_FILE, the path of a file that holds the value: secrets then stay out of the process's environment.
-`docs/settings.md` has a heading for each name; a test keeps it so.
+Agent and server share one namespace: both know all names, and so can distinguish a typo from a
+setting of the other. Every setting can also be passed as NAME_FILE, the path of a file with the
+value: secrets then stay out of the process's environment.
 """
 
 from __future__ import annotations
@@ -59,36 +59,36 @@ SERVER_SETTINGS = (
     "MEMAGENT_QUOTA_BYTES",
 )
 INTERNAL_SETTINGS = ("MEMAGENT_RAISE", "MEMAGENT_LIVE")
-"""For memagent's own tests, where errors inside the agent are raised and not swallowed; and for its own processes."""
+"""For memagent's tests, where errors of the agent are raised; and for processes that it starts."""
 
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 
 
 def read_settings(names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Values of those `names` that are set and not empty, from NAME or the file that NAME_FILE points to.
+    """Return the `names` that are set and not empty, from NAME or the file of NAME_FILE.
 
-    Raises SettingError for any MEMAGENT_ variable that does not exist, for a value given twice and for a file that can't be read.
+    Raises SettingError for an unknown MEMAGENT_ variable, a value that is set twice, and a file that
+    can't be read.
     """
     for name in environ:
         if name.startswith("MEMAGENT_") and name.removesuffix("_FILE") not in ALL_SETTINGS:
             raise SettingError(
-                f"{name} is not a setting of memagent{_did_you_mean(name)}; docs/settings.md lists them all"
+                f"Unknown setting {name}{_did_you_mean(name)}. docs/settings.md lists all settings."
             )
     return {name: value for name in names if (value := _read(name, environ))}
 
 
 def _read(name: str, environ: Mapping[str, str]) -> str:
-    direct, path = environ.get(name, "").strip(), environ.get(f"{name}_FILE", "").strip()
+    direct = environ.get(name, "").strip()
+    path = environ.get(f"{name}_FILE", "").strip()
     if not path:
         return direct
     if direct:
-        raise SettingError(f"{name} and {name}_FILE are both set: keep one")
+        raise SettingError(f"{name} and {name}_FILE are both set: keep one.")
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(
-            f"{name}_FILE points to {path}, which cannot be read: {error}"
-        ) from error
+        raise SettingError(f"{name}_FILE is {path}, which cannot be read: {error}") from error
 
 
 def _did_you_mean(name: str) -> str:

@@ -1,15 +1,16 @@
-"""Everything memagent raises on purpose.
+"""All errors that memagent raises on purpose.
 
 MemagentError
-├── SettingError        a setting or argument that is unknown or malformed
-├── WireError           bytes that are no valid message or chunk
-├── DeliveryError       the server could not take something
+├── SettingError        a setting or an argument is unknown or malformed
+├── WireError           bytes are not a valid message or chunk
+├── DeliveryError       the server could not accept something
 │   └── RejectedError   ... and never will: it answered 4xx
-└── EstimateError       an estimate was asked for with inputs that make no sense
-    └── TraceError      ... or the step could not be run on fake tensors; names the op
+└── EstimateError       an estimate was requested with invalid inputs
+    └── TraceError      ... or the step could not be run on fake tensors; names the operator
 
-A message says what happened, to what, and what to do. Command-line verbs turn each of these into one line on stderr.
-Nothing of this tree ever reaches a training loop after `attach()` has returned: see `memagent.diagnostics.error_guard`.
+A message says what happened, to what, and what to do. Command-line verbs print it in one line.
+None of these reaches a training loop once `attach()` has returned: see
+`memagent.diagnostics.error_guard`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class SettingError(MemagentError):
 
 
 class WireError(MemagentError):
-    """Bytes are no valid message or chunk; `field` names the place where known."""
+    """Bytes are not a valid message or chunk; `field` names the position if known."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -32,7 +33,7 @@ class WireError(MemagentError):
 
 
 class DeliveryError(MemagentError):
-    """The server could not take something now; trying again may help."""
+    """The server could not accept something now; a retry may succeed."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -40,15 +41,15 @@ class DeliveryError(MemagentError):
 
 
 class RejectedError(DeliveryError):
-    """The server answered that it will never take this (a 4xx status)."""
+    """The server will never accept this (a 4xx status)."""
 
 
 class EstimateError(MemagentError):
-    """An estimate was asked for with inputs that make no sense."""
+    """An estimate was requested with invalid inputs."""
 
 
 class TraceError(EstimateError):
-    """A training step could not be run on fake tensors; `op` names the operator it stopped at, "" where there was none."""
+    """A training step could not be run on fake tensors; `op` is the failing operator or ""."""
 
     def __init__(self, message: str, *, op: str = "") -> None:
         super().__init__(message)

@@ -1,6 +1,7 @@
-"""Bytes and durations, from and to the forms people write.
+"""Parses and formats sizes and durations.
 
-Inside the code a size is always an int of bytes and a duration a float of seconds; GiB and minutes appear only in text for people.
+In code a size is always an int of bytes and a duration a float of seconds; GiB and minutes appear
+only in texts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import re
 
 from memagent.errors import SettingError
 
-KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+TIB = 2**40
 DAY_S = 86_400.0
 
 _FACTORS = {
@@ -26,7 +30,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from `24GiB`, `512 MiB`, `1.5g` (binary), `80GB` (decimal) or a plain number.
+    """Return the bytes of `24GiB`, `512 MiB`, `1.5g` (binary), `80GB` (decimal) or a number.
 
     Raises SettingError for anything else, and for sizes that are not positive.
     """
@@ -34,42 +38,36 @@ def parse_bytes(text: str | int) -> int:
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise SettingError(
-            f"{text!r} is not a size: write bytes, or a number with a unit as in 24GiB or 512MiB"
+            f"Invalid size {text!r}: write bytes, or a number with a unit as in 24GiB or 512MiB."
         )
     size = int(float(match[1]) * factor)
     if size <= 0:
-        raise SettingError(f"{text!r} is not a size: it must be more than zero")
+        raise SettingError(f"Invalid size {text!r}: it must be more than zero.")
     return size
 
 
-def parse_age(what: str, text: str) -> float:
-    """Seconds of `12h`, `30d` or `8w`. Raises SettingError that names `what` for anything else."""
+def parse_age(option: str, text: str) -> float:
+    """Return the seconds of `12h`, `30d` or `8w`. Raises SettingError that names `option`."""
     match = _AGE.fullmatch(text)
     if match is None:
-        raise SettingError(f"{what} is {text!r}: write 12h, 30d or 8w")
+        raise SettingError(f"Invalid {option} {text!r}: write 12h, 30d or 8w.")
     return int(match[1]) * _AGE_UNIT_S[match[2]]
 
 
 def format_bytes(size: float | None) -> str:
-    """Text for people: `1.21 GiB`, `512 MiB`, `0 B`, `-3.00 MiB`, and a dash for None."""
+    """Return `1.21 GiB`, `512 MiB`, `0 B`, `-3.0 MiB`, or a dash for None."""
     if size is None:
         return "–"
     magnitude = abs(size)
     for name, unit in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if magnitude >= unit:
-            value = size / unit
-            return (
-                f"{value:.0f} {name}"
-                if abs(value) >= 100
-                else f"{value:.2f} {name}"
-                if unit >= GIB
-                else f"{value:.1f} {name}"
-            )
+            digits = 0 if magnitude >= 100 * unit else 2 if unit >= GIB else 1
+            return f"{size / unit:.{digits}f} {name}"
     return f"{size:.0f} B"
 
 
 def format_duration(seconds: float | None) -> str:
-    """Text for people in at most two units: `8 s`, `25 min`, `3 h 10 min`, `2 d 4 h`, and a dash for None or infinity."""
+    """Return at most two units: `8 s`, `25 min`, `3 h 10 min`, `2 d 4 h`; a dash if not finite."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     total = round(seconds)

@@ -276,7 +276,7 @@ def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recor
         ({"total_steps": float("nan")}, "total_steps must be .* got nan"),
         ({"tags": "one"}, "tags must be a list of strings"),
         ({"tags": ["x" * 201]}, "too long"),
-        ({"name": 5}, "the name is 5"),
+        ({"name": 5}, "name must be a string, got 5"),
         ({"model": torch.nn.Linear}, "got a type"),
         ({"optimizer": torch.optim.SGD}, "got a type"),
         ({"limit_bytes": "plenty"}, "24GiB"),

@@ -398,7 +398,7 @@ def test_an_oom_is_reported_with_the_largest_tensors(server, tell, stories, open
     page = open_page(f"{server.url}/runs/d1ed")
     report = page.locator("#autopsy")
     assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
-    assert "8.0 MiB were asked for with 3.0 MiB free" in report.inner_text()
+    assert "8.0 MiB were requested with 3.0 MiB free" in report.inner_text()
     assert not report.locator("td", has_text="1024 × 256").is_visible()
     report.locator("summary", has_text="largest").click()
     assert report.locator("td", has_text="1024 × 256").is_visible()

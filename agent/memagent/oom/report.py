@@ -1,11 +1,13 @@
-"""What killed a run, in plain words: the one report behind the terminal, the run page and Slack. Pure: facts in, sentences out.
+"""The report of an out-of-memory error, for terminal, run page and Slack. Pure: data in, text out.
 
-1. What was asked for, in which phase, and what was free.
-2. Allocated against reserved: whether the memory was there, but in pieces, and whether expandable segments would have joined them.
+1. What was requested, in which phase, and what was free.
+2. Allocated against reserved: if the memory was there but fragmented, and if expandable segments
+   would have merged the fragments.
 3. What the device held: components, the largest live tensors, other processes.
-4. What had been predicted, the peaks of the last steps, and who is blamed for growth; else that nobody was found, or why nobody looked.
-5. What to change: what grows, where a line is suspected; then the estimator's advice with its saving for this run; then what helps in
-   that phase.
+4. What was predicted, the peaks of the last steps, and the suspects of growth; if there are none,
+   the result of the search or why there was none.
+5. What to change: the leak, if a line is suspected; then the estimator's advice with its saving for
+   this run; then what helps in that phase.
 """
 
 from __future__ import annotations
@@ -17,281 +19,278 @@ from typing import Any
 from memagent.diagnostics.console import with_display_path
 from memagent.units import format_bytes
 
-Facts = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
+Change = tuple[str, int | None, str]
+"""Sentence, bytes saved or None, code."""
 
 _PHASES = {
-    "data": "while the batch was made: what is moved to the device early waits there for its turn",
-    "forward": "in forward, where activations are made: batch, sequence length, attention and checkpointing decide",
-    "backward": "in backward, where gradients come while activations are still there: the peak of most models",
-    "optimizer": "in the optimizer's step: its state, made in the first step, and the temporaries of foreach implementations decide",
-    "eval": "in evaluation: without torch.inference_mode() it keeps activations, and results that are collected add up",
-    "checkpoint": "while a checkpoint was written: gathering or copying state takes room on the device",
+    "data": "while the batch was prepared: batches moved to the device early wait there",
+    "forward": "in forward, where activations are created: batch size, sequence length, attention "
+    "and checkpointing decide",
+    "backward": "in backward, where gradients are created while activations still exist: the peak "
+    "of most models",
+    "optimizer": "in the optimizer's step: its state, created in the first step, and temporaries "
+    "of foreach implementations decide",
+    "eval": "in evaluation: without torch.inference_mode() it keeps activations, and collected "
+    "results add up",
+    "checkpoint": "while a checkpoint was saved: gathering or copying state needs room on the "
+    "device",
 }
 _PHASE_ADVICE = {
-    "forward": "Use a smaller batch with accumulation, recompute activations by checkpointing, or train in bf16.",
+    "forward": "Use a smaller batch with accumulation, recompute activations by checkpointing, or "
+    "train in bf16.",
     "backward": "Use a smaller batch with accumulation, or recompute activations by checkpointing.",
-    "optimizer": "Use an 8-bit or fused optimizer (`fused=True`, or `foreach=False`), or shard its state over ranks (ZeRO, FSDP).",
-    "eval": "Evaluate under `torch.inference_mode()` with a smaller batch, and move results to the CPU as they come.",
+    "optimizer": "Use an 8-bit or fused optimizer (`fused=True`, or `foreach=False`), or shard its "
+    "state over ranks (ZeRO, FSDP).",
+    "eval": "Evaluate under `torch.inference_mode()` with a smaller batch, and move results to the "
+    "CPU as they arrive.",
     "data": "Move a batch to the device when it is needed, and prefetch fewer.",
-    "checkpoint": "Save from the CPU: `{name: value.cpu() for name, value in model.state_dict().items()}`.",
+    "checkpoint": "Save from the CPU: "
+    "`{name: value.cpu() for name, value in model.state_dict().items()}`.",
 }
-_STOP_GROWTH = "Stop what grows first, at the line that is suspected: less memory a step only puts the end off."
-_MUCH_CACHE = 0.1
-"""Of what is reserved: from there on the allocator's cache is worth a sentence."""
-_NO_TENSORS = ("host", "worker", "copy_on_write", "allocation")
-"""Kinds of suspects whose bytes a step are not those of live tensors."""
-_MUCH_MORE = 1.1
-_LEAST_PEAKS = 2
-_MOST_TENSORS = 10
-_MOST_ADVICE = 3
+_FIX_LEAK = (
+    "Fix the leak first, at the suspected line: using less memory per step only delays the crash."
+)
+_MIN_CACHE_SHARE = 0.1
+"""Share of the reserved memory above which the allocator's cache is reported."""
+_KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "allocation")
+"""Kinds of suspects whose growth is not that of live tensors."""
+_MIN_GROWTH_RATIO = 1.1
+"""Growth of all memory against that of the tensors, above which both are reported."""
+_MIN_PEAKS = 2
+_MAX_TENSORS = 10
+_MAX_ITEMS = 3
+"""Suspects, tensors and changes in a terminal's report."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True)
 class OomReport:
-    """`title` in one line; `findings` are sentences; `components` (name, bytes), the largest first; `tensors` as in the last words;
-    `changes` (sentence, bytes saved or None, code)."""
+    """`findings` are sentences, `components` (name, bytes) with the largest first."""
 
     title: str
     findings: tuple[str, ...]
     components: tuple[tuple[str, int], ...]
-    tensors: tuple[Facts, ...]
-    suspects: tuple[Facts, ...]
-    changes: tuple[tuple[str, int | None, str], ...]
+    tensors: tuple[JsonObject, ...]
+    suspects: tuple[JsonObject, ...]
+    changes: tuple[Change, ...]
     search: str | None = None
-    """Where there is no suspect: that none was found, or why nobody looked. None where even that is unknown."""
+    """If there is no suspect: the result of the search, or why there was none; None if unknown."""
     growth_bytes_per_step: int | None = None
-    """Of all memory in use, while the suspects were looked for."""
+    """Growth of all memory in use during the search."""
     looked_at_step: int | None = None
-    """When the suspects were as they are described."""
+    """Step of the search: the suspects are described as they were then."""
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Return the report for a terminal."""
         return [self.title, *(f"  {line}" for line in self.details())]
 
     def details(self) -> list[str]:
-        """All below the title, a line each, the most important of each kind."""
+        """Return everything below the title, a line each, the most important of each kind."""
         lines = list(self.findings)
         if self.components:
-            held = (
+            sizes = (
                 f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components
             )
-            lines.append(f"held: {', '.join(held)}")
-        for suspect in self.suspects[:_MOST_ADVICE]:
-            lines.append(
-                f"suspect: {_suspect(suspect, self.growth_bytes_per_step, self.looked_at_step)}"
-            )
+            lines.append(f"held: {', '.join(sizes)}")
+        lines += [f"suspect: {self._suspect_text(item)}" for item in self.suspects[:_MAX_ITEMS]]
         if self.search:
             lines.append(self.search[0].lower() + self.search[1:])
-        for tensor in self.tensors[:_MOST_ADVICE]:
-            lines.append(f"large: {_tensor(tensor)}")
-        for change, saving, _ in self.changes[:_MOST_ADVICE]:
-            lines.append(
-                f"change: {change}" + (f" (saves {format_bytes(saving)})" if saving else "")
-            )
+        lines += [f"large: {_tensor_text(tensor)}" for tensor in self.tensors[:_MAX_ITEMS]]
+        for change, saving, _ in self.changes[:_MAX_ITEMS]:
+            saves = f" (saves {format_bytes(saving)})" if saving else ""
+            lines.append(f"change: {change}{saves}")
         return lines
+
+    def _suspect_text(self, suspect: JsonObject) -> str:
+        step = suspect.get("step") or self.looked_at_step
+        holder = f"{suspect['holder']} at step {step:,}" if step else suspect["holder"]
+        rate = rate_text(
+            suspect.get("kind"), suspect.get("bytes_per_step"), self.growth_bytes_per_step
+        )
+        return f"{location_text(suspect)}: {holder}{rate}. {suspect.get('fix') or ''}".rstrip()
 
 
 def oom_report(
-    words: Facts,
+    event_data: JsonObject,
     step: int,
     *,
     device: str | None = None,
-    reading: Facts | None = None,
+    reading: JsonObject | None = None,
     predicted_peak_bytes: int | None = None,
-    suspects: Sequence[Facts] = (),
-    advice: Sequence[Facts] = (),
+    suspects: Sequence[JsonObject] = (),
+    advice: Sequence[JsonObject] = (),
     roots: Sequence[str] = (),
 ) -> OomReport:
-    """The report of a run that died in step `step` + 1.
+    """Build the report of a run that crashed in step `step` + 1.
 
-    words: the data of its `oom` event. device: whose memory ran out, by default the first. reading: the newest sample of that device.
-    suspects and advice: `Suspect`s and `AdviceItem`s as dicts, the best first; the last words' own suspects where none are given. roots:
-    files are with_display_path relative to these (`memagent.diagnostics.console`). Anything may be missing.
+    event_data: the data of its `oom` event. device: whose memory ran out, by default the first.
+    reading: the newest sample of that device. suspects and advice: `Suspect`s and `AdviceItem`s as
+    dicts, the best first; default: the event's own suspects. roots: files are shown relative to
+    these (`memagent.diagnostics.console`). Anything may be missing.
     """
     suspects = suspects or [
         item
-        for item in _listed(words, "suspects")
+        for item in _list_of(event_data, "suspects")
         if isinstance(item, Mapping) and "holder" in item
     ]
-    search = _search(words)
-    devices = words.get("devices") or {}
-    told: Facts = devices.get(device) or next(iter(devices.values()), {})
-    now = {**(reading or {}), **told}
-    phase = str(words.get("phase") or "")
-    asked, free = words.get("asked_bytes"), words.get("free_bytes")
+    search = _search_of(event_data)
+    devices = event_data.get("devices") or {}
+    device_state: JsonObject = devices.get(device) or next(iter(devices.values()), {})
+    state = {**(reading or {}), **device_state}
+    components = {name: size for name, size in (state.get("components") or {}).items() if size}
+    tensors = (event_data.get("largest_tensors") or ())[:_MAX_TENSORS]
+    phase = str(event_data.get("phase") or "")
+    asked, free = event_data.get("asked_bytes"), event_data.get("free_bytes")
     findings = (
-        _where(phase),
-        _asked(asked, free, now),
-        _in_pieces(asked, free, now),
-        _others(now),
-        _predicted(now, predicted_peak_bytes),
-        _last_peaks(_listed(words, "last_peaks")),
+        f"It happened {_PHASES[phase]}." if phase in _PHASES else None,
+        _request_finding(asked, free, state),
+        _fragmentation_finding(asked, free, state),
+        _other_processes_finding(state),
+        _prediction_finding(state, predicted_peak_bytes),
+        _peaks_finding(_list_of(event_data, "last_peaks")),
     )
+    where = f" in {phase} of step {step + 1:,}" if phase else f" in step {step + 1:,}"
+    name = device_state.get("name")
     return OomReport(
-        title=_title(phase, step, told.get("name")),
+        title=f"Out of memory{where}" + (f" on {name}" if name else ""),
         findings=tuple(finding for finding in findings if finding),
-        components=tuple(
-            sorted(
-                ((name, size) for name, size in (told.get("components") or {}).items() if size),
-                key=lambda item: -item[1],
-            )
-        ),
-        tensors=tuple(
-            with_display_path(tensor, roots)
-            for tensor in (words.get("largest_tensors") or ())[:_MOST_TENSORS]
-        ),
+        components=tuple(sorted(components.items(), key=lambda item: -item[1])),
+        tensors=tuple(with_display_path(tensor, roots) for tensor in tensors),
         suspects=tuple(with_display_path(suspect, roots) for suspect in suspects),
-        changes=_changes(phase, asked, free, now, suspects, advice),
+        changes=_changes(phase, asked, free, state, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
         growth_bytes_per_step=search.get("growth_bytes_per_step"),
         looked_at_step=search.get("step"),
     )
 
 
-def search_sentence(search: Facts) -> str:
-    """What came of a search that named nobody, from the facts of `LeakMonitor.search`: nobody found is one thing, nobody looked another."""
+def search_sentence(search: JsonObject) -> str:
+    """Describe a search without suspects, from `LeakMonitor.search`: its result, or why not."""
     if search.get("step") is None:
-        return (
-            f"Nobody looked who holds the memory: {search.get('why_not') or 'it is not known why'}."
-        )
+        return f"No leak diagnosis was run: {search.get('why_not') or 'the reason is unknown'}."
     steps = f"steps {search.get('first_step') or 0:,} to {search['step']:,}"
-    cut = ", until the time for it was up" if search.get("is_cut_short") else ""
-    return f"No suspect was found: who holds what grew was looked for over {steps}{cut}."
+    cut = ", until its time was up" if search.get("is_cut_short") else ""
+    return f"No suspect was found: the leak diagnosis covered {steps}{cut}."
 
 
-def place_of(suspect: Facts) -> str:
-    """`train.py:42`, as far as it is known."""
+def location_text(suspect: JsonObject) -> str:
+    """Return `train.py:42`, as far as it is known."""
     line = suspect.get("line")
     return f"{suspect.get('file') or 'unknown file'}" + (f":{line}" if line else "")
 
 
-def would_have_fitted_in_one_piece(asked: int | None, free: int | None, reading: Facts) -> bool:
-    """Whether what the allocator held beyond its tensors, with what the device had free, would have been enough."""
-    reserved, allocated = reading.get("reserved_bytes"), reading.get("allocated_bytes")
+def fits_without_fragmentation(asked: int | None, free: int | None, state: JsonObject) -> bool:
+    """Return True if the allocator's cache and the free memory together would have sufficed."""
+    reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
     if not asked or reserved is None or allocated is None:
         return False
     return bool((free or 0) < asked <= (free or 0) + reserved - allocated)
 
 
-def _title(phase: str, step: int, name: str | None) -> str:
-    where = f" in {phase} of step {step + 1:,}" if phase else f" in step {step + 1:,}"
-    return f"Out of memory{where}" + (f" on {name}" if name else "")
+def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int | None) -> str:
+    """Return `, 1.3 MiB a step`; also the growth of all memory if that is larger."""
+    if not rate:
+        return ""
+    text = f", {format_bytes(rate)} a step"
+    if kind in _KINDS_WITHOUT_TENSORS or not growth_bytes_per_step:
+        return text
+    if growth_bytes_per_step < _MIN_GROWTH_RATIO * rate:
+        return text
+    return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
 
 
-def _where(phase: str) -> str | None:
-    told = _PHASES.get(phase)
-    return f"It happened {told}." if told else None
-
-
-def _asked(asked: int | None, free: int | None, now: Facts) -> str | None:
-    used, limit = now.get("used_bytes"), now.get("limit_bytes")
-    full = (
-        f"{format_bytes(used)} of {format_bytes(limit)} were used"
-        if used is not None and limit
-        else None
-    )
+def _request_finding(asked: int | None, free: int | None, state: JsonObject) -> str | None:
+    used, limit = state.get("used_bytes"), state.get("limit_bytes")
+    is_known = used is not None and limit
+    fill = f"{format_bytes(used)} of {format_bytes(limit)} were used." if is_known else None
     if not asked:
-        return f"{full}." if full else None
+        return fill
     room = f" with {format_bytes(free)} free" if free is not None else ""
-    return f"{format_bytes(asked)} were asked for{room}" + (f"; {full}." if full else ".")
+    return f"{format_bytes(asked)} were requested{room}" + (f"; {fill}" if fill else ".")
 
 
-def _in_pieces(asked: int | None, free: int | None, now: Facts) -> str | None:
-    reserved, allocated = now.get("reserved_bytes"), now.get("allocated_bytes")
-    if reserved is None or allocated is None or reserved - allocated < _MUCH_CACHE * reserved:
+def _fragmentation_finding(asked: int | None, free: int | None, state: JsonObject) -> str | None:
+    reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
+    if reserved is None or allocated is None or reserved - allocated < _MIN_CACHE_SHARE * reserved:
         return None
-    cached = format_bytes(reserved - allocated)
-    text = f"{format_bytes(reserved)} were reserved and {format_bytes(allocated)} allocated: {cached} lay in the cache"
-    if would_have_fitted_in_one_piece(asked, free, now):
-        return f"{text}, enough but in pieces. {EXPANDABLE} would probably have saved this step."
-    return f"{text}, and joining the pieces would not have been enough."
+    text = (
+        f"{format_bytes(reserved)} were reserved and {format_bytes(allocated)} allocated: "
+        f"{format_bytes(reserved - allocated)} were cached"
+    )
+    if fits_without_fragmentation(asked, free, state):
+        return f"{text}, enough but fragmented. {EXPANDABLE} would probably have saved this step."
+    return f"{text}, and merging the fragments would not have been enough."
 
 
-def _others(now: Facts) -> str | None:
-    others = now.get("other_processes_bytes")
+def _other_processes_finding(state: JsonObject) -> str | None:
+    others = state.get("other_processes_bytes")
     return f"Other processes held {format_bytes(others)} of the device." if others else None
 
 
-def _predicted(now: Facts, predicted: int | None) -> str | None:
+def _prediction_finding(state: JsonObject, predicted: int | None) -> str | None:
     if not predicted:
         return None
-    peak = now.get("peak_allocated_bytes")
+    peak = state.get("peak_allocated_bytes")
     if not peak:
-        return f"The estimator had predicted a peak of {format_bytes(predicted)}."
-    share = 100 * (peak - predicted) / predicted
-    word = "above" if share > 0 else "below"
-    return f"The newest peak was {format_bytes(peak)}, {abs(share):.0f} % {word} the prediction of {format_bytes(predicted)}."
+        return f"The predicted peak was {format_bytes(predicted)}."
+    percent = 100 * (peak - predicted) / predicted
+    direction = "above" if percent > 0 else "below"
+    return (
+        f"The newest peak was {format_bytes(peak)}, {abs(percent):.0f} % {direction} the "
+        f"prediction of {format_bytes(predicted)}."
+    )
 
 
-def _listed(words: Facts, name: str) -> Sequence[Any]:
-    """What an event says is checked by nobody before it comes here."""
-    found = words.get(name)
-    return found if isinstance(found, list | tuple) else ()
-
-
-def _search(words: Facts) -> Facts:
-    found = words.get("suspect_search")
-    if not isinstance(found, Mapping):
-        return {}
-    kinds: dict[str, type] = {"why_not": str, "is_cut_short": bool}
-    return {name: value for name, value in found.items() if type(value) is kinds.get(name, int)}
-
-
-def _last_peaks(peaks: Sequence[Any]) -> str | None:
-    """How it got there: a climb of many steps looks other than one that came from nowhere."""
+def _peaks_finding(peaks: Sequence[Any]) -> str | None:
+    """List the last peaks: slow growth looks different from a sudden peak."""
     known = [
         peak
         for peak in peaks
         if isinstance(peak, list | tuple) and list(map(type, peak)) == [int, int]
     ]
-    if len(known) < _LEAST_PEAKS:
+    if len(known) < _MIN_PEAKS:
         return None
-    told = ", ".join(format_bytes(peak) for _, peak in known)
-    return f"Peaks of steps {known[0][0]:,} to {known[-1][0]:,}: {told}."
+    sizes = ", ".join(format_bytes(peak) for _, peak in known)
+    return f"Peaks of steps {known[0][0]:,} to {known[-1][0]:,}: {sizes}."
 
 
 def _changes(
     phase: str,
     asked: int | None,
     free: int | None,
-    now: Facts,
-    suspects: Sequence[Facts],
-    advice: Sequence[Facts],
-) -> tuple[tuple[str, int | None, str], ...]:
-    found: list[tuple[str, int | None, str]] = []
+    state: JsonObject,
+    suspects: Sequence[JsonObject],
+    advice: Sequence[JsonObject],
+) -> tuple[Change, ...]:
+    changes: list[Change] = []
     if suspects:
-        found.append((_STOP_GROWTH, None, ""))
-    if would_have_fitted_in_one_piece(asked, free, now):
-        found.append(("Let the allocator join its pieces.", None, f"export {EXPANDABLE}"))
-    found += [(item["change"], item.get("saving_bytes"), item.get("code") or "") for item in advice]
+        changes.append((_FIX_LEAK, None, ""))
+    if fits_without_fragmentation(asked, free, state):
+        changes.append(("Let the allocator merge its fragments.", None, f"export {EXPANDABLE}"))
+    for item in advice:
+        changes.append((item["change"], item.get("saving_bytes"), item.get("code") or ""))
     if phase in _PHASE_ADVICE:
-        found.append((_PHASE_ADVICE[phase], None, ""))
-    return tuple(found)
+        changes.append((_PHASE_ADVICE[phase], None, ""))
+    return tuple(changes)
 
 
-def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int | None) -> str:
-    """`, 1.3 MiB a step`; where memory in use grew by more than the tensors that were counted, that too."""
-    if not rate:
-        return ""
-    text = f", {format_bytes(rate)} a step"
-    if (
-        kind in _NO_TENSORS
-        or not growth_bytes_per_step
-        or growth_bytes_per_step < _MUCH_MORE * rate
-    ):
-        return text
-    return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
-
-
-def _suspect(suspect: Facts, growth_bytes_per_step: int | None, looked_at_step: int | None) -> str:
-    step = suspect.get("step") or looked_at_step
-    holder = f"{suspect['holder']} at step {step:,}" if step else suspect["holder"]
-    grows = rate_text(suspect.get("kind"), suspect.get("bytes_per_step"), growth_bytes_per_step)
-    return f"{place_of(suspect)}: {holder}{grows}. {suspect.get('fix') or ''}".rstrip()
-
-
-def _tensor(tensor: Facts) -> str:
+def _tensor_text(tensor: JsonObject) -> str:
     shape = " x ".join(str(side) for side in tensor.get("shape") or ())
-    place = f" ({place_of(tensor)})" if tensor.get("file") else ""
-    return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {format_bytes(tensor.get('size_bytes'))}{place}"
+    location = f" ({location_text(tensor)})" if tensor.get("file") else ""
+    size = format_bytes(tensor.get("size_bytes"))
+    return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {size}{location}"
+
+
+def _list_of(event_data: JsonObject, name: str) -> Sequence[Any]:
+    """Return a list of an event's data, which nothing has validated so far."""
+    value = event_data.get(name)
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _search_of(event_data: JsonObject) -> JsonObject:
+    search = event_data.get("suspect_search")
+    if not isinstance(search, Mapping):
+        return {}
+    types: dict[str, type] = {"why_not": str, "is_cut_short": bool}
+    return {name: value for name, value in search.items() if type(value) is types.get(name, int)}

@@ -79,7 +79,7 @@ EXPECTED = (__file__, LINE, "list", "Trainer.history")
 def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     trainer, run = watched(leaks=True)
     trainer.train(5)
-    run._suspect(Forecast(step=5, level="notice", cause=cause))
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause=cause))
     trainer.train(25)
     assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
     run.finish()
@@ -96,7 +96,7 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
 def test_causes_without_a_holder_start_no_search(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(5)
-    run._suspect(Forecast(step=5, level="warning", cause="fragmentation"))
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="warning", cause="fragmentation"))
     trainer.train(25)
     run.finish()
     assert recording().snapshots == []
@@ -106,7 +106,9 @@ def test_the_server_may_ask(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     command = Command(kind="snapshot", data={"why": "you leak"})
-    run._note_reply(BatchReply(accepted=0, next_seq=1, commands=[command, Command(kind="dance")]))
+    run._pipeline.leaks.handle_reply(
+        BatchReply(accepted=0, next_seq=1, commands=[command, Command(kind="dance")])
+    )
     trainer.train(25)
     run.finish()
     [snapshot] = recording().snapshots
@@ -130,7 +132,7 @@ def test_who_was_named_is_not_looked_for_again_before_the_run_is_twice_as_long(w
     trainer, run = watched(leaks=True)
     trainer.train(5)
     for _ in range(30):
-        run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
+        run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
         trainer.train(1)
     assert len(recording_of(run, recording)) == 1
 
@@ -147,11 +149,11 @@ def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched,
     trainer.train(25)
     assert run.report()["suspects"] == []
     trainer.leaks = True
-    run._suspect(
+    run._pipeline.leaks.note_forecast(
         Forecast(step=run.step, level="warning", cause="leak")
     )  # too early: it would see the same steps
     trainer.train(25)
-    run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
+    run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
     assert not run._pipeline.leaks._finder.budget.allows(1.0)
     trainer.train(25)
     assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
@@ -161,7 +163,7 @@ def test_only_one_look_goes_beyond_the_budget(watched, recording):
     trainer, run = watched(leaks=False)
     trainer.train(5)
     for _ in range(4):
-        run._suspect(Forecast(step=run.step, level="warning", cause="leak"))
+        run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
         trainer.train(42)
     assert len(recording_of(run, recording)) == 2
 
@@ -174,7 +176,7 @@ def test_a_clean_loop_has_no_suspects_and_says_so(watched, recording):
     report = run.report()
     assert report["suspects"] == []
     assert report["suspect_search"].startswith(
-        "No suspect was found: who holds what grew was looked for over steps 6 to "
+        "No suspect was found: the leak diagnosis covered steps 6 to "
     )
     run.finish()
     assert recording().snapshots[-1].suspects == []
@@ -194,11 +196,11 @@ def test_a_run_that_dies_before_anybody_looked_says_why(watched, recording, capf
     trainer, run = watched(leaks=True)
     trainer.train(5)
     if steps:
-        run._suspect(Forecast(step=5, level="notice", cause="leak"))
+        run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
         trainer.train(steps)
-    assert "Nobody looked" in run.report()["suspect_search"]
+    assert "No leak diagnosis was run" in run.report()["suspect_search"]
     run.fail_with(MemoryError("no"))
-    assert f"  nobody looked who holds the memory: {why}" in capfd.readouterr().err
+    assert f"  no leak diagnosis was run: {why}" in capfd.readouterr().err
     [words] = [event.data for event in recording().events if event.kind == "oom"]
     assert words["suspects"] == [] and words["suspect_search"]["why_not"].startswith(why)
 
@@ -227,7 +229,7 @@ def until_it_is_seen():
 def test_a_look_that_fails_at_the_death_leaves_the_last_words(watched, recording, monkeypatch):
     trainer, run = watched(leaks=True)
     trainer.train(5)
-    run._suspect(Forecast(step=5, level="notice", cause="leak"))
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
     trainer.train(10)
     run.guard.raise_errors = False
     monkeypatch.setattr("memagent.leaks.detectors.tensors.diagnose", _no_memory)

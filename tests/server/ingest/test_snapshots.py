@@ -95,11 +95,11 @@ def test_a_snapshots_suspect_is_not_told_twice(started):
     [
         (
             {"first_step": 5, "step": 26},
-            "No suspect was found: who holds what grew was looked for over steps 5 to 26.",
+            "No suspect was found: the leak diagnosis covered steps 5 to 26.",
         ),
         (
             {"why_not": "no growth was suspected"},
-            "Nobody looked who holds the memory: no growth was suspected.",
+            "No leak diagnosis was run: no growth was suspected.",
         ),
     ],
 )

@@ -76,13 +76,13 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
     told = slack.replies(root["ts"])[-1]["text"]
     for words in (
         "First warning at step",
-        "were asked for",
+        "were requested",
         "It happened in",
         "Suspect: ",
-        "Change: Stop what grows first",
+        "Change: Fix the leak first",
     ):
         assert words in told, log
-    assert "were asked for" not in root["text"]
+    assert "were requested" not in root["text"]
 
 
 def wait_until(condition, what: str) -> None:

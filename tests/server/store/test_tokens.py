@@ -124,7 +124,7 @@ def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--expires", "soon"), "--expires is 'soon': write 12h, 30d or 8w"),
+        (("--expires", "soon"), "Invalid --expires 'soon': write 12h, 30d or 8w"),
         (("--project", ""), "a project has 1 to 200"),
     ],
 )

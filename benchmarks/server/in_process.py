@@ -21,7 +21,7 @@ from memagent.wire.messages import Batch
 from memagent_server.ingest.validate import check_batch
 from memagent_server.store.chunks import pack_stats
 from memagent_server.store.engine import Database
-from memagent_server.store.samples import take_batch
+from memagent_server.store.samples import store_batch
 
 TITLE = "a batch of 500 samples, in process"
 ROWS = 500
@@ -97,8 +97,8 @@ def _store(database: Database, run_id: str) -> Callable[[bytes], None]:
 
     def store(body: bytes) -> None:
         batch, chunks = check_batch(decode(body, Batch))
-        database.together(
-            lambda connection: take_batch(connection, run_id, batch, time.time(), chunks=chunks)
+        database.write_grouped(
+            lambda connection: store_batch(connection, run_id, batch, time.time(), chunks=chunks)
         )
 
     return store

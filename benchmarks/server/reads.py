@@ -33,7 +33,7 @@ from memagent_server.store.compaction import finish
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run, Stream
 from memagent_server.store.retention import Limits, find_old
-from memagent_server.store.rollups import Levels
+from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.runs import finish_run
 from memagent_server.store.samples import add_batch
 
@@ -170,8 +170,8 @@ def _repeat(database: Database, steps: int, times: int) -> None:
         stream_id = session.scalars(select(Stream.id).where(Stream.run_id == "long")).one()
         other_id = session.scalars(select(Stream.id).where(Stream.run_id == "longer")).one()
         once, levels = (
-            Levels(session, "long", stream_id).read(0),
-            Levels(session, "longer", other_id),
+            RollupLevels(session, "long", stream_id).read(0),
+            RollupLevels(session, "longer", other_id),
         )
         for number in range(times):
             levels.extend(_later(once, number * steps))

@@ -14,7 +14,8 @@ from alembic import op
 
 from memagent.wire.columns import pack
 from memagent_server.store.buckets import unpack_buckets
-from memagent_server.store.chunks import pack_stats, stats_of
+from memagent_server.store.chunks import column_stats as stats_of
+from memagent_server.store.chunks import pack_stats
 from memagent_server.store.packing import kinds_of, unseal
 
 revision = "0009"

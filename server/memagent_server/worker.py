@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from memagent_server.alerts.evaluator import Evaluator
@@ -24,12 +23,11 @@ from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, MissingChannel
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
-from memagent_server.store.db_errors import reason_of, trouble_of
 from memagent_server.store.engine import Database
-from memagent_server.store.maintenance import Maintenance
-from memagent_server.store.models import Run
-from memagent_server.store.outbox import Route
-from memagent_server.store.runs import lose_contact
+from memagent_server.store.errors import reason_of, trouble_of
+from memagent_server.store.outbox import ChannelFilter
+from memagent_server.store.retention import Maintenance
+from memagent_server.store.runs import is_silent_since, last_seen_of_running, lose_contact
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +65,8 @@ class Worker:
         self._clock, self._steady, self._share = clock, steady, share or AllShards()
         self._evaluator = Evaluator(database, tuple(found), self._share)
         self.dispatchers = (
-            *(self._dispatcher(Route(name), channel) for name, channel in found.items()),
-            self._dispatcher(Route(None, apart_from=tuple(found)), MissingChannel()),
+            *(self._dispatcher(ChannelFilter(name), channel) for name, channel in found.items()),
+            self._dispatcher(ChannelFilter(None, others=tuple(found)), MissingChannel()),
         )
         self.upkeep = Maintenance(database, settings.retention_days, settings.rollup_days, clock)
         self._listened_at = steady()
@@ -101,7 +99,7 @@ class Worker:
         """A turn of one channel, where it is this worker's."""
         return self._share.holds(dispatcher.name) and dispatcher.turn()
 
-    def _dispatcher(self, route: Route, channel: Channel) -> Dispatcher:
+    def _dispatcher(self, route: ChannelFilter, channel: Channel) -> Dispatcher:
         settings = self._settings
         least = settings.notify_severities.get(route.channel or "", SEVERITIES[0])
         return Dispatcher(
@@ -115,10 +113,7 @@ class Worker:
             with suppress(LostShards), self._database.write() as session:
                 self._share.confirm(session, (run_id,))
                 seen_at = self._heard[run_id][0]
-                still = select(Run.id).where(
-                    Run.id == run_id, Run.status == "running", Run.last_seen_at == seen_at
-                )
-                if session.scalar(still) is not None:
+                if is_silent_since(session, run_id, seen_at):
                     lose_contact(session, run_id, now)
                     log.warning(
                         "run %s has not been heard of for %.0f s", run_id, self._lost_after_s
@@ -131,11 +126,9 @@ class Worker:
         if steady - self._listened_at > DEAF_AFTER_S:
             self._heard.clear()
         with self._database.read() as session:
-            found = session.execute(
-                select(Run.id, Run.last_seen_at).where(Run.status == "running")
-            ).all()
+            found = last_seen_of_running(session)
         before, self._heard = self._heard, {}
-        for run_id, seen_at in found:
+        for run_id, seen_at in found.items():
             if self._share.holds(run_id):
                 known = before.get(run_id)
                 self._heard[run_id] = (

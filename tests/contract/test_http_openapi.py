@@ -13,15 +13,15 @@ import schemathesis
 from jsonschema import Draft202012Validator
 
 from memagent_server.http.api_route import operation_of
-from memagent_server.schemas import alerts, common, runs
+from memagent_server.schemas import alerts, base, runs
 from memagent_server.schemas.examples import EXAMPLES
 
 HTTP_MD = Path(__file__).parents[2] / "docs" / "http.md"
 SHAPES = {
     name: shape
-    for module in (alerts, common, runs)
+    for module in (alerts, base, runs)
     for name, shape in vars(module).items()
-    if hasattr(shape, "__total__")
+    if isinstance(shape, type) and issubclass(shape, base.Schema)
 }
 MAY_BE_LEFT_OUT = {"Problem": {"field", "request_id"}}
 

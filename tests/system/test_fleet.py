@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
-from memagent_server.store.alerts import list_incidents
 from memagent_server.store.engine import Database
+from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import SHARDS, Shard, Stream
 from memagent_server.store.samples import read_samples
 

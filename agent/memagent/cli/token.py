@@ -7,6 +7,8 @@ import json
 import time
 from typing import Any
 
+from msgspec.structs import asdict
+
 from memagent.cli import say
 from memagent.errors import MemagentError, SettingError
 from memagent.units import parse_age
@@ -70,13 +72,13 @@ def _create(arguments: argparse.Namespace, settings: Settings, database: Databas
         secret, made = auth.issue_token(
             session, settings, name=arguments.name, scope=arguments.scope, now=now, projects=arguments.project, expires_at=expires_at
         )  # fmt: skip
-        facts = tokens.describe_token(made)
+        facts = asdict(tokens.describe_token(made))
     print(json.dumps({**facts, "token": secret}) if arguments.json else secret)
 
 
 def _list(arguments: argparse.Namespace, _settings: Settings, database: Database) -> None:
     with database.read() as session:
-        found = [tokens.describe_token(token) for token in tokens.list_tokens(session)]
+        found = [asdict(tokens.describe_token(token)) for token in tokens.list_tokens(session)]
     if arguments.json:
         print(json.dumps(found))
         return

@@ -33,8 +33,8 @@ from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
 from memagent_server.alerts.run_end import RunEndings, end_alerts
 from memagent_server.alerts.run_rules import (
+    ALIVE_FOR_S,
     RunEvaluation,
-    alive_ranks,
     evaluate_run_rules,
     run_rule_inputs,
 )
@@ -45,23 +45,26 @@ from memagent_server.alerts.stream_state import (
     restore_evaluation,
     start_evaluation,
 )
-from memagent_server.store.alerts import open_alerts_by_run, open_but_over
-from memagent_server.store.db_errors import trouble_of
+from memagent_server.store.alerts import open_alerts_by_run, runs_with_stale_alerts
 from memagent_server.store.engine import Database
-from memagent_server.store.evaluation_state import forget_ended, get_marks, get_recollections
-from memagent_server.store.history import StoredChunk
-from memagent_server.store.incidents import woken
-from memagent_server.store.packing import unseal
-from memagent_server.store.pending_samples import (
+from memagent_server.store.errors import trouble_of
+from memagent_server.store.evaluation import (
     PendingChunks,
     Running,
     StreamHead,
+    forget_ended,
+    get_marks,
+    get_recollections,
     heads_of_run,
     heads_of_running,
     latest_of,
-    read_unread,
+    read_pending,
     running_runs,
 )
+from memagent_server.store.history import StoredChunk
+from memagent_server.store.incidents import ended_snoozes
+from memagent_server.store.packing import unseal
+from memagent_server.store.ranks import alive_ranks
 from memagent_server.store.runs import get_run, lock_run, lock_runs
 
 log = logging.getLogger(__name__)
@@ -199,7 +202,7 @@ class Evaluator:
                 for stream_id in by_id
                 if stream_id in self._evaluations
             }
-            for stream_id, chunks in _by_stream(read_unread(session, read_seqs), read_seqs):
+            for stream_id, chunks in _by_stream(read_pending(session, read_seqs), read_seqs):
                 stream = by_id[stream_id]
                 failed.add(stream_id)
                 with _isolated(_describe(stream)):
@@ -322,10 +325,10 @@ class Evaluator:
         for stream in streams:
             by_run.setdefault(stream.run_id, []).append((stream, self._evaluations.get(stream.id)))
         with self._database.read() as session:
-            alive = alive_ranks(session, now)
+            alive = alive_ranks(session, now - ALIVE_FOR_S)
             snoozes_over = [
                 incident.id
-                for incident in woken(session, now)
+                for incident in ended_snoozes(session, now)
                 if self._share.holds(incident.run_id)
             ]
         checks = {}
@@ -364,7 +367,7 @@ class Evaluator:
         run_ids = dict.fromkeys(evaluation.run_id for evaluation in unfollowed.values())
         with self._database.read() as session:
             unheard = self._endings.unheard(session, self._policies, now)
-            candidates = dict.fromkeys([*run_ids, *open_but_over(session), *unheard])
+            candidates = dict.fromkeys([*run_ids, *runs_with_stale_alerts(session), *unheard])
         lost = [run_id for run_id in run_ids if not self._share.holds(run_id)]
         self._drop(self._evaluations_of(lost))
         return [run_id for run_id in candidates if self._share.holds(run_id)]

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.forecast import Hints
-from memagent_server.store.key_lists import texts
-from memagent_server.store.models import Event, Prediction
-from memagent_server.store.pending_samples import StreamHead
+from memagent_server.store.evaluation import StreamHead
+from memagent_server.store.events import events_after
+from memagent_server.store.predictions import predictions_after
 
 _KINDS = ("hints", "preflight")
 
@@ -53,26 +52,14 @@ class RunHints:
 
 def listen(session: Session, told: Mapping[str, RunHints]) -> None:
     """Read what was told of these runs since."""
-    since = texts(session, ((run_id, known.events) for run_id, known in told.items()))
-    new = select(
-        Event.run_id, Event.id, Event.kind, Event.rank, Event.attempt, Event.data
-    ).select_from(since)
-    new = new.join(Event, (Event.run_id == since.c.first) & (Event.id > since.c.second)).order_by(
-        Event.id
-    )
-    for run_id, event_id, kind, rank, attempt, data in session.execute(new):
+    last_events = {run_id: known.events for run_id, known in told.items()}
+    for run_id, event_id, kind, rank, attempt, data in events_after(session, last_events):
         told[run_id].events = event_id
         if kind in _KINDS:
             told[run_id].hear(rank, attempt, data)
-    since = texts(session, ((run_id, known.predictions) for run_id, known in told.items()))
-    made = select(
-        Prediction.run_id, Prediction.id, Prediction.rank, Prediction.device, Prediction.method, Prediction.peak_allocated_bytes
-    ).select_from(since)  # fmt: skip
-    made = made.join(
-        Prediction, (Prediction.run_id == since.c.first) & (Prediction.id > since.c.second)
-    )
-    for run_id, prediction_id, rank, device, method, peak in session.execute(
-        made.order_by(Prediction.id)
+    last_predictions = {run_id: known.predictions for run_id, known in told.items()}
+    for run_id, prediction_id, rank, device, method, peak in predictions_after(
+        session, last_predictions
     ):
         told[run_id].predictions = prediction_id
         told[run_id].predict(rank, device, method, peak)

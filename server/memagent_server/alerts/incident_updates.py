@@ -23,7 +23,7 @@ from memagent_server.alerts.stream_state import AlertChange
 from memagent_server.alerts.summaries import closing_summary
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import add_transition, change_alert, find_open, notify, open_alert
-from memagent_server.store.incidents import alerts_of, change_incident, enter_incident
+from memagent_server.store.incidents import alerts_of, change_incident, join_incident
 from memagent_server.store.models import Alert, Incident, Transition
 
 DEATHS = ("oom", "lost_contact")
@@ -85,7 +85,7 @@ class IncidentTransaction:
         reason: str | None = None,
     ) -> Alert:
         """Open a pending alert."""
-        incident = enter_incident(
+        incident = join_incident(
             self._session, run_id=run_id, rule=rule, cause=cause, severity=severity, now=self._now
         )
         changes = self._changes_of(incident)

@@ -29,10 +29,15 @@ from memagent_server.alerts.stream_state import (
     open_alerts,
 )
 from memagent_server.store.engine import Database
-from memagent_server.store.evaluation_state import Mark, get_marks, put_marks, put_recollections
+from memagent_server.store.evaluation import (
+    Mark,
+    StreamHead,
+    get_marks,
+    put_marks,
+    put_recollections,
+)
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import Incident
-from memagent_server.store.pending_samples import StreamHead
 from memagent_server.store.runs import lock_run, lock_runs
 
 log = logging.getLogger(__name__)

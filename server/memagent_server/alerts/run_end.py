@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import AlertState, state_after_run
-from memagent_server.store.alerts import ended_unheard, open_alerts
-from memagent_server.store.models import Alert, Rank, Run, Stream
+from memagent_server.store.alerts import open_alerts, unreported_ends, was_warned
+from memagent_server.store.models import Rank, Run, Stream
 from memagent_server.store.streams import current_streams
 
 OF_LATE_S, ALL_EVERY_S = 86_400.0, 3_600.0
@@ -47,7 +46,7 @@ def end_alerts(
         stood = AlertState("firing" if alert.state == "firing" else "pending")
         ledger.end(alert, state_after_run(stood, status, now).state, step=step, reason=reason)
     ledger.flush()
-    if ended_unheard(session, run.id) and policy[run.status].is_on:
+    if unreported_ends(session, run.id) and policy[run.status].is_on:
         _tell_of_end(session, ledger, run, policy)
         ledger.flush()
 
@@ -61,7 +60,7 @@ class RunEndings:
     def unheard(self, session: Session, policies: Policies, now: float) -> list[str]:
         """Runs that have died or fallen silent, whose projects want to hear of it and have not."""
         is_time = not 0.0 <= now - self._looked_at_all < ALL_EVERY_S
-        found = ended_unheard(session, seen_after=None if is_time else now - OF_LATE_S)
+        found = unreported_ends(session, seen_after=None if is_time else now - OF_LATE_S)
         if is_time:
             self._looked_at_all = now
         return [run.id for run in found if policies.of(run.project)[run.status].is_on]
@@ -84,7 +83,7 @@ def _tell_of_end(session: Session, ledger: IncidentTransaction, run: Run, policy
     streams = current_streams(session, [run.id])
     stream = streams[0] if streams else None
     facts = RuleInput(
-        step=run.step, status=run.status, error=run.error, was_warned=_was_warned(session, run.id),
+        step=run.step, status=run.status, error=run.error, was_warned=was_warned(session, run.id),
         launch_peak_bytes=stream.peak_bytes if stream else None, limit_bytes=stream.limit_bytes if stream else None,
     )  # fmt: skip
     wanted = policy[run.status]
@@ -94,19 +93,6 @@ def _tell_of_end(session: Session, ledger: IncidentTransaction, run: Run, policy
         data=finding.data, cause=finding.cause, reason=_reason(run),
     )  # fmt: skip
     ledger.end(alert, run.status, step=run.step, reason=_reason(run))
-
-
-def _was_warned(session: Session, run_id: str) -> bool:
-    """Whether people were ever told that this launch would run out."""
-    forecast = (
-        select(Alert.id)
-        .join(Stream, Stream.id == Alert.stream_id)
-        .where(
-            Alert.run_id == run_id, Alert.rule == "oom_forecast", Alert.severity != "note", Alert.state.not_in(("pending", "ok")),
-            Stream.is_current,
-        )
-    )  # fmt: skip
-    return session.scalar(forecast.limit(1)) is not None
 
 
 def _reason(run: Run) -> str:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import AlertState
@@ -19,8 +16,8 @@ from memagent_server.alerts.stream_state import (
     is_change,
 )
 from memagent_server.settings import SEVERITIES, Severity
-from memagent_server.store.models import Alert, Rank, Run
-from memagent_server.store.pending_samples import StreamHead
+from memagent_server.store.evaluation import StreamHead
+from memagent_server.store.models import Alert
 
 ALIVE_FOR_S = 45.0
 """A process is alive this long after its last message: agents send one at least every 15 s."""
@@ -52,23 +49,6 @@ class RunEvaluation:
     def has_states_for(self, checks: Iterable[RuleCheck]) -> bool:
         """Return False if a state is unknown: it depends on the store's open alerts."""
         return all(check.key in self.states for check in checks)
-
-
-def alive_ranks(session: Session, now: float) -> dict[str, set[int]]:
-    """Return the ranks of each running run whose processes sent a message recently."""
-    query = (
-        select(Rank.run_id, Rank.rank)
-        .join(Run, Run.id == Rank.run_id)
-        .where(Run.status == "running")
-    )
-    alive: dict[str, set[int]] = {}
-    for run_id, rank in session.execute(
-        query.where(
-            Rank.is_current, Rank.status == "running", Rank.last_seen_at >= now - ALIVE_FOR_S
-        )
-    ):
-        alive.setdefault(run_id, set()).add(rank)
-    return alive
 
 
 def run_rule_inputs(

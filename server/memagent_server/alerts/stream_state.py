@@ -28,10 +28,9 @@ from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import AlertState, next_state
 from memagent_server.store.chunks import Stats
-from memagent_server.store.evaluation_state import Mark
+from memagent_server.store.evaluation import Mark, StreamHead
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
-from memagent_server.store.pending_samples import StreamHead
-from memagent_server.store.streams import used_of
+from memagent_server.store.streams import used_bytes
 
 MAX_DELAY_S = 60.0
 """Samples that arrive within this delay are on time, at any rate of arrival."""
@@ -340,7 +339,7 @@ def evaluate_rule(
 def _rule_input(
     stream: StreamHead, evaluation: StreamEvaluation, latest: Mapping[str, Any]
 ) -> RuleInput:
-    used = used_of(latest)
+    used = used_bytes(latest)
     if stream.limit_source == "cgroup":
         used = _positive_int(latest.get("cgroup_used_bytes")) or used
     return RuleInput(

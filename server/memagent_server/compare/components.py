@@ -11,12 +11,18 @@ Predicted beside observed, by level and by phase.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from memagent.wire.fields import COMPONENTS, PHASES
 from memagent_server.compare.mismatch_reasons import Facts, reason, reason_of_phase
+from memagent_server.schemas.runs import (
+    ComponentResidual,
+    Components,
+    LevelResidual,
+    PhaseResidual,
+    Residual,
+)
 from memagent_server.store.models import Prediction, Run, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.streams import current_streams, phase_of
@@ -32,7 +38,7 @@ OBSERVED_COLUMNS = (
 """Components that agents measure: the column of `parameters` is `parameters_bytes`."""
 
 
-def components(session: Session, run_id: str) -> dict[str, Any] | None:
+def components(session: Session, run_id: str) -> Components | None:
     """Predicted and observed bytes of each component that either side knows, in the shape of docs/http.md; None for an unknown run.
 
     The newest prediction counts, a traced one before a formula's; observed are the readings of its rank and device in the newest
@@ -44,28 +50,28 @@ def components(session: Session, run_id: str) -> dict[str, Any] | None:
     stream = _stream_of(current_streams(session, [run_id]), prediction)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
     facts = _facts(prediction, stream)
-    return {
-        "run_id": run_id,
-        "rank": stream.rank if stream else prediction.rank if prediction else 0,
-        "device": stream.device if stream else prediction.device if prediction else None,
-        "step": stream.last_step if stream else None,
-        "method": prediction.method if prediction else None,
-        "components": [
-            {
-                "component": name,
-                **figures(predicted.get(name), observed.get(name)),
-                "reason": reason(name, predicted.get(name), observed.get(name), facts),
-            }
+    return Components(
+        run_id=run_id,
+        rank=stream.rank if stream else prediction.rank if prediction else 0,
+        device=stream.device if stream else prediction.device if prediction else None,
+        step=stream.last_step if stream else None,
+        method=prediction.method if prediction else None,
+        components=[
+            ComponentResidual(
+                **residual(predicted.get(name), observed.get(name)),
+                component=name,
+                reason=reason(name, predicted.get(name), observed.get(name), facts),
+            )
             for name in COMPONENTS
             if name in predicted or name in observed
         ],
-        "peak": figures(
+        peak=residual(
             prediction.peak_allocated_bytes if prediction else None,
             stream.peak_bytes if stream else None,
         ),
-        "levels": levels(prediction, stream),
-        "phases": phases(prediction, stream, facts),
-    }
+        levels=levels(prediction, stream),
+        phases=phases(prediction, stream, facts),
+    )
 
 
 def observe(stream: Stream | None) -> dict[str, int]:
@@ -142,7 +148,7 @@ def _stream_of(streams: list[Stream], prediction: Prediction | None) -> Stream |
 LEVELS = ("allocated", "reserved", "device")
 
 
-def levels(prediction: Prediction | None, stream: Stream | None) -> list[dict[str, Any]]:
+def levels(prediction: Prediction | None, stream: Stream | None) -> list[LevelResidual]:
     """The levels that either side knows, with the interval and whether the observed peak lies in it."""
     rows = []
     for level in LEVELS:
@@ -152,22 +158,22 @@ def levels(prediction: Prediction | None, stream: Stream | None) -> list[dict[st
             continue
         low, high = (prediction.intervals.get(level) if prediction else None) or (None, None)
         rows.append(
-            {
-                "level": level,
-                **figures(predicted, observed),
-                "low_bytes": low,
-                "high_bytes": high,
-                "is_within": None
+            LevelResidual(
+                **residual(predicted, observed),
+                level=level,
+                low_bytes=low,
+                high_bytes=high,
+                is_within=None
                 if observed is None or low is None or high is None
                 else low <= observed <= high,
-            }
+            )
         )
     return rows
 
 
 def phases(
     prediction: Prediction | None, stream: Stream | None, facts: Facts
-) -> list[dict[str, Any]]:
+) -> list[PhaseResidual]:
     """The phases that either side knows, in the order of a step and then the user's own, with the likely reason of a large residual."""
     predicted = dict(prediction.phases) if prediction else {}
     observed = (
@@ -176,20 +182,20 @@ def phases(
         else {}
     )
     return [
-        {
-            "phase": phase,
-            **figures(predicted.get(phase), observed.get(phase)),
-            "reason": reason_of_phase(phase, predicted.get(phase), observed.get(phase), facts),
-        }
+        PhaseResidual(
+            **residual(predicted.get(phase), observed.get(phase)),
+            phase=phase,
+            reason=reason_of_phase(phase, predicted.get(phase), observed.get(phase), facts),
+        )
         for phase in dict.fromkeys((*PHASES, *sorted(observed)))
         if phase in predicted or phase in observed
     ]
 
 
-def figures(predicted: int | None, observed: int | None) -> dict[str, int | None]:
+def residual(predicted: int | None, observed: int | None) -> Residual:
     """Both, and observed minus predicted where both are known."""
-    residual = observed - predicted if predicted is not None and observed is not None else None
-    return {"predicted_bytes": predicted, "observed_bytes": observed, "residual_bytes": residual}
+    difference = observed - predicted if predicted is not None and observed is not None else None
+    return Residual(predicted, observed, difference)
 
 
 def _observed(level: str, stream: Stream | None) -> int | None:

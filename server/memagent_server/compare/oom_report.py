@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 
 from memagent.diagnostics.console import display_roots
 from memagent.oom.report import OomReport, oom_report
-from memagent_server.store.models import Event, Rank, Run, Stream
+from memagent_server.store.events import oom_events
+from memagent_server.store.models import Event, Run, Stream
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.snapshots import suspects_of
 
@@ -27,7 +28,7 @@ def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | No
         device=stream.device if stream else None,
         reading=_allocator_reading(stream) if stream else None,
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
-        suspects=suspects_of(session, run.id),
+        suspects=[asdict(suspect) for suspect in suspects_of(session, run.id)],
         advice=prediction.advice if prediction else (),
         roots=display_roots(run.environment),
     )
@@ -35,18 +36,7 @@ def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | No
 
 def _last_words(session: Session, run: Run, stream: Stream | None) -> Event | None:
     """The newest `oom` event of the newest launch; the stream's own rank is asked before the others."""
-    query = (
-        select(Event)
-        .join(
-            Rank,
-            (Rank.run_id == Event.run_id)
-            & (Rank.rank == Event.rank)
-            & (Rank.attempt == Event.attempt),
-        )
-        .where(Event.run_id == run.id, Event.kind == "oom", Rank.is_current)
-        .order_by(Event.id.desc())
-    )
-    found = list(session.scalars(query))
+    found = oom_events(session, run.id)[::-1]
     own = [event for event in found if stream is not None and event.rank == stream.rank]
     return next(iter(own or found), None)
 

@@ -5,7 +5,7 @@ One run as it stands beside others: its fullest stream, what that leaves of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.compare.components import components
+from memagent_server.schemas.runs import ComparedRun, Comparison, RunSummary
 from memagent_server.store.models import Run, Stream
 from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams
@@ -22,17 +23,19 @@ FEWEST_RUNS, MOST_RUNS = 2, 20
 MOST_DIFFERENCES = 300
 
 
-def compare_runs(session: Session, runs: Sequence[Run], *, public_url: str = "") -> dict[str, Any]:
+def compare_runs(session: Session, runs: Sequence[Run], *, public_url: str = "") -> Comparison:
     """The shape of GET /compare: runs in the order given, and {key: [value per run]} of what differs in configs and environments."""
     summaries = summarize(session, runs, public_url=public_url)
-    return {
-        "runs": [
-            {**summary, **side, "config": run.config, "components": components(session, run.id)}
+    return Comparison(
+        runs=[
+            ComparedRun(
+                **summary, **side, config=run.config, components=components(session, run.id)
+            )
             for run, summary, side in zip(runs, summaries, sides(session, summaries), strict=True)
         ],
-        "config_differences": differences([run.config for run in runs]),
-        "environment_differences": differences([run.environment for run in runs]),
-    }
+        config_differences=differences([run.config for run in runs]),
+        environment_differences=differences([run.environment for run in runs]),
+    )
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -70,7 +73,7 @@ _STEP_POINTS = 200
 _MOST_SCALARS = 200
 
 
-def sides(session: Session, summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def sides(session: Session, summaries: Sequence[RunSummary]) -> list[dict[str, Any]]:
     """What a comparison says of each run besides its RunSummary, in their order: see `side_of`."""
     memory, scalars = _by_run(session, [summary["id"] for summary in summaries])
     return [
@@ -83,11 +86,7 @@ def sides(session: Session, summaries: Sequence[Mapping[str, Any]]) -> list[dict
 
 
 def side_of(
-    summary: Mapping[str, Any],
-    stream: Stream | None,
-    scalars: Collection[str],
-    *,
-    step_s: float | None,
+    summary: RunSummary, stream: Stream | None, scalars: Collection[str], *, step_s: float | None
 ) -> dict[str, Any]:
     """The stream that is nearest to its limit (rank, attempt), bytes of headroom and residual, seconds of a step, the scalars."""
     peak, limit, predicted = (
@@ -126,5 +125,5 @@ def _step_s(session: Session, stream: Stream) -> float | None:
         session, stream.run_id, fields=("step_s",), rank=stream.rank, device=stream.device, attempt=stream.attempt,
         points=_STEP_POINTS,
     )  # fmt: skip
-    known = [value for value in found["series"]["step_s"]["last"] if value is not None]
+    known = [value for value in found.series["step_s"].last if value is not None]
     return float(median(known)) if known else None

@@ -36,7 +36,7 @@ from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.models import Token
 from memagent_server.store.tokens import (
-    KnownToken,
+    ValidToken,
     any_token,
     create_token,
     find_token,
@@ -187,7 +187,7 @@ def check_request() -> Response | None:
         return None
     context = current()
     now = context.clock()
-    with context.database.ask() as connection:
+    with context.database.connect() as connection:
         if is_unprotected(connection, context.settings):
             _refuse_remote_client()
             refuse_foreign_origin()
@@ -273,7 +273,7 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
     return access_of(row) if row is not None else None
 
 
-def access_of(token: KnownToken | Token) -> Access:
+def access_of(token: ValidToken | Token) -> Access:
     return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
 
 

@@ -24,8 +24,9 @@ from memagent.wire.codec import JSON, MSGPACK, REPLAYED_HEADER
 from memagent_server.http.api_route import API, Operation, operation_of
 from memagent_server.http.auth import COOKIE
 from memagent_server.http.problems import PROBLEM_JSON
-from memagent_server.schemas.common import Problem
+from memagent_server.schemas.base import Problem
 from memagent_server.schemas.examples import EXAMPLES
+from memagent_server.schemas.queries import PARTIAL
 
 SCHEMAS = "#/components/schemas/{name}"
 _DESCRIPTION = """The API of a memagent server for programs; docs/http.md describes it for people.
@@ -125,12 +126,15 @@ class _Schemas:
     """The schemas of all request and response bodies."""
 
     def __init__(self, operations: list[Operation]) -> None:
-        kinds = [Problem]
+        kinds: list[Any] = [Problem]
         for operation in operations:
             kinds += [
                 kind for kind in (operation.body, *operation.gives.values()) if kind is not None
             ]
         schemas, self.components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
+        for kind in PARTIAL:
+            if kind.__name__ in self.components:
+                self.components[kind.__name__]["required"] = ["id"]
         self._by_kind = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
 
     def content(self, kind: Any, media: tuple[str, ...]) -> dict[str, Any]:

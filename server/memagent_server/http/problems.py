@@ -17,8 +17,14 @@ from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
 from memagent_server.http.request_logging import request_id
-from memagent_server.store.db_errors import SOON_S, reason_of, trouble_of
-from memagent_server.store.errors import BusyError, ConflictError, UnknownRunError
+from memagent_server.store.errors import (
+    SOON_S,
+    BusyError,
+    ConflictError,
+    UnknownRunError,
+    reason_of,
+    trouble_of,
+)
 
 ERROR_PAGE = "memagent_error_page"
 """The key in `app.extensions` of a function (status, title, detail) -> HTML page, which the pages

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
 from flask import Response, request
+from msgspec.structs import asdict
+
+from memagent_server.schemas.base import Schema
 
 _MIN_GZIP_BYTES = 4096
 _GZIP_LEVEL = 1
@@ -46,17 +49,33 @@ def chart_answer(value: Any) -> Response:
     return response
 
 
-def page_answer(page: Mapping[str, Any]) -> Response:
-    """Return one page of a list. The Link header, like `next_cursor`, leads to the next page."""
+class Page(Protocol):
+    """A schema with rows and the next page's cursor."""
+
+    @property
+    def next_cursor(self) -> str | None: ...
+
+
+def page_answer(page: Page, fields: Collection[str] | None = None) -> Response:
+    """Return one page of a list, its rows cut to `fields`.
+
+    The Link header, like `next_cursor`, leads to the next page.
+    """
     headers = {}
-    if page["next_cursor"] is not None:
-        params = {**request.args.to_dict(), "cursor": page["next_cursor"]}
+    if page.next_cursor is not None:
+        params = {**request.args.to_dict(), "cursor": page.next_cursor}
         headers["Link"] = f'<{request.base_url}?{urlencode(params)}>; rel="next"'
-    return json_answer(page, headers=headers)
+    body: Any = page
+    if fields is not None:
+        body = {
+            name: [only(row, fields) for row in value] if isinstance(value, list) else value
+            for name, value in asdict(body).items()
+        }
+    return json_answer(body, headers=headers)
 
 
-def only(row: Mapping[str, Any], fields: Collection[str] | None) -> Mapping[str, Any]:
+def only(row: Schema, fields: Collection[str] | None) -> Schema | dict[str, Any]:
     """Return the requested fields of a row and its id; all fields if None were requested."""
     if fields is None:
         return row
-    return {name: value for name, value in row.items() if name == "id" or name in fields}
+    return {name: value for name, value in asdict(row).items() if name == "id" or name in fields}

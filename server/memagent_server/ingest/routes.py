@@ -26,7 +26,7 @@ from memagent_server.http.responses import json_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
 from memagent_server.observability import self_metrics
-from memagent_server.schemas.common import Created
+from memagent_server.schemas.base import Created
 from memagent_server.schemas.runs import RunEnded, RunStarted
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
@@ -34,7 +34,7 @@ from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import Rank
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, get_run, start_run
-from memagent_server.store.samples import take_batch
+from memagent_server.store.samples import store_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
 blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
@@ -79,7 +79,7 @@ def post_batch(run_id: str) -> Response:
     now, live = context.clock(), _is_live()
 
     def store(connection: Connection) -> BatchReply:
-        accepted = take_batch(connection, run_id, batch, now, chunks=chunks, live=live)
+        accepted = store_batch(connection, run_id, batch, now, chunks=chunks, live=live)
         risk = latest_risk(connection, run_id, batch.rank)
         commands = _commands(connection, run_id, batch, risk) if live else []
         return BatchReply(
@@ -87,7 +87,7 @@ def post_batch(run_id: str) -> Response:
         )
 
     started_at = time.perf_counter()
-    reply = context.database.together(store)
+    reply = context.database.write_grouped(store)
     self_metrics.current().count_batch(
         reply.accepted, request.content_length, time.perf_counter() - started_at
     )
@@ -102,7 +102,7 @@ def post_prediction(run_id: str) -> Response:
     message = storable(read_message(request, PredictionMessage))
     with context.database.write() as session:
         prediction = add_prediction(session, run_id, message, context.clock())
-    return json_answer({"id": prediction.id}, 201)
+    return json_answer(Created(prediction.id), 201)
 
 
 @blueprint.post("/<run_id>/snapshots")
@@ -113,7 +113,7 @@ def post_snapshot(run_id: str) -> Response:
     message = check_snapshot(read_message(request, SnapshotMessage))
     with context.database.write() as session:
         snapshot = add_snapshot(session, run_id, message, context.clock())
-    return json_answer({"id": snapshot.id}, 201)
+    return json_answer(Created(snapshot.id), 201)
 
 
 @blueprint.post("/<run_id>/finish")

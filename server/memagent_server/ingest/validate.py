@@ -90,7 +90,7 @@ def _check_columns(chunk: ReadChunk, path: str) -> None:
         minimum = chunk.stats[name][0]
         if minimum is not None and minimum < 0:
             raise _invalid(f"{path}.{name}", f"{minimum} is negative")
-    for name, value in floats.odd().items():
+    for name, value in floats.first_not_finite().items():
         if name in checked:
             raise _invalid(f"{path}.{name}", f"{value} is not a valid reading: omit unknown values")
 

@@ -12,24 +12,17 @@ from typing import Any, NamedTuple
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.samples import Sample
-from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
-from memagent.wire.fields import COMPONENTS, SCALARS_STREAM
+from memagent.wire.fields import COMPONENTS
 from memagent_server.metrics.definitions import BY_NAME, METRICS
+from memagent_server.schemas.base import RUN_STATUSES
+from memagent_server.store.alerts import count_firing
 from memagent_server.store.engine import Database
-from memagent_server.store.key_lists import texts
-from memagent_server.store.models import (
-    RUN_STATUSES,
-    Alert,
-    Dropped,
-    Forecast,
-    Prediction,
-    Run,
-    Stream,
-)
 from memagent_server.store.outbox import count_by_outcome
-from memagent_server.store.streams import phase_of
+from memagent_server.store.predictions import newest_components
+from memagent_server.store.streams import active_streams, phase_of
+from memagent_server.store.usage import count_runs_by_status, count_samples, dropped_samples
 
 ENDED_RUN_S = 300.0
 """An ended run is exposed this long, so that its last state is scraped: a run that vanishes looks
@@ -107,34 +100,7 @@ class _Families:
 
 
 def _add_runs(session: Session, families: _Families, now: float, max_streams: int) -> int:
-    active = or_(Run.status == "running", Run.finished_at > now - ENDED_RUN_S)
-    newest = (
-        select(func.max(Forecast.id))
-        .where(Forecast.stream_id == Stream.id)
-        .correlate(Stream)
-        .scalar_subquery()
-    )
-    forecast = aliased(Forecast)
-    query = (
-        select(
-            Stream.run_id, Stream.rank, Stream.device, Stream.limit_bytes, Stream.last_sample_at, Stream.latest, Run.project, Run.name,
-            Run.user, Run.host, Run.status, forecast.at, forecast.eta_s, forecast.oom_probability,
-        )
-        .join(Run, Run.id == Stream.run_id)
-        .outerjoin(forecast, forecast.id == newest)
-        .where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)
-        .order_by(Run.created_at.desc(), Stream.id)
-    )  # fmt: skip
-    rows = session.execute(query.limit(max_streams)).all()
-    streams = len(rows)
-    if streams == max_streams:
-        everything = select(func.count()).select_from(Stream).join(Run, Run.id == Stream.run_id)
-        streams = (
-            session.scalar(
-                everything.where(active, Stream.is_current, Stream.kind != SCALARS_STREAM)
-            )
-            or 0
-        )
+    rows, streams = active_streams(session, now - ENDED_RUN_S, max_streams)
     families.add("memagent_series_capped", streams - len(rows))
     labels: dict[tuple[str, int, str], dict[str, str]] = {}
     described_runs = set()
@@ -176,33 +142,17 @@ def _add_stream(families: _Families, row: Any, labels: dict[str, str]) -> None:
 def _add_predictions(
     session: Session, families: _Families, labels: Mapping[tuple[str, int, str], dict[str, str]]
 ) -> None:
-    runs = texts(session, ((run_id, 0) for run_id in dict.fromkeys(key[0] for key in labels)))
-    query = (
-        select(
-            Prediction.run_id, Prediction.rank, Prediction.device, Prediction.components, Prediction.peak_allocated_bytes
-        )
-        .select_from(runs)
-        .join(Prediction, Prediction.run_id == runs.c.first)
-        .order_by(Prediction.id.desc())
-    )  # fmt: skip
-    exposed = set()
-    for run_id, rank, device, components, peak in session.execute(query):
-        key = (run_id, rank, device)
-        if key in labels and key not in exposed:
-            exposed.add(key)
-            for component, value in {**components, "peak": peak}.items():
+    run_ids = dict.fromkeys(run_id for run_id, _, _ in labels)
+    for key, components in newest_components(session, run_ids).items():
+        if key in labels:
+            for component, value in components.items():
                 families.add(
                     "memagent_predicted_bytes", value, {**labels[key], "component": component}
                 )
 
 
 def _add_server_values(session: Session, families: _Families, slow_values: SlowValues) -> None:
-    firing = (
-        select(Alert.rule, Alert.severity, func.count())
-        .where(Alert.state == "firing")
-        .group_by(Alert.rule, Alert.severity)
-    )
-    counts = {(rule, severity): count for rule, severity, count in session.execute(firing)}
+    counts = count_firing(session)
     for rule, severity in {
         ("oom_forecast", "warning"): 0,
         ("oom_forecast", "critical"): 0,
@@ -210,17 +160,12 @@ def _add_server_values(session: Session, families: _Families, slow_values: SlowV
     }:
         number = counts.get((rule, severity), 0)
         families.add("memagent_alerts_firing", number, {"rule": rule, "severity": severity})
-    runs = slow_values.get(
-        "runs", lambda: _pairs(session, select(Run.status, func.count()).group_by(Run.status))
-    )
+    runs = slow_values.get("runs", lambda: count_runs_by_status(session))
     for status in RUN_STATUSES:
         families.add("memagent_runs", runs.get(status, 0), {"status": status})
-    samples = slow_values.get(
-        "samples", lambda: session.scalar(select(func.sum(Stream.samples))) or 0
-    )
+    samples = slow_values.get("samples", lambda: count_samples(session))
     families.add("memagent_ingested_samples_total", samples)
-    lost = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
-    for reason, count in slow_values.get("dropped", lambda: _pairs(session, lost)).items():
+    for reason, count in slow_values.get("dropped", lambda: dropped_samples(session)).items():
         families.add("memagent_dropped_samples_total", count, {"reason": reason})
     for (channel, outcome), count in slow_values.get(
         "notifications", lambda: count_by_outcome(session)
@@ -228,7 +173,3 @@ def _add_server_values(session: Session, families: _Families, slow_values: SlowV
         families.add(
             "memagent_notifications_total", count, {"channel": channel, "outcome": outcome}
         )
-
-
-def _pairs(session: Session, query: Any) -> dict[str, int]:
-    return {row[0]: row[1] for row in session.execute(query)}

@@ -31,9 +31,9 @@ from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Notification
 from memagent_server.store.outbox import (
-    LONGEST_WAIT_S,
-    MOST_ATTEMPTS,
-    Route,
+    MAX_ATTEMPTS,
+    MAX_WAIT_S,
+    ChannelFilter,
     end_refresh,
     is_any_due,
     lease_for_refresh,
@@ -41,7 +41,7 @@ from memagent_server.store.outbox import (
     mark_failed,
     mark_sent,
     mark_skipped,
-    open_chapters,
+    refreshable,
     renew_lease,
 )
 
@@ -66,7 +66,7 @@ class Dispatcher:
     def __init__(
         self,
         database: Database,
-        route: Route,
+        route: ChannelFilter,
         channel: Channel,
         public_url: str,
         clock: Callable[[], float],
@@ -87,7 +87,7 @@ class Dispatcher:
         """Send the next message that is due; return whether there was one."""
         now = self._clock()
         # A longer pause than the maximum means that the clock was set back.
-        if 0.0 < self._paused_until - now <= LONGEST_WAIT_S:
+        if 0.0 < self._paused_until - now <= MAX_WAIT_S:
             return False
         with self._database.read() as session:
             is_due = is_any_due(session, self._route, now)
@@ -120,7 +120,7 @@ class Dispatcher:
                 receipt |= _edit_state(message, self._clock())
         except DeliveryFailedError as error:
             if error.retry_after_s:
-                self._paused_until = self._clock() + min(error.retry_after_s, LONGEST_WAIT_S)
+                self._paused_until = self._clock() + min(error.retry_after_s, MAX_WAIT_S)
             next_attempt_at = None if error.is_final else self._next_attempt(notification, error)
             self._fail(notification, str(error), next_attempt_at)
         except Exception as error:  # noqa: BLE001 - a bug in a channel; logged with secrets masked
@@ -145,11 +145,11 @@ class Dispatcher:
         delay_s = min(FIRST_RETRY_S * 2 ** (notification.attempts - 1), MAX_RETRY_S)
         jittered_s: float = delay_s * random.uniform(0.7, 1.3)  # noqa: S311  # nosec B311
         wait_s = max(jittered_s, error.retry_after_s or 0.0)
-        return self._clock() + min(wait_s, LONGEST_WAIT_S)
+        return self._clock() + min(wait_s, MAX_WAIT_S)
 
     def _fail(self, notification: Notification, reason: str, next_attempt_at: float | None) -> None:
         """Mark a failed attempt; the last one, or one without a next, is the end."""
-        if notification.attempts >= MOST_ATTEMPTS:
+        if notification.attempts >= MAX_ATTEMPTS:
             next_attempt_at = None
         reason = mask(reason, self._channel.secrets)
         log.warning(
@@ -198,7 +198,7 @@ class Dispatcher:
             return
         self._refreshed_at = now
         with self._database.read() as session:
-            notifications = open_chapters(session, channel)
+            notifications = refreshable(session, channel)
         for notification in notifications:
             self._refresh_message(notification, now)
 

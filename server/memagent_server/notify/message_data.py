@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import func, select
+from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 
 from memagent.diagnostics.console import display_path, display_roots
-from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
 from memagent_server.notify.channel import AlertMessage, EstimatedSaving, MemoryCurve
+from memagent_server.store.events import last_checkpoint_step
+from memagent_server.store.forecasts import FORECAST_COLUMNS
 from memagent_server.store.models import (
-    OPEN_ALERT_STATES,
     Alert,
-    Event,
     Forecast,
     Incident,
     Notification,
@@ -26,17 +25,19 @@ from memagent_server.store.models import (
     Stream,
     Transition,
 )
-from memagent_server.store.outbox import is_overtaken, last_receipt, topic_of
+from memagent_server.store.outbox import (
+    is_overtaken,
+    last_receipt,
+    nearest_forecast,
+    ranks_of_topic,
+    topic_of,
+)
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import suspects_of
 
 CURVE_POINTS = 400
 _CURVE_FIELDS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
-_FORECAST_FACTS = (
-    "step", "level", "oom_probability", "cause", "eta_step", "eta_low", "eta_high", "eta_s", "used_bytes", "limit_bytes",
-    "growth_bytes_per_step", "growing_since_step",
-)  # fmt: skip
 
 
 def load_message(
@@ -81,8 +82,8 @@ def load_message(
         summary=alert.summary,
         host=run.host,
         world_size=run.world_size,
-        ranks=_ranks(session, notification),
-        checkpoint_step=_last_checkpoint(session, run.id, transition.step),
+        ranks=tuple(ranks_of_topic(session, notification)),
+        checkpoint_step=last_checkpoint_step(session, run.id, transition.step),
         suspect=_suspect(session, run),
         acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
         snoozed_until=incident.snoozed_until if incident else None,
@@ -102,7 +103,7 @@ def refresh_message(
 ) -> AlertMessage:
     """The message of a sent notification as it is now: the nearest forecast of its open alerts, and what people have said of it since."""
     message = load_message(session, notification, public_url, now)
-    forecast = _nearest_forecast(session, notification)
+    forecast = nearest_forecast(session, notification)
     if forecast is not None and forecast.step >= message.facts.get("step", 0):
         stream = session.get_one(Stream, forecast.stream_id)
         message = _for_stream(
@@ -128,7 +129,7 @@ def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
 
 def _current_facts(forecast: Forecast, stream: Stream) -> dict[str, Any]:
     """The forecast as of the stream's newest step: a steady leak keeps its forecast, and comes nearer all the same."""
-    facts = {name: getattr(forecast, name) for name in _FORECAST_FACTS}
+    facts = {name: getattr(forecast, name) for name in FORECAST_COLUMNS}
     step = max(forecast.step, stream.last_step or 0)
     if (
         forecast.eta_step is not None
@@ -156,43 +157,6 @@ def _for_stream(session: Session, message: AlertMessage, stream: Stream | None) 
     )
 
 
-def _ranks(session: Session, notification: Notification) -> tuple[int, ...]:
-    """The ranks that the topic is about."""
-    query = (
-        select(Stream.rank)
-        .join(Alert, Alert.stream_id == Stream.id)
-        .distinct()
-        .order_by(Stream.rank)
-    )
-    if notification.incident_id is None:
-        query = query.where(Alert.id == notification.alert_id)
-    else:
-        query = query.where(Alert.incident_id == notification.incident_id)
-    return tuple(session.scalars(query))
-
-
-def _nearest_forecast(session: Session, notification: Notification) -> Forecast | None:
-    """Of the newest forecasts that page of the topic's open alerts, the one whose end is nearest."""
-    streams = select(Alert.stream_id).where(Alert.state.in_(OPEN_ALERT_STATES))
-    if notification.incident_id is None:
-        streams = streams.where(Alert.id == notification.alert_id)
-    else:
-        streams = streams.where(Alert.incident_id == notification.incident_id)
-    newest = (
-        select(func.max(Forecast.id))
-        .where(Forecast.stream_id.in_(streams))
-        .group_by(Forecast.stream_id)
-    )
-    found = session.scalars(
-        select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(PAGING_LEVELS))
-    )
-    return min(
-        found,
-        key=lambda forecast: (forecast.eta_step is None, forecast.eta_step or 0.0),
-        default=None,
-    )
-
-
 def _saving(prediction: Prediction | None) -> EstimatedSaving | None:
     first = prediction.advice[0] if prediction is not None and prediction.advice else None
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
@@ -209,22 +173,16 @@ def _autopsy(session: Session, run: Run, stream: Stream | None) -> tuple[str, ..
     )
 
 
-def _last_checkpoint(session: Session, run_id: str, step: int) -> int | None:
-    """The step at which the run last said that it saved a checkpoint."""
-    query = select(Event.step).where(
-        Event.run_id == run_id, Event.kind == "checkpoint", Event.step <= step
-    )
-    return session.scalar(query.order_by(Event.id.desc()).limit(1))
-
-
 def _suspect(session: Session, run: Run) -> Suspect | None:
     """The line that is blamed most, in the newest snapshots of the ranks."""
     first = next(iter(suspects_of(session, run.id)), None)
-    if first is None or not first["file"]:
+    if first is None or not first.file:
         return None
-    file = display_path(first["file"], display_roots(run.environment))
-    holder = f"{first['holder']} at step {first['step']:,}"
-    fields = {name: value for name, value in first.items() if name in Suspect.__struct_fields__}
+    file = display_path(first.file, display_roots(run.environment))
+    holder = f"{first.holder} at step {first.step:,}"
+    fields = {
+        name: value for name, value in asdict(first).items() if name in Suspect.__struct_fields__
+    }
     return Suspect(**{**fields, "file": file, "holder": holder})
 
 
@@ -233,6 +191,8 @@ def _load_curve(session: Session, stream: Stream) -> MemoryCurve:
         session, stream.run_id, fields=_CURVE_FIELDS, rank=stream.rank, device=stream.device, attempt=stream.attempt,
         points=CURVE_POINTS,
     )  # fmt: skip
-    peaks, held, whole = (found["series"][name]["max"] for name in _CURVE_FIELDS)
+    columns: list[list[Any]] = [found.series[name].max for name in _CURVE_FIELDS]
+    peaks, held, whole = columns
+    steps: list[Any] = [*found.step]
     used = [peak if peak is not None else size for peak, size in zip(peaks, held, strict=True)]
-    return MemoryCurve(tuple(found["step"]), tuple(used), tuple(whole))
+    return MemoryCurve(tuple(steps), tuple(used), tuple(whole))

@@ -1,5 +1,4 @@
-"""What the API takes and gives, as types: /openapi.json is generated from them, and tests hold every answer against them.
+"""The API's requests and answers as types: encoder, schema of /openapi.json and Python type in one.
 
-Answers are TypedDicts, for the store builds them as dicts; a query is a Struct, which `web.query.read` fills and checks.
-No `from __future__ import annotations` here: on Python 3.10 a TypedDict whose annotations are texts forgets what is required.
+The store returns the answers, `web.query.read` fills the queries, and mypy checks both.
 """

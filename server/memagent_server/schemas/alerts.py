@@ -1,10 +1,10 @@
-"""Alerts, who was told of them, and the rules that make them."""
+"""Alerts, incidents, notifications, rules, and the accuracy of warnings."""
+
+from __future__ import annotations
 
 from typing import Literal
 
-from typing_extensions import Required, TypedDict
-
-from memagent_server.schemas.common import (
+from memagent_server.schemas.base import (
     AlertState,
     DeviceId,
     JsonObject,
@@ -12,38 +12,19 @@ from memagent_server.schemas.common import (
     NotificationState,
     Ratio,
     RunId,
-    Severity,
+    Schema,
     Step,
-    When,
+    Timestamp,
 )
-from memagent_server.schemas.runs import EventFacts, RunSummary, StreamFacts
+from memagent_server.settings import Severity
 
-Tells = Literal["warning", "critical", "never"]
-
-
-class IncidentFacts(TypedDict):
-    """What folds the ranks of one launch with one rule and cause, and what people said of it."""
-
-    id: int
-    run_id: RunId
-    rule: str
-    cause: str | None
-    state: AlertState
-    severity: Severity
-    opened_at: When
-    updated_at: When
-    closed_at: When | None
-    acked_at: When | None
-    acked_by: str | None
-    snoozed_until: When | None
-    false_alarm_at: When | None
-    note: str | None
+NotifyFrom = Literal["warning", "critical", "never"]
 
 
-class TransitionFacts(TypedDict):
-    """A change of an alert."""
+class Transition(Schema):
+    """A change of an alert's state or severity."""
 
-    at: When
+    at: Timestamp
     step: Step
     from_state: AlertState
     to_state: AlertState
@@ -51,20 +32,39 @@ class TransitionFacts(TypedDict):
     reason: str
 
 
-class Delivery(TypedDict):
-    """What became of telling one channel."""
+class Delivery(Schema):
+    """A notification of an alert on one channel."""
 
     channel: str
     state: NotificationState
     attempts: int
-    sent_at: When | None
+    sent_at: Timestamp | None
     last_error: str | None
 
 
-class AlertFacts(TypedDict, total=False):
-    """One rule about one stream of a run, from pending to its end. `data` holds the facts of the newest decision."""
+class IncidentSummary(Schema):
+    """The alerts of one launch with the same rule and cause, folded over its ranks, and people's response."""
 
-    id: Required[int]
+    id: int
+    run_id: RunId
+    rule: str
+    cause: str | None
+    state: AlertState
+    severity: Severity
+    opened_at: Timestamp
+    updated_at: Timestamp
+    closed_at: Timestamp | None
+    acked_at: Timestamp | None
+    acked_by: str | None
+    snoozed_until: Timestamp | None
+    false_alarm_at: Timestamp | None
+    note: str | None
+
+
+class Alert(Schema):
+    """One rule about one stream of a run, from pending to its end. `data` is the input of the newest decision."""
+
+    id: int
     run_id: RunId
     run_name: str
     project: str
@@ -73,48 +73,49 @@ class AlertFacts(TypedDict, total=False):
     rule: str
     severity: Severity
     state: AlertState
-    opened_at: When
-    updated_at: When
-    closed_at: When | None
+    opened_at: Timestamp
+    updated_at: Timestamp
+    closed_at: Timestamp | None
     first_step: Step
     step: Step
     summary: str
     data: JsonObject
     incident_id: int | None
-    incident: IncidentFacts | None
-    transitions: list[TransitionFacts]
+    incident: IncidentSummary | None
+    transitions: list[Transition]
     notifications: list[Delivery]
 
 
-class AlertPage(TypedDict):
+class AlertPage(Schema):
     """A page of alerts, the newest first."""
 
-    alerts: list[AlertFacts]
+    alerts: list[Alert]
     next_cursor: NextCursor
 
 
-class RunFacts(RunSummary, total=False):
-    """All there is to know of a run without its samples: the newest 200 events, the newest 50 alerts."""
+class Incident(IncidentSummary):
+    """An incident with its alerts, in the order in which they opened."""
 
-    config: JsonObject
-    environment: JsonObject
-    error: str | None
-    dropped_samples: dict[str, int]
-    streams: list[StreamFacts]
-    events: list[EventFacts]
-    alerts: list[AlertFacts]
+    alerts: list[Alert]
 
 
-class NotificationFacts(TypedDict, total=False):
-    """A message to a channel about a change of an alert."""
+class IncidentPage(Schema):
+    """A page of incidents, the newest first."""
 
-    id: Required[int]
+    incidents: list[Incident]
+    next_cursor: NextCursor
+
+
+class Notification(Schema):
+    """A message to a channel about a transition of an alert."""
+
+    id: int
     channel: str
     state: NotificationState
     attempts: int
-    created_at: When
-    next_attempt_at: When | None
-    sent_at: When | None
+    created_at: Timestamp
+    next_attempt_at: Timestamp | None
+    sent_at: Timestamp | None
     last_error: str | None
     incident_id: int | None
     alert_id: int
@@ -125,37 +126,37 @@ class NotificationFacts(TypedDict, total=False):
     to_state: AlertState
 
 
-class NotificationPage(TypedDict):
+class NotificationPage(Schema):
     """A page of notifications, the newest first."""
 
-    notifications: list[NotificationFacts]
+    notifications: list[Notification]
     next_cursor: NextCursor
 
 
-class SentAgain(TypedDict):
+class RetriedNotification(Schema):
     id: int
     state: Literal["waiting"]
 
 
-class ChannelFacts(TypedDict):
+class Channel(Schema):
     channel: str
     is_set_up: bool
     least_severity: Severity
 
 
-class Channels(TypedDict):
-    channels: list[ChannelFacts]
+class Channels(Schema):
+    channels: list[Channel]
 
 
-class TestDelivery(TypedDict):
-    """What a channel made of a test message."""
+class TestDelivery(Schema):
+    """The channel's response to a test message."""
 
     channel: str
     ok: bool
     answer: str
 
 
-class ThresholdFacts(TypedDict):
+class Threshold(Schema):
     value: float
     default: float
     least: float
@@ -164,23 +165,23 @@ class ThresholdFacts(TypedDict):
     about: str
 
 
-class RuleFacts(TypedDict):
-    """How a project wants a rule. `tells` is the least severity that people are told of."""
+class Rule(Schema):
+    """A project's setting of a rule. `tells` is the lowest severity that sends notifications."""
 
     about: str
     is_on: bool
-    tells: Tells
+    tells: NotifyFrom
     is_default: bool
-    thresholds: dict[str, ThresholdFacts]
+    thresholds: dict[str, Threshold]
 
 
-class Rules(TypedDict):
+class Rules(Schema):
     project: str
-    rules: dict[str, RuleFacts]
+    rules: dict[str, Rule]
 
 
-class Score(TypedDict):
-    """How good the warnings were; null where there is nothing to divide."""
+class Score(Schema):
+    """Accuracy of warnings; a ratio is null if its denominator is 0."""
 
     warnings: int
     came_true: int
@@ -200,7 +201,7 @@ class NamedScore(Score):
     name: str
 
 
-class Scoreboard(TypedDict):
+class Scoreboard(Schema):
     days: int
     project: str | None
     total: Score

@@ -1,4 +1,6 @@
-"""What may be asked for in the query of a route. A field with a default may be left out."""
+"""Query parameters of the API's routes. A field with a default is optional."""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -6,9 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from memagent.wire.messages import Identifier
-from memagent_server.schemas.alerts import AlertFacts, NotificationFacts, RunFacts
-from memagent_server.schemas.common import AlertState, NotificationState, RunStatus
-from memagent_server.schemas.runs import RunSummary
+from memagent_server.schemas.alerts import Alert, Notification
+from memagent_server.schemas.base import AlertState, NotificationState, RunStatus, Schema
+from memagent_server.schemas.runs import Run, RunSummary
+
+PARTIAL: tuple[type[Schema], ...] = (Run, RunSummary, Alert, Notification)
+"""Answers whose fields a query can choose with `fields`; `id` is always there."""
 
 if TYPE_CHECKING:
     RunField = str
@@ -16,26 +21,23 @@ if TYPE_CHECKING:
     AlertField = str
     NotificationField = str
 else:
-    RunField = Literal[tuple(RunFacts.__annotations__)]
-    RunSummaryField = Literal[tuple(RunSummary.__annotations__)]
-    AlertField = Literal[tuple(AlertFacts.__annotations__)]
-    NotificationField = Literal[tuple(NotificationFacts.__annotations__)]
+    RunField, RunSummaryField, AlertField, NotificationField = (
+        Literal[kind.__struct_fields__] for kind in PARTIAL
+    )
 
-_ONLY = "Only these fields, separated by commas, and `id`; all of them where it is left out."
-_NO_NUL = r"^[^\x00]*$"
-Project = Annotated[
-    str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this project only.")
-]
-OfRun = Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="Of this run only.")]
+_FIELDS = Meta(description="Only these fields, separated by commas, and `id`; default: all.")
+
+
+def _text(description: str, max_length: int = 1000) -> Meta:
+    return Meta(max_length=max_length, pattern=r"^[^\x00]*$", description=description)
+
+
+Project = Annotated[str, _text("Only this project.")]
+OfRun = Annotated[str, _text("Only this run.")]
 Column = Annotated[str, Meta(pattern=r"^[^,\s\x00][^,\x00]{0,127}$", examples=["allocated_bytes"])]
-Cursor = Annotated[
-    str,
-    Meta(
-        max_length=1000, pattern=_NO_NUL, description="What the page before gave as `next_cursor`."
-    ),
-]
-Rank = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-AtStep = Annotated[int, Meta(ge=0, le=2**62)]
+Cursor = Annotated[str, _text("`next_cursor` of the previous page.")]
+FirstStep = Annotated[int, Meta(ge=0, le=2**62, description="First step.")]
+LastStep = Annotated[int, Meta(ge=0, le=2**62, description="Last step.")]
 
 
 class Query(msgspec.Struct, kw_only=True, frozen=True):
@@ -43,7 +45,7 @@ class Query(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Paged(Query, kw_only=True, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=200, description="Most of them in one answer.")] = 50
+    limit: Annotated[int, Meta(ge=1, le=200, description="Maximum per page.")] = 50
     cursor: Cursor | None = None
 
 
@@ -51,97 +53,65 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
     project: Project | None = None
     status: RunStatus | None = None
     q: (
-        Annotated[
-            str,
-            Meta(
-                max_length=1000,
-                pattern=_NO_NUL,
-                description="In name, id, project, user, host or tags, in any case.",
-            ),
-        ]
+        Annotated[str, _text("Text in name, id, project, user, host or tags, case-insensitive.")]
         | None
     ) = None
-    tag: (
-        Annotated[
-            str, Meta(max_length=1000, pattern=_NO_NUL, description="With this tag, a whole one.")
-        ]
-        | None
-    ) = None
-    archived: Annotated[
-        Literal["0", "1"], Meta(description="`1`: those that people put away, and only those.")
-    ] = "0"
+    tag: Annotated[str, _text("Only runs with exactly this tag.")] | None = None
+    archived: Annotated[Literal["0", "1"], Meta(description="`1`: only archived runs.")] = "0"
     sort: Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"] = (
         "-created_at"
     )
-    fields: Annotated[tuple[RunSummaryField, ...], Meta(description=_ONLY)] | None = None
+    fields: Annotated[tuple[RunSummaryField, ...], _FIELDS] | None = None
 
 
 class EventsQuery(Paged, kw_only=True, frozen=True):
-    kind: (
-        Annotated[
-            str,
-            Meta(max_length=1000, pattern=_NO_NUL, description="Of this kind only, such as `oom`."),
-        ]
-        | None
-    ) = None
+    kind: Annotated[str, _text("Only this kind, such as `oom`.")] | None = None
 
 
 class ForecastQuery(Query, kw_only=True, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500, description="Most changes in `history`.")] = 500
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum of changes in `history`.")] = 500
     cursor: Cursor | None = None
 
 
 class RunFieldsQuery(Query, kw_only=True, frozen=True):
-    fields: Annotated[tuple[RunField, ...], Meta(description=_ONLY)] | None = None
+    fields: Annotated[tuple[RunField, ...], _FIELDS] | None = None
 
 
 class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
     fields: Annotated[
         tuple[Column, ...],
         Meta(
-            min_length=1,
-            max_length=100,
-            description="Columns, separated by commas; `*` is all of them.",
+            min_length=1, max_length=100, description="Columns, separated by commas; `*` for all."
         ),
     ] = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")
-    rank: Rank = 0
+    rank: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     device: (
-        Annotated[
-            str,
-            Meta(
-                max_length=1000,
-                pattern=_NO_NUL,
-                description="A device's id, or `scalars`; the rank's first device where it is left out.",
-            ),
-        ]
+        Annotated[str, _text("A device's id, or `scalars`; default: the rank's first device.")]
         | None
     ) = None
     attempt: (
         Annotated[
-            int,
-            Meta(ge=0, le=2**53, description="A launch; the rank's newest where it is left out."),
+            int, Meta(ge=0, le=2**53, description="A launch; default: the rank's newest one.")
         ]
         | None
     ) = None
-    first: Annotated[int, Meta(ge=0, le=2**62, description="First step.")] | None = None
-    last: Annotated[int, Meta(ge=0, le=2**62, description="Last step.")] | None = None
+    first: FirstStep | None = None
+    last: LastStep | None = None
     points: Annotated[
         int,
         Meta(
             ge=10,
             le=10_000,
-            description="Most points; minimum and maximum of what they stand for are kept.",
+            description="Maximum of points. Each keeps the minimum and maximum of its samples.",
         ),
     ] = 1000
 
 
 class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
-    field: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="A column.")] = (
-        "peak_allocated_bytes"
-    )
-    first: Annotated[int, Meta(ge=0, le=2**62, description="First step.")] | None = None
-    last: Annotated[int, Meta(ge=0, le=2**62, description="Last step.")] | None = None
-    points: Annotated[int, Meta(ge=10, le=1000, description="Most stretches.")] = 60
+    field: Annotated[str, _text("A column.")] = "peak_allocated_bytes"
+    first: FirstStep | None = None
+    last: LastStep | None = None
+    points: Annotated[int, Meta(ge=10, le=1000, description="Maximum of intervals.")] = 60
 
 
 class ExportQuery(Query, kw_only=True, frozen=True):
@@ -164,35 +134,27 @@ class AlertsQuery(Paged, kw_only=True, frozen=True):
     state: (
         Annotated[
             Literal["open"] | AlertState,
-            Meta(description="Without it, all but those that were never confirmed (`ok`)."),
+            Meta(description="Default: all but those that were never confirmed (`ok`)."),
         ]
         | None
     ) = None
     run: OfRun | None = None
-    fields: Annotated[tuple[AlertField, ...], Meta(description=_ONLY)] | None = None
+    fields: Annotated[tuple[AlertField, ...], _FIELDS] | None = None
 
 
 class NotificationsQuery(Paged, kw_only=True, frozen=True):
     state: NotificationState | None = None
-    channel: (
-        Annotated[str, Meta(max_length=1000, pattern=_NO_NUL, description="To this channel only.")]
-        | None
-    ) = None
+    channel: Annotated[str, _text("Only to this channel.")] | None = None
     run: OfRun | None = None
-    fields: Annotated[tuple[NotificationField, ...], Meta(description=_ONLY)] | None = None
+    fields: Annotated[tuple[NotificationField, ...], _FIELDS] | None = None
 
 
 class RulesQuery(Query, kw_only=True, frozen=True):
     project: Annotated[
-        str,
-        Meta(
-            max_length=200,
-            pattern=_NO_NUL,
-            description="A project; `*` is every project that has no rules of its own.",
-        ),
+        str, _text("A project; `*` for every project without rules of its own.", 200)
     ] = "*"
 
 
 class ScoreboardQuery(Query, kw_only=True, frozen=True):
-    days: Annotated[int, Meta(ge=1, le=3650, description="How far to look back.")] = 90
+    days: Annotated[int, Meta(ge=1, le=3650, description="Days to look back.")] = 90
     project: Project | None = None

@@ -1,43 +1,44 @@
-"""Runs, and what is asked of one."""
+"""Runs and everything that belongs to one."""
+
+from __future__ import annotations
 
 from typing import Annotated, Any
 
 from msgspec import Meta
-from typing_extensions import Required, TypedDict
 
-from memagent.wire.messages import AdviceItem, BatchReply
-from memagent_server.schemas.common import (
+from memagent.forecast.types import Level
+from memagent.wire.messages import AdviceItem
+from memagent_server.schemas.alerts import Alert
+from memagent_server.schemas.base import (
     Bytes,
     DeviceId,
     JsonObject,
-    Level,
     NextCursor,
     Ratio,
     RunId,
     RunStatus,
+    Schema,
     Step,
-    When,
+    Timestamp,
 )
 
-__all__ = ["BatchReply"]
 
-
-class RunStarted(TypedDict):
-    """`next_seq` is the first batch that the server lacks of this rank and attempt."""
+class RunStarted(Schema):
+    """`next_seq` is the first batch of this rank and attempt that the server lacks."""
 
     run_id: RunId
     url: str
     next_seq: int
 
 
-class RunEnded(TypedDict):
-    """The status of the run, which ends with the last of its ranks."""
+class RunEnded(Schema):
+    """The run's status. A run ends with the last of its ranks."""
 
     run_id: RunId
     status: RunStatus
 
 
-class ForecastSummary(TypedDict):
+class ForecastSummary(Schema):
     """The worst of the newest forecasts of a run's streams."""
 
     level: Level
@@ -46,19 +47,19 @@ class ForecastSummary(TypedDict):
     eta_step: float | None
 
 
-class RunSummary(TypedDict, total=False):
-    """A run in a list. Memory is that of the stream of the newest launch that is nearest to its limit; null before its first sample."""
+class RunSummary(Schema):
+    """A run in a list. Memory is that of the newest launch's stream that is nearest to its limit; null before its first sample."""
 
-    id: Required[RunId]
+    id: RunId
     project: str
     name: str
     user: str | None
     host: str | None
     status: RunStatus
-    created_at: When
-    started_at: When | None
-    last_seen_at: When
-    finished_at: When | None
+    created_at: Timestamp
+    started_at: Timestamp | None
+    last_seen_at: Timestamp
+    finished_at: Timestamp | None
     step: Step
     total_steps: int | None
     world_size: int
@@ -70,26 +71,25 @@ class RunSummary(TypedDict, total=False):
     peak_bytes: Bytes | None
     limit_bytes: Bytes | None
     sparkline: Annotated[
-        list[Bytes | None] | None, Meta(description="The course of its peaks in a few figures.")
+        list[Bytes | None] | None, Meta(description="Peaks over the run, in at most 32 values.")
     ]
     predicted_peak_bytes: Bytes | None
     forecast: ForecastSummary | None
     url: str
 
 
-class RunPage(TypedDict):
+class RunPage(Schema):
     """A page of runs."""
 
     runs: list[RunSummary]
     next_cursor: NextCursor
 
 
-class StreamFacts(TypedDict):
+class Stream(Schema):
     """The samples of one rank and device in one launch. `latest` is the newest known value of each field."""
 
     rank: int
     attempt: int
-    is_current: bool
     device: DeviceId
     kind: str
     name: str
@@ -99,38 +99,56 @@ class StreamFacts(TypedDict):
     last_step: Step | None
     samples: int
     peak_bytes: Bytes | None
-    last_sample_at: When | None
+    is_current: bool
+    last_sample_at: Timestamp | None
     latest: dict[str, float | None]
 
 
-class EventFacts(TypedDict):
-    """Something that happened once. `data` is what the agent said of it."""
+class RunEvent(Schema):
+    """Something that happened once. `data` is what the agent sent with it."""
 
     kind: str
     rank: int
     step: Step
-    at: When
+    at: Timestamp
     data: JsonObject
 
 
-class EventPage(TypedDict):
+class EventPage(Schema):
     """A page of a run's events, the newest first."""
 
     run_id: RunId
-    events: list[EventFacts]
+    events: list[RunEvent]
     next_cursor: NextCursor
 
 
-class Statistics(TypedDict):
-    """A field's minimum, maximum and last value in each bucket; null where there is none."""
+class RunDetail(RunSummary):
+    """A run with its settings, streams and newest 200 events."""
+
+    config: JsonObject
+    environment: JsonObject
+    error: str | None
+    dropped_samples: dict[str, int]
+    streams: list[Stream]
+    events: list[RunEvent]
+
+
+class Run(RunDetail):
+    """Everything about a run but its samples: the newest 200 events, the newest 50 alerts."""
+
+    alerts: list[Alert]
+
+
+class Statistics(Schema):
+    """A field's minimum, maximum and last value in each bucket; null if a bucket has no value."""
 
     min: list[float | None]
     max: list[float | None]
     last: list[float | None]
 
 
-class Series(TypedDict):
-    """Samples for a chart. `step` and `time_s` are those of each bucket's last sample; `samples` is how many the window holds."""
+class Series(Schema):
+    """Samples for a chart. `step` and `time_s` are those of each bucket's last sample; `samples` counts the window's samples."""
 
     run_id: RunId
     rank: int
@@ -143,8 +161,8 @@ class Series(TypedDict):
     series: dict[str, Statistics]
 
 
-class RankRow(TypedDict):
-    """One rank of a grid; `max` is the most within each stretch."""
+class RankRow(Schema):
+    """One rank of a grid; `max` holds the maximum in each interval of steps."""
 
     rank: int
     device: DeviceId
@@ -153,28 +171,26 @@ class RankRow(TypedDict):
     max: list[float | None]
 
 
-RankGrid = TypedDict(
-    "RankGrid",
-    {
-        "run_id": RunId,
-        "field": str,
-        "from": Step | None,
-        "to": Step | None,
-        "step": list[int | None],
-        "time_s": list[float | None],
-        "left_out": Annotated[int, Meta(description="Devices beyond the first 256.")],
-        "ranks": list[RankRow],
-    },
-)
+class RankGrid(Schema, rename={"first": "from", "last": "to"}):
+    """A field's maxima of all ranks over the same intervals of steps; `step` and `time_s` are the intervals' ends."""
+
+    run_id: RunId
+    field: str
+    first: Step | None
+    last: Step | None
+    step: list[int | None]
+    time_s: list[float | None]
+    ranks: list[RankRow]
+    left_out: Annotated[int, Meta(description="Devices beyond the first 256.")]
 
 
-class ForecastFacts(TypedDict):
-    """What the forecaster said of a stream after `step`. Steps are numbers of the run's own steps; seconds count from the forecast."""
+class Forecast(Schema):
+    """The forecast of a stream after `step`. Steps count the run's own steps; seconds count from the forecast."""
 
     rank: int
     attempt: int
     device: DeviceId
-    at: When
+    at: Timestamp
     step: Step
     level: Level
     oom_probability: Ratio
@@ -189,20 +205,20 @@ class ForecastFacts(TypedDict):
     growing_since_step: Step | None
 
 
-class Forecasts(TypedDict):
-    """The newest forecast of each stream; of all changes the last, the oldest first; `next_cursor` leads to the changes before these."""
+class Forecasts(Schema):
+    """The newest forecast of each stream, and a page of the changes, oldest first; `next_cursor` leads to earlier changes."""
 
     run_id: RunId
-    forecasts: list[ForecastFacts]
-    history: list[ForecastFacts]
+    forecasts: list[Forecast]
+    history: list[Forecast]
     next_cursor: NextCursor
 
 
-class PredictionFacts(TypedDict):
-    """An estimator's answer for one rank and device."""
+class Prediction(Schema):
+    """An estimate for one rank and device."""
 
     id: int
-    created_at: When
+    created_at: Timestamp
     method: str
     rank: int
     device: DeviceId
@@ -218,55 +234,55 @@ class PredictionFacts(TypedDict):
     advice: list[AdviceItem]
 
 
-class PredictionPage(TypedDict):
+class PredictionPage(Schema):
     """A page of a run's predictions, the newest first."""
 
     run_id: RunId
-    predictions: list[PredictionFacts]
+    predictions: list[Prediction]
     next_cursor: NextCursor
 
 
-class Figures(TypedDict):
-    """Both sides, and observed minus predicted where both are known."""
+class Residual(Schema):
+    """Predicted and observed bytes; the residual is observed minus predicted if both are known."""
 
     predicted_bytes: Bytes | None
     observed_bytes: Bytes | None
     residual_bytes: int | None
 
 
-class ComponentFigures(Figures):
+class ComponentResidual(Residual):
     component: str
     reason: str | None
 
 
-class LevelFigures(Figures):
+class LevelResidual(Residual):
     level: str
     low_bytes: Bytes | None
     high_bytes: Bytes | None
     is_within: bool | None
 
 
-class PhaseFigures(Figures):
+class PhaseResidual(Residual):
     phase: str
     reason: str | None
 
 
-class Components(TypedDict):
-    """Predicted beside observed. What only one side knows is null on the other."""
+class Components(Schema):
+    """Predicted and observed memory of a run; a value that only one side has is null on the other."""
 
     run_id: RunId
     rank: int
     device: DeviceId | None
     step: Step | None
     method: str | None
-    components: list[ComponentFigures]
-    peak: Figures
-    levels: list[LevelFigures]
-    phases: list[PhaseFigures]
+    components: list[ComponentResidual]
+    peak: Residual
+    levels: list[LevelResidual]
+    phases: list[PhaseResidual]
 
 
-class SuspectFacts(TypedDict):
-    """A line that is blamed for growth, and what it makes grow."""
+class SuspectLine(Schema):
+    """A line suspected of growth, and the object that it makes grow."""
 
     kind: str
     holder: str
@@ -278,26 +294,26 @@ class SuspectFacts(TypedDict):
     fix: str
 
 
-class SuspectByRank(SuspectFacts):
-    """A suspect of the newest snapshots: `ranks` are those on which it is blamed."""
+class SuspectByRank(SuspectLine):
+    """A suspect of the newest snapshots; `ranks` are those that reported it."""
 
     ranks: list[int]
     step: Step
     snapshot: Annotated[
-        int | None, Meta(description="Null where only the last words of a death tell of it.")
+        int | None, Meta(description="Null if only the event of an OOM names the suspect.")
     ]
 
 
-class Suspects(TypedDict):
+class Suspects(Schema):
     run_id: RunId
     suspects: list[SuspectByRank]
 
 
-class SnapshotFacts(TypedDict):
-    """Who held the memory of one rank and device."""
+class Snapshot(Schema):
+    """The holders of the memory of one rank and device."""
 
     id: int
-    at: When
+    at: Timestamp
     rank: int
     attempt: int
     seq: int
@@ -305,32 +321,30 @@ class SnapshotFacts(TypedDict):
     step: Step
     method: str
     why: str
-    suspects: list[SuspectFacts]
+    suspects: list[SuspectLine]
     notes: list[str]
     has_stacks: bool
     has_viewer: bool
 
 
-class SnapshotPage(TypedDict):
+class SnapshotPage(Schema):
     """A page of a run's snapshots, the newest first."""
 
     run_id: RunId
-    snapshots: list[SnapshotFacts]
+    snapshots: list[Snapshot]
     next_cursor: NextCursor
 
 
-class WholeSnapshot(SnapshotFacts):
-    """A snapshot with what is large of it."""
+class SnapshotDetail(Snapshot):
+    """A snapshot with its stacks and tensors."""
 
     stacks: list[JsonObject]
     tensors: list[JsonObject]
 
 
 class ComparedRun(RunSummary):
-    """A run beside others. Rank, steps, headroom (limit minus peak) and residual are of the stream that is nearest to its limit."""
+    """A run in a comparison. Rank, steps, headroom (limit minus peak) and residual are of the stream that is nearest to its limit."""
 
-    config: JsonObject
-    components: Components | None
     rank: int | None
     attempt: int | None
     first_step: Step | None
@@ -342,22 +356,24 @@ class ComparedRun(RunSummary):
     tokens_scalar: Annotated[
         str | None, Meta(description="The one of `scalars` that counts tokens.")
     ]
+    config: JsonObject
+    components: Components | None
 
 
-class Comparison(TypedDict):
-    """Runs in the order asked for; of what differs in their settings and surroundings {key: [value per run]}, null where a run lacks it."""
+class Comparison(Schema):
+    """Runs in the order of the request. Differences are {key: [value per run]}, null if a run lacks the key."""
 
     runs: list[ComparedRun]
     config_differences: dict[str, list[Any]]
     environment_differences: dict[str, list[Any]]
 
 
-class PhasePeak(TypedDict):
+class PhasePeak(Schema):
     phase: str
     peak_bytes: Bytes
 
 
-class Estimate(TypedDict):
+class Estimate(Schema):
     """A training step by formula. `fits`, `fit_probability` and `largest_batch` are null without a limit."""
 
     method: str
@@ -379,8 +395,8 @@ class Estimate(TypedDict):
     largest_batch: int | None
 
 
-class ContextFacts(TypedDict):
-    """What processes held on a GPU apart from tensors, over `runs` measurements."""
+class CudaContext(Schema):
+    """GPU memory of a process outside of tensors, over `runs` measurements."""
 
     gpu: str
     driver: str
@@ -389,9 +405,9 @@ class ContextFacts(TypedDict):
     newest_bytes: Bytes
     low_bytes: Bytes
     high_bytes: Bytes
-    updated_at: When
+    updated_at: Timestamp
 
 
-class ContextPage(TypedDict):
-    contexts: list[ContextFacts]
+class ContextPage(Schema):
+    contexts: list[CudaContext]
     next_cursor: NextCursor

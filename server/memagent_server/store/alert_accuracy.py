@@ -1,9 +1,9 @@
-"""How good the forecaster's warnings were: how many came true, how early, how many were called false. By project and cause."""
+"""Accuracy of the forecaster's warnings by project and cause: how many came true, how early, and how many were false alarms."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from memagent.units import DAY_S
+from memagent_server.schemas.alerts import NamedScore, Score, Scoreboard
 from memagent_server.store.models import Alert, Feedback, Incident, Run
 
 COUNTS = (
@@ -23,12 +25,12 @@ COUNTS = (
     "called_false",
     "unforeseen",
 )
-_COLUMN = {"oom": "came_true", "firing": "open"}
+_COUNT_OF_STATE = {"oom": "came_true", "firing": "open"}
 
 
 @dataclass(frozen=True)
 class Warned:
-    """One warning that people could hear of, or (`rule` is oom) a death. Times in seconds since the epoch."""
+    """A warning that people were notified of, or (if `rule` is oom) an OOM. Times are UTC seconds since the epoch."""
 
     project: str
     rule: str
@@ -40,47 +42,61 @@ class Warned:
     step: int
 
 
-def scoreboard(session: Session, *, since: float, project: str | None = None) -> dict[str, Any]:
-    """The answer of GET /scoreboard: what was warned of after `since`."""
-    warned = _warned(session, since, project)
-    called_false = _called_false(session, since, project)
-    return {
-        "total": score(warned, sum(called_false.values())),
-        "by_project": _grouped(warned, called_false, lambda item: item.project, 0),
-        "by_cause": _grouped(warned, called_false, lambda item: item.cause or "unknown", 1),
-    }
+def scoreboard(
+    session: Session, *, now: float, days: int, project: str | None = None
+) -> Scoreboard:
+    """Return the accuracy of the warnings of the last `days`."""
+    since = now - days * DAY_S
+    warnings = _warnings(session, since, project)
+    false_alarms = _false_alarms(session, since, project)
+    by_project: dict[str, int] = defaultdict(int)
+    by_cause: dict[str, int] = defaultdict(int)
+    for (of_project, cause), count in false_alarms.items():
+        by_project[of_project] += count
+        by_cause[cause] += count
+    # an OOM without a warning has no known cause
+    with_cause = [item for item in warnings if item.rule != "oom"]
+    return Scoreboard(
+        days=days,
+        project=project,
+        total=Score(**_score(warnings, sum(false_alarms.values()))),
+        by_project=_named_scores(warnings, by_project, lambda item: item.project),
+        by_cause=_named_scores(with_cause, by_cause, lambda item: item.cause or "unknown"),
+    )
 
 
-def score(warned: Iterable[Warned], called_false: int) -> dict[str, Any]:
-    """Counts, `true_ratio` of the warnings whose end is known, and median leads of those that came true."""
+def _score(warnings: Iterable[Warned], called_false: int) -> dict[str, Any]:
+    """Return the fields of `Score`.
+
+    `true_ratio` counts the warnings whose outcome is known; leads are medians of those that came true.
+    """
     counts = dict.fromkeys(COUNTS, 0)
-    steps: list[int] = []
-    seconds: list[float] = []
-    for item in warned:
+    lead_steps: list[int] = []
+    lead_s: list[float] = []
+    for item in warnings:
         if item.rule == "oom":
             counts["unforeseen"] += 1
             continue
         counts["warnings"] += 1
-        counts[_COLUMN.get(item.state, item.state)] += 1
+        counts[_COUNT_OF_STATE.get(item.state, item.state)] += 1
         if item.state == "oom" and item.closed_at is not None:
-            steps.append(max(0, item.step - item.first_step))
-            seconds.append(max(0.0, item.closed_at - item.fired_at))
+            lead_steps.append(max(0, item.step - item.first_step))
+            lead_s.append(max(0.0, item.closed_at - item.fired_at))
     counts["called_false"] = called_false
     known = counts["came_true"] + counts["averted"] + counts["finished"]
-    deaths = counts["came_true"] + counts["unforeseen"]
+    ooms = counts["came_true"] + counts["unforeseen"]
     return {
         **counts,
         "true_ratio": counts["came_true"] / known if known else None,
-        "foreseen_ratio": counts["came_true"] / deaths if deaths else None,
-        "lead_steps": median(steps) if steps else None,
-        "lead_s": median(seconds) if seconds else None,
+        "foreseen_ratio": counts["came_true"] / ooms if ooms else None,
+        "lead_steps": median(lead_steps) if lead_steps else None,
+        "lead_s": median(lead_s) if lead_s else None,
     }
 
 
-def _warned(session: Session, since: float, project: str | None) -> list[Warned]:
-    first, last = func.min(Alert.first_step), func.max(Alert.step)
+def _warnings(session: Session, since: float, project: str | None) -> list[Warned]:
     query = (
-        select(Incident, Run.project, first, last)
+        select(Incident, Run.project, func.min(Alert.first_step), func.max(Alert.step))
         .join(Run, Run.id == Incident.run_id)
         .join(Alert, Alert.incident_id == Incident.id)
         .where(Incident.rule.in_(("oom_forecast", "oom")), Incident.fired_at >= since)
@@ -90,23 +106,30 @@ def _warned(session: Session, since: float, project: str | None) -> list[Warned]
         query = query.where(Run.project == project)
     return [
         Warned(
-            of_project, incident.rule, incident.cause, incident.state, incident.fired_at or since, incident.closed_at, first_step, step
+            project=of_project,
+            rule=incident.rule,
+            cause=incident.cause,
+            state=incident.state,
+            fired_at=incident.fired_at or since,
+            closed_at=incident.closed_at,
+            first_step=first_step,
+            step=step,
         )
         for incident, of_project, first_step, step in session.execute(query)
         if incident.rule != "oom" or not _was_warned(session, incident)
-    ]  # fmt: skip
+    ]
 
 
-def _was_warned(session: Session, incident: Incident) -> bool:
-    """Whether the death came after a warning that had been averted."""
-    data = session.scalar(select(Alert.data).where(Alert.incident_id == incident.id).limit(1)) or {}
+def _was_warned(session: Session, oom: Incident) -> bool:
+    """Return True if an averted warning came before this OOM."""
+    data = session.scalar(select(Alert.data).where(Alert.incident_id == oom.id).limit(1)) or {}
     return bool(data.get("was_warned"))
 
 
-def _called_false(
+def _false_alarms(
     session: Session, since: float, project: str | None
 ) -> dict[tuple[str, str], int]:
-    """{(project, cause): warnings that somebody called false}."""
+    """Return {(project, cause): warnings that people marked as false}."""
     query = (
         select(Feedback.project, Feedback.cause, func.count())
         .where(
@@ -122,18 +145,15 @@ def _called_false(
     }
 
 
-def _grouped(
-    warned: list[Warned], called_false: dict[tuple[str, str], int], name_of: Any, part: int
-) -> list[dict[str, Any]]:
-    """A score for each name, most warnings first. A cause has no deaths without warning: nobody said why they would come."""
+def _named_scores(
+    warnings: Iterable[Warned], false_alarms: dict[str, int], name_of: Callable[[Warned], str]
+) -> list[NamedScore]:
+    """Return a score for each name, most warnings first."""
     groups: dict[str, list[Warned]] = defaultdict(list)
-    for item in warned:
-        if part == 0 or item.rule != "oom":
-            groups[name_of(item)].append(item)
-    false: dict[str, int] = defaultdict(int)
-    for key, count in called_false.items():
-        false[key[part]] += count
-    rows = [
-        {"name": name, **score(groups[name], false[name])} for name in groups.keys() | false.keys()
+    for item in warnings:
+        groups[name_of(item)].append(item)
+    scores = [
+        NamedScore(name=name, **_score(groups[name], false_alarms.get(name, 0)))
+        for name in [*groups, *(false_alarms.keys() - groups.keys())]
     ]
-    return sorted(rows, key=lambda row: (-row["warnings"], row["name"]))
+    return sorted(scores, key=lambda item: (-item.warnings, item.name))

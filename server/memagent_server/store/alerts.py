@@ -1,14 +1,15 @@
-"""Alerts and their transitions. A change of an alert, its transition and the notifications it causes are one transaction."""
+"""Alerts and their transitions. A change, its transition and its notifications are one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import CursorResult, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from memagent_server.store.incidents import incidents_by_id, newest_incidents
+from memagent_server.schemas import alerts as schemas
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     Alert,
@@ -19,11 +20,10 @@ from memagent_server.store.models import (
     Stream,
     Transition,
 )
-from memagent_server.store.paging import newest, position
-from memagent_server.store.timestamps import iso
+from memagent_server.store.reading import newest_page, to_schema
 
-UNHEARD_STATUSES = ("oom", "lost_contact")
-"""Ends that people are told of even where no alert was open."""
+UNREPORTED_STATUSES = ("oom", "lost_contact")
+"""Ends of a run that notify people even if no alert was open."""
 
 
 def open_alert(
@@ -40,7 +40,7 @@ def open_alert(
     data: dict[str, Any],
     now: float,
 ) -> Alert:
-    """A new alert; its transitions are added by `add_transition`."""
+    """Create an alert. `add_transition` adds its transitions."""
     alert = Alert(
         run_id=run_id,
         stream_id=stream_id,
@@ -62,7 +62,7 @@ def open_alert(
 
 
 def change_alert(session: Session, alert: Alert, *, now: float, **changes: Any) -> bool:
-    """Change an alert if nobody else has since it was read; False when somebody had (another worker was quicker)."""
+    """Change an alert unless another worker has changed it since it was read; return True if changed."""
     if changes.get("state", alert.state) not in OPEN_ALERT_STATES:
         changes["closed_at"] = now
     result = session.execute(
@@ -88,7 +88,7 @@ def add_transition(
     now: float,
     channels: Collection[str] = (),
 ) -> Transition:
-    """Record a change, and put a notification for each of `channels` into the outbox."""
+    """Record a transition and add a notification to the outbox for each of `channels`."""
     transition = Transition(
         alert_id=alert.id,
         at=now,
@@ -108,7 +108,7 @@ def add_transition(
 def notify(
     session: Session, alert: Alert, transition: Transition, channels: Collection[str], now: float
 ) -> None:
-    """Put a notification of a transition for each of `channels` into the outbox."""
+    """Add a notification of a transition to the outbox for each of `channels`."""
     for channel in channels:
         session.add(
             Notification(
@@ -116,7 +116,8 @@ def notify(
                 transition_id=transition.id,
                 incident_id=alert.incident_id,
                 channel=channel,
-                dedup_key=f"{alert.run_id}:{transition.id}:{channel}",  # SQLite gives the ids of deleted rows to new ones
+                # with the run, for SQLite reuses the ids of deleted transitions
+                dedup_key=f"{alert.run_id}:{transition.id}:{channel}",
                 state="waiting",
                 attempts=0,
                 created_at=now,
@@ -126,28 +127,25 @@ def notify(
 
 
 def open_alerts(session: Session, run_id: str) -> list[Alert]:
-    query = (
-        select(Alert)
-        .where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES))
-        .order_by(Alert.id)
-    )
-    return list(session.scalars(query))
+    """Return the open alerts of a run by id."""
+    query = select(Alert).where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES))
+    return list(session.scalars(query.order_by(Alert.id)))
 
 
 def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, list[Alert]]:
-    """The open alerts of many runs; those that have none are missing."""
+    """Return the open alerts of many runs; a run without open alerts is missing."""
     if not run_ids:
         return {}
     query = select(Alert).where(Alert.state.in_(OPEN_ALERT_STATES)).order_by(Alert.id)
-    found: dict[str, list[Alert]] = {}
+    by_run: dict[str, list[Alert]] = {}
     for alert in session.scalars(query.execution_options(populate_existing=True)):
         if alert.run_id in run_ids:
-            found.setdefault(alert.run_id, []).append(alert)
-    return found
+            by_run.setdefault(alert.run_id, []).append(alert)
+    return by_run
 
 
 def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> Alert | None:
-    """The open alert of a rule about a stream; the newest of the run's where `stream_id` is None."""
+    """Return the newest open alert of a rule for a stream, or for the run if `stream_id` is None."""
     query = select(Alert).where(
         Alert.run_id == run_id, Alert.rule == rule, Alert.state.in_(OPEN_ALERT_STATES)
     )
@@ -158,8 +156,18 @@ def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -
     )
 
 
-def open_but_over(session: Session) -> list[str]:
-    """Ids of runs with an open alert although the run has ended, or the launch that it was about."""
+def count_firing(session: Session) -> dict[tuple[str, str], int]:
+    """Return {(rule, severity): firing alerts}."""
+    query = (
+        select(Alert.rule, Alert.severity, func.count())
+        .where(Alert.state == "firing")
+        .group_by(Alert.rule, Alert.severity)
+    )
+    return {(rule, severity): count for rule, severity, count in session.execute(query)}
+
+
+def runs_with_stale_alerts(session: Session) -> list[str]:
+    """Return ids of runs with an open alert although the run, or the alert's launch, is over."""
     query = (
         select(Alert.run_id)
         .join(Run, Run.id == Alert.run_id)
@@ -172,17 +180,36 @@ def open_but_over(session: Session) -> list[str]:
     return list(session.scalars(query.distinct()))
 
 
-def ended_unheard(
+def was_warned(session: Session, run_id: str) -> bool:
+    """Return True if people were notified that the newest launch would run out of memory."""
+    query = (
+        select(Alert.id)
+        .join(Stream, Stream.id == Alert.stream_id)
+        .where(
+            Alert.run_id == run_id,
+            Alert.rule == "oom_forecast",
+            Alert.severity != "note",
+            Alert.state.not_in(("pending", "ok")),
+            Stream.is_current,
+        )
+    )
+    return session.scalar(query.limit(1)) is not None
+
+
+def unreported_ends(
     session: Session, run_id: str | None = None, *, seen_after: float | None = None
 ) -> list[Run]:
-    """Runs whose newest launch died of out-of-memory or fell silent, and no alert says so; of one run, or of all seen after then.
+    """Return runs whose newest launch ended in an OOM or lost contact without an alert of that end.
 
-    What was uploaded after its end is history and is not told. A launch that fell silent, spoke and fell silent again has been
-    heard of only if an alert is as new as the last silence. Only a warning that told people, or the end's own alert, says so.
+    1. The result covers one run, or all runs seen after `seen_after`.
+    2. Replayed launches were uploaded after their end and are never reported.
+    3. A launch that lost contact, came back and lost contact again counts as reported only if an
+       alert is as new as the last loss.
+    4. An alert reports the end if it's the end's own, or a forecast that sent notifications.
     """
     current = (Rank.run_id == Run.id, Rank.is_current)
     launched_at = select(func.min(Rank.first_seen_at)).where(*current).scalar_subquery()
-    silent_at = (
+    lost_at = (
         select(func.max(Rank.finished_at))
         .where(*current, Rank.status == "lost_contact")
         .scalar_subquery()
@@ -190,18 +217,22 @@ def ended_unheard(
     is_of_launch = or_(
         Stream.is_current, and_(Alert.stream_id.is_(None), Alert.opened_at >= launched_at)
     )
-    is_of_end = or_(Run.status == "oom", Alert.closed_at >= func.coalesce(silent_at, 0.0))
-    says_so = or_(
+    is_of_end = or_(Run.status == "oom", Alert.closed_at >= func.coalesce(lost_at, 0.0))
+    is_report = or_(
         Alert.rule == Run.status, and_(Alert.rule == "oom_forecast", Alert.severity != "note")
     )
-    heard = (
+    report = (
         select(Alert.id)
         .outerjoin(Stream, Stream.id == Alert.stream_id)
-        .where(Alert.run_id == Run.id, Alert.state == Run.status, says_so, is_of_launch, is_of_end)
+        .where(
+            Alert.run_id == Run.id, Alert.state == Run.status, is_report, is_of_launch, is_of_end
+        )
         .correlate(Run)
     )
-    was_live = select(Rank.rank).where(*current, Rank.is_replayed.is_(False)).correlate(Run)
-    query = select(Run).where(Run.status.in_(UNHEARD_STATUSES), ~heard.exists(), was_live.exists())
+    live_rank = select(Rank.rank).where(*current, Rank.is_replayed.is_(False)).correlate(Run)
+    query = select(Run).where(
+        Run.status.in_(UNREPORTED_STATUSES), ~report.exists(), live_rank.exists()
+    )
     if seen_after is not None:
         query = query.where(Run.last_seen_at > seen_after)
     return list(session.scalars(query if run_id is None else query.where(Run.id == run_id)))
@@ -214,150 +245,64 @@ def list_alerts(
     run_id: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
-) -> dict[str, Any]:
-    """The answer of GET /alerts, newest first. `state` may be `open`; without one, what was never confirmed is left out.
+) -> schemas.AlertPage:
+    """Return a page of alerts, the newest first. Raises WireError for a bad cursor.
 
-    `cursor` is what the answer before gave. Raises WireError for one that was not.
+    `state` may be `open`; without a state, alerts that were never confirmed are left out.
     """
-    which = [Alert.state.in_(states) if (states := _states(state)) else Alert.state != "ok"]
-    which += [] if run_id is None else [Alert.run_id == run_id]
-    page, next_cursor = newest(session, Alert, *which, limit=limit, cursor=cursor)
-    return {"alerts": _describe(session, page), "next_cursor": next_cursor}
+    states = wanted_states(state)
+    conditions = [Alert.state != "ok" if states is None else Alert.state.in_(states)]
+    conditions += [] if run_id is None else [Alert.run_id == run_id]
+    rows, next_cursor = newest_page(session, Alert, *conditions, limit=limit, cursor=cursor)
+    return schemas.AlertPage(describe_alerts(session, rows), next_cursor)
 
 
-def list_incidents(
-    session: Session,
-    *,
-    state: str | None = None,
-    run_id: str | None = None,
-    limit: int = 50,
-    cursor: str | None = None,
-) -> dict[str, Any]:
-    """Incidents, newest first, each with its alerts in the order in which they opened. Otherwise as `list_alerts`."""
-    found = newest_incidents(
-        session, states=_states(state), run_id=run_id, limit=limit + 1, before=position(cursor)
-    )
-    page = found[:limit]
-    ids = [incident.id for incident in page]
-    alerts = list(
-        session.scalars(select(Alert).where(Alert.incident_id.in_(ids)).order_by(Alert.id))
-    )
-    described = _describe(session, alerts)
-    return {
-        "incidents": [
-            {
-                **describe_incident(item),
-                "alerts": [alert for alert in described if alert["incident_id"] == item.id],
-            }
-            for item in page
-        ],
-        "next_cursor": str(page[-1].id) if len(found) > limit else None,
-    }
-
-
-def describe_incident(incident: Incident) -> dict[str, Any]:
-    """As docs/http.md has it."""
-    return {
-        "id": incident.id,
-        "run_id": incident.run_id,
-        "rule": incident.rule,
-        "cause": incident.cause,
-        "state": incident.state,
-        "severity": incident.severity,
-        "opened_at": iso(incident.opened_at),
-        "updated_at": iso(incident.updated_at),
-        "closed_at": iso(incident.closed_at),
-        "acked_at": iso(incident.acked_at),
-        "acked_by": incident.acked_by,
-        "snoozed_until": iso(incident.snoozed_until),
-        "false_alarm_at": iso(incident.false_alarm_at),
-        "note": incident.note,
-    }
-
-
-def describe_alert(session: Session, alert_id: int) -> dict[str, Any] | None:
-    """One alert as docs/http.md has it, None for an unknown one."""
+def describe_alert(session: Session, alert_id: int) -> schemas.Alert | None:
+    """Return an alert, None if it doesn't exist."""
     alert = session.get(Alert, alert_id)
-    return _describe(session, [alert])[0] if alert is not None else None
+    return describe_alerts(session, [alert])[0] if alert is not None else None
 
 
-def _states(state: str | None) -> tuple[str, ...] | None:
+def wanted_states(state: str | None) -> tuple[str, ...] | None:
+    """Return the states that a filter stands for; None without a filter."""
     return None if state is None else OPEN_ALERT_STATES if state == "open" else (state,)
 
 
-def _describe(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
-    """As docs/http.md has it, in five queries for any number of alerts."""
+def describe_alerts(session: Session, alerts: Sequence[Alert]) -> list[schemas.Alert]:
+    """Return alerts with what belongs to them, in five queries for any number of alerts."""
     ids = [alert.id for alert in alerts]
-    runs = {
-        run.id: run
-        for run in session.scalars(
-            select(Run).where(Run.id.in_({alert.run_id for alert in alerts}))
+    runs = _by_id(session, Run, (alert.run_id for alert in alerts))
+    streams = _by_id(session, Stream, (alert.stream_id for alert in alerts))
+    incidents = _by_id(session, Incident, (alert.incident_id for alert in alerts))
+    transitions: dict[int, list[schemas.Transition]] = defaultdict(list)
+    for transition in session.scalars(
+        select(Transition).where(Transition.alert_id.in_(ids)).order_by(Transition.id)
+    ):
+        transitions[transition.alert_id].append(to_schema(schemas.Transition, transition))
+    deliveries: dict[int, list[schemas.Delivery]] = defaultdict(list)
+    for notification in session.scalars(
+        select(Notification).where(Notification.alert_id.in_(ids)).order_by(Notification.id)
+    ):
+        deliveries[notification.alert_id].append(to_schema(schemas.Delivery, notification))
+    described = []
+    for alert in alerts:
+        run, stream = runs[alert.run_id], streams.get(alert.stream_id)
+        incident = incidents.get(alert.incident_id)
+        described.append(
+            to_schema(
+                schemas.Alert,
+                alert,
+                run_name=run.name,
+                project=run.project,
+                rank=None if stream is None else stream.rank,
+                device=None if stream is None else stream.device,
+                incident=incident and to_schema(schemas.IncidentSummary, incident),
+                transitions=transitions[alert.id],
+                notifications=deliveries[alert.id],
+            )
         )
-    }
-    wanted = {alert.stream_id for alert in alerts}
-    streams = {
-        stream.id: stream for stream in session.scalars(select(Stream).where(Stream.id.in_(wanted)))
-    }
-    incidents = incidents_by_id(session, {alert.incident_id for alert in alerts})
-    transitions = list(
-        session.scalars(
-            select(Transition).where(Transition.alert_id.in_(ids)).order_by(Transition.id)
-        )
-    )
-    notes = list(
-        session.scalars(
-            select(Notification).where(Notification.alert_id.in_(ids)).order_by(Notification.id)
-        )
-    )
-    return [
-        {
-            "id": alert.id,
-            "run_id": alert.run_id,
-            "run_name": runs[alert.run_id].name,
-            "project": runs[alert.run_id].project,
-            "rank": streams[alert.stream_id].rank if alert.stream_id in streams else None,
-            "device": streams[alert.stream_id].device if alert.stream_id in streams else None,
-            "rule": alert.rule,
-            "severity": alert.severity,
-            "state": alert.state,
-            "opened_at": iso(alert.opened_at),
-            "updated_at": iso(alert.updated_at),
-            "closed_at": iso(alert.closed_at),
-            "first_step": alert.first_step,
-            "step": alert.step,
-            "summary": alert.summary,
-            "data": alert.data,
-            "incident_id": alert.incident_id,
-            "incident": describe_incident(incidents[alert.incident_id])
-            if alert.incident_id in incidents
-            else None,
-            "transitions": [
-                _describe_transition(item) for item in transitions if item.alert_id == alert.id
-            ],
-            "notifications": [
-                _describe_notification(item) for item in notes if item.alert_id == alert.id
-            ],
-        }
-        for alert in alerts
-    ]
+    return described
 
 
-def _describe_transition(transition: Transition) -> dict[str, Any]:
-    return {
-        "at": iso(transition.at),
-        "step": transition.step,
-        "from_state": transition.from_state,
-        "to_state": transition.to_state,
-        "severity": transition.severity,
-        "reason": transition.reason,
-    }
-
-
-def _describe_notification(notification: Notification) -> dict[str, Any]:
-    return {
-        "channel": notification.channel,
-        "state": notification.state,
-        "attempts": notification.attempts,
-        "sent_at": iso(notification.sent_at),
-        "last_error": notification.last_error,
-    }
+def _by_id(session: Session, model: Any, ids: Iterable[Any]) -> dict[Any, Any]:
+    return {row.id: row for row in session.scalars(select(model).where(model.id.in_(set(ids))))}

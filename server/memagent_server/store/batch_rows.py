@@ -1,29 +1,34 @@
-"""The rows that a batch reads and writes, as statements that SQLAlchemy compiles once: objects would cost ten times as much.
+"""The rows that a batch reads and writes, in compiled statements: ORM objects would cost ten times as much.
 
-One question finds the run, the rank, whether the batch is there, and the rank's streams; then each table is written once.
+One query reads the run, the rank, whether the batch is stored, and the rank's streams. Then each
+table is written once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BindParameter, Connection, and_, bindparam, func, select, update
 from sqlalchemy.orm import aliased
 
-from memagent_server.store.compiled_statements import CompiledSelect, CompiledWrite, prepared_insert
+from memagent_server.store.compiled_statements import CompiledSelect, CompiledWrite, compile_insert
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Batch, Chunk, Event, Rank, Run, Stream
 from memagent_server.store.streams import STREAM_STATE, StreamState
 
-Key = dict[str, Any]
-"""`run_id`, `rank`, `attempt` and `seq`."""
+
+class BatchKey(NamedTuple):
+    run_id: str
+    rank: int
+    attempt: int
+    seq: int
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known of a batch's run and rank. `status` is None for a rank that is new, `digest` for a batch that is."""
+class BatchState:
+    """The state of a batch's run, rank and streams. `status` is None for a new rank, `digest` for a new batch."""
 
     step: int
     peak_ratio: float
@@ -39,16 +44,18 @@ class Found:
 
 
 _RANK: tuple[BindParameter[Any], BindParameter[Any]] = (bindparam("rank"), bindparam("attempt"))
-_newest = aliased(Batch)
+_newest_batch = aliased(Batch)
 _NEWEST_SEQ = (
-    select(func.max(_newest.seq))
+    select(func.max(_newest_batch.seq))
     .where(
-        _newest.run_id == Rank.run_id, _newest.rank == Rank.rank, _newest.attempt == Rank.attempt
+        _newest_batch.run_id == Rank.run_id,
+        _newest_batch.rank == Rank.rank,
+        _newest_batch.attempt == Rank.attempt,
     )
     .correlate(Rank)
     .scalar_subquery()
 )
-_FACTS = (
+_STATE_COLUMNS = (
     Run.step,
     Run.peak_ratio,
     Rank.status,
@@ -58,9 +65,9 @@ _FACTS = (
     Rank.last_seen_at,
     Batch.digest,
 )
-_FIND = CompiledSelect(
+_SELECT_STATE = CompiledSelect(
     select(
-        *_FACTS,
+        *_STATE_COLUMNS,
         Batch.samples,
         _NEWEST_SEQ,
         Stream.device,
@@ -82,19 +89,21 @@ _FIND = CompiledSelect(
     )
     .where(Run.id == bindparam("run_id"))
 )
-_LOCK = select(Run.id).where(Run.id == bindparam("run_id")).with_for_update(key_share=True)
-_LATER = (
+_LOCK_RUN = select(Run.id).where(Run.id == bindparam("run_id")).with_for_update(key_share=True)
+_SELECT_LATER = (
     select(Batch.seq)
     .where(
-        Batch.run_id == bindparam("run_id"), Batch.rank == _RANK[0], Batch.attempt == _RANK[1],
+        Batch.run_id == bindparam("run_id"),
+        Batch.rank == _RANK[0],
+        Batch.attempt == _RANK[1],
         Batch.seq > bindparam("seq"),
     )
     .order_by(Batch.seq)
-)  # fmt: skip
-_ADD_BATCH = prepared_insert(
+)
+_ADD_BATCH = compile_insert(
     Batch, "run_id", "rank", "attempt", "seq", "samples", "digest", "received_at"
 )
-_ADD_CHUNK = prepared_insert(
+_ADD_CHUNK = compile_insert(
     Chunk,
     "run_id",
     "stream_id",
@@ -106,9 +115,9 @@ _ADD_CHUNK = prepared_insert(
     "stats",
     "packed",
 )
-_ADD_EVENT = prepared_insert(Event, "run_id", "rank", "attempt", "step", "at", "kind", "data")
+_ADD_EVENT = compile_insert(Event, "run_id", "rank", "attempt", "step", "at", "kind", "data")
 _of_run: BindParameter[Any] = bindparam("of_run")
-_MARK_RANK = CompiledWrite(
+_UPDATE_RANK = CompiledWrite(
     update(Rank)
     .where(
         Rank.run_id == _of_run,
@@ -117,7 +126,7 @@ _MARK_RANK = CompiledWrite(
     )
     .values(next_seq=bindparam("next_seq"), last_seen_at=bindparam("last_seen_at"))
 )
-_MARK_RUN = CompiledWrite(
+_UPDATE_RUN = CompiledWrite(
     update(Run)
     .where(Run.id == _of_run)
     .values(
@@ -126,53 +135,55 @@ _MARK_RUN = CompiledWrite(
         last_seen_at=bindparam("last_seen_at"),
     )
 )
-_MARK_STEP = CompiledWrite(
+_UPDATE_STEP = CompiledWrite(
     update(Run)
     .where(Run.id == _of_run)
     .values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"))
 )
 
 
-def lock_run_of(connection: Connection, key: Key) -> None:
-    """Changes of one run happen one after another. On SQLite the write transaction has locked all there is.
+def lock_run_of(connection: Connection, key: BatchKey) -> None:
+    """Lock the run's row, so that changes of one run are serial.
 
-    On PostgreSQL this is a statement of its own: one that waits for a lock sees the other rows as they were before it waited.
+    On SQLite the write transaction has locked everything. On PostgreSQL this must be a statement of
+    its own: one that waits for a lock sees other tables as they were before it waited.
     """
     if connection.dialect.name != "sqlite":
-        connection.execute(_LOCK, key)
+        connection.execute(_LOCK_RUN, key._asdict())
 
 
-def find(connection: Connection, key: Key) -> Found:
-    """Raises UnknownRunError."""
-    rows = _FIND.rows(connection, key)
+def read_state(connection: Connection, key: BatchKey) -> BatchState:
+    """Return the state that a batch finds. Raises UnknownRunError."""
+    rows = _SELECT_STATE.rows(connection, key._asdict())
     if not rows:
-        raise UnknownRunError(key["run_id"])
-    facts = len(_FACTS) + 2
-    found = Found(*rows[0][:facts])
-    found.streams.update(
-        {row[facts]: StreamState(*row[facts + 1 :]) for row in rows if row[facts] is not None}
-    )
-    return found
+        raise UnknownRunError(key.run_id)
+    device = len(_STATE_COLUMNS) + 2
+    streams = {
+        row[device]: StreamState(*row[device + 1 :]) for row in rows if row[device] is not None
+    }
+    state = BatchState(*rows[0][:device])
+    state.streams.update(streams)
+    return state
 
 
-def first_missing(connection: Connection, found: Found, key: Key) -> int:
-    """`next_seq` after the batch: those that came early are counted when the gap closes."""
-    missing = found.next_seq
-    if key["seq"] != missing:
-        return missing
-    missing += 1
-    if found.newest_seq is not None and found.newest_seq >= missing:
-        for arrived in connection.execute(_LATER, key).scalars():
-            if arrived != missing:
+def next_missing_seq(connection: Connection, state: BatchState, key: BatchKey) -> int:
+    """Return `next_seq` after this batch. Batches that came early count when the gap closes."""
+    if key.seq != state.next_seq:
+        return state.next_seq
+    missing = state.next_seq + 1
+    if state.newest_seq is not None and state.newest_seq >= missing:
+        for stored in connection.execute(_SELECT_LATER, key._asdict()).scalars():
+            if stored != missing:
                 break
             missing += 1
     return missing
 
 
 def add_batch_row(
-    connection: Connection, key: Key, *, samples: int, digest: str, now: float
+    connection: Connection, key: BatchKey, *, samples: int, digest: str, now: float
 ) -> None:
-    _ADD_BATCH.run(connection, {**key, "samples": samples, "digest": digest, "received_at": now})
+    values = {**key._asdict(), "samples": samples, "digest": digest, "received_at": now}
+    _ADD_BATCH.run(connection, values)
 
 
 def add_chunk_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -183,23 +194,33 @@ def add_event_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> No
     _ADD_EVENT.run(connection, *rows)
 
 
-def mark_seen(
-    connection: Connection, found: Found, key: Key, *, step: int, next_seq: int, now: float | None
+def mark_progress(
+    connection: Connection,
+    state: BatchState,
+    key: BatchKey,
+    *,
+    step: int,
+    next_seq: int,
+    seen_at: float | None,
 ) -> None:
-    """Note in rank and run how far they are, and with `now` that they live."""
-    of_run = {"of_run": key["run_id"]}
-    of_rank = {**of_run, "of_rank": key["rank"], "of_attempt": key["attempt"]}
-    seen_at = found.last_seen_at if now is None else now
-    _MARK_RANK.run(connection, {**of_rank, "next_seq": next_seq, "last_seen_at": seen_at})
-    if not found.is_current:
+    """Write how far rank and run are; `seen_at` is None for a replayed batch."""
+    run = {"of_run": key.run_id}
+    _UPDATE_RANK.run(
+        connection,
+        {
+            **run,
+            "of_rank": key.rank,
+            "of_attempt": key.attempt,
+            "next_seq": next_seq,
+            "last_seen_at": state.last_seen_at if seen_at is None else seen_at,
+        },
+    )
+    if not state.is_current:
         return
-    reached = {"step": max(found.step, step), "peak_ratio": _peak_ratio(found)}
-    if now is not None:
-        _MARK_RUN.run(connection, {**of_run, **reached, "last_seen_at": now})
-    elif reached != {"step": found.step, "peak_ratio": found.peak_ratio}:
-        _MARK_STEP.run(connection, {**of_run, **reached})
-
-
-def _peak_ratio(found: Found) -> float:
-    """The run's, with what this batch has added to its rank's streams."""
-    return max([found.peak_ratio, *(stream.peak_ratio for stream in found.streams.values())])
+    # the streams have this batch's peaks already
+    peak_ratios = (stream.peak_ratio for stream in state.streams.values())
+    progress = {"step": max(state.step, step), "peak_ratio": max([state.peak_ratio, *peak_ratios])}
+    if seen_at is not None:
+        _UPDATE_RUN.run(connection, {**run, **progress, "last_seen_at": seen_at})
+    elif progress != {"step": state.step, "peak_ratio": state.peak_ratio}:
+        _UPDATE_STEP.run(connection, {**run, **progress})

@@ -1,7 +1,8 @@
-"""Buckets: minimum, maximum and last of every column over consecutive samples, kept as columns. Pure: values in, values out.
+"""Buckets: minimum, maximum and last of every column over consecutive samples. Pure functions.
 
-1. A column is an array [3, buckets] of int64 or float64. What is missing is a number that no reading can be: -2**63, or NaN.
-2. Packed, each column is zstd of its byte-shuffled values, so that a chart of four columns unpacks four.
+1. A column is an array [3, buckets] of int64 or float64. A missing value is one that no reading can
+   have: -2**63, or NaN.
+2. Packed, each column is zstd of its byte-shuffled values: a chart of four columns unpacks four.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import zstandard
 from numpy.typing import NDArray
 
 from memagent.wire.columns import Value
-from memagent_server.store.chunks import Stats
+from memagent_server.store.chunks import Mask, Stats
 
 Array = NDArray[Any]
 
-_LEVEL = 9
+_ZSTD_LEVEL = 9
 _MISSING = -(2**63)
-_HIGHEST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
-class _Packed(msgspec.Struct, array_like=True):
+class _PackedBuckets(msgspec.Struct, array_like=True):
     seqs: bytes
     rows: bytes
     columns: dict[str, tuple[str, bytes]]
@@ -33,12 +34,12 @@ class _Packed(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_Packed)
+_decoder = msgspec.msgpack.Decoder(_PackedBuckets)
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """`seqs` is the place of the last sample of each bucket, `rows` how many it holds."""
+    """`seqs` is the position of each bucket's last sample in the stream, `rows` its number of samples."""
 
     seqs: Array
     rows: Array
@@ -51,150 +52,143 @@ class Buckets:
     def samples(self) -> int:
         return int(self.rows.sum())
 
-    def of(self, name: str) -> Array:
-        """Minimum, maximum and last; a column that is not there is missing throughout."""
-        found = self.stats.get(name)
-        return np.full((3, len(self)), _MISSING, np.int64) if found is None else found
+    def column(self, name: str) -> Array:
+        """Return minimum, maximum and last of a column; all missing for an unknown column."""
+        column = self.stats.get(name)
+        return np.full((3, len(self)), _MISSING, np.int64) if column is None else column
 
-    def pick(self, places: Any) -> Buckets:
-        """The buckets at these places, in this order: a slice, indexes, or which of them."""
-        return Buckets(
-            self.seqs[places],
-            self.rows[places],
-            {name: of[:, places] for name, of in self.stats.items()},
-        )
+    def pick(self, index: Any) -> Buckets:
+        """Return the buckets at an index: a slice, an array of positions, or a mask."""
+        stats = {name: column[:, index] for name, column in self.stats.items()}
+        return Buckets(self.seqs[index], self.rows[index], stats)
 
     def each(self) -> Iterator[tuple[int, int, Stats]]:
-        """(seq, rows, stats) of one bucket after the other."""
-        columns = {name: listed(of) for name, of in self.stats.items()}
-        for place, (seq, rows) in enumerate(
-            zip(self.seqs.tolist(), self.rows.tolist(), strict=True)
-        ):
-            yield (
-                seq,
-                rows,
-                {name: [values[place] for values in three] for name, three in columns.items()},
-            )
+        """Yield (seq, rows, stats) of each bucket."""
+        columns = {name: as_lists(column) for name, column in self.stats.items()}
+        pairs = zip(self.seqs.tolist(), self.rows.tolist(), strict=True)
+        for index, (seq, rows) in enumerate(pairs):
+            stats = {name: [values[index] for values in three] for name, three in columns.items()}
+            yield seq, rows, stats
 
 
 EMPTY = Buckets(np.empty(0, np.int64), np.empty(0, np.int64), {})
 
 
-def gather(parts: Iterable[tuple[int, int, Stats]]) -> Buckets:
-    """Buckets from (seq, rows, stats) of each."""
-    found = list(parts)
-    names = dict.fromkeys(name for _, _, stats in found for name in stats)
-    nothing: list[Value] = [None, None, None]
+def from_stats(chunks: Iterable[tuple[int, int, Stats]]) -> Buckets:
+    """Return a bucket for each (seq, rows, stats)."""
+    chunks = list(chunks)
+    names = dict.fromkeys(name for _, _, stats in chunks for name in stats)
+    missing: list[Value] = [None, None, None]
     return Buckets(
-        np.array([seq for seq, _, _ in found], np.int64),
-        np.array([rows for _, rows, _ in found], np.int64),
-        {name: _array([stats.get(name, nothing) for _, _, stats in found]).T for name in names},
+        np.array([seq for seq, _, _ in chunks], np.int64),
+        np.array([rows for _, rows, _ in chunks], np.int64),
+        {name: _array([stats.get(name, missing) for _, _, stats in chunks]).T for name in names},
     )
 
 
-def cut(
-    seq: int,
-    columns: Mapping[str, tuple[Array, NDArray[np.bool_] | None]],
-    begin: int,
-    end: int,
-    size: int,
+def from_samples(
+    seq: int, columns: Mapping[str, tuple[Array, Mask | None]], begin: int, end: int, size: int
 ) -> Buckets:
-    """Buckets of `size` samples of those from `begin` to before `end` of a chunk whose last sample has the place `seq`."""
+    """Divide rows `begin` to before `end` of a chunk that ends at `seq` into buckets of `size` samples."""
     rows = len(next(iter(columns.values()))[0])
     starts = np.arange(begin, end, size)
     if not len(starts):
         return EMPTY
     stops = np.minimum(starts + size, end)
-    stats = {
-        name: _over(
-            _marked(values[begin:end], None if there is None else there[begin:end]),
-            starts - begin,
-            whole=True,
-        )
-        for name, (values, there) in columns.items()
-    }
+    stats = {}
+    for name, (values, present) in columns.items():
+        marked = _mark_missing(values[begin:end], None if present is None else present[begin:end])
+        stats[name] = _reduce(marked, starts - begin, of_samples=True)
     return Buckets(seq - rows + stops, stops - starts, stats)
 
 
-def stats_of_columns(columns: Mapping[str, tuple[Array, NDArray[np.bool_] | None]]) -> Stats:
-    """Minimum, maximum and last of a chunk's columns."""
+def chunk_stats(columns: Mapping[str, tuple[Array, Mask | None]]) -> Stats:
+    """Return the statistics of a whole chunk."""
     rows = len(next(iter(columns.values()))[0])
-    (_, _, stats) = next(cut(rows - 1, columns, 0, rows, rows).each())
+    _, _, stats = next(from_samples(rows - 1, columns, 0, rows, rows).each())
     return stats
 
 
 def chain(parts: Sequence[Buckets]) -> Buckets:
-    """One behind the other."""
+    """Concatenate buckets. A column that is a float in any part is one in the result."""
     parts = [part for part in parts if len(part)]
     if len(parts) <= 1:
         return parts[0] if parts else EMPTY
-    names = dict.fromkeys(name for part in parts for name in part.stats)
+    stats = {}
+    for name in dict.fromkeys(name for part in parts for name in part.stats):
+        columns = [part.column(name) for part in parts]
+        if len({column.dtype for column in columns}) > 1:
+            columns = [_as_float(column) for column in columns]
+        stats[name] = np.concatenate(columns, axis=1)
     return Buckets(
         np.concatenate([part.seqs for part in parts]),
         np.concatenate([part.rows for part in parts]),
-        {name: _side_by_side([part.of(name) for part in parts]) for name in names},
+        stats,
     )
 
 
-def joined(found: Buckets, starts: Array) -> Buckets:
-    """A bucket for each group of neighbours, which begin at `starts`."""
-    ends = np.append(starts[1:], len(found)) - 1
+def merge_groups(buckets: Buckets, starts: Array) -> Buckets:
+    """Merge groups of neighbors that begin at `starts`."""
+    ends = np.append(starts[1:], len(buckets)) - 1
     return Buckets(
-        found.seqs[ends],
-        np.add.reduceat(found.rows, starts),
-        {name: _over(of, starts) for name, of in found.stats.items()},
+        buckets.seqs[ends],
+        np.add.reduceat(buckets.rows, starts),
+        {name: _reduce(column, starts) for name, column in buckets.stats.items()},
     )
 
 
-def halved(found: Buckets) -> Buckets:
-    """Two and two joined; the last one may stand alone."""
-    return joined(found, np.arange(0, len(found), 2))
+def halve(buckets: Buckets) -> Buckets:
+    """Merge pairs of neighbors; an odd last bucket stays alone."""
+    return merge_groups(buckets, np.arange(0, len(buckets), 2))
 
 
-def fewer(found: Buckets, most: int) -> Buckets:
-    """At most `most` buckets: neighbours joined so that each holds about as many samples as any other."""
-    if len(found) <= most:
-        return found
-    before = np.cumsum(found.rows) - found.rows
-    groups = before * most // found.samples
-    return joined(found, np.flatnonzero(np.diff(groups, prepend=-1)))
+def merge_to(buckets: Buckets, max_buckets: int) -> Buckets:
+    """Merge neighbors to at most `max_buckets` buckets of about equal numbers of samples."""
+    if len(buckets) <= max_buckets:
+        return buckets
+    samples_before = np.cumsum(buckets.rows) - buckets.rows
+    groups = samples_before * max_buckets // buckets.samples
+    return merge_groups(buckets, np.flatnonzero(np.diff(groups, prepend=-1)))
 
 
-def listed(values: Array) -> list[Any]:
-    """An array as lists, None for what is missing."""
+def as_lists(values: Array) -> list[Any]:
+    """Return an array as (nested) lists, None for missing values."""
     missing = np.isnan(values) if values.dtype.kind == "f" else values == _MISSING
     if missing.any():
         values = values.astype(object)
         values[missing] = None
-    found: list[Any] = values.tolist()
-    return found
+    lists: list[Any] = values.tolist()
+    return lists
 
 
-def pack_buckets(found: Buckets) -> bytes:
-    columns = {name: (str(of.dtype.kind), _squeeze(of)) for name, of in found.stats.items()}
-    return _encode(_Packed(_squeeze(found.seqs), _squeeze(found.rows), columns))
+def pack_buckets(buckets: Buckets) -> bytes:
+    columns = {
+        name: (str(column.dtype.kind), _compress(column)) for name, column in buckets.stats.items()
+    }
+    return _encode(_PackedBuckets(_compress(buckets.seqs), _compress(buckets.rows), columns))
 
 
 def unpack_buckets(packed: bytes, only: Collection[str] | None = None) -> Buckets:
-    """The buckets of `pack_buckets`; with `only`, just those columns of them."""
+    """Return the buckets of `pack_buckets`; with `only`, just these columns."""
     block = _decoder.decode(packed)
-    unpacker = zstandard.ZstdDecompressor()
+    decompressor = zstandard.ZstdDecompressor()
 
-    def restored(data: bytes, kind: str = "i") -> Array:
-        shuffled = np.frombuffer(unpacker.decompress(data), np.uint8)
+    def decompress(data: bytes, kind: str = "i") -> Array:
+        shuffled = np.frombuffer(decompressor.decompress(data), np.uint8)
         return np.ascontiguousarray(shuffled.reshape(8, -1).T).view(f"<{kind}8")[:, 0]
 
     stats = {
-        name: restored(data, kind).reshape(3, -1)
+        name: decompress(data, kind).reshape(3, -1)
         for name, (kind, data) in block.columns.items()
         if only is None or name in only
     }
-    return Buckets(restored(block.seqs), restored(block.rows), stats)
+    return Buckets(decompress(block.seqs), decompress(block.rows), stats)
 
 
-def _squeeze(values: Array) -> bytes:
+def _compress(values: Array) -> bytes:
+    # all first bytes, all second bytes ...: neighbors are similar, so their high bytes repeat
     shuffled = np.ascontiguousarray(values).reshape(-1, 1).view(np.uint8).T.tobytes()
-    packed: bytes = zstandard.ZstdCompressor(level=_LEVEL).compress(shuffled)
+    packed: bytes = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(shuffled)
     return packed
 
 
@@ -205,45 +199,38 @@ def _array(values: list[list[Value]]) -> Array:
     return np.array(known, np.float64 if is_float else np.int64).reshape(-1, 3)
 
 
-def _marked(values: Array, present: NDArray[np.bool_] | None) -> Array:
-    """Values in which what is missing, or not finite, is marked."""
+def _mark_missing(values: Array, present: Mask | None) -> Array:
+    """Replace values that are missing or not finite."""
     if values.dtype.kind == "f":
         known = np.isfinite(values) if present is None else np.isfinite(values) & present
         return values if known.all() else np.where(known, values, np.nan)
     return values if present is None else np.where(present, values, _MISSING)
 
 
-def _over(values: Array, starts: Array, *, whole: bool = False) -> Array:
-    """Minimum, maximum and last over groups: of [3, n], or with `whole` of [n] samples, where a last one that is missing stays so."""
-    low, high, last = (values, values, values) if whole else values
+def _reduce(values: Array, starts: Array, *, of_samples: bool = False) -> Array:
+    """Return minimum, maximum and last over groups of buckets [3, n], or of samples [n].
+
+    The last value of a group of buckets is the last that isn't missing; of samples, the last one.
+    """
+    low, high, last = (values, values, values) if of_samples else values
     is_float = values.dtype.kind == "f"
     ends = np.append(starts[1:], low.shape[-1]) - 1
-    if is_float:
-        least, most = (
-            np.fmin.reduceat(low, starts),
-            np.fmax.reduceat(high, starts),
-        )  # these pass over NaN
+    if is_float:  # fmin and fmax ignore NaN
+        minima = np.fmin.reduceat(low, starts)
+        maxima = np.fmax.reduceat(high, starts)
     else:
-        least = np.minimum.reduceat(np.where(low == _MISSING, _HIGHEST, low), starts)
-        least[least == _HIGHEST] = _MISSING
-        most = np.maximum.reduceat(high, starts)
-    if not whole:
+        minima = np.minimum.reduceat(np.where(low == _MISSING, _MAX_INT64, low), starts)
+        minima[minima == _MAX_INT64] = _MISSING
+        maxima = np.maximum.reduceat(high, starts)
+    if not of_samples:
         missing = np.isnan(last) if is_float else last == _MISSING
         if missing.any():
             known = np.maximum.reduceat(np.where(missing, -1, np.arange(len(last))), starts)
             ends = np.where(known >= 0, known, ends)
-    return np.stack((least, most, last[ends]))
-
-
-def _side_by_side(parts: Sequence[Array]) -> Array:
-    if len({part.dtype for part in parts}) > 1:
-        parts = [_as_float(part) for part in parts]
-    return np.concatenate(parts, axis=1)
+    return np.stack((minima, maxima, last[ends]))
 
 
 def _as_float(values: Array) -> Array:
-    return (
-        values
-        if values.dtype.kind == "f"
-        else np.where(values == _MISSING, np.nan, values.astype(np.float64))
-    )
+    if values.dtype.kind == "f":
+        return values
+    return np.where(values == _MISSING, np.nan, values.astype(np.float64))

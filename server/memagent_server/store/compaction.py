@@ -22,14 +22,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from memagent.errors import WireError
-from memagent_server.store.buckets import gather, stats_of_columns
+from memagent_server.store.buckets import chunk_stats, from_stats
 from memagent_server.store.chunks import pack_stats, unpack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Chunk, Run, Stream
 from memagent_server.store.packing import seal, unseal_arrays
 from memagent_server.store.rechunk import UNIT_ROWS, Piece, cut
-from memagent_server.store.rollups import Levels
+from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.runs import lock_run
 
 log = logging.getLogger(__name__)
@@ -162,8 +162,8 @@ def _roll_up(database: Database, due: Due) -> bool:
             *_range(due, due.rolled_seq, due.compacted_seq)
         )
         found = session.execute(query.order_by(Chunk.seq).limit(MOST_ROLLED)).all()
-        levels = Levels(session, due.run_id, due.stream_id)
-        levels.extend(gather((seq, rows, unpack_stats(stats)) for seq, rows, stats in found))
+        levels = RollupLevels(session, due.run_id, due.stream_id)
+        levels.extend(from_stats((seq, rows, unpack_stats(stats)) for seq, rows, stats in found))
     last_seq = found[-1].seq if len(found) == MOST_ROLLED else due.compacted_seq
 
     def change(session: Session) -> None:
@@ -232,7 +232,7 @@ def _source(due: Due, seq: int, rows: int, received_at: float, packed: bytes) ->
 
 def _row(due: Due, piece: Piece) -> dict[str, Any]:
     columns = piece.columns()
-    stats = stats_of_columns(columns)
+    stats = chunk_stats(columns)
     return {
         "run_id": due.run_id,
         "stream_id": due.stream_id,

@@ -71,7 +71,7 @@ class CompiledSelect:
         return found
 
 
-def prepared_insert(model: type[Base], *columns: str) -> CompiledWrite:
+def compile_insert(model: type[Base], *columns: str) -> CompiledWrite:
     """An insert into these columns."""
     return CompiledWrite(insert(model).values({name: bindparam(name) for name in columns}))
 

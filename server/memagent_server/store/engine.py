@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
-from memagent_server.store.db_errors import BROKEN_DISK, READ_ONLY, trouble_of
+from memagent_server.store.errors import BROKEN_DISK, READ_ONLY, trouble_of
 from memagent_server.store.group_commit import GroupWriter, Work
 from memagent_server.store.project_scope import ProjectSession, limited_info
 from memagent_server.store.sqlite.wal_checkpoint import BACKSTOP_PAGES, LOG_BYTES, WalCheckpointer
@@ -90,7 +90,7 @@ class Database:
             yield session
 
     @contextmanager
-    def ask(self) -> Iterator[Connection]:
+    def connect(self) -> Iterator[Connection]:
         """A connection for prepared questions: no session and, on SQLite, no transaction. It knows no limits."""
         with self.engine.connect() as connection:
             yield connection
@@ -107,7 +107,7 @@ class Database:
                 session.rollback()
                 raise
 
-    def together(self, work: Work[T]) -> T:
+    def write_grouped(self, work: Work[T]) -> T:
         """What `work` returns, done in a transaction and committed; on SQLite in one with others' work: see `writer`.
 
         `work` must bear being done twice. Raises what it raises, what the database does, or BusyError.

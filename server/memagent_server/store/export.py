@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 from memagent.errors import MemagentError
 from memagent.wire.columns import Value
 from memagent.wire.fields import Kind, kind_of
-from memagent_server.store.buckets import listed
-from memagent_server.store.bulk import of_run
+from memagent_server.store.buckets import as_lists
 from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.history import StoredChunk, chunks_after
 from memagent_server.store.models import Chunk, Stream
-from memagent_server.store.rollups import Levels
+from memagent_server.store.models.samples import of_run
+from memagent_server.store.rollups import RollupLevels
 
 if TYPE_CHECKING:
     import pyarrow
@@ -149,9 +149,9 @@ def _columns(session: Session, run_id: str) -> dict[str, Kind]:
     """Every column of the run with its kind: step and time first, then by name."""
     found: dict[str, Kind] = {}
     for stream in _streams(session, run_id):
-        for block in Levels(session, run_id, stream.id).each_block(0):
+        for block in RollupLevels(session, run_id, stream.id).each_block(0):
             for name, of in block.stats.items():
-                _note(found, name, listed(of[0]))
+                _note(found, name, as_lists(of[0]))
     stats = select(Chunk.stats).where(*of_run(Chunk, run_id), Chunk.stats != b"")
     for packed in session.scalars(stats.execution_options(yield_per=500)):
         for name, three in unpack_stats(packed).items():

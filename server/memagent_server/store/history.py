@@ -14,11 +14,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value
-from memagent_server.store.chunks import Stats, stats_of, unpack_stats
+from memagent_server.store.chunks import Stats, column_stats, unpack_stats
 from memagent_server.store.models import Chunk
 from memagent_server.store.packing import unseal
 from memagent_server.store.rechunk import UNIT_ROWS
-from memagent_server.store.rollups import Levels
+from memagent_server.store.rollups import RollupLevels
 
 SHORT_ROWS = 20_000
 """So many samples are read in full: half a second's work."""
@@ -113,7 +113,9 @@ def read_summaries(
         rows = min(len(chunk.columns["step"]), before_seq - chunk.first_seq)
         known = {name: chunk.columns[name][:rows] for name in columns if name in chunk.columns}
         for first in range(0, rows, width):
-            yield stats_of({name: values[first : first + width] for name, values in known.items()})
+            yield column_stats(
+                {name: values[first : first + width] for name, values in known.items()}
+            )
     if seen < 0:
         yield from _summaries(session, stream, before_seq, columns)
 
@@ -126,7 +128,7 @@ def _summaries(
     most: float = inf,
 ) -> Iterator[Stats]:
     """Of the finest rollups that are no more than `most`, then of chunks that are not rolled up."""
-    levels = Levels(session, stream.run_id, stream.id, columns)
+    levels = RollupLevels(session, stream.run_id, stream.id, columns)
     level = next(
         (level for level in range(levels.coarsest) if levels.count(level) <= most),
         max(0, levels.coarsest),

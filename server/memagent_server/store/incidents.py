@@ -1,56 +1,59 @@
-"""Incidents: alerts of one launch with one rule and one cause are one thing to people, and they say one thing about it.
+"""Incidents: the alerts of one launch with the same rule and cause, which people handle as one.
 
-1. An alert joins the open incident of its run, rule and cause, or begins one.
-2. The incident's state is the worst of its alerts' and its severity the gravest: it is over when the last of them is.
-3. What people say of an incident is kept twice: on the incident, and as feedback that outlives the run.
+1. An alert joins the open incident of its run, rule and cause, or opens one.
+2. The incident has the worst state and the highest severity of its alerts. It closes with the last.
+3. People's feedback is stored twice: with the incident, and as rows that outlive the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from memagent_server.schemas import alerts as schemas
+from memagent_server.store.alerts import describe_alerts, wanted_states
 from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Feedback, Incident, Run, Stream
+from memagent_server.store.reading import newest_page, to_schema
 
 
-def enter_incident(
+def join_incident(
     session: Session, *, run_id: str, rule: str, cause: str | None, severity: str, now: float
 ) -> Incident:
-    """The open incident that an alert belongs to, made if there is none. The run's row must be locked."""
-    of_this_launch = (
+    """Return the open incident that an alert belongs to, or open one. The run's row must be locked."""
+    of_newest_launch = (
         select(Alert.id)
         .outerjoin(Stream, Stream.id == Alert.stream_id)
         .where(Alert.incident_id == Incident.id, or_(Alert.stream_id.is_(None), Stream.is_current))
     )
-    found = session.scalar(
+    incident = session.scalar(
         select(Incident)
         .where(
-            Incident.run_id == run_id, Incident.rule == rule, Incident.cause == cause, Incident.closed_at.is_(None),
-            of_this_launch.exists(),
+            Incident.run_id == run_id,
+            Incident.rule == rule,
+            Incident.cause == cause,
+            Incident.closed_at.is_(None),
+            of_newest_launch.exists(),
         )
         .order_by(Incident.id.desc())
         .limit(1)
-    )  # fmt: skip
-    if found is not None:
-        return found
-    incident = Incident(
-        run_id=run_id,
-        rule=rule,
-        cause=cause,
-        state="ok",
-        severity=severity,
-        opened_at=now,
-        updated_at=now,
     )
-    session.add(incident)
-    session.flush()
+    if incident is None:
+        incident = Incident(
+            run_id=run_id,
+            rule=rule,
+            cause=cause,
+            state="ok",
+            severity=severity,
+            opened_at=now,
+            updated_at=now,
+        )
+        session.add(incident)
+        session.flush()
     return incident
 
 
 def alerts_of(session: Session, incident: Incident) -> list[Alert]:
-    """All alerts of an incident, in the order in which they opened."""
+    """Return the alerts of an incident in the order in which they opened."""
     session.flush()
     return list(
         session.scalars(select(Alert).where(Alert.incident_id == incident.id).order_by(Alert.id))
@@ -58,35 +61,20 @@ def alerts_of(session: Session, incident: Incident) -> list[Alert]:
 
 
 def change_incident(incident: Incident, *, state: str, severity: str, now: float) -> None:
-    """Take over what the incident's alerts have come to."""
-    incident.state, incident.severity, incident.updated_at = state, severity, now
+    """Set the state and severity that follow from the incident's alerts."""
+    incident.state = state
+    incident.severity = severity
+    incident.updated_at = now
     if state not in ("ok", "pending") and incident.fired_at is None:
         incident.fired_at = now
     incident.closed_at = None if state in OPEN_ALERT_STATES else now
 
 
-def endangered_runs(session: Session, now: float, limit: int) -> list[Run]:
-    """Runs that go on and have an incident that people were told of, the newest incident first; not those that somebody snoozed."""
-    newest = (
-        select(Incident.run_id, func.max(Incident.id).label("id"))
-        .where(
-            Incident.state == "firing", Incident.severity != "note",
-            or_(Incident.snoozed_until.is_(None), Incident.snoozed_until <= now),
-        )
-        .group_by(Incident.run_id)
-        .subquery()
-    )  # fmt: skip
-    query = (
-        select(Run)
-        .join(newest, newest.c.run_id == Run.id)
-        .order_by(newest.c.id.desc())
-        .limit(limit)
-    )
-    return list(session.scalars(query.where(Run.status == "running", Run.is_archived.is_(False))))
+def lock_incident(session: Session, alert_id: int) -> Incident | None:
+    """Lock the run of an alert and return the alert's incident; None for an unknown alert.
 
-
-def incident_of(session: Session, alert_id: int) -> Incident | None:
-    """The incident of an alert, its run's row locked, so that the worker does not change it meanwhile; None for an unknown alert."""
+    The lock keeps the worker from changing the incident at the same time.
+    """
     run_id = session.scalar(select(Alert.run_id).where(Alert.id == alert_id))
     if run_id is None:
         return None
@@ -99,10 +87,11 @@ def incident_of(session: Session, alert_id: int) -> Incident | None:
 def acknowledge(
     session: Session, incident: Incident, *, by: str | None, note: str | None, now: float
 ) -> None:
-    """Somebody has seen it. Saying it twice changes nothing."""
+    """Acknowledge an incident. A second acknowledgement changes nothing."""
     if incident.acked_at is None:
-        incident.acked_at, incident.acked_by = now, by
-        _keep(session, incident, "ack", by, note, now)
+        incident.acked_at = now
+        incident.acked_by = by
+        _add_feedback(session, incident, "ack", by, note, now)
 
 
 def snooze(
@@ -114,55 +103,90 @@ def snooze(
     note: str | None,
     now: float,
 ) -> None:
-    """Nothing more is told of it before `until`, save how it ends."""
+    """Send no notifications about an incident before `until`, except about its end."""
     incident.snoozed_until = until
-    _keep(session, incident, "snooze", by, note, now)
+    _add_feedback(session, incident, "snooze", by, note, now)
 
 
 def mark_false(
     session: Session, incident: Incident, *, by: str | None, note: str | None, now: float
 ) -> None:
-    """Somebody says that nothing was wrong. Nothing more is told of it, unless the run dies after all."""
+    """Mark a false alarm: no more notifications, unless the run crashes after all."""
     if incident.false_alarm_at is None:
         incident.false_alarm_at = now
-        _keep(session, incident, "false_alarm", by, note, now)
+        _add_feedback(session, incident, "false_alarm", by, note, now)
 
 
-def woken(session: Session, now: float) -> list[Incident]:
-    """Incidents that still fire and whose snooze is over."""
+def ended_snoozes(session: Session, now: float) -> list[Incident]:
+    """Return firing incidents whose snooze is over."""
     query = select(Incident).where(Incident.state == "firing", Incident.snoozed_until <= now)
     return list(session.scalars(query.order_by(Incident.id)))
 
 
-def incidents_by_id(session: Session, ids: Collection[int | None]) -> dict[int, Incident]:
-    return {
-        found.id: found for found in session.scalars(select(Incident).where(Incident.id.in_(ids)))
-    }
-
-
-def newest_incidents(
-    session: Session,
-    *,
-    states: Sequence[str] | None,
-    run_id: str | None,
-    limit: int,
-    before: int | None,
-) -> list[Incident]:
-    """Newest first. Without `states` all but those that were never confirmed."""
-    query = select(Incident).order_by(Incident.id.desc()).limit(limit)
+def count_firing_incidents(session: Session) -> int:
+    """Return the number of firing incidents that sent notifications."""
     query = (
-        query.where(Incident.state.in_(states))
-        if states is not None
-        else query.where(Incident.state != "ok")
+        select(func.count())
+        .select_from(Incident)
+        .where(Incident.state == "firing", Incident.severity != "note")
     )
-    if run_id is not None:
-        query = query.where(Incident.run_id == run_id)
-    if before is not None:
-        query = query.where(Incident.id < before)
+    return session.scalar(query) or 0
+
+
+def endangered_runs(session: Session, now: float, limit: int) -> list[Run]:
+    """Return running runs with a firing incident that isn't snoozed, the newest incident first."""
+    newest = (
+        select(Incident.run_id, func.max(Incident.id).label("id"))
+        .where(
+            Incident.state == "firing",
+            Incident.severity != "note",
+            or_(Incident.snoozed_until.is_(None), Incident.snoozed_until <= now),
+        )
+        .group_by(Incident.run_id)
+        .subquery()
+    )
+    query = (
+        select(Run)
+        .join(newest, newest.c.run_id == Run.id)
+        .where(Run.status == "running", Run.is_archived.is_(False))
+        .order_by(newest.c.id.desc())
+        .limit(limit)
+    )
     return list(session.scalars(query))
 
 
-def _keep(
+def list_incidents(
+    session: Session,
+    *,
+    state: str | None = None,
+    run_id: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> schemas.IncidentPage:
+    """Return a page of incidents, the newest first, each with its alerts.
+
+    `state` may be `open`; without a state, incidents that were never confirmed are left out.
+    Raises WireError for a bad cursor.
+    """
+    states = wanted_states(state)
+    conditions = [Incident.state != "ok" if states is None else Incident.state.in_(states)]
+    conditions += [] if run_id is None else [Incident.run_id == run_id]
+    rows, next_cursor = newest_page(session, Incident, *conditions, limit=limit, cursor=cursor)
+    ids = [row.id for row in rows]
+    alerts = describe_alerts(
+        session,
+        session.scalars(select(Alert).where(Alert.incident_id.in_(ids)).order_by(Alert.id)).all(),
+    )
+    incidents = [
+        to_schema(
+            schemas.Incident, row, alerts=[alert for alert in alerts if alert.incident_id == row.id]
+        )
+        for row in rows
+    ]
+    return schemas.IncidentPage(incidents, next_cursor)
+
+
+def _add_feedback(
     session: Session, incident: Incident, kind: str, by: str | None, note: str | None, now: float
 ) -> None:
     incident.updated_at = now
@@ -170,7 +194,14 @@ def _keep(
     run = session.get_one(Run, incident.run_id)
     session.add(
         Feedback(
-            at=now, kind=kind, by=by, note=note, incident_id=incident.id, run_id=run.id, project=run.project, rule=incident.rule,
+            at=now,
+            kind=kind,
+            by=by,
+            note=note,
+            incident_id=incident.id,
+            run_id=run.id,
+            project=run.project,
+            rule=incident.rule,
             cause=incident.cause,
         )
-    )  # fmt: skip
+    )

@@ -1,14 +1,16 @@
-"""The outbox: notifications wait here until their channel has taken them.
+"""The outbox: notifications wait here until their channel has accepted them.
 
 1. A notification is written in the transaction of the transition that causes it.
-2. A dispatcher leases the oldest that is due, sends it, then marks it sent: a crash in between sends it again, and never loses it.
-3. A lease that has run out is as good as none. What a dispatcher says of a lease that it no longer has is not believed, but for
-   one thing: sent is sent.
-4. A topic is an incident, or an alert that belongs to none. For each topic and channel only the oldest unsent notification is leased:
-   order is kept. A refresh (an edit of what was sent) holds a lease on the notification that it edits, and later ones wait for it.
-5. A failed one waits, longer each time; after MOST_ATTEMPTS, or when the channel says never, it is dead, and visible as such.
-   People can have a dead one sent again.
-6. What a channel does not want to hear is skipped, and visible as such.
+2. A dispatcher leases the oldest due notification, sends it, then marks it sent. A crash in between
+   sends it again and never loses it.
+3. An expired lease counts as none. A dispatcher without the lease can no longer change the
+   notification, with one exception: sent stays sent.
+4. A topic is an incident, or an alert without one. Per topic and channel only the oldest unsent
+   notification is leased, which keeps the order. A refresh (an edit of a sent message) holds a lease
+   on the notification that it edits, and later ones wait for it.
+5. A failed notification is retried with growing delays. After MAX_ATTEMPTS, or if the channel says
+   never, it's dead; people can see it and have it sent again.
+6. A notification below the channel's severity is skipped, and visible as such.
 """
 
 from __future__ import annotations
@@ -16,93 +18,149 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, and_, case, func, or_, select, update
+import msgspec
+from sqlalchemy import ColumnElement, CursorResult, Select, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
+from memagent.forecast.types import PAGING_LEVELS
+from memagent_server.schemas import alerts as schemas
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     Alert,
+    Forecast,
     Incident,
     Notification,
     Run,
+    Stream,
     Transition,
 )
-from memagent_server.store.paging import position
-from memagent_server.store.timestamps import iso
+from memagent_server.store.reading import id_before, to_schema
 
-MOST_ATTEMPTS = 20
-LONGEST_LEASE_S, LONGEST_WAIT_S = 60.0, 3_600.0
-"""A lease that is said to last longer, or a wait, was given before the clock was set back: it is over."""
+MAX_ATTEMPTS = 20
+MAX_LEASE_S = 60.0
+MAX_WAIT_S = 3_600.0
+"""A lease or delay that ends later than these allow was set before the clock went back: it's over."""
 _UNSENT = ("waiting", "leased")
 
 
 @dataclass(frozen=True)
-class Route:
-    """Which notifications a dispatcher takes: those of one channel, or with no `channel` those of none in `apart_from`."""
+class ChannelFilter:
+    """The notifications of one channel, or with no `channel` those of all channels but `others`."""
 
     channel: str | None
-    apart_from: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
-    def matches(self) -> ColumnElement[bool]:
+    def condition(self) -> ColumnElement[bool]:
         if self.channel is not None:
             return Notification.channel == self.channel
-        return Notification.channel.not_in(self.apart_from)
+        return Notification.channel.not_in(self.others)
 
 
-def topic_of(item: Notification) -> str:
-    """What a notification is a chapter of, in a word."""
-    return f"alert-{item.alert_id}" if item.incident_id is None else f"incident-{item.incident_id}"
+def topic_of(notification: Notification) -> str:
+    """Return the name of a notification's topic."""
+    if notification.incident_id is None:
+        return f"alert-{notification.alert_id}"
+    return f"incident-{notification.incident_id}"
 
 
-def is_any_due(session: Session, route: Route, now: float) -> bool:
-    """Whether `lease_next` would find something: a question that holds no lock."""
-    return session.scalar(_due(route, now).limit(1)) is not None
+def ranks_of_topic(session: Session, notification: Notification) -> list[int]:
+    """Return the ranks of the alerts of a topic."""
+    query = select(Stream.rank).join(Alert, Alert.stream_id == Stream.id)
+    query = query.where(_alert_is_of_topic(notification)).distinct().order_by(Stream.rank)
+    return list(session.scalars(query))
 
 
-def lease_next(session: Session, route: Route, now: float, lease_s: float) -> Notification | None:
-    """The oldest due notification, now leased to the caller until `now + lease_s`; None where nothing is due."""
-    found: list[Notification] = list(session.scalars(_due(route, now).limit(10)))
-    for item in found:
-        if _take(session, item, now + lease_s):
-            return item
+def nearest_forecast(session: Session, notification: Notification) -> Forecast | None:
+    """Return the paging forecast with the nearest OOM among the newest of the topic's open alerts."""
+    streams = select(Alert.stream_id).where(
+        Alert.state.in_(OPEN_ALERT_STATES), _alert_is_of_topic(notification)
+    )
+    newest = (
+        select(func.max(Forecast.id))
+        .where(Forecast.stream_id.in_(streams))
+        .group_by(Forecast.stream_id)
+    )
+    forecasts = session.scalars(
+        select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(PAGING_LEVELS))
+    )
+    return min(
+        forecasts,
+        key=lambda forecast: (forecast.eta_step is None, forecast.eta_step or 0.0),
+        default=None,
+    )
+
+
+def is_any_due(session: Session, channels: ChannelFilter, now: float) -> bool:
+    """Return True if `lease_next` would return a notification. Takes no lock."""
+    return session.scalar(_due(channels, now).limit(1)) is not None
+
+
+def lease_next(
+    session: Session, channels: ChannelFilter, now: float, lease_s: float
+) -> Notification | None:
+    """Lease the oldest due notification until `now + lease_s`; None if none is due."""
+    candidates: list[Notification] = list(session.scalars(_due(channels, now).limit(10)))
+    for notification in candidates:
+        if _lease(session, notification, now + lease_s):
+            return notification
     return None
 
 
-def renew_lease(session: Session, item: Notification, until: float) -> bool:
-    """Keep a lease that is still held; False where it is somebody else's by now."""
-    return _change(session, item, (_is_held(item),), leased_until=until)
+def renew_lease(session: Session, notification: Notification, until: float) -> bool:
+    """Extend a lease; return False if another dispatcher holds it."""
+    return _change(session, notification, _holds_lease(notification), leased_until=until)
 
 
-def mark_sent(session: Session, item: Notification, receipt: dict[str, Any], now: float) -> None:
-    changes = {
-        "state": "sent",
-        "sent_at": now,
-        "leased_until": None,
-        "last_error": None,
-        "receipt": receipt,
-    }
-    _change(session, item, (), **changes)
+def mark_sent(
+    session: Session, notification: Notification, receipt: dict[str, Any], now: float
+) -> None:
+    """Mark a notification as sent, with or without its lease."""
+    _change(
+        session,
+        notification,
+        state="sent",
+        sent_at=now,
+        leased_until=None,
+        last_error=None,
+        receipt=receipt,
+    )
 
 
-def mark_skipped(session: Session, item: Notification, reason: str) -> None:
-    _change(session, item, (_is_held(item),), state="skipped", leased_until=None, last_error=reason)
+def mark_skipped(session: Session, notification: Notification, reason: str) -> None:
+    """Mark a leased notification as skipped."""
+    _change(
+        session,
+        notification,
+        _holds_lease(notification),
+        state="skipped",
+        leased_until=None,
+        last_error=reason,
+    )
 
 
 def mark_failed(
-    session: Session, item: Notification, error: str, *, next_attempt_at: float | None
+    session: Session, notification: Notification, error: str, *, next_attempt_at: float | None
 ) -> None:
-    """Try again at `next_attempt_at`, or never where that is None."""
-    state = "waiting" if next_attempt_at is not None else "dead"
-    changes = {"last_error": error[:500], "next_attempt_at": next_attempt_at or 0.0}
-    _change(session, item, (_is_held(item),), state=state, leased_until=None, **changes)
+    """Retry a leased notification at `next_attempt_at`, or mark it dead if that is None."""
+    _change(
+        session,
+        notification,
+        _holds_lease(notification),
+        state="waiting" if next_attempt_at is not None else "dead",
+        leased_until=None,
+        last_error=error[:500],
+        next_attempt_at=next_attempt_at or 0.0,
+    )
 
 
-def last_receipt(session: Session, item: Notification) -> dict[str, Any]:
-    """What the channel answered to the newest sent notification of the same topic, {} where nothing was sent yet."""
+def last_receipt(session: Session, notification: Notification) -> dict[str, Any]:
+    """Return the channel's receipt of the newest sent notification of a topic, {} if none was sent."""
     query = (
         select(Notification.receipt)
         .where(
-            _is_of_topic(item), Notification.channel == item.channel, Notification.state == "sent"
+            _is_of_topic(notification),
+            Notification.channel == notification.channel,
+            Notification.state == "sent",
         )
         .order_by(Notification.id.desc())
         .limit(1)
@@ -110,47 +168,58 @@ def last_receipt(session: Session, item: Notification) -> dict[str, Any]:
     return session.scalar(query) or {}
 
 
-def is_overtaken(session: Session, item: Notification) -> bool:
-    """Whether the channel was told a later chapter of its topic already."""
-    return session.scalar(_later(item).where(Notification.state == "sent").limit(1)) is not None
+def is_overtaken(session: Session, notification: Notification) -> bool:
+    """Return True if a later notification of the topic was already sent."""
+    query = _later(notification).where(Notification.state == "sent")
+    return session.scalar(query.limit(1)) is not None
 
 
-def open_chapters(session: Session, channel: str) -> list[Notification]:
-    """The newest notification of each topic of this channel, where it was sent and its topic is open."""
+def refreshable(session: Session, channel: str) -> list[Notification]:
+    """Return the newest notification of each open topic of a channel, if it was sent."""
     incidents = select(Incident.id).where(Incident.state.in_(OPEN_ALERT_STATES))
     alerts = select(Alert.id).where(Alert.state.in_(OPEN_ALERT_STATES))
-    is_loose = Notification.incident_id.is_(None)
+    without_incident = Notification.incident_id.is_(None)
     is_open = or_(
-        Notification.incident_id.in_(incidents), and_(is_loose, Notification.alert_id.in_(alerts))
+        Notification.incident_id.in_(incidents),
+        and_(without_incident, Notification.alert_id.in_(alerts)),
     )
     newest = (
         select(func.max(Notification.id))
         .where(Notification.channel == channel, is_open)
-        .group_by(Notification.incident_id, case((is_loose, Notification.alert_id)))
+        .group_by(Notification.incident_id, case((without_incident, Notification.alert_id)))
     )
     query = select(Notification).where(Notification.id.in_(newest), Notification.state == "sent")
     return list(session.scalars(query.order_by(Notification.id)))
 
 
-def lease_for_refresh(session: Session, item: Notification, now: float, lease_s: float) -> bool:
-    """Hold a sent notification while its message is edited; False where another has it, or a later chapter has come."""
-    if session.scalar(_later(item).limit(1)) is not None:
+def lease_for_refresh(
+    session: Session, notification: Notification, now: float, lease_s: float
+) -> bool:
+    """Lease a sent notification to edit its message.
+
+    Return False if another dispatcher holds it, or a later notification of the topic exists.
+    """
+    if session.scalar(_later(notification).limit(1)) is not None:
         return False
     is_free = or_(
-        Notification.leased_until.is_(None),
-        _is_over(Notification.leased_until, now, LONGEST_LEASE_S),
+        Notification.leased_until.is_(None), _is_over(Notification.leased_until, now, MAX_LEASE_S)
     )
     return _change(
-        session, item, (Notification.state == "sent", is_free), leased_until=now + lease_s
+        session, notification, Notification.state == "sent", is_free, leased_until=now + lease_s
     )
 
 
-def end_refresh(session: Session, item: Notification, receipt: dict[str, Any]) -> None:
-    _change(session, item, (Notification.state == "sent",), leased_until=None, receipt=receipt)
+def end_refresh(session: Session, notification: Notification, receipt: dict[str, Any]) -> None:
+    """Release the lease of a refresh and store its receipt."""
+    is_sent = Notification.state == "sent"
+    _change(session, notification, is_sent, leased_until=None, receipt=receipt)
 
 
-def send_again(session: Session, notification_id: int, now: float) -> bool | None:
-    """Have a dead or skipped notification sent again, with a fresh count of attempts; False where it is neither, None where it is not."""
+def retry(session: Session, notification_id: int, now: float) -> bool | None:
+    """Send a dead or skipped notification again, with a new count of attempts.
+
+    Return False if it's neither dead nor skipped, None if it doesn't exist.
+    """
     if session.scalar(select(Notification.id).where(Notification.id == notification_id)) is None:
         return None
     result = session.execute(
@@ -170,8 +239,8 @@ def list_notifications(
     run_id: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
-) -> dict[str, Any]:
-    """The answer of GET /notifications, newest first; `cursor` is what the answer before gave. Raises WireError for another."""
+) -> schemas.NotificationPage:
+    """Return a page of notifications, the newest first. Raises WireError for a bad cursor."""
     query = (
         select(Notification, Transition, Alert, Run.name)
         .join(Transition, Transition.id == Notification.transition_id)
@@ -186,18 +255,15 @@ def list_notifications(
         query = query.where(Notification.channel == channel)
     if run_id is not None:
         query = query.where(Alert.run_id == run_id)
-    if (before := position(cursor)) is not None:
+    if (before := id_before(cursor)) is not None:
         query = query.where(Notification.id < before)
-    found = session.execute(query).all()
-    page = [_describe(*row) for row in found[:limit]]
-    return {
-        "notifications": page,
-        "next_cursor": str(page[-1]["id"]) if len(found) > limit else None,
-    }
+    rows = session.execute(query).all()
+    page = [_describe(*row) for row in rows[:limit]]
+    return schemas.NotificationPage(page, str(page[-1].id) if len(rows) > limit else None)
 
 
 def count_by_outcome(session: Session) -> dict[tuple[str, str], int]:
-    """{(channel, state): notifications}, for the server's own metrics."""
+    """Return {(channel, state): notifications}."""
     query = select(Notification.channel, Notification.state, func.count()).group_by(
         Notification.channel, Notification.state
     )
@@ -205,31 +271,26 @@ def count_by_outcome(session: Session) -> dict[tuple[str, str], int]:
 
 
 def _describe(
-    item: Notification, transition: Transition, alert: Alert, run_name: str
-) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "channel": item.channel,
-        "state": item.state,
-        "attempts": item.attempts,
-        "created_at": iso(item.created_at),
-        "next_attempt_at": iso(item.next_attempt_at) if item.state in _UNSENT else None,
-        "sent_at": iso(item.sent_at),
-        "last_error": item.last_error,
-        "incident_id": item.incident_id,
-        "alert_id": alert.id,
-        "run_id": alert.run_id,
-        "run_name": run_name,
-        "rule": alert.rule,
-        "severity": transition.severity,
-        "to_state": transition.to_state,
-    }
+    notification: Notification, transition: Transition, alert: Alert, run_name: str
+) -> schemas.Notification:
+    described = to_schema(
+        schemas.Notification,
+        notification,
+        run_id=alert.run_id,
+        run_name=run_name,
+        rule=alert.rule,
+        severity=transition.severity,
+        to_state=transition.to_state,
+    )
+    if notification.state in _UNSENT:
+        return described
+    return msgspec.structs.replace(described, next_attempt_at=None)
 
 
-def _due(route: Route, now: float) -> Any:
-    """Notifications that may be leased, oldest first."""
+def _due(channels: ChannelFilter, now: float) -> Select[Any]:
+    """Select the notifications that may be leased, the oldest first."""
     earlier = aliased(Notification)
-    blocked = (
+    is_blocked = (
         select(earlier.id)
         .where(
             or_(
@@ -242,61 +303,73 @@ def _due(route: Route, now: float) -> Any:
             ),
             earlier.channel == Notification.channel,
             earlier.id < Notification.id,
-            or_(earlier.state.in_(_UNSENT), ~_is_over(earlier.leased_until, now, LONGEST_LEASE_S)),
+            or_(earlier.state.in_(_UNSENT), ~_is_over(earlier.leased_until, now, MAX_LEASE_S)),
         )
         .exists()
     )
-    due = or_(
+    is_due = or_(
         and_(
-            Notification.state == "waiting",
-            _is_over(Notification.next_attempt_at, now, LONGEST_WAIT_S),
+            Notification.state == "waiting", _is_over(Notification.next_attempt_at, now, MAX_WAIT_S)
         ),
-        and_(
-            Notification.state == "leased",
-            _is_over(Notification.leased_until, now, LONGEST_LEASE_S),
-        ),
+        and_(Notification.state == "leased", _is_over(Notification.leased_until, now, MAX_LEASE_S)),
     )
-    return select(Notification).where(route.matches(), due, ~blocked).order_by(Notification.id)
+    query = select(Notification).where(channels.condition(), is_due, ~is_blocked)
+    return query.order_by(Notification.id)
 
 
-def _is_over(until: Any, now: float, longest_s: float) -> ColumnElement[bool]:
-    return or_(until <= now, until > now + longest_s)
+def _is_over(until: Any, now: float, max_s: float) -> ColumnElement[bool]:
+    return or_(until <= now, until > now + max_s)
 
 
-def _later(item: Notification) -> Any:
+def _later(notification: Notification) -> Select[Any]:
     return select(Notification.id).where(
-        _is_of_topic(item), Notification.channel == item.channel, Notification.id > item.id
+        _is_of_topic(notification),
+        Notification.channel == notification.channel,
+        Notification.id > notification.id,
     )
 
 
-def _is_of_topic(item: Notification) -> ColumnElement[bool]:
-    if item.incident_id is not None:
-        return Notification.incident_id == item.incident_id
-    return and_(Notification.incident_id.is_(None), Notification.alert_id == item.alert_id)
+def _is_of_topic(notification: Notification) -> ColumnElement[bool]:
+    if notification.incident_id is not None:
+        return Notification.incident_id == notification.incident_id
+    return and_(Notification.incident_id.is_(None), Notification.alert_id == notification.alert_id)
 
 
-def _is_held(item: Notification) -> ColumnElement[bool]:
-    """Whether the lease is still the one that `item` was taken with: each lease counts one more attempt."""
-    return and_(Notification.state == "leased", Notification.attempts == item.attempts)
+def _alert_is_of_topic(notification: Notification) -> ColumnElement[bool]:
+    if notification.incident_id is not None:
+        return Alert.incident_id == notification.incident_id
+    return Alert.id == notification.alert_id
 
 
-def _take(session: Session, item: Notification, until: float) -> bool:
-    is_as_seen = (Notification.state == item.state, Notification.attempts == item.attempts)
-    if not _change(
-        session, item, is_as_seen, state="leased", leased_until=until, attempts=item.attempts + 1
-    ):
-        return False
-    session.refresh(item)
-    return True
+def _holds_lease(notification: Notification) -> ColumnElement[bool]:
+    """Build the condition that a lease is still the one read: each lease adds one attempt."""
+    return and_(Notification.state == "leased", Notification.attempts == notification.attempts)
+
+
+def _lease(session: Session, notification: Notification, until: float) -> bool:
+    is_unchanged = and_(
+        Notification.state == notification.state, Notification.attempts == notification.attempts
+    )
+    is_leased = _change(
+        session,
+        notification,
+        is_unchanged,
+        state="leased",
+        leased_until=until,
+        attempts=notification.attempts + 1,
+    )
+    if is_leased:
+        session.refresh(notification)
+    return is_leased
 
 
 def _change(
-    session: Session, item: Notification, when: tuple[ColumnElement[bool], ...], **values: Any
+    session: Session, notification: Notification, *conditions: ColumnElement[bool], **values: Any
 ) -> bool:
-    """Change a notification where `when` holds; whether it did."""
+    """Change a notification if all conditions hold; return True if changed."""
     result = session.execute(
         update(Notification)
-        .where(Notification.id == item.id, *when)
+        .where(Notification.id == notification.id, *conditions)
         .values(**values)
         .execution_options(synchronize_session=False)
     )

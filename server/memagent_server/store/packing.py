@@ -28,7 +28,7 @@ from memagent.wire.columns import (
 )
 from memagent.wire.columns import Column as HeaderColumn
 from memagent.wire.fields import Kind
-from memagent_server.store.arrays import read_arrays
+from memagent_server.store.chunks import read_arrays
 
 LEVEL = 9
 """A third of a millisecond for 512 samples of 27 columns; level 19 takes twenty times that for a tenth less."""

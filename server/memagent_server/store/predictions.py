@@ -1,28 +1,32 @@
-"""Predictions: the estimator's static answers, kept beside the run they were made for."""
+"""Predictions: static estimates of a run's memory, stored with the run."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
+from memagent_server.schemas import runs as schemas
 from memagent_server.store.models import Prediction, Stream
-from memagent_server.store.paging import newest
+from memagent_server.store.reading import newest_page, text_keys, to_schema
 from memagent_server.store.runs import lock_run
-from memagent_server.store.timestamps import iso
 
-_FIELDS = tuple(PredictionMessage.__struct_fields__)
+PeakRow = tuple[str, int, int, str, str, int]
+_FIELDS = PredictionMessage.__struct_fields__
 
 
 def add_prediction(
     session: Session, run_id: str, message: PredictionMessage, now: float
 ) -> Prediction:
-    """Keep a prediction. The same one as the newest of its rank, device and method is kept once. Raises UnknownRunError."""
+    """Store a prediction, or return the newest of its rank, device and method if that is equal.
+
+    Raises UnknownRunError.
+    """
     lock_run(session, run_id)
-    facts = {name: to_builtins(getattr(message, name)) for name in _FIELDS}
+    values = {name: to_builtins(getattr(message, name)) for name in _FIELDS}
     newest = session.scalar(
         select(Prediction)
         .where(
@@ -34,49 +38,81 @@ def add_prediction(
         .order_by(Prediction.id.desc())
         .limit(1)
     )
-    if newest is not None and all(getattr(newest, name) == value for name, value in facts.items()):
+    if newest is not None and all(getattr(newest, name) == value for name, value in values.items()):
         return newest
-    prediction = Prediction(run_id=run_id, created_at=now, **facts)
+    prediction = Prediction(run_id=run_id, created_at=now, **values)
     session.add(prediction)
     session.flush()
     return prediction
 
 
-def list_predictions(session: Session, run_id: str) -> list[Prediction]:
-    """All predictions of a run, newest first."""
-    return list(
-        session.scalars(
-            select(Prediction).where(Prediction.run_id == run_id).order_by(Prediction.id.desc())
-        )
-    )
-
-
 def page_predictions(
     session: Session, run_id: str, *, limit: int, cursor: str | None = None
-) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of a run's predictions in the shape of docs/http.md, newest first, and the cursor of the next page."""
-    page, next_cursor = newest(
+) -> schemas.PredictionPage:
+    """Return a page of a run's predictions, the newest first. Raises WireError for a bad cursor."""
+    rows, next_cursor = newest_page(
         session, Prediction, Prediction.run_id == run_id, limit=limit, cursor=cursor
     )
-    return [describe_prediction(prediction) for prediction in page], next_cursor
+    predictions = [to_schema(schemas.Prediction, row) for row in rows]
+    return schemas.PredictionPage(run_id, predictions, next_cursor)
+
+
+def list_predictions(session: Session, run_id: str) -> list[Prediction]:
+    """Return all predictions of a run, the newest first."""
+    query = select(Prediction).where(Prediction.run_id == run_id)
+    return list(session.scalars(query.order_by(Prediction.id.desc())))
 
 
 def prediction_for(session: Session, run_id: str, stream: Stream | None) -> Prediction | None:
-    """The newest prediction for the stream's device, or of the run where there is no stream; a traced one before a formula's."""
-    mine = [
+    """Return the newest prediction for a stream's device, or of the run without a stream.
+
+    A traced prediction takes precedence over a formula's.
+    """
+    candidates = [
         prediction
         for prediction in list_predictions(session, run_id)
         if stream is None or (prediction.rank, prediction.device) == (stream.rank, stream.device)
     ]
-    return next(
-        iter([prediction for prediction in mine if prediction.method == "trace"] or mine), None
+    traced = [prediction for prediction in candidates if prediction.method == "trace"]
+    return next(iter(traced or candidates), None)
+
+
+def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[PeakRow]:
+    """Return (run, id, rank, device, method, peak) of each run's predictions after the given id."""
+    keys = text_keys(session, last_ids.items())
+    query = (
+        select(
+            Prediction.run_id,
+            Prediction.id,
+            Prediction.rank,
+            Prediction.device,
+            Prediction.method,
+            Prediction.peak_allocated_bytes,
+        )
+        .select_from(keys)
+        .join(Prediction, (Prediction.run_id == keys.c.first) & (Prediction.id > keys.c.second))
     )
+    return session.execute(query.order_by(Prediction.id))
 
 
-def describe_prediction(prediction: Prediction) -> dict[str, Any]:
-    """The shape of docs/http.md."""
+def newest_components(
+    session: Session, run_ids: Iterable[str]
+) -> dict[tuple[str, int, str], dict[str, int]]:
+    """Return {(run, rank, device): components and `peak`} of the newest prediction of each device."""
+    keys = text_keys(session, ((run_id, 0) for run_id in run_ids))
+    query = (
+        select(
+            Prediction.run_id,
+            Prediction.rank,
+            Prediction.device,
+            Prediction.components,
+            Prediction.peak_allocated_bytes,
+        )
+        .select_from(keys)
+        .join(Prediction, Prediction.run_id == keys.c.first)
+        .order_by(Prediction.id)
+    )
     return {
-        "id": prediction.id,
-        "created_at": iso(prediction.created_at),
-        **{name: getattr(prediction, name) for name in _FIELDS},
+        (run_id, rank, device): {**components, "peak": peak}
+        for run_id, rank, device, components, peak in session.execute(query)
     }

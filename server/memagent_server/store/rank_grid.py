@@ -1,33 +1,32 @@
-"""All ranks of a run over the same steps: one row a rank, one column a stretch of steps, the most of each.
+"""All ranks of a run over the same steps: the maximum of a field for each rank and interval of steps.
 
-1. The window is cut into stretches of about equal length, no more of them than it has steps.
-2. Each rank's samples come as `series` gives them: buckets that end at a step. A bucket counts in every stretch that it reaches into,
-   so that no spike is lost; it may be seen one stretch too early.
-3. Where a rank has GPUs, its host's memory is left out: their limits have nothing to do with each other.
+1. The window is divided into intervals of about equal length, at most as many as it has steps.
+2. Each rank's samples come as `series` returns them: buckets that end at a step. A bucket counts in
+   every interval that it overlaps. No spike is lost, but it may appear one interval too early.
+3. If a rank has GPUs, its host is left out: their limits can't be compared.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value
+from memagent_server.schemas.runs import RankGrid, RankRow
 from memagent_server.store.models import Stream
 from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams
 
-MOST_ROWS = 256
-HOST = "host"
+MAX_ROWS = 256
 
 
 def ranked_streams(streams: Sequence[Stream]) -> list[Stream]:
-    """The streams that stand for the ranks: those with samples, of GPUs where there are any, by rank and device."""
-    known = [stream for stream in streams if stream.samples]
-    on_gpu = [stream for stream in known if stream.kind != HOST]
-    return sorted(on_gpu or known, key=lambda stream: (stream.rank, stream.id))
+    """Return the streams with samples, only those of GPUs if there are any, by rank and device."""
+    with_samples = [stream for stream in streams if stream.samples]
+    on_gpu = [stream for stream in with_samples if stream.kind != "host"]
+    return sorted(on_gpu or with_samples, key=lambda stream: (stream.rank, stream.id))
 
 
 def rank_grid(
@@ -38,85 +37,84 @@ def rank_grid(
     first: int | None = None,
     last: int | None = None,
     columns: int = 60,
-) -> dict[str, Any]:
-    """The shape of GET /ranks: the most of `field` of each rank of the newest launch in each stretch of steps `first` to `last`."""
-    every = ranked_streams(current_streams(session, [run_id]))
-    streams = every[:MOST_ROWS]
-    begin = (
-        first
-        if first is not None
-        else min((stream.first_step or 0 for stream in streams), default=0)
-    )
-    end = (
-        last if last is not None else max((stream.last_step or 0 for stream in streams), default=0)
-    )
-    edges = stretches(begin, end, columns)
-    rows: list[dict[str, Any]] = []
-    times: list[float | None] = [None] * len(edges)
+) -> RankGrid:
+    """Return the maxima of `field` for each rank of the newest launch over steps `first` to `last`."""
+    ranked = ranked_streams(current_streams(session, [run_id]))
+    streams = ranked[:MAX_ROWS]
+    if first is None:
+        first = min((stream.first_step or 0 for stream in streams), default=0)
+    if last is None:
+        last = max((stream.last_step or 0 for stream in streams), default=0)
+    ends = interval_ends(first, last, columns)
+    rows: list[RankRow] = []
+    times: list[float | None] = [None] * len(ends)
     for stream in streams:
-        found = series(
-            session, run_id, fields=(field,), rank=stream.rank, device=stream.device, attempt=stream.attempt, first=begin, last=end,
-            points=max(10, len(edges)),
-        )  # fmt: skip
-        steps = found["step"]
-        rows.append(_row(stream, fold(steps, found["series"][field]["max"], begin, edges)))
+        samples = series(
+            session,
+            run_id,
+            fields=(field,),
+            rank=stream.rank,
+            device=stream.device,
+            attempt=stream.attempt,
+            first=first,
+            last=last,
+            points=max(10, len(ends)),
+        )
+        maxima = interval_maxima(samples.step, samples.series[field].max, first, ends)
+        rows.append(
+            RankRow(stream.rank, stream.device, stream.name, stream.limit_bytes, max=maxima)
+        )
+        # a time comes from the first rank that has samples around the step
         times = [
-            seen if seen is not None else time_at(steps, found["time_s"], edge)
-            for seen, edge in zip(times, edges, strict=True)
+            time_at(samples.step, samples.time_s, end) if time is None else time
+            for time, end in zip(times, ends, strict=True)
         ]
-    return {
-        "run_id": run_id, "field": field, "from": begin, "to": end, "step": edges, "time_s": times, "ranks": rows,
-        "left_out": len(every) - len(streams),
-    }  # fmt: skip
+    return RankGrid(
+        run_id=run_id,
+        field=field,
+        first=first,
+        last=last,
+        step=list(ends),
+        time_s=times,
+        ranks=rows,
+        left_out=len(ranked) - len(streams),
+    )
 
 
-def stretches(first: int, last: int, columns: int) -> list[int]:
-    """The last step of each stretch; the first one begins at `first`."""
+def interval_ends(first: int, last: int, columns: int) -> list[int]:
+    """Return the last step of each interval; the first interval begins at `first`."""
     steps = last - first + 1
     number = min(columns, steps)
-    return [first + steps * (place + 1) // number - 1 for place in range(number)]
+    return [first + steps * (index + 1) // number - 1 for index in range(number)]
 
 
-def fold(
-    steps: Sequence[Value], values: Sequence[Value], first: int, edges: Sequence[int]
+def interval_maxima(
+    steps: Sequence[Value], values: Sequence[Value], first: int, ends: Sequence[int]
 ) -> list[Value]:
-    """The most of `values` in each stretch; value i is of the samples after step i - 1 up to step i."""
-    found: list[Value] = [None] * len(edges)
-    place, before = 0, first - 1
+    """Return the maximum of `values` in each interval; value i covers steps[i - 1] + 1 to steps[i]."""
+    maxima: list[Value] = [None] * len(ends)
+    interval, previous = 0, first - 1
     for step, value in zip(steps, values, strict=True):
-        reached = int(step or 0)
-        while place < len(edges) and edges[place] <= before:
-            place += 1
-        at = place
-        while at < len(edges) and (at == place or edges[at - 1] < reached):
-            found[at] = _most((found[at], value))
-            at += 1
-        before = max(before, reached)
-    return found
+        bucket_end = int(step or 0)
+        while interval < len(ends) and ends[interval] <= previous:
+            interval += 1
+        index = interval
+        while index < len(ends) and (index == interval or ends[index - 1] < bucket_end):
+            known = [number for number in (maxima[index], value) if number is not None]
+            maxima[index] = max(known, default=None)
+            index += 1
+        previous = max(previous, bucket_end)
+    return maxima
 
 
 def time_at(steps: Sequence[Value], times: Sequence[Value], step: int) -> float | None:
-    """When a step was, on the straight line between the buckets around it; None after the last of them."""
+    """Return when a step was, interpolated between the buckets around it; None after the last one."""
     known = [(s, t) for s, t in zip(steps, times, strict=True) if s is not None and t is not None]
-    place = bisect_left([s for s, _ in known], step)
-    if place == len(known):
+    index = bisect_left([s for s, _ in known], step)
+    if index == len(known):
         return None
-    step_1, time_1 = known[place]
-    if place == 0 or step_1 == step:
+    step_1, time_1 = known[index]
+    if index == 0 or step_1 == step:
         return time_1
-    step_0, time_0 = known[place - 1]
+    step_0, time_0 = known[index - 1]
     return time_0 + (time_1 - time_0) * (step - step_0) / (step_1 - step_0)
-
-
-def _row(stream: Stream, most: list[Value]) -> dict[str, Any]:
-    return {
-        "rank": stream.rank,
-        "device": stream.device,
-        "device_name": stream.name,
-        "limit_bytes": stream.limit_bytes,
-        "max": most,
-    }
-
-
-def _most(values: Sequence[Value]) -> Value:
-    return max((value for value in values if value is not None), default=None)

@@ -1,10 +1,11 @@
-"""Ranks of a run, and how their ends make the run's.
+"""Ranks of a run, and the run's status from theirs.
 
-1. A rank that starts again with a newer attempt begins a new *launch*: every older rank and stream stops being current.
-2. The run is running while any current rank is; after that the worst status of the current ranks is the run's.
-3. A rank that was given up as lost and speaks again is running again.
-4. A rank of a process that is known to have ended (`live` is False) is never running: lost_contact until its own end says better.
-5. A rank that ends twice keeps the worse status, so that the order of deliveries does not matter.
+1. A rank that starts again with a newer attempt begins a new *launch*: every older rank and stream
+   stops being current.
+2. A run is running while any current rank is. After that it has the worst status of its current ranks.
+3. A lost rank that reports again is running again.
+4. A replayed rank (`live` is False) has ended already: it's lost_contact until its own end arrives.
+5. A rank that ends twice keeps the worse status, so the order of deliveries doesn't matter.
 """
 
 from __future__ import annotations
@@ -12,77 +13,128 @@ from __future__ import annotations
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from memagent.units import format_bytes
+from memagent.wire.messages import KILLING_LIMITS
 from memagent_server.store.models import Rank, Run, Stream
 
+OOM_KILLER_RATIO = 0.9
+"""Share of the host's limit in the last sample (up to 1 s old) that makes the OOM killer likely."""
 _FROM_WORST = ("running", "oom", "failed", "lost_contact", "completed")
 
 
 def enter_rank(
     session: Session, run: Run, rank: int, attempt: int, now: float, *, live: bool = True
 ) -> Rank:
-    """The row of a rank's attempt, made if it is new; marks it as seen. The run's row must be locked.
+    """Return the row of a rank's attempt, create it if it's new, and mark it as seen.
 
-    `live` is False for what `memagent sync` uploads: the process has ended, whatever its last message says.
+    `live` is False for uploads of `memagent sync`: the process has ended, whatever its last message
+    says. The run's row must be locked.
     """
     row = session.get(Rank, (run.id, rank, attempt))
     if row is None:
-        row = _enter_new(session, run, rank, attempt, now)
+        row = _create(session, run, rank, attempt, now)
     if not live:
-        return _replay(session, run, row, now)
-    row.last_seen_at, row.is_replayed = now, False
+        row.is_replayed = True
+        if row.status == "running":
+            row.status = "lost_contact"
+            row.finished_at = now
+        if row.is_current:
+            settle(session, run, now)
+        return row
+    row.last_seen_at = now
+    row.is_replayed = False
     if row.is_current:
         run.last_seen_at = now
         if row.status == "lost_contact":
-            row.status, row.finished_at, row.error = "running", None, None
+            row.status = "running"
+            row.finished_at = None
+            row.error = None
             settle(session, run, now)
     return row
 
 
 def is_entered(status: str, is_replayed: bool, *, live: bool) -> bool:
-    """Whether `enter_rank` would change nothing but when the rank was seen, for a rank that is there."""
+    """Return True if `enter_rank` would change only when an existing rank was seen."""
     if not live:
         return is_replayed and status != "running"
     return not is_replayed and status != "lost_contact"
 
 
-def _replay(session: Session, run: Run, row: Rank, now: float) -> Rank:
-    row.is_replayed = True
-    if row.status == "running":
-        row.status, row.finished_at = "lost_contact", now
-    if row.is_current:
-        settle(session, run, now)
-    return row
-
-
 def settle(session: Session, run: Run, now: float) -> None:
-    """Make the run's status from those of its current ranks."""
+    """Set the run's status, end and error from its current ranks."""
     session.flush()
     ranks = session.scalars(
         select(Rank).where(Rank.run_id == run.id, Rank.is_current).order_by(Rank.rank)
     ).all()
-    worst = worst_of(*(row.status for row in ranks))
-    if worst == "running":
-        run.status, run.finished_at, run.error = "running", None, None
+    run.status = worst_of(*(row.status for row in ranks))
+    if run.status == "running":
+        run.finished_at = None
+        run.error = None
         return
-    run.status = worst
-    run.finished_at = max(
-        (row.finished_at for row in ranks if row.finished_at is not None), default=now
-    )
-    run.error = next((row.error for row in ranks if row.status == worst and row.error), None)
+    ends = (row.finished_at for row in ranks if row.finished_at is not None)
+    run.finished_at = max(ends, default=now)
+    errors = (row.error for row in ranks if row.status == run.status and row.error)
+    run.error = next(errors, None)
 
 
 def worst_of(*statuses: str) -> str:
-    """The one that counts: running while there is anything running, then oom, failed, lost_contact, completed."""
+    """Return running if any is, else the first of oom, failed, lost_contact, completed."""
     return min(statuses, key=_FROM_WORST.index)
 
 
-def _enter_new(session: Session, run: Run, rank: int, attempt: int, now: float) -> Rank:
+def alive_ranks(session: Session, seen_after: float) -> dict[str, set[int]]:
+    """Return {run: running ranks that were seen after `seen_after`} of all running runs."""
+    query = (
+        select(Rank.run_id, Rank.rank)
+        .join(Run, Run.id == Rank.run_id)
+        .where(
+            Run.status == "running",
+            Rank.is_current,
+            Rank.status == "running",
+            Rank.last_seen_at >= seen_after,
+        )
+    )
+    alive: dict[str, set[int]] = {}
+    for run_id, rank in session.execute(query):
+        alive.setdefault(run_id, set()).add(rank)
+    return alive
+
+
+def oom_killer_hint(session: Session, rank: Rank) -> str | None:
+    """Return a sentence if the kernel's OOM killer probably ended a lost rank, else None.
+
+    The killer leaves a process no time to report anything, so the last sample has to do.
+    """
+    host = session.scalar(
+        select(Stream).where(
+            Stream.run_id == rank.run_id,
+            Stream.rank == rank.rank,
+            Stream.attempt == rank.attempt,
+            Stream.kind == "host",
+        )
+    )
+    if host is None or host.limit_source not in KILLING_LIMITS:
+        return None
+    used = host.latest.get("allocated_bytes")
+    limit = host.latest.get("limit_bytes") or host.limit_bytes
+    if not used or not limit or used < OOM_KILLER_RATIO * limit:
+        return None
+    return (
+        "probably killed by the kernel's out-of-memory killer:"
+        f" {format_bytes(used)} of {format_bytes(limit)} ({host.limit_source}) were in use at step"
+        f" {host.last_step or 0:,}, the last one reported"
+    )
+
+
+def _create(session: Session, run: Run, rank: int, attempt: int, now: float) -> Rank:
     newest = session.scalar(
         select(func.max(Rank.attempt)).where(Rank.run_id == run.id, Rank.rank == rank)
     )
     is_newest = newest is None or attempt > newest
-    if newest is not None and is_newest and _is_current(session, run, rank, newest):
-        _begin_launch(session, run)
+    if newest is not None and is_newest:
+        previous = session.get(Rank, (run.id, rank, newest))
+        if previous is not None and previous.is_current:
+            _begin_launch(session, run)
     row = Rank(
         run_id=run.id,
         rank=rank,
@@ -98,11 +150,6 @@ def _enter_new(session: Session, run: Run, rank: int, attempt: int, now: float) 
         run.attempt = max(run.attempt, attempt)
         settle(session, run, now)
     return row
-
-
-def _is_current(session: Session, run: Run, rank: int, attempt: int) -> bool:
-    row = session.get(Rank, (run.id, rank, attempt))
-    return row is not None and row.is_current
 
 
 def _begin_launch(session: Session, run: Run) -> None:

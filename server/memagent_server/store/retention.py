@@ -7,21 +7,26 @@
 4. A run that has ended is looked at again under its lock: one that was resumed meanwhile keeps all it has.
 5. Each transaction deletes a bounded number of rows. Whoever is interrupted has done what it did, and the next one goes on; two at once
    wait for each other run by run.
+
+What the store does for itself while nobody asks: compact what came in, and once a day let go of what is old.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, delete, func, literal_column, select, tuple_
 from sqlalchemy.orm import Session
 
-from memagent_server.store.bulk import BULKS, Bulk, of_run
-from memagent_server.store.compaction import finish
+from memagent.units import DAY_S
+from memagent_server.store.compaction import compact_some, finish
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Batch, Chunk, Rank, Rollup, Run, Stream
+from memagent_server.store.models.samples import SAMPLE_TABLES, SampleTable, of_run
 from memagent_server.store.runs import delete_run, lock_run
 
 CHUNKS_AT_ONCE = 500
@@ -146,7 +151,7 @@ def drop_rollups(database: Database, run_id: str, before: float) -> bool:
         run = _locked(session, run_id)
         if run is None or not _has_ended(run, before):
             return False
-        for bulk in BULKS:
+        for bulk in SAMPLE_TABLES:
             session.execute(delete(bulk).where(*of_run(bulk, run_id)))
         run.keeps = "record"
         return True
@@ -198,7 +203,9 @@ def _size(
     return rolled if what == "rollups" else rows, size + rolled_size
 
 
-def _count(session: Session, bulk: Bulk, run_id: str, before: float | None) -> tuple[int, int]:
+def _count(
+    session: Session, bulk: SampleTable, run_id: str, before: float | None
+) -> tuple[int, int]:
     query = select(func.count(), func.coalesce(func.sum(func.length(bulk.packed)), 0)).where(
         *of_run(bulk, run_id)
     )
@@ -241,5 +248,48 @@ def _taken(session: Session, run_id: str, before: float) -> Sequence[tuple[int, 
     ]
 
 
-def _left(session: Session, bulk: Bulk, run_id: str) -> bool:
+def _left(session: Session, bulk: SampleTable, run_id: str) -> bool:
     return session.scalar(select(bulk.run_id).where(*of_run(bulk, run_id)).limit(1)) is not None
+
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+"""After a look that found nothing."""
+
+
+class Maintenance:
+    """A turn at a time; `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self,
+        database: Database,
+        retention_days: int,
+        rollup_days: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database, self._clock = database, clock
+        self._retention_days, self._rollup_days = retention_days, rollup_days
+        self._retained_at = self._idle_at = float("-inf")
+
+    def turn(self) -> bool:
+        """Returns whether there was anything to do. Raises what the database raises."""
+        now = self._clock()
+        if 0 <= now - self._idle_at < LOOK_EVERY_S:
+            return False
+        if now - self._retained_at >= DAY_S:
+            self._retained_at = now
+            self._retain(now)
+        is_busy = compact_some(self._database, now)
+        if not is_busy:
+            self._idle_at = now
+        return is_busy
+
+    def _retain(self, now: float) -> None:
+        limits = Limits(now - self._retention_days * DAY_S, now - self._rollup_days * DAY_S)
+        with self._database.read() as session:
+            found = find_old(session, limits, sizes=False)
+        gone = sum([let_go(self._database, old, limits) for old in found])
+        if gone:
+            log.info("let go of samples older than %d or rollups older than %d days of %d runs",
+                     self._retention_days, self._rollup_days, gone)  # fmt: skip

@@ -1,60 +1,64 @@
-"""Runs: start or resume, finish, lose, delete. Lists and descriptions live in `run_list` and `summaries`.
+"""Runs: start or resume, finish, lose, delete.
 
-Every change of a run locks its row first, so that changes of one run happen one after another and those of different runs at once.
+Every change of a run locks its row first: changes of one run are serial, those of different runs parallel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import delete, select
+from sqlalchemy import CursorResult, delete, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
-from memagent_server.store.bulk import BULKS, of_run
-from memagent_server.store.cuda_contexts import learn_contexts
+from memagent_server.store.cuda_contexts import store_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.models import Rank, Run
-from memagent_server.store.oom_killer import probable_cause
-from memagent_server.store.ranks import enter_rank, settle, worst_of
-from memagent_server.store.run_list import RunPage, RunQuery, list_runs
+from memagent_server.store.models.samples import SAMPLE_TABLES, of_run
+from memagent_server.store.ranks import enter_rank, oom_killer_hint, settle, worst_of
+from memagent_server.store.run_list import set_tags
 from memagent_server.store.streams import enter_streams
-from memagent_server.store.summaries import describe, summarize
-from memagent_server.store.tags import set_tags
 from memagent_server.store.upsert import insert_if_missing
-
-__all__ = [
-    "RunPage",
-    "RunQuery",
-    "delete_run",
-    "describe",
-    "finish_run",
-    "get_run",
-    "list_runs",
-    "lock_run",
-    "lock_runs",
-    "lose_contact",
-    "start_run",
-    "summarize",
-]
 
 
 def start_run(
     session: Session, message: RunStart, now: float, *, live: bool = True
 ) -> tuple[Run, bool]:
-    """Create or resume a run, and say whether it was created. Saying it twice changes nothing. `live`: see `enter_rank`.
+    """Create or resume a run and return True for a new one; idempotent. `live`: see `enter_rank`.
 
-    Raises ConflictError where the id is that of a run which the session does not see: see `store.limits`.
+    Raises ConflictError for the id of a run that the session can't see: see `store.project_scope`.
     """
-    created = insert_if_missing(session, Run, _blank(message, now))
+    created = insert_if_missing(
+        session,
+        Run,
+        {
+            "id": message.run_id,
+            "project": message.project,
+            "name": message.name or message.run_id,
+            "status": "running",
+            "attempt": message.attempt,
+            "created_at": now,
+            "last_seen_at": now,
+        },
+    )
     try:
         run = lock_run(session, message.run_id)
     except UnknownRunError as error:
-        taken = f"the run id {message.run_id!r} is taken by a run that this token may not see: choose another"
-        raise ConflictError(taken) from error
+        raise ConflictError(
+            f"Run id {message.run_id!r} is taken by a run outside of this token's projects:"
+            " choose another id."
+        ) from error
     rank = enter_rank(session, run, message.rank, message.attempt, now, live=live)
     if created or (message.rank == 0 and rank.is_current):
-        _describe(run, message)
+        run.project = message.project
+        run.name = message.name or run.id
+        run.user = message.user
+        run.host = message.host
+        run.world_size = message.world_size
+        run.total_steps = message.total_steps
+        run.started_at = message.started_at if message.started_at is not None else run.created_at
+        run.config = message.config
+        run.environment = message.environment
         if not run.are_tags_edited:
             set_tags(session, run, message.tags)
     enter_streams(session, rank, message.devices)
@@ -66,10 +70,9 @@ def get_run(session: Session, run_id: str) -> Run | None:
 
 
 def lock_run(session: Session, run_id: str) -> Run:
-    """The run, its row locked until the transaction ends. Raises UnknownRunError."""
-    query = (
-        select(Run).where(Run.id == run_id).with_for_update(key_share=True)
-    )  # others may go on referring to the run
+    """Return the run with its row locked until the transaction ends. Raises UnknownRunError."""
+    # key_share: others can still insert rows that refer to the run
+    query = select(Run).where(Run.id == run_id).with_for_update(key_share=True)
     run = session.scalar(query.execution_options(populate_existing=True))
     if run is None:
         raise UnknownRunError(run_id)
@@ -77,26 +80,39 @@ def lock_run(session: Session, run_id: str) -> Run:
 
 
 def lock_runs(session: Session, run_ids: Collection[str]) -> set[str]:
-    """Lock the rows of runs, always in the same order; returns those that exist."""
+    """Lock runs by id, so that two workers can't deadlock; return the ids that exist."""
     query = (
         select(Run.id).where(Run.id.in_(run_ids)).order_by(Run.id).with_for_update(key_share=True)
     )
     return set(session.scalars(query))
 
 
+def last_seen_of_running(session: Session) -> dict[str, float]:
+    """Return {id: when it was last seen} of all running runs."""
+    query = select(Run.id, Run.last_seen_at).where(Run.status == "running")
+    return dict(session.execute(query).all())
+
+
+def is_silent_since(session: Session, run_id: str, seen_at: float) -> bool:
+    """Return True if a run is running and was last seen at `seen_at`."""
+    query = select(Run.id).where(
+        Run.id == run_id, Run.status == "running", Run.last_seen_at == seen_at
+    )
+    return session.scalar(query) is not None
+
+
 def finish_run(
     session: Session, run_id: str, finish: Finish, now: float, *, live: bool = True
 ) -> Run:
-    """A rank has ended; the run ends with the last of its ranks. Raises UnknownRunError."""
+    """End a rank; the run ends with the last of its ranks. Raises UnknownRunError."""
     run = lock_run(session, run_id)
     rank = enter_rank(session, run, finish.rank, finish.attempt, now, live=live)
-    if (
-        rank.status in ("running", "lost_contact")
-        or worst_of(rank.status, finish.status) != rank.status
-    ):
-        rank.status, rank.error = finish.status, finish.error
+    is_open = rank.status in ("running", "lost_contact")
+    if is_open or worst_of(rank.status, finish.status) != rank.status:
+        rank.status = finish.status
+        rank.error = finish.error
         rank.finished_at = finish.finished_at if finish.finished_at is not None else now
-        learn_contexts(session, run, rank, now)
+        store_contexts(session, run, rank, now)
     if rank.is_current:
         run.step = max(run.step, finish.step)
         settle(session, run, now)
@@ -104,45 +120,28 @@ def finish_run(
 
 
 def lose_contact(session: Session, run_id: str, now: float) -> Run:
-    """Give up the ranks that are still running; the run ends as the worst of its ranks. Raises UnknownRunError."""
+    """End the ranks that are still running as lost; the run gets its ranks' worst status.
+
+    Raises UnknownRunError.
+    """
     run = lock_run(session, run_id)
     for rank in session.scalars(
         select(Rank).where(Rank.run_id == run_id, Rank.is_current, Rank.status == "running")
     ):
-        rank.status, rank.finished_at, rank.error = (
-            "lost_contact",
-            now,
-            probable_cause(session, rank),
-        )
-        learn_contexts(session, run, rank, now)
+        rank.status = "lost_contact"
+        rank.finished_at = now
+        rank.error = oom_killer_hint(session, rank)
+        store_contexts(session, run, rank, now)
     settle(session, run, now)
     return run
 
 
 def delete_run(session: Session, run_id: str) -> bool:
-    """Delete a run and all that belongs to it; whether there was one."""
-    for bulk in BULKS:  # no foreign keys lead from these
+    """Delete a run and everything that belongs to it; return False if there was none."""
+    for table in SAMPLE_TABLES:  # these have no foreign keys that would cascade
         session.execute(
-            delete(bulk).where(*of_run(bulk, run_id)).execution_options(synchronize_session=False)
+            delete(table).where(*of_run(table, run_id)).execution_options(synchronize_session=False)
         )
-    return bool(session.execute(delete(Run).where(Run.id == run_id)).rowcount)  # type: ignore[attr-defined]
-
-
-def _blank(message: RunStart, now: float) -> dict[str, object]:
-    return {
-        "id": message.run_id,
-        "project": message.project,
-        "name": message.name or message.run_id,
-        "status": "running",
-        "attempt": message.attempt,
-        "created_at": now,
-        "last_seen_at": now,
-    }
-
-
-def _describe(run: Run, message: RunStart) -> None:
-    run.project, run.name = message.project, message.name or run.id
-    run.user, run.host = message.user, message.host
-    run.world_size, run.total_steps = message.world_size, message.total_steps
-    run.started_at = message.started_at if message.started_at is not None else run.created_at
-    run.config, run.environment = message.config, message.environment
+    result = session.execute(delete(Run).where(Run.id == run_id))
+    assert isinstance(result, CursorResult)
+    return bool(result.rowcount)

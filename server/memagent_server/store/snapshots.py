@@ -1,30 +1,40 @@
-"""Snapshots: who held the memory of a rank, kept with the run for good."""
+"""Snapshots: the holders of a rank's memory, stored with the run."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 from sqlalchemy.orm import Session, defer
 
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import SnapshotMessage, Suspect
-from memagent_server.store.models import Event, Rank, Snapshot
-from memagent_server.store.paging import newest
+from memagent_server.schemas import runs as schemas
+from memagent_server.store.events import oom_events
+from memagent_server.store.models import Rank, Snapshot
+from memagent_server.store.reading import newest_page, to_schema
 from memagent_server.store.runs import lock_run
-from memagent_server.store.timestamps import iso
 
-_FACTS = ("rank", "attempt", "seq", "device", "step", "method", "why")
-_LEVEL = 6
+_COMPRESSION_LEVEL = 6
+_OPTIONAL: dict[str, Any] = {
+    "file": "",
+    "line": 0,
+    "function": None,
+    "bytes_per_step": None,
+    "confidence": 0.0,
+    "fix": "",
+}
+"""Fields of a suspect that a message omits if they have these values."""
 
 
 def add_snapshot(session: Session, run_id: str, message: SnapshotMessage, now: float) -> Snapshot:
-    """Keep a snapshot; one whose key is there already is kept once. Raises UnknownRunError."""
+    """Store a snapshot, or return the one that is stored under its key. Raises UnknownRunError."""
     lock_run(session, run_id)
-    known = session.scalar(
+    stored = session.scalar(
         select(Snapshot).where(
             Snapshot.run_id == run_id,
             Snapshot.rank == message.rank,
@@ -32,66 +42,96 @@ def add_snapshot(session: Session, run_id: str, message: SnapshotMessage, now: f
             Snapshot.seq == message.seq,
         )
     )
-    if known is not None:
-        return known
-    large = {"stacks": to_builtins(message.stacks), "tensors": message.tensors}
+    if stored is not None:
+        return stored
+    body = {"stacks": to_builtins(message.stacks), "tensors": message.tensors}
     snapshot = Snapshot(
         run_id=run_id,
+        rank=message.rank,
+        attempt=message.attempt,
+        seq=message.seq,
+        device=message.device,
+        step=message.step,
         at=message.time_s or now,
+        method=message.method,
+        why=message.why,
         suspects=to_builtins(message.suspects),
         notes=list(message.notes),
         has_stacks=bool(message.stacks),
         has_viewer=bool(message.viewer),
         viewer=message.viewer or None,
-        body=zlib.compress(msgspec.msgpack.encode(large), _LEVEL),
-        **{name: getattr(message, name) for name in _FACTS},
+        body=zlib.compress(msgspec.msgpack.encode(body), _COMPRESSION_LEVEL),
     )
     session.add(snapshot)
     session.flush()
     return snapshot
 
 
-def list_snapshots(session: Session, run_id: str) -> list[dict[str, Any]]:
-    """All of a run without their stacks and tensors, newest first, in the shape of docs/http.md."""
-    query = (
-        select(Snapshot)
-        .where(Snapshot.run_id == run_id)
-        .order_by(Snapshot.id.desc())
-        .options(defer(Snapshot.body))
-    )
+def list_snapshots(session: Session, run_id: str) -> list[schemas.Snapshot]:
+    """Return all snapshots of a run without their stacks and tensors, the newest first."""
+    query = _without_body(select(Snapshot).where(Snapshot.run_id == run_id))
     return [_describe(snapshot) for snapshot in session.scalars(query)]
 
 
 def page_snapshots(
     session: Session, run_id: str, *, limit: int, cursor: str | None = None
-) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of what `list_snapshots` gives, and the cursor of the next page."""
-    of_run, without_body = Snapshot.run_id == run_id, defer(Snapshot.body)
-    page, next_cursor = newest(
-        session, Snapshot, of_run, limit=limit, cursor=cursor, options=[without_body]
+) -> schemas.SnapshotPage:
+    """Return a page of `list_snapshots`. Raises WireError for a bad cursor."""
+    rows, next_cursor = newest_page(
+        session,
+        Snapshot,
+        Snapshot.run_id == run_id,
+        limit=limit,
+        cursor=cursor,
+        options=[defer(Snapshot.body)],
     )
-    return [_describe(snapshot) for snapshot in page], next_cursor
+    return schemas.SnapshotPage(run_id, [_describe(row) for row in rows], next_cursor)
 
 
-def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> dict[str, Any] | None:
-    """One of a run, whole; None where there is none of that number."""
+def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> schemas.SnapshotDetail | None:
+    """Return a snapshot of a run with its stacks and tensors, None if it doesn't exist."""
     snapshot = session.get(Snapshot, snapshot_id)
     if snapshot is None or snapshot.run_id != run_id:
         return None
-    return {**_describe(snapshot), **msgspec.msgpack.decode(zlib.decompress(snapshot.body))}
+    body = msgspec.msgpack.decode(zlib.decompress(snapshot.body))
+    return to_schema(
+        schemas.SnapshotDetail, snapshot, suspects=_suspects(snapshot.suspects), **body
+    )
 
 
 def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[Snapshot, bytes] | None:
-    """A snapshot of a run and zlib of torch's own page of it; None where there is no such snapshot, or it came without."""
+    """Return a snapshot and torch's viewer page, compressed by zlib; None if there is no such page."""
     snapshot = session.get(Snapshot, snapshot_id, options=[defer(Snapshot.body)])
     if snapshot is None or snapshot.run_id != run_id or snapshot.viewer is None:
         return None
     return snapshot, snapshot.viewer
 
 
-def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
-    """Who is blamed in the newest snapshot of each rank of the newest launch, and in the last words of those that ran out of memory, the
-    surest first; a line blamed on several ranks is one suspect with several `ranks`. `snapshot` is None where none has come."""
+def has_snapshot(connection: Connection, run_id: str, rank: int, attempt: int) -> bool:
+    """Return True if a rank has sent a snapshot in this launch."""
+    query = select(Snapshot.id).where(
+        Snapshot.run_id == run_id, Snapshot.rank == rank, Snapshot.attempt == attempt
+    )
+    return connection.scalar(query.limit(1)) is not None
+
+
+def suspects_of(session: Session, run_id: str) -> list[schemas.SuspectByRank]:
+    """Return the newest launch's suspects, by falling confidence.
+
+    1. They come from the newest snapshot of each rank, device and method, and from `oom` events:
+       a process that runs out of memory may have no time to deliver a snapshot.
+    2. A line that several ranks suspect is one suspect with several `ranks`.
+    """
+    merged: dict[tuple[Any, ...], schemas.SuspectByRank] = {}
+    for suspect in (*_snapshot_suspects(session, run_id), *_oom_suspects(session, run_id)):
+        key = (suspect.file, suspect.line, suspect.kind)
+        first = merged.setdefault(key, suspect)
+        ranks = sorted({*first.ranks, *suspect.ranks})
+        merged[key] = msgspec.structs.replace(first, ranks=ranks)
+    return sorted(merged.values(), key=lambda suspect: -suspect.confidence)
+
+
+def _snapshot_suspects(session: Session, run_id: str) -> Iterator[schemas.SuspectByRank]:
     query = (
         select(Snapshot)
         .join(
@@ -101,81 +141,42 @@ def suspects_of(session: Session, run_id: str) -> list[dict[str, Any]]:
             & (Rank.attempt == Snapshot.attempt),
         )
         .where(Snapshot.run_id == run_id, Rank.is_current)
-        .order_by(Snapshot.id.desc())
-        .options(defer(Snapshot.body))
     )
     newest: dict[tuple[int, str, str], Snapshot] = {}
-    for snapshot in session.scalars(query):
+    for snapshot in session.scalars(_without_body(query)):
         newest.setdefault((snapshot.rank, snapshot.device, snapshot.method), snapshot)
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    told = [
-        (each.rank, {"step": each.step, "snapshot": each.id}, each.suspects)
-        for each in newest.values()
-    ]
-    for rank, seen, suspects in [*told, *_told_at_death(session, run_id)]:
-        for suspect in suspects:
-            key = tuple(suspect.get(name) for name in ("file", "line", "kind"))
-            row = found.setdefault(key, {**_BLANK, **suspect, **seen, "ranks": []})
-            row["ranks"] = sorted({*row["ranks"], rank})
-    return sorted(found.values(), key=lambda row: -row["confidence"])
-
-
-def _told_at_death(
-    session: Session, run_id: str
-) -> list[tuple[int, dict[str, Any], list[dict[str, Any]]]]:
-    """Rank, when, and the suspects in the last words of the newest launch: who dies may have no time left to deliver a snapshot."""
-    query = (
-        select(Event)
-        .join(
-            Rank,
-            (Rank.run_id == Event.run_id)
-            & (Rank.rank == Event.rank)
-            & (Rank.attempt == Event.attempt),
-        )
-        .where(Event.run_id == run_id, Event.kind == "oom", Rank.is_current)
-        .order_by(Event.id)
-    )
-    return [
-        (event.rank, {"step": event.step, "snapshot": None}, _readable(event.data.get("suspects")))
-        for event in session.scalars(query)
-    ]
-
-
-def _readable(suspects: Any) -> list[dict[str, Any]]:
-    """Those of an event's that are suspects: what is in an event is checked by nobody."""
-    found = []
-    for suspect in suspects if isinstance(suspects, list) else ():
-        with suppress(msgspec.ValidationError):
-            kept = (
-                {name: value for name, value in suspect.items() if value != ""}
-                if isinstance(suspect, dict)
-                else {}
+    for snapshot in newest.values():
+        for suspect in snapshot.suspects:
+            yield schemas.SuspectByRank(
+                **{**_OPTIONAL, **suspect},
+                ranks=[snapshot.rank],
+                step=snapshot.step,
+                snapshot=snapshot.id,
             )
-            found.append(to_builtins(msgspec.convert(kept, Suspect)))
-    return found
 
 
-def has_snapshot(connection: Connection, run_id: str, rank: int, attempt: int) -> bool:
-    """Whether a rank has sent one in this launch."""
-    query = select(Snapshot.id).where(
-        Snapshot.run_id == run_id, Snapshot.rank == rank, Snapshot.attempt == attempt
-    )
-    return connection.scalar(query.limit(1)) is not None
+def _oom_suspects(session: Session, run_id: str) -> Iterator[schemas.SuspectByRank]:
+    for event in oom_events(session, run_id):
+        reported = event.data.get("suspects")
+        for item in reported if isinstance(reported, list) else ():
+            if not isinstance(item, dict):
+                continue
+            # an event's data is free JSON: only well-formed suspects count
+            with suppress(msgspec.ValidationError):
+                values = {name: value for name, value in item.items() if value != ""}
+                suspect = to_builtins(msgspec.convert(values, Suspect))
+                yield schemas.SuspectByRank(
+                    **{**_OPTIONAL, **suspect}, ranks=[event.rank], step=event.step, snapshot=None
+                )
 
 
-_BLANK: dict[str, Any] = {
-    "file": "", "line": 0, "function": None, "bytes_per_step": None, "confidence": 0.0, "fix": "",
-}  # fmt: skip
-"""What a message leaves out where it has the default."""
+def _without_body(query: Select[Any]) -> Select[Any]:
+    return query.order_by(Snapshot.id.desc()).options(defer(Snapshot.body))
 
 
-def _describe(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "id": snapshot.id,
-        "at": iso(snapshot.at),
-        **{name: getattr(snapshot, name) for name in _FACTS},
-        "suspects": [{**_BLANK, **suspect} for suspect in snapshot.suspects],
-        "notes": snapshot.notes,
-        "has_stacks": snapshot.has_stacks,
-        "has_viewer": snapshot.has_viewer,
-    }
+def _describe(snapshot: Snapshot) -> schemas.Snapshot:
+    return to_schema(schemas.Snapshot, snapshot, suspects=_suspects(snapshot.suspects))
+
+
+def _suspects(stored: list[Any]) -> list[schemas.SuspectLine]:
+    return [schemas.SuspectLine(**{**_OPTIONAL, **suspect}) for suspect in stored]

@@ -1,4 +1,12 @@
-"""Streams: the samples of one rank and device in one attempt, and the scalars of a rank."""
+"""Streams: the samples of one rank and device in one attempt, and the scalars of a rank.
+
+A stream's row summarizes its samples, so lists, metrics and alerts read no chunks. Its sparkline is
+{"width": samples a value, "peaks": [bytes or null]}:
+
+1. Value i is the maximum of the samples i * width to (i + 1) * width, in order of arrival.
+2. Beyond SPARKLINE_POINTS values, neighbors are merged and the width doubles: a run of any length
+   has SPARKLINE_POINTS / 2 to SPARKLINE_POINTS values.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +14,37 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
-from memagent_server.store import sparkline
 from memagent_server.store.chunks import ReadChunk
 from memagent_server.store.compiled_statements import CompiledWrite
-from memagent_server.store.models import Rank, Stream
+from memagent_server.store.forecasts import NEWEST_FORECAST_ID
+from memagent_server.store.models import Forecast, Rank, Run, Stream
 
+SPARKLINE_POINTS = 32
 PEAK_COLUMNS = (
     "peak_allocated_bytes",
     "peak_reserved_bytes",
     "process_device_bytes",
     "device_used_bytes",
 )
-"""Columns whose maximum over the launch is kept with the stream, beside those of the phases: a prediction has a figure for them."""
-_ALLOCATED = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
-_MOST_PEAKS = 64
-"""Users name phases of their own; a script that invents one a step must not grow its stream's row."""
+"""Columns whose maximum over the launch a prediction can be compared with, besides the phases'."""
+MEMORY_COLUMNS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
+"""Columns that show a stream's memory, best first."""
+MAX_PEAKS = 64
+"""Limit for a script that names a new phase each step: its stream's row must not grow with it."""
 
-_KNOWN_KINDS = {SCALARS_STREAM: "scalars", "host": "host"}
+_KIND_OF_DEVICE = {SCALARS_STREAM: "scalars", "host": "host"}
 
 
 @dataclass
 class StreamState:
-    """What changes in a stream's row with each chunk."""
+    """The columns of a stream that change with each chunk."""
 
     id: int
     kind: str
@@ -52,7 +62,7 @@ class StreamState:
 
     @property
     def peak_ratio(self) -> float:
-        """The highest share of its limit that it has reached; 0 where that is not known."""
+        """The highest share of the limit so far; 0 if peak or limit is unknown."""
         return (self.peak_bytes or 0) / self.limit_bytes if self.limit_bytes else 0.0
 
 
@@ -60,25 +70,26 @@ STREAM_STATE = tuple(StreamState.__dataclass_fields__)
 _CHANGING = tuple(name for name in STREAM_STATE if name not in ("id", "kind"))
 _WRITE = CompiledWrite(
     update(Stream)
-    .where(Stream.id == bindparam("of_stream"))
+    .where(Stream.id == bindparam("stream_id"))
     .values({name: bindparam(name) for name in _CHANGING})
 )
 
 
 def write_states(connection: Connection, states: Sequence[StreamState]) -> None:
-    """The run's row must be locked since they were read."""
+    """Write states. The run's row must have been locked since they were read."""
     rows = [
-        {"of_stream": state.id, **{name: getattr(state, name) for name in _CHANGING}}
+        {"stream_id": state.id, **{name: getattr(state, name) for name in _CHANGING}}
         for state in states
     ]
     _WRITE.run(connection, *rows)
 
 
-def grow(stream: StreamState, chunk: ReadChunk, now: float) -> None:
-    """Count a chunk that was added to the stream. One that comes late does not turn back what is newest."""
+def add_chunk(stream: StreamState, chunk: ReadChunk, now: float) -> None:
+    """Update a stream's state with a chunk. A late chunk doesn't replace newer values."""
     stream.chunks += 1
     if stream.kind != SCALARS_STREAM:
-        stream.sparkline = sparkline.extended(stream.sparkline, stream.samples, _memory(chunk))
+        stream.sparkline = extend_sparkline(stream.sparkline, stream.samples, _memory_values(chunk))
+        _raise_peaks(stream, chunk)
     stream.samples += chunk.rows
     stream.is_compacted = False
     stream.first_step = (
@@ -86,131 +97,176 @@ def grow(stream: StreamState, chunk: ReadChunk, now: float) -> None:
     )
     if stream.last_step is None or chunk.last_step >= stream.last_step:
         stream.last_step = chunk.last_step
-        _show_newest(stream, chunk.newest, now)
-    if stream.kind != SCALARS_STREAM:
-        _raise_peaks(stream, chunk)
+        stream.last_sample_at = float(chunk.newest.get("time_s") or now)
+        known = {
+            name: value
+            for name, value in chunk.newest.items()
+            if value is not None or name not in stream.latest
+        }
+        stream.latest = {**stream.latest, **known}
+        limit = chunk.newest.get("limit_bytes")
+        if limit is not None and stream.kind != SCALARS_STREAM:
+            stream.limit_bytes = int(limit)
 
 
 def enter_streams(session: Session, rank: Rank, devices: Iterable[Device]) -> None:
-    """Make or refresh the streams of the devices that a rank told of. The run's row must be locked."""
-    existing = {stream.device: stream for stream in _of(session, rank)}
+    """Create or update the streams of a rank's devices. The run's row must be locked."""
+    existing = {
+        stream.device: stream for stream in session.scalars(select(Stream).where(*_of_rank(rank)))
+    }
     for device in devices:
-        stream = existing.get(device.id) or _new(session, rank, device.id)
+        stream = existing.get(device.id) or _create(session, rank, device.id)
         existing[device.id] = stream
-        stream.kind, stream.name = device.kind, device.name
+        stream.kind = device.kind
+        stream.name = device.name
         if device.limit_bytes is not None:
-            stream.limit_bytes, stream.limit_source = device.limit_bytes, device.limit_source
+            stream.limit_bytes = device.limit_bytes
+            stream.limit_source = device.limit_source
 
 
 def enter_stream(session: Session, rank: Rank, device: str) -> Stream:
-    """The stream of that name, made if it is new. The run's row must be locked."""
-    found = session.scalar(select(Stream).where(*_key(rank), Stream.device == device))
-    return found or _new(session, rank, device)
+    """Return a rank's stream, created if it's new. The run's row must be locked."""
+    stream = session.scalar(select(Stream).where(*_of_rank(rank), Stream.device == device))
+    return stream or _create(session, rank, device)
 
 
 def current_streams(
     session: Session, run_ids: Collection[str], *, scalars: bool = False
 ) -> list[Stream]:
-    """Streams of the newest launch of each run, without scalars unless asked for, in the order in which they were made."""
+    """Return the streams of each run's newest launch by id, with those of scalars if asked for."""
     query = select(Stream).where(Stream.run_id.in_(run_ids), Stream.is_current).order_by(Stream.id)
     if not scalars:
         query = query.where(Stream.kind != SCALARS_STREAM)
     return list(session.scalars(query))
 
 
-def used_bytes(stream: Stream) -> int | None:
-    """What the stream's device holds now, as far as it counts against the limit: allocated, else used by everybody."""
-    return used_of(stream.latest)
+def active_streams(
+    session: Session, ended_after: float, limit: int
+) -> tuple[Sequence[Row[Any]], int]:
+    """Return the streams with memory of runs that are running or ended after `ended_after`.
+
+    Each row has the stream's run and newest forecast. The second value counts all active streams;
+    of more than `limit`, only those of the newest runs are returned.
+    """
+    is_active = (
+        or_(Run.status == "running", Run.finished_at > ended_after),
+        Stream.is_current,
+        Stream.kind != SCALARS_STREAM,
+    )
+    query = (
+        select(
+            Stream.run_id,
+            Stream.rank,
+            Stream.device,
+            Stream.limit_bytes,
+            Stream.last_sample_at,
+            Stream.latest,
+            Run.project,
+            Run.name,
+            Run.user,
+            Run.host,
+            Run.status,
+            Forecast.at,
+            Forecast.eta_s,
+            Forecast.oom_probability,
+        )
+        .join(Run, Run.id == Stream.run_id)
+        .outerjoin(Forecast, Forecast.id == NEWEST_FORECAST_ID)
+        .where(*is_active)
+        .order_by(Run.created_at.desc(), Stream.id)
+        .limit(limit)
+    )
+    rows = session.execute(query).all()
+    if len(rows) < limit:
+        return rows, len(rows)
+    count = select(func.count()).select_from(Stream).join(Run, Run.id == Stream.run_id)
+    return rows, session.scalar(count.where(*is_active)) or 0
 
 
-def used_of(latest: Mapping[str, Any]) -> int | None:
-    """The same from the newest reading of every column."""
+def used_bytes(latest: Mapping[str, Any]) -> int | None:
+    """Return the memory in use that counts against the limit, from a stream's newest readings.
+
+    That is what was allocated, else what all processes use.
+    """
     return _int(latest.get("allocated_bytes")) or _int(latest.get("device_used_bytes"))
 
 
 def phase_of(column: str) -> str | None:
-    """`forward` of `phase_forward_peak_bytes`; None for a column that is no phase's peak."""
+    """Return `forward` for `phase_forward_peak_bytes`, None for other columns."""
     if not (column.startswith("phase_") and column.endswith("_peak_bytes")):
         return None
     return column.removeprefix("phase_").removesuffix("_peak_bytes")
 
 
-def _memory(chunk: ReadChunk) -> dict[str, list[Value]]:
-    """The best reading of memory that the chunk has."""
+def extend_sparkline(
+    stored: Mapping[str, Any], samples: int, values: Sequence[Value]
+) -> dict[str, Any]:
+    """Return a sparkline of `samples` samples extended by `values`."""
+    width, peaks = int(stored.get("width", 1)), list(stored.get("peaks", ()))
+    while samples + len(values) > SPARKLINE_POINTS * width:
+        peaks = [_max(peaks[index : index + 2]) for index in range(0, len(peaks), 2)]
+        width *= 2
+    first = samples // width
+    peaks += [None] * (first - len(peaks))  # samples from before streams had sparklines
+    for index in range(first, -(-(samples + len(values)) // width)):
+        peak = _max(values[max(0, index * width - samples) : (index + 1) * width - samples])
+        if index == len(peaks):
+            peaks.append(peak)
+        else:
+            peaks[index] = _max([peaks[index], peak])
+    return {"width": width, "peaks": peaks}
+
+
+def _memory_values(chunk: ReadChunk) -> list[Value]:
+    """Return the values of the best memory column that the chunk has."""
     ints = chunk.arrays.ints
-    name = next(
-        (name for name in sparkline.COLUMNS if name in ints.names and ints.has_any(name)), None
-    )
-    if name is None:
-        return {}
-    values: list[Value] = ints.column(name).tolist()
-    if not ints.has_all(name) and ints.present is not None:
-        present = ints.present[ints.names.index(name)].tolist()
-        values = [
-            value if is_there else None for value, is_there in zip(values, present, strict=True)
-        ]
-    return {name: values}
-
-
-def _show_newest(stream: StreamState, newest: Mapping[str, Value], now: float) -> None:
-    known = {
-        name: value
-        for name, value in newest.items()
-        if value is not None or name not in stream.latest
-    }
-    stream.latest = {**stream.latest, **known}
-    stream.last_sample_at = float(newest.get("time_s") or now)
-    limit = newest.get("limit_bytes")
-    if limit is not None and stream.kind != SCALARS_STREAM:
-        stream.limit_bytes = int(limit)
+    for name in MEMORY_COLUMNS:
+        if name in ints.names and ints.has_any(name):
+            return ints.listed(name)
+    return []
 
 
 def _raise_peaks(stream: StreamState, chunk: ReadChunk) -> None:
-    """Keep the maxima of a chunk's columns where they are higher than what was seen before."""
-    higher = {
-        name: int(most)
-        for name, (_, most, _) in chunk.stats.items()
-        if most is not None
-        and (name in PEAK_COLUMNS or phase_of(name))
-        and most > stream.peaks.get(name, -1)
+    maxima = {
+        name: int(maximum) for name, (_, maximum, _) in chunk.stats.items() if maximum is not None
     }
-    if len(stream.peaks) > _MOST_PEAKS:
-        higher = {name: most for name, most in higher.items() if name in stream.peaks}
+    higher = {
+        name: maximum
+        for name, maximum in maxima.items()
+        if (name in PEAK_COLUMNS or phase_of(name)) and maximum > stream.peaks.get(name, -1)
+    }
+    if len(stream.peaks) > MAX_PEAKS:
+        higher = {name: maximum for name, maximum in higher.items() if name in stream.peaks}
     if higher:
         stream.peaks = {**stream.peaks, **higher}
-    peak = _peak_of(chunk)
-    stream.peak_bytes = max(
-        (size for size in (stream.peak_bytes, peak) if size is not None), default=None
-    )
+    allocated = [maxima.get(name) for name in ("peak_allocated_bytes", "allocated_bytes")]
+    peak = _max(allocated)
+    if peak is None:
+        peak = maxima.get("device_used_bytes")
+    stream.peak_bytes = _max([stream.peak_bytes, peak])
 
 
-def _peak_of(chunk: ReadChunk) -> int | None:
-    """Most allocated in a chunk."""
-    most = {name: chunk.stats[name][1] for name in _ALLOCATED if name in chunk.stats}
-    known = [int(value) for name in _ALLOCATED[:2] if (value := most.get(name)) is not None]
-    return max(known) if known else _int(most.get("device_used_bytes"))
+def _max(values: Sequence[Value]) -> int | None:
+    known = [value for value in values if value is not None]
+    return int(max(known)) if known else None
 
 
 def _int(value: Value) -> int | None:
     return None if value is None else int(value)
 
 
-def _of(session: Session, rank: Rank) -> list[Stream]:
-    return list(session.scalars(select(Stream).where(*_key(rank))))
-
-
-def _key(rank: Rank) -> tuple[ColumnElement[bool], ...]:
+def _of_rank(rank: Rank) -> tuple[ColumnElement[bool], ...]:
     return (Stream.run_id == rank.run_id, Stream.rank == rank.rank, Stream.attempt == rank.attempt)
 
 
-def _new(session: Session, rank: Rank, device: str) -> Stream:
+def _create(session: Session, rank: Rank, device: str) -> Stream:
     stream = Stream(
         run_id=rank.run_id,
         rank=rank.rank,
         attempt=rank.attempt,
         is_current=rank.is_current,
         device=device,
-        kind=_KNOWN_KINDS.get(device, "cuda"),
+        kind=_KIND_OF_DEVICE.get(device, "cuda"),
         name=device,
         samples=0,
         chunks=0,

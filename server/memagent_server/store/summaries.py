@@ -1,4 +1,4 @@
-"""What lists and pages say of runs, in the shapes of docs/http.md. A page of runs costs four queries, however many it holds."""
+"""Summaries and descriptions of runs. A page of runs costs four queries for any number of runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session, load_only
 
 from memagent.forecast.types import LEVELS
+from memagent_server.schemas import alerts as alert_schemas
+from memagent_server.schemas import runs as schemas
 from memagent_server.store.events import list_events
-from memagent_server.store.models import Dropped, Forecast, Prediction, Run, Stream
+from memagent_server.store.models import Forecast, Prediction, Run, Stream
+from memagent_server.store.reading import to_schema
 from memagent_server.store.streams import current_streams, used_bytes
-from memagent_server.store.timestamps import iso
+from memagent_server.store.usage import dropped_samples
 
-EVENTS_SHOWN = 200
-_STREAM_FIELDS = (
-    "rank", "attempt", "device", "kind", "name", "limit_bytes", "limit_source", "first_step", "last_step", "samples", "peak_bytes",
-)  # fmt: skip
+MAX_EVENTS = 200
 
+# built once: building these statements takes as long as running them
 _RUN_IDS: BindParameter[Any] = bindparam("run_ids", expanding=True)
-# made once: to put one together takes as long as to ask it
 _NEWEST_PREDICTIONS = (
     select(Prediction)
     .options(
@@ -50,109 +50,77 @@ _NEWEST_FORECASTS = select(Forecast).where(
 
 def summarize(
     session: Session, runs: Sequence[Run], *, public_url: str = ""
-) -> list[dict[str, Any]]:
-    """A RunSummary for each run, in their order."""
+) -> list[schemas.RunSummary]:
+    """Return a summary of each run, in their order."""
     ids = [run.id for run in runs]
     streams: dict[str, list[Stream]] = defaultdict(list)
     for stream in current_streams(session, ids):
         streams[stream.run_id].append(stream)
-    predictions, forecasts = _newest_predictions(session, ids), _newest_forecasts(session, ids)
+    predictions: dict[str, list[Prediction]] = defaultdict(list)
+    for prediction in session.scalars(_NEWEST_PREDICTIONS, {"run_ids": ids}):
+        predictions[prediction.run_id].append(prediction)
+    forecasts: dict[str, list[Forecast]] = defaultdict(list)
+    for forecast in session.scalars(_NEWEST_FORECASTS, {"run_ids": ids}):
+        forecasts[forecast.run_id].append(forecast)
     return [
-        {
-            **_facts(run),
-            **_memory(nearest := nearest_to_limit(streams[run.id])),
-            "predicted_peak_bytes": _predicted_peak(predictions[run.id], nearest),
-            "forecast": _worst(forecasts[run.id]),
-            "url": f"{public_url}/runs/{run.id}",
-        }
+        _summary(run, streams[run.id], predictions[run.id], forecasts[run.id], public_url)
         for run in runs
     ]
 
 
-def describe(session: Session, run: Run, *, public_url: str = "") -> dict[str, Any]:
-    """All there is to know of a run, without samples and alerts."""
+def describe(
+    session: Session, run: Run, alerts: list[alert_schemas.Alert], *, public_url: str = ""
+) -> schemas.Run:
+    """Return a run with these alerts, its settings, streams and newest events."""
+    (summary,) = summarize(session, [run], public_url=public_url)
     streams = session.scalars(select(Stream).where(Stream.run_id == run.id).order_by(Stream.id))
-    events, _ = list_events(session, run.id, limit=EVENTS_SHOWN)
-    dropped = session.execute(
-        select(Dropped.reason, func.sum(Dropped.count))
-        .where(Dropped.run_id == run.id)
-        .group_by(Dropped.reason)
+    return schemas.Run(
+        **summary,
+        config=run.config,
+        environment=run.environment,
+        error=run.error,
+        dropped_samples=dropped_samples(session, run.id),
+        streams=[to_schema(schemas.Stream, stream) for stream in streams],
+        events=list_events(session, run.id, limit=MAX_EVENTS).events,
+        alerts=alerts,
     )
-    return {
-        **summarize(session, [run], public_url=public_url)[0],
-        "config": run.config,
-        "environment": run.environment,
-        "error": run.error,
-        "dropped_samples": {reason: int(count) for reason, count in dropped},
-        "streams": [_stream(stream) for stream in streams],
-        "events": events,
-    }
 
 
 def nearest_to_limit(streams: Collection[Stream]) -> Stream | None:
-    """The stream whose memory is fullest; one without readings or limit counts as empty."""
-    return max(streams, key=_fullness, default=None)
+    """Return the stream with the highest share of its limit; without readings or limit that is 0."""
+    return max(streams, key=_used_ratio, default=None)
 
 
-def _fullness(stream: Stream) -> float:
-    used = used_bytes(stream)
+def _used_ratio(stream: Stream) -> float:
+    used = used_bytes(stream.latest)
     return used / stream.limit_bytes if used and stream.limit_bytes else 0.0
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "project": run.project,
-        "name": run.name,
-        "user": run.user,
-        "host": run.host,
-        "status": run.status,
-        "created_at": iso(run.created_at),
-        "started_at": iso(run.started_at),
-        "last_seen_at": iso(run.last_seen_at),
-        "finished_at": iso(run.finished_at),
-        "step": run.step,
-        "total_steps": run.total_steps,
-        "world_size": run.world_size,
-        "tags": run.tags,
-        "is_archived": run.is_archived,
-    }
-
-
-def _memory(stream: Stream | None) -> dict[str, Any]:
-    if stream is None:
-        return dict.fromkeys(
-            ("device", "device_name", "used_bytes", "peak_bytes", "limit_bytes", "sparkline")
-        )
-    return {
-        "device": stream.device,
-        "device_name": stream.name,
-        "used_bytes": used_bytes(stream),
-        "peak_bytes": stream.peak_bytes,
-        "limit_bytes": stream.limit_bytes,
-        "sparkline": stream.sparkline.get("peaks") or None,
-    }
-
-
-def _stream(stream: Stream) -> dict[str, Any]:
-    facts = {name: getattr(stream, name) for name in _STREAM_FIELDS}
-    return {
-        **facts,
-        "is_current": stream.is_current,
-        "last_sample_at": iso(stream.last_sample_at),
-        "latest": stream.latest,
-    }
-
-
-def _newest_predictions(session: Session, run_ids: Collection[str]) -> dict[str, list[Prediction]]:
-    """Of each run the newest prediction of each rank, device and method, newest first."""
-    found: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in session.scalars(_NEWEST_PREDICTIONS, {"run_ids": run_ids}):
-        found[prediction.run_id].append(prediction)
-    return found
+def _summary(
+    run: Run,
+    streams: Sequence[Stream],
+    predictions: Sequence[Prediction],
+    forecasts: Sequence[Forecast],
+    public_url: str,
+) -> schemas.RunSummary:
+    stream = nearest_to_limit(streams)
+    return to_schema(
+        schemas.RunSummary,
+        run,
+        device=stream and stream.device,
+        device_name=stream and stream.name,
+        used_bytes=stream and used_bytes(stream.latest),
+        peak_bytes=stream and stream.peak_bytes,
+        limit_bytes=stream and stream.limit_bytes,
+        sparkline=(stream and stream.sparkline.get("peaks")) or None,
+        predicted_peak_bytes=_predicted_peak(predictions, stream),
+        forecast=_worst(forecasts),
+        url=f"{public_url}/runs/{run.id}",
+    )
 
 
 def _predicted_peak(predictions: Sequence[Prediction], stream: Stream | None) -> int | None:
+    """Return the newest predicted peak of the stream's device, else of any device."""
     if stream is not None:
         for prediction in predictions:
             if (prediction.rank, prediction.device) == (stream.rank, stream.device):
@@ -160,20 +128,10 @@ def _predicted_peak(predictions: Sequence[Prediction], stream: Stream | None) ->
     return predictions[0].peak_allocated_bytes if predictions else None
 
 
-def _newest_forecasts(session: Session, run_ids: Collection[str]) -> dict[str, list[Forecast]]:
-    """Of each run the newest forecast of each current stream."""
-    found: dict[str, list[Forecast]] = defaultdict(list)
-    for forecast in session.scalars(_NEWEST_FORECASTS, {"run_ids": run_ids}):
-        found[forecast.run_id].append(forecast)
-    return found
-
-
-def _worst(forecasts: Sequence[Forecast]) -> dict[str, Any] | None:
-    if not forecasts:
-        return None
+def _worst(forecasts: Sequence[Forecast]) -> schemas.ForecastSummary | None:
     worst = max(
-        forecasts, key=lambda forecast: (LEVELS.index(forecast.level), forecast.oom_probability)
+        forecasts,
+        key=lambda forecast: (LEVELS.index(forecast.level), forecast.oom_probability),
+        default=None,
     )
-    return {
-        name: getattr(worst, name) for name in ("level", "oom_probability", "cause", "eta_step")
-    }
+    return None if worst is None else to_schema(schemas.ForecastSummary, worst)

@@ -1,4 +1,4 @@
-"""Access tokens: made, listed, looked up by their keyed hash, revoked. The token itself is never stored."""
+"""Access tokens: created, listed, looked up by their keyed hash, revoked. The token itself is never stored."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, or_, select, update
+from sqlalchemy import Connection, CursorResult, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
+from memagent_server.schemas import base as schemas
 from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import Token
-from memagent_server.store.timestamps import iso
+from memagent_server.store.reading import to_schema
 
 SCOPES = ("ingest", "read", "admin")
 
 
 @dataclass(frozen=True)
-class KnownToken:
-    """What is known of a token that opens something."""
+class ValidToken:
+    """A token that is neither revoked nor expired."""
 
     id: int
     name: str
@@ -29,9 +30,9 @@ class KnownToken:
     last_used_at: float | None
 
 
-# each request asks one or two of these
+# compiled, for each request runs one or two of these
 _ANY = CompiledSelect(select(Token.id).limit(1))
-_VALID = select(*(getattr(Token, field.name) for field in fields(KnownToken))).where(
+_VALID = select(*(getattr(Token, field.name) for field in fields(ValidToken))).where(
     Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > bindparam("now"))
 )
 _BY_HASH = CompiledSelect(_VALID.where(Token.hash == bindparam("hash")))
@@ -48,7 +49,7 @@ def create_token(
     projects: Sequence[str] = (),
     expires_at: float | None = None,
 ) -> Token:
-    """Keep a token by its hash. With `projects` it opens the runs of these only, with `expires_at` until then only."""
+    """Store a token by its hash. `projects` limits it to their runs; without them it opens all."""
     token = Token(
         name=name,
         scope=scope,
@@ -63,71 +64,64 @@ def create_token(
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
-    """All tokens ever made, oldest first."""
+    """Return all tokens ever created, the oldest first."""
     return session.scalars(select(Token).order_by(Token.id)).all()
 
 
-def describe_token(token: Token) -> dict[str, Any]:
-    """What may be told of a token: all but its hash."""
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scope": token.scope,
-        "projects": token.projects,
-        "created_at": iso(token.created_at),
-        "expires_at": iso(token.expires_at),
-        "last_used_at": iso(token.last_used_at),
-        "revoked_at": iso(token.revoked_at),
-    }
+def describe_token(token: Token) -> schemas.Token:
+    """Return a token without its hash."""
+    return to_schema(schemas.Token, token)
 
 
-def find_token(asked: Session | Connection, token_hash: str, now: float) -> KnownToken | None:
-    """The token of that hash, unless it was revoked or has expired."""
-    return _known(_BY_HASH, asked, {"hash": token_hash, "now": now})
+def find_token(connection: Session | Connection, token_hash: str, now: float) -> ValidToken | None:
+    """Return the valid token with this hash."""
+    return _find(_BY_HASH, connection, {"hash": token_hash, "now": now})
 
 
-def get_token(asked: Session | Connection, token_id: int, now: float) -> KnownToken | None:
-    """The token of that id, unless it was revoked or has expired."""
-    return _known(_BY_ID, asked, {"id": token_id, "now": now})
+def get_token(connection: Session | Connection, token_id: int, now: float) -> ValidToken | None:
+    """Return the valid token with this id."""
+    return _find(_BY_ID, connection, {"id": token_id, "now": now})
 
 
-def any_token(asked: Session | Connection) -> bool:
-    """Whether a token was ever made: revoking the last one must not open the server to everybody."""
-    return bool(_ANY.rows(_connection(asked), {}))
+def any_token(connection: Session | Connection) -> bool:
+    """Return True if a token was ever created: revoking the last one must not open the server."""
+    return bool(_ANY.rows(_connection_of(connection), {}))
 
 
 def revoke_token(session: Session, token_id: int, now: float) -> bool | None:
-    """Revoke one; whether it was not revoked before, None for an unknown one."""
+    """Revoke a token; return False if it was revoked before, None for an unknown one."""
     if session.scalar(select(Token.id).where(Token.id == token_id)) is None:
         return None
     return _revoke(session, Token.id == token_id, now) == 1
 
 
 def revoke_tokens(session: Session, name_or_id: str, now: float) -> int:
-    """Revoke by name or id; how many that were not revoked before."""
-    which = Token.name == name_or_id
+    """Revoke tokens by name or id; return how many were not revoked before."""
+    condition = Token.name == name_or_id
     if name_or_id.isdecimal() and len(name_or_id) < 10:
-        which = or_(which, Token.id == int(name_or_id))
-    return _revoke(session, which, now)
+        condition = or_(condition, Token.id == int(name_or_id))
+    return _revoke(session, condition, now)
 
 
 def mark_used(session: Session, token_id: int, now: float) -> None:
+    """Note when a token was last used."""
     session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
 
 
-def _known(
-    question: CompiledSelect, asked: Session | Connection, key: dict[str, Any]
-) -> KnownToken | None:
-    rows = question.rows(_connection(asked), key)
-    return KnownToken(*rows[0]) if rows else None
+def _find(
+    query: CompiledSelect, connection: Session | Connection, parameters: dict[str, Any]
+) -> ValidToken | None:
+    rows = query.rows(_connection_of(connection), parameters)
+    return ValidToken(*rows[0]) if rows else None
 
 
-def _connection(asked: Session | Connection) -> Connection:
-    return asked.connection() if isinstance(asked, Session) else asked
+def _connection_of(connection: Session | Connection) -> Connection:
+    return connection.connection() if isinstance(connection, Session) else connection
 
 
-def _revoke(session: Session, which: ColumnElement[bool], now: float) -> int:
-    changed = session.execute(
-        update(Token).where(which, Token.revoked_at.is_(None)).values(revoked_at=now)
+def _revoke(session: Session, condition: ColumnElement[bool], now: float) -> int:
+    result = session.execute(
+        update(Token).where(condition, Token.revoked_at.is_(None)).values(revoked_at=now)
     )
-    return int(changed.rowcount)  # type: ignore[attr-defined]
+    assert isinstance(result, CursorResult)
+    return result.rowcount

@@ -1,4 +1,4 @@
-"""How much there is: what the database takes, and what is in it. Nothing here reads samples, so that it is quick at any size."""
+"""Counts of what the database holds, for metrics and the retention page. None of them reads samples, so all are fast at any size."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import Run, Snapshot, Stream
+from memagent_server.store.models import Dropped, Run, Snapshot, Stream
 
 
 @dataclass(frozen=True)
 class Usage:
-    """`database_bytes` is what the database takes on disk, what was let go of and not yet given back included."""
+    """`database_bytes` is the size on disk, with deleted data that was not given back yet."""
 
     database_bytes: int
     runs: int
     samples: int
-    """That ever arrived, those of runs that were deleted apart."""
+    """Samples ever received, without those of deleted runs."""
     snapshots: int
 
 
 def usage(session: Session) -> Usage:
+    """Return the size and content of the database."""
     runs, samples, snapshots = session.execute(
         select(
             select(func.count()).select_from(Run).scalar_subquery(),
@@ -30,6 +31,25 @@ def usage(session: Session) -> Usage:
         )
     ).one()
     return Usage(_database_bytes(session), runs, int(samples), snapshots)
+
+
+def count_samples(session: Session) -> int:
+    """Return the number of samples ever received, without those of deleted runs."""
+    return int(session.scalar(select(func.sum(Stream.samples))) or 0)
+
+
+def count_runs_by_status(session: Session) -> dict[str, int]:
+    """Return {status: runs}."""
+    query = select(Run.status, func.count()).group_by(Run.status)
+    return dict(session.execute(query).all())
+
+
+def dropped_samples(session: Session, run_id: str | None = None) -> dict[str, int]:
+    """Return {reason: samples that agents dropped}, of one run or of all."""
+    query = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
+    if run_id is not None:
+        query = query.where(Dropped.run_id == run_id)
+    return {reason: int(count) for reason, count in session.execute(query)}
 
 
 def _database_bytes(session: Session) -> int:

@@ -20,8 +20,7 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.http.responses import chart_answer, json_answer, only, page_answer
 from memagent_server.ingest.body import read_message
-from memagent_server.schemas import common, queries, runs
-from memagent_server.schemas.alerts import RunFacts
+from memagent_server.schemas import base, queries, runs
 from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.cuda_contexts import page_contexts
@@ -33,17 +32,11 @@ from memagent_server.store.leases import count_alive
 from memagent_server.store.models import Run
 from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
-from memagent_server.store.runs import (
-    RunQuery,
-    delete_run,
-    describe,
-    get_run,
-    list_runs,
-    lock_run,
-    summarize,
-)
+from memagent_server.store.run_list import RunQuery, list_runs
+from memagent_server.store.runs import delete_run, get_run, lock_run
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspects_of, viewer_of
+from memagent_server.store.summaries import describe
 from memagent_server.web import query
 from memagent_server.web.api_estimate import EstimateBody, answer
 
@@ -59,7 +52,7 @@ _VIEWER_CHUNK_BYTES = 2**20
 
 
 @blueprint.get("/openapi.json")
-@operation("operation", None, common.JsonObject)
+@operation("operation", None, base.JsonObject)
 def get_openapi() -> Response:
     """Return this document."""
     document = current_app.extensions.get(_OPENAPI)
@@ -69,17 +62,17 @@ def get_openapi() -> Response:
 
 
 @blueprint.get("/healthz")
-@operation("operation", None, common.Health)
+@operation("operation", None, base.Health)
 def get_health() -> Response:
     """Check that the process answers."""
-    response = json_answer({"status": "ok", "version": memagent.__version__})
+    response = json_answer(base.Health("ok", memagent.__version__))
     # granian sends no Date, and `memagent doctor` compares clocks by it
     response.date = datetime.now(timezone.utc)
     return response
 
 
 @blueprint.get("/readyz")
-@operation("operation", None, common.Ready)
+@operation("operation", None, base.Ready)
 def get_readiness() -> Response:
     """Check that the database answers and its schema is current; 503 with the reason if not."""
     try:
@@ -93,7 +86,7 @@ def get_readiness() -> Response:
             headers={"Retry-After": "5"},
         )
     with current().database.read() as session:
-        return json_answer({"status": "ready", "workers": count_alive(session, current().clock())})
+        return json_answer(base.Ready("ready", count_alive(session, current().clock())))
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -115,23 +108,20 @@ def get_runs() -> Response:
         cursor=params.cursor,
     )
     with context.database.read() as session:
-        page = list_runs(session, filters)
-        rows = summarize(session, page.runs, public_url=context.settings.public_url)
-    return page_answer(
-        {"runs": [only(row, params.fields) for row in rows], "next_cursor": page.next_cursor}
-    )
+        page = list_runs(session, filters, public_url=context.settings.public_url)
+    return page_answer(page, params.fields)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>")
-@operation("runs", "read", RunFacts, query=queries.RunFieldsQuery)
+@operation("runs", "read", runs.Run, query=queries.RunFieldsQuery)
 def get_one_run(run_id: str) -> Response:
     """Return one run: its settings, streams, newest events and alerts."""
     params, context = query.read(queries.RunFieldsQuery), current()
     with context.database.read() as session:
         run = _require_run(session, run_id)
-        described = describe(session, run, public_url=context.settings.public_url)
-        alerts = list_alerts(session, run_id=run_id)["alerts"]
-    return json_answer(only({**described, "alerts": alerts}, params.fields))
+        alerts = list_alerts(session, run_id=run_id).alerts
+        described = describe(session, run, alerts, public_url=context.settings.public_url)
+    return json_answer(only(described, params.fields))
 
 
 @blueprint.delete(f"{_V1}/runs/<run_id>")
@@ -165,7 +155,7 @@ def get_series(run_id: str) -> Response:
             last=params.last,
             points=params.points,
         )
-        if not chart["samples"]:
+        if not chart.samples:
             _require_run(session, run_id)
     return chart_answer(chart)
 
@@ -206,10 +196,8 @@ def get_predictions(run_id: str) -> Response:
     params = query.read(queries.Paged)
     with current().database.read() as session:
         _require_run(session, run_id)
-        rows, next_cursor = page_predictions(
-            session, run_id, limit=params.limit, cursor=params.cursor
-        )
-    return page_answer({"run_id": run_id, "predictions": rows, "next_cursor": next_cursor})
+        page = page_predictions(session, run_id, limit=params.limit, cursor=params.cursor)
+    return page_answer(page)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/components")
@@ -230,7 +218,7 @@ def get_suspects(run_id: str) -> Response:
     with current().database.read() as session:
         _require_run(session, run_id)
         suspects = suspects_of(session, run_id)
-    return json_answer({"run_id": run_id, "suspects": suspects})
+    return json_answer(runs.Suspects(run_id, suspects))
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots")
@@ -240,14 +228,12 @@ def get_snapshots(run_id: str) -> Response:
     params = query.read(queries.Paged)
     with current().database.read() as session:
         _require_run(session, run_id)
-        rows, next_cursor = page_snapshots(
-            session, run_id, limit=params.limit, cursor=params.cursor
-        )
-    return page_answer({"run_id": run_id, "snapshots": rows, "next_cursor": next_cursor})
+        page = page_snapshots(session, run_id, limit=params.limit, cursor=params.cursor)
+    return page_answer(page)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots/<int:snapshot_id>")
-@operation("runs", "read", runs.WholeSnapshot)
+@operation("runs", "read", runs.SnapshotDetail)
 def get_snapshot(run_id: str, snapshot_id: int) -> Response:
     """Return one snapshot with its stacks and tensors."""
     with current().database.read() as session:
@@ -297,10 +283,10 @@ def get_events(run_id: str) -> Response:
     params = query.read(queries.EventsQuery)
     with current().database.read() as session:
         _require_run(session, run_id)
-        rows, next_cursor = list_events(
+        page = list_events(
             session, run_id, kind=params.kind, limit=params.limit, cursor=params.cursor
         )
-    return page_answer({"run_id": run_id, "events": rows, "next_cursor": next_cursor})
+    return page_answer(page)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/export")
@@ -361,5 +347,5 @@ def get_contexts() -> Response:
     """List the measured sizes of CUDA contexts: GPU memory apart from tensors, newest first."""
     params = query.read(queries.Paged)
     with current().database.read() as session:
-        rows, next_cursor = page_contexts(session, limit=params.limit, cursor=params.cursor)
-    return page_answer({"contexts": rows, "next_cursor": next_cursor})
+        page = page_contexts(session, limit=params.limit, cursor=params.cursor)
+    return page_answer(page)

@@ -5,8 +5,7 @@ The pages share its functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -20,7 +19,7 @@ from memagent_server.http import auth
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.http.responses import json_answer, only, page_answer
+from memagent_server.http.responses import json_answer, page_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import DeliveryFailedError
@@ -35,8 +34,8 @@ from memagent_server.schemas.queries import (
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.alerts import describe_alert, list_alerts
-from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
-from memagent_server.store.outbox import list_notifications, send_again
+from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
+from memagent_server.store.outbox import list_notifications, retry
 from memagent_server.store.rules import forget_rules, put_rule
 from memagent_server.web import query
 
@@ -112,13 +111,12 @@ def get_alerts() -> Response:
         page = list_alerts(
             session, state=params.state, run_id=params.run, limit=params.limit, cursor=params.cursor
         )
-    alerts = [only(alert, params.fields) for alert in page["alerts"]]
-    return page_answer({**page, "alerts": alerts})
+    return page_answer(page, params.fields)
 
 
 @blueprint.post("/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):action>")
 @operation(
-    "alerts", "read", schemas.AlertFacts, body=AlertAction, is_body_optional=True, problems=(409,)
+    "alerts", "read", schemas.Alert, body=AlertAction, is_body_optional=True, problems=(409,)
 )
 def post_alert(alert_id: int, action: str) -> Response:
     """Acknowledge an alert, snooze it, or mark it as a false alarm.
@@ -130,7 +128,7 @@ def post_alert(alert_id: int, action: str) -> Response:
     return json_answer(act_on_alert(alert_id, action, details))
 
 
-def act_on_alert(alert_id: int, action: str, details: AlertAction) -> Mapping[str, Any]:
+def act_on_alert(alert_id: int, action: str, details: AlertAction) -> schemas.Alert | None:
     """Do one of ALERT_ACTIONS to an alert's incident; return the alert.
 
     Raises Problem 404 or 409.
@@ -139,7 +137,7 @@ def act_on_alert(alert_id: int, action: str, details: AlertAction) -> Mapping[st
     now = context.clock()
     by, note = details.by or (access.name if access is not None else None), details.note
     with context.database.write() as session:
-        incident = incident_of(session, alert_id) if alert_id < _MAX_ID else None
+        incident = lock_incident(session, alert_id) if alert_id < _MAX_ID else None
         if incident is None:
             raise Problem(404, f"Unknown alert {alert_id}. Its run may have been deleted.")
         if action == "snooze" and incident.closed_at is not None:
@@ -153,7 +151,7 @@ def act_on_alert(alert_id: int, action: str, details: AlertAction) -> Mapping[st
         else:
             mark_false(session, incident, by=by, note=note, now=now)
         session.flush()
-        return describe_alert(session, alert_id) or {}
+        return describe_alert(session, alert_id)
 
 
 # -- rules ---------------------------------------------------------------------------------------
@@ -244,32 +242,30 @@ def _check_settings(rule: Rule, settings: RuleSettings) -> None:
             )
 
 
-def _describe_rules(session: Session, project: str) -> dict[str, Any]:
+def _describe_rules(session: Session, project: str) -> schemas.Rules:
     policy = read_policy(session, project)
-    return {
-        "project": project,
-        "rules": {name: _describe_rule(config) for name, config in policy.items()},
-    }
+    rules = {name: _describe_rule(config) for name, config in policy.items()}
+    return schemas.Rules(project, rules)
 
 
-def _describe_rule(config: RuleConfig) -> dict[str, Any]:
-    return {
-        "about": config.rule.about,
-        "is_on": config.is_on,
-        "tells": config.tells,
-        "is_default": config.is_default,
-        "thresholds": {
-            item.name: {
-                "value": config.thresholds[item.name],
-                "default": item.default,
-                "least": item.least,
-                "most": item.most,
-                "unit": item.unit,
-                "about": item.about,
-            }
+def _describe_rule(config: RuleConfig) -> schemas.Rule:
+    return schemas.Rule(
+        about=config.rule.about,
+        is_on=config.is_on,
+        tells=cast("schemas.NotifyFrom", config.tells),
+        is_default=config.is_default,
+        thresholds={
+            item.name: schemas.Threshold(
+                value=config.thresholds[item.name],
+                default=item.default,
+                least=item.least,
+                most=item.most,
+                unit=item.unit,
+                about=item.about,
+            )
             for item in config.rule.thresholds
         },
-    }
+    )
 
 
 # -- scoreboard ----------------------------------------------------------------------------------
@@ -283,12 +279,10 @@ def get_scoreboard() -> Response:
     return json_answer(read_scoreboard(params.days, params.project))
 
 
-def read_scoreboard(days: int, project: str | None) -> dict[str, Any]:
+def read_scoreboard(days: int, project: str | None) -> schemas.Scoreboard:
     context = current()
-    since = context.clock() - days * DAY_S
     with context.database.read() as session:
-        scores = scoreboard(session, since=since, project=project)
-    return {"days": days, "project": project, **scores}
+        return scoreboard(session, now=context.clock(), days=days, project=project)
 
 
 # -- notifications and channels ------------------------------------------------------------------
@@ -308,23 +302,22 @@ def get_notifications() -> Response:
             limit=params.limit,
             cursor=params.cursor,
         )
-    rows = [only(item, params.fields) for item in page["notifications"]]
-    return page_answer({**page, "notifications": rows})
+    return page_answer(page, params.fields)
 
 
 @blueprint.post("/notifications/<int:notification_id>/retry")
-@operation("notifications", "admin", schemas.SentAgain, problems=(409,))
+@operation("notifications", "admin", schemas.RetriedNotification, problems=(409,))
 def post_retry(notification_id: int) -> Response:
     """Resend a notification that was given up or skipped; 409 for any other."""
     retry_notification(notification_id)
-    return json_answer({"id": notification_id, "state": "waiting"})
+    return json_answer(schemas.RetriedNotification(notification_id, "waiting"))
 
 
 def retry_notification(notification_id: int) -> None:
     """Queue a notification again. Raises Problem 404 or 409."""
     context, number = current(), notification_id
     with context.database.write() as session:
-        is_queued = send_again(session, number, context.clock()) if number < _MAX_ID else None
+        is_queued = retry(session, number, context.clock()) if number < _MAX_ID else None
         if is_queued is None:
             raise Problem(404, f"Unknown notification {number}. Its run may have been deleted.")
         if not is_queued:
@@ -337,18 +330,18 @@ def retry_notification(notification_id: int) -> None:
 @operation("notifications", "read", schemas.Channels)
 def get_channels() -> Response:
     """List the channels and whether each is configured."""
-    return json_answer({"channels": describe_channels()})
+    return json_answer(schemas.Channels(describe_channels()))
 
 
-def describe_channels() -> list[schemas.ChannelFacts]:
+def describe_channels() -> list[schemas.Channel]:
     settings = current().settings
     configured = channels(settings)
     return [
-        {
-            "channel": name,
-            "is_set_up": name in configured,
-            "least_severity": settings.notify_severities.get(name, SEVERITIES[0]),
-        }
+        schemas.Channel(
+            channel=name,
+            is_set_up=name in configured,
+            least_severity=settings.notify_severities.get(name, SEVERITIES[0]),
+        )
         for name in CHANNELS
     ]
 
@@ -360,7 +353,7 @@ def describe_channels() -> list[schemas.ChannelFacts]:
 def post_test(name: str) -> Response:
     """Send a message that's marked as a test; 502 if the channel refuses it."""
     ok, answer = send_test_message(name)
-    return json_answer({"channel": name, "ok": ok, "answer": answer}, 200 if ok else 502)
+    return json_answer(schemas.TestDelivery(name, ok, answer), 200 if ok else 502)
 
 
 def send_test_message(name: str) -> tuple[bool, str]:

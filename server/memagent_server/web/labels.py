@@ -7,7 +7,7 @@ tone comes with a text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 
-Record = Mapping[str, Any]
+Record = Any
 """A result of the store, with the fields of docs/http.md."""
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Response, redirect, render_template, request
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from memagent_server.http import auth
 from memagent_server.http.context import current
-from memagent_server.store.models import Incident
+from memagent_server.store.incidents import count_firing_incidents
 
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
@@ -37,14 +36,9 @@ def page_response(template: str, **variables: Any) -> Response:
 
 def frame_variables(session: Session) -> dict[str, Any]:
     """Return the variables of the frame around every page."""
-    firing = (
-        select(func.count())
-        .select_from(Incident)
-        .where(Incident.state == "firing", Incident.severity != "note")
-    )
     access = auth.current_access()
     return {
-        "open_alerts": session.scalar(firing) or 0,
+        "open_alerts": count_firing_incidents(session),
         "now": current().clock(),
         "may_change": access is not None and access.allows("admin"),
         "may_read": access is not None and access.allows("read"),

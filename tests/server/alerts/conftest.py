@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import select
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
-from memagent_server.store.alerts import list_alerts, list_incidents
+from memagent_server.store.alerts import list_alerts
+from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import Notification, Transition
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
+from memagent.units import DAY_S
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store.alert_accuracy import scoreboard
-from memagent_server.store.incidents import acknowledge, incident_of, mark_false, snooze
+from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
 from memagent_server.store.models import Feedback, Incident
 from memagent_server.store.rules import put_rule
 from memagent_server.store.runs import delete_run, finish_run, start_run
@@ -71,7 +72,7 @@ def say(bench, how, **facts) -> None:
     with bench.database.write() as session:
         how(
             session,
-            incident_of(session, bench.alerts()[0]["id"]),
+            lock_incident(session, bench.alerts()[0]["id"]),
             by="ana",
             note="seen",
             now=bench.now,
@@ -255,7 +256,7 @@ def test_a_false_alarm_is_silent_unless_the_run_dies_and_counts_in_the_scoreboar
         (row,) = session.scalars(select(Feedback))
         assert (row.kind, row.project, row.incident_id) == ("false_alarm", "default", None)
         assert session.scalars(select(Incident)).all() == []
-        assert scoreboard(session, since=0.0)["total"]["called_false"] == 1
+        assert scoreboard(session, now=bench.now, days=10_000).total.called_false == 1
 
 
 def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
@@ -268,8 +269,8 @@ def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
     bench.finish("oom", 1600, "sudden")
     bench.worker.evaluate()
     with bench.database.read() as session:
-        found = scoreboard(session, since=0.0)
-        none = scoreboard(session, since=bench.now + 1)
+        found = scoreboard(session, now=bench.now, days=10_000)
+        none = scoreboard(session, now=bench.now + 1 + DAY_S, days=1)
     total = found["total"]
     assert (total["warnings"], total["came_true"], total["unforeseen"]) == (1, 1, 1)
     assert (total["true_ratio"], total["foreseen_ratio"]) == (1.0, 0.5)

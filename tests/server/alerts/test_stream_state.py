@@ -17,7 +17,7 @@ from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
 from memagent_server.alerts.stream_state import ArrivalRate, start_evaluation
 from memagent_server.store.compaction import finish
-from memagent_server.store.evaluation_state import get_marks
+from memagent_server.store.evaluation import get_marks, heads_of_running
 from memagent_server.store.history import (
     MOST_SUMMARIES,
     NEWEST_ROWS,
@@ -26,7 +26,6 @@ from memagent_server.store.history import (
     read_chunks,
 )
 from memagent_server.store.models import EvaluationMark, ForecasterState, Notification
-from memagent_server.store.pending_samples import heads_of_running
 from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch

@@ -13,19 +13,19 @@ from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
 from memagent_server.store.models import Alert, Incident, Notification
 from memagent_server.store.outbox import (
-    MOST_ATTEMPTS,
-    Route,
+    MAX_ATTEMPTS,
+    ChannelFilter,
     count_by_outcome,
     is_any_due,
     lease_next,
     mark_failed,
     mark_sent,
     renew_lease,
-    send_again,
+    retry,
 )
 from memagent_server.store.runs import start_run
 
-TEST = Route("test")
+TEST = ChannelFilter("test")
 
 
 class Recording(Channel):
@@ -116,13 +116,13 @@ def test_a_failed_message_holds_back_the_later_one_and_goes_out_first(outbox, cl
 
 
 def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
-    channel = Recording(*[DeliveryFailedError("no") for _ in range(MOST_ATTEMPTS)])
+    channel = Recording(*[DeliveryFailedError("no") for _ in range(MAX_ATTEMPTS)])
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         clock.now += 10_000
         dispatcher.turn()
     first = notifications(outbox)[0]
-    assert (first["state"], first["attempts"], first["last_error"]) == ("dead", MOST_ATTEMPTS, "no")
+    assert (first["state"], first["attempts"], first["last_error"]) == ("dead", MAX_ATTEMPTS, "no")
     with outbox.read() as session:
         assert count_by_outcome(session)["test", "dead"] == 1
     dispatcher.turn()
@@ -146,7 +146,7 @@ def test_a_channel_that_breaks_does_not_break_the_dispatcher(outbox, clock):
 
 def test_a_channel_that_is_no_longer_set_up_is_visible(outbox, clock):
     Dispatcher(
-        outbox, Route(None, apart_from=("other",)), MissingChannel(), "http://x", clock
+        outbox, ChannelFilter(None, others=("other",)), MissingChannel(), "http://x", clock
     ).turn()
     assert "no longer configured" in notifications(outbox)[0]["last_error"]
     assert notifications(outbox)[0]["state"] == "waiting"  # it may be set up again
@@ -243,7 +243,7 @@ def test_what_is_dead_can_be_sent_again(outbox, clock):
     while dispatcher.turn():
         pass
     with outbox.write() as session:
-        assert send_again(session, 1, clock.now) and not send_again(session, 2, clock.now)
+        assert retry(session, 1, clock.now) and not retry(session, 2, clock.now)
     assert (
         dispatcher.turn()
         and channel.told == ["oom", "firing"]
@@ -265,7 +265,7 @@ def test_one_channel_does_not_wait_for_another(outbox, clock):
         )
     other = Recording()
     Dispatcher(outbox, TEST, Recording(DeliveryFailedError("down")), "http://x", clock).turn()
-    Dispatcher(outbox, Route("other"), other, "http://x", clock).turn()
+    Dispatcher(outbox, ChannelFilter("other"), other, "http://x", clock).turn()
     assert other.told == ["oom"]
 
 
@@ -299,7 +299,7 @@ def test_alerts_of_one_incident_are_told_in_order(outbox, clock):
                 channels=["incident"],
             )
     channel = Recording(DeliveryFailedError("busy", retry_after_s=5.0))
-    dispatcher = Dispatcher(outbox, Route("incident"), channel, "http://x", clock)
+    dispatcher = Dispatcher(outbox, ChannelFilter("incident"), channel, "http://x", clock)
     assert dispatcher.turn() and not dispatcher.turn()
     clock.now += 10
     while dispatcher.turn():

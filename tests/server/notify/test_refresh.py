@@ -16,13 +16,13 @@ from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.store.alerts import add_transition, change_alert, open_alert
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import Alert, Incident, Notification, Stream
-from memagent_server.store.outbox import Route, lease_for_refresh, lease_next
+from memagent_server.store.outbox import ChannelFilter, lease_for_refresh, lease_next
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.snapshots import add_snapshot
 
 GIB = 2**30
-TEST = Route("test")
+TEST = ChannelFilter("test")
 WARNING = Forecast(step=10, level="warning", cause="leak", eta_step=110.0, eta_low=100.0, eta_high=120.0, eta_s=100.0,
                    used_bytes=30 * GIB, limit_bytes=40 * GIB, growth_bytes_per_step=1e8, growing_since_step=1)  # fmt: skip
 

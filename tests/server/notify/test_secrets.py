@@ -14,7 +14,7 @@ from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.settings import CHANNEL_NAMES
 from memagent_server.store.alerts import add_transition, open_alert
-from memagent_server.store.outbox import Route
+from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.runs import start_run
 
 SECRET = "s3cr3t-0f-th3-ch4nn3l"
@@ -59,7 +59,7 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
     enqueue(sqlite_database, name)
     client = create_app(settings, sqlite_database).test_client()
     with caplog.at_level(logging.DEBUG):
-        Dispatcher(sqlite_database, Route(name), channel, "http://x", lambda: 100.0).turn()
+        Dispatcher(sqlite_database, ChannelFilter(name), channel, "http://x", lambda: 100.0).turn()
         answers = [
             client.get("/api/v1/notifications"),
             client.get("/api/v1/alerts"),
@@ -88,7 +88,7 @@ def test_it_shows_no_secret_of_a_bug(sqlite_database, caplog):
 
     enqueue(sqlite_database, "slack_bot")
     Dispatcher(
-        sqlite_database, Route("slack_bot"), Buggy(SECRET, "C1"), "http://x", lambda: 100.0
+        sqlite_database, ChannelFilter("slack_bot"), Buggy(SECRET, "C1"), "http://x", lambda: 100.0
     ).turn()
     assert "a bug that tells [hidden]" in caplog.text and SECRET not in caplog.text
 

@@ -18,11 +18,11 @@ from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
 from memagent_server.store.models import Notification
-from memagent_server.store.outbox import Route
+from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.runs import delete_run, start_run
 
 KEY = "the key"
-TEST = Route("test")
+TEST = ChannelFilter("test")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def main() -> None:
 def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: float) -> None:
     channel = Editing(receiver_url, None, allow_local=True)
     turn = dispatcher.Dispatcher(
-        database, outbox.Route("test"), channel, "http://x", lambda: now
+        database, outbox.ChannelFilter("test"), channel, "http://x", lambda: now
     ).turn
 
     def deliver() -> None:

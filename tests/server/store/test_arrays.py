@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memagent.errors import WireError
 from memagent.wire.columns import MAX_INT, pack, read_header, unpack
-from memagent_server.store import arrays, chunks
+from memagent_server.store import chunks
 
 INTS = st.one_of(st.none(), st.integers(-MAX_INT + 1, MAX_INT - 1))
 FLOATS = st.one_of(st.none(), st.floats(width=64))
@@ -31,22 +31,22 @@ def columns(draw):
 @given(columns=columns(), codec=st.sampled_from(["zlib", "zstd"]))
 def test_it_says_of_a_chunk_what_its_lists_say(columns, codec):
     packed = pack(columns, codec=codec)
-    read = arrays.read_arrays(packed)
+    read = chunks.read_arrays(packed)
     listed = unpack(packed)
     assert read.header == read_header(packed)
-    assert arrays.stats_of(read) == chunks.stats_of(listed)
+    assert chunks.array_stats(read) == chunks.column_stats(listed)
     newest = {
         name: next((value for value in reversed(of) if value is not None), None)
         for name, of in listed.items()
     }
-    assert arrays.newest_values(read) == {
+    assert chunks.newest_values(read) == {
         name: of if finite(of) else None for name, of in newest.items()
     }
     odd = {
         name: [value for value in of if value is not None and not finite(value)]
         for name, of in listed.items()
     }
-    assert {name: str(value) for name, value in read.floats.odd().items()} == {
+    assert {name: str(value) for name, value in read.floats.first_not_finite().items()} == {
         name: str(of[0]) for name, of in odd.items() if of
     }
     for block in (read.ints, read.floats):
@@ -68,7 +68,7 @@ def test_sums_of_differences_that_leave_the_bounds_are_refused(steps):
     packed = with_differences(steps, name)
     assert any(abs(value) >= MAX_INT for value in accumulate(steps))
     with pytest.raises(WireError, match="less than") as refusal:
-        arrays.read_arrays(packed)
+        chunks.read_arrays(packed)
     assert refusal.value.field == f"columns.{name}"
 
 

@@ -97,11 +97,7 @@ def _check_copy(url: str) -> None:
         assert migrate.is_current(copy)
         with copy.read() as session:
             found = series(session, "r", fields=["allocated_bytes"], points=10_000_000)
-        assert found["samples"] >= BEFORE * ROWS
-        assert (
-            found["step"]
-            == found["series"]["allocated_bytes"]["last"]
-            == list(range(found["samples"]))
-        )
+        assert found.samples >= BEFORE * ROWS
+        assert found.step == found.series["allocated_bytes"].last == list(range(found.samples))
     finally:
         copy.close()

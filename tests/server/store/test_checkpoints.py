@@ -53,7 +53,7 @@ def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monk
 
 
 def add_run(database, name):
-    database.together(
+    database.write_grouped(
         lambda connection: connection.execute(insert(Run), {**ROW, "id": name, "name": name})
     )
 

@@ -114,7 +114,7 @@ def test_1_what_comes_late_to_a_run_that_was_done_is_taken_up(database, send):
     assert chunk_rows(database) == [512, 88, 100]
     assert all_samples(database) == before
     with database.read() as session:
-        assert series(session, "r", fields=["allocated_bytes"], points=10)["samples"] == 700
+        assert series(session, "r", fields=["allocated_bytes"], points=10).samples == 700
 
 
 def test_1_cuts_fall_in_the_midst_of_chunks_and_where_steps_go_back(database):
@@ -140,7 +140,7 @@ def test_1_cuts_fall_in_the_midst_of_chunks_and_where_steps_go_back(database):
     assert all_samples(database) == before
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"], points=2000)
-    assert found["step"] == sorted(found["step"]) and len(found["step"]) == 1650
+    assert found.step == sorted(found.step) and len(found.step) == 1650
 
 
 def test_1_scalars_with_other_names_in_each_flush_are_compacted_too(database):
@@ -178,7 +178,7 @@ def short_units(monkeypatch):
     monkeypatch.setattr("memagent_server.store.rechunk.UNIT_ROWS", 20)
     monkeypatch.setattr("memagent_server.store.compaction.UNIT_ROWS", 20)
     monkeypatch.setattr("memagent_server.store.compaction.ROLLED_ROWS", 60)
-    monkeypatch.setattr("memagent_server.store.rollups.BLOCK", 2)
+    monkeypatch.setattr("memagent_server.store.rollups.BLOCK_BUCKETS", 2)
 
 
 WINDOWS = ((None, None), (0, 399), (19, 20), (33, 377), (395, None), (None, 3))
@@ -193,12 +193,12 @@ def check_charts(database, held):
                 )
             part, of = (
                 held[first or 0 : 400 if last is None else last + 1],
-                found["series"]["allocated_bytes"],
+                found.series["allocated_bytes"],
             )
-            assert (found["samples"], min(of["min"]), max(of["max"]), of["last"][-1]) == (
+            assert (found.samples, min(of.min), max(of.max), of.last[-1]) == (
                 len(part), min(part), max(part), part[-1],
             ), (points, first, last)  # fmt: skip
-            assert len(found["step"]) <= points and found["step"] == sorted(found["step"])
+            assert len(found.step) <= points and found.step == sorted(found.step)
 
 
 def test_3_charts_of_rollups_hold_what_the_samples_hold(database, send, short_units):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memagent.units import MIB
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
-from memagent_server.store.cuda_contexts import KnownContext, context_of, list_contexts
+from memagent_server.store.cuda_contexts import context_of, measured_gpus, page_contexts
 from memagent_server.store.runs import finish_run, lose_contact, start_run
 from memagent_server.store.samples import add_batch
 
@@ -36,10 +36,16 @@ def live(
             finish_run(session, run_id, Finish(status=end), at)
 
 
+def measured(context):
+    """The newest, lowest and highest measurement in MiB, and their number."""
+    sizes = (context.newest_bytes, context.low_bytes, context.high_bytes)
+    return (*(size // MIB for size in sizes), context.runs)
+
+
 def test_nothing_is_known_at_first(database):
     with database.read() as session:
         assert context_of(session, A100) is None
-        assert list_contexts(session) == []
+        assert measured_gpus(session) == []
 
 
 def test_runs_that_ended_teach_the_context_of_their_gpu_driver_and_torch(database):
@@ -48,15 +54,12 @@ def test_runs_that_ended_teach_the_context_of_their_gpu_driver_and_torch(databas
     live(database, "c", 450 * MIB, at=3.0, driver="550.1", torch="2.13.0", end="lost")
     live(database, "d", 700 * MIB, at=4.0, driver="570.2", torch="2.13.0")
     with database.read() as session:
-        assert context_of(session, A100, "550.1", "2.13.0") == KnownContext(
-            450 * MIB, 450 * MIB, 500 * MIB, 3
-        )
-        assert context_of(session, A100.lower()) == KnownContext(700 * MIB, 700 * MIB, 700 * MIB, 1)
+        assert measured(context_of(session, A100, "550.1", "2.13.0")) == (450, 450, 500, 3)
+        assert measured(context_of(session, A100.lower())) == (700, 700, 700, 1)
         assert context_of(session, A100, "1.0") is None
-        assert [(row["driver"], row["runs"]) for row in list_contexts(session)] == [
-            ("570.2", 1),
-            ("550.1", 3),
-        ]
+        contexts = page_contexts(session, limit=10).contexts
+        assert [(row.driver, row.runs) for row in contexts] == [("570.2", 1), ("550.1", 3)]
+        assert measured_gpus(session) == [A100]
 
 
 def test_an_end_that_is_told_twice_counts_once(database):
@@ -71,11 +74,11 @@ def test_a_host_and_a_gpu_without_a_reading_teach_nothing(database):
     live(database, "a", 480 * MIB, kind="host")
     live(database, "b", None)
     with database.read() as session:
-        assert list_contexts(session) == []
+        assert measured_gpus(session) == []
 
 
 def test_an_environment_of_any_shape_is_taken(database):
     live(database, "a", 480 * MIB, driver={"odd": ["x" * 500]}, torch=None)
     with database.read() as session:
-        [row] = list_contexts(session)
-    assert (row["torch"], len(row["driver"])) == ("unknown", 100)
+        [row] = page_contexts(session, limit=10).contexts
+    assert (row.torch, len(row.driver)) == ("unknown", 100)

@@ -37,9 +37,9 @@ def test_of_several_hosts_the_one_that_can_be_written_to_is_taken(
     hosts = f"host={tmp_path},{postgres_cluster.folder}&port=5432,{postgres_cluster.port}"
     writable = Database(f"postgresql+psycopg://postgres@/{name}?{hosts}")
     read_only = Database(f"{writable.url}&options=-c%20default_transaction_read_only%3Don")
-    with writable.ask() as connection:
+    with writable.connect() as connection:
         assert connection.scalar(text("SELECT 1")) == 1
-    with pytest.raises(Exception, match="session is read-only"), read_only.ask():
+    with pytest.raises(Exception, match="session is read-only"), read_only.connect():
         pass
     for database in (writable, read_only):
         database.close()

@@ -16,14 +16,15 @@ from sqlalchemy import inspect, select, text
 from memagent.wire.columns import pack, unpack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart, SnapshotMessage
 from memagent_server.store import migrate
-from memagent_server.store.chunks import pack_stats, stats_of
+from memagent_server.store.chunks import column_stats, pack_stats
 from memagent_server.store.compaction import finish
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
 from memagent_server.store.models import Alert, Base, EvaluationMark, Incident, Notification, Stream
 from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.predictions import list_predictions
-from memagent_server.store.runs import RunQuery, list_runs, start_run
+from memagent_server.store.run_list import RunQuery, find_runs, list_runs
+from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch, read_samples
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import add_snapshot, list_snapshots, viewer_of
@@ -108,8 +109,7 @@ def test_runs_from_before_are_listed_by_tag_and_by_how_full_they_were(empty):
     with empty.read() as session:
         assert [run.id for run in list_runs(session, RunQuery(tag="b")).runs] == ["r"]
         assert [
-            (run.id, run.peak_ratio)
-            for run in list_runs(session, RunQuery(sort="-peak_ratio")).runs
+            (run.id, run.peak_ratio) for run in find_runs(session, RunQuery(sort="-peak_ratio"))[0]
         ] == [("r", 0.5), ("s", 0.0)]
     migrate.downgrade(empty, "0005")
     with empty.engine.connect() as connection:
@@ -213,11 +213,7 @@ def test_snapshots_survive_a_downgrade_and_an_upgrade(empty):
     migrate.upgrade(empty)
     with empty.read() as session:
         [kept] = list_snapshots(session, "r")
-        assert (kept["step"], kept["has_viewer"], viewer_of(session, "r", kept["id"])) == (
-            7,
-            False,
-            None,
-        )
+        assert (kept.step, kept.has_viewer, viewer_of(session, "r", kept.id)) == (7, False, None)
 
 
 def test_a_token_that_was_limited_is_worthless_to_a_server_that_knows_no_limits(empty):
@@ -315,7 +311,7 @@ def _old_chunks(database):
                 "INSERT INTO chunks (stream_id, seq, first_step, last_step, rows, received_at, stats, packed) "
                 "VALUES (7, :seq, :first, :last, :rows, 3.0, :stats, :packed)"
             ), {
-                "seq": seq, "first": steps[0], "last": steps[-1], "rows": rows, "stats": pack_stats(stats_of(columns)),
+                "seq": seq, "first": steps[0], "last": steps[-1], "rows": rows, "stats": pack_stats(column_stats(columns)),
                 "packed": b"" if seq == 0 else pack(columns),
             })  # fmt: skip
         connection.execute(text("INSERT INTO watches (stream_id, seq, states) VALUES (7, 1, '{}')"))
@@ -338,10 +334,7 @@ def test_chunks_are_numbered_by_their_samples_and_back(empty):
     with empty.read() as session:
         assert session.scalars(select(StoredChunk.rows)).all() == [50]
         chart = series(session, "r", fields=["allocated_bytes"], attempt=0, points=2000)
-        assert (chart["samples"], chart["step"][0]) == (
-            60,
-            9,
-        )  # of the first ten there is the summary
+        assert (chart.samples, chart.step[0]) == (60, 9)  # of the first ten there is the summary
     migrate.downgrade(empty, "0008")
     with empty.engine.connect() as connection:
         rows = connection.execute(

@@ -8,8 +8,8 @@ from sqlalchemy import select
 from memagent.wire.messages import RunStart
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Run, RunTag
+from memagent_server.store.run_list import MAX_TAGS, archive, change_tags
 from memagent_server.store.runs import delete_run, get_run, start_run
-from memagent_server.store.tags import MOST_TAGS, archive, retag
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_tags_that_people_changed_outlive_the_next_launch(start, tags, database)
     start("r", tags=["a", "b"])
     start("s")
     with database.write() as session:
-        retag(session, ["r", "s"], add=["best", "a"], remove=["b"])
+        change_tags(session, ["r", "s"], add=["best", "a"], remove=["b"])
     assert (tags("r"), tags("s")) == (
         (["a", "best"], ["a", "best"]),
         (["best", "a"], ["a", "best"]),
@@ -56,8 +56,8 @@ def test_tags_that_people_changed_outlive_the_next_launch(start, tags, database)
 def test_tags_are_at_most_a_hundred(start, tags, database):
     start("r")
     with database.write() as session:
-        retag(session, ["r"], add=[f"t{number:03}" for number in range(MOST_TAGS + 20)])
-    assert [len(found) for found in tags("r")] == [MOST_TAGS, MOST_TAGS]
+        change_tags(session, ["r"], add=[f"t{number:03}" for number in range(MAX_TAGS + 20)])
+    assert [len(found) for found in tags("r")] == [MAX_TAGS, MAX_TAGS]
 
 
 def test_runs_are_archived_and_taken_back(start, database):
@@ -72,7 +72,7 @@ def test_runs_are_archived_and_taken_back(start, database):
 def test_nothing_is_done_where_one_run_is_unknown(start, tags, database):
     start("r")
     with pytest.raises(UnknownRunError), database.write() as session:
-        retag(session, ["r", "gone"], add=["x"])
+        change_tags(session, ["r", "gone"], add=["x"])
     assert tags("r") == ([], [])
 
 

@@ -7,7 +7,12 @@ import pytest
 from memagent.errors import WireError
 from memagent_server.store.cuda_contexts import page_contexts
 from memagent_server.store.models import DeviceContext, Event, Run
-from memagent_server.store.paging import newest, read_key, write_key
+from memagent_server.store.reading import decode_cursor, encode_cursor, newest_page
+
+
+def context_page(session, limit, cursor):
+    page = page_contexts(session, limit=limit, cursor=cursor)
+    return page.contexts, page.next_cursor
 
 
 def read_to_the_end(turn):
@@ -33,11 +38,11 @@ def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
             facts = {"driver": "570", "runs": 1, "newest_bytes": 1, "low_bytes": 1, "high_bytes": 1}
             session.add(DeviceContext(gpu=gpu, torch=torch, updated_at=at, **facts))
     with database.read() as session:
-        found = read_to_the_end(lambda cursor: page_contexts(session, limit=limit, cursor=cursor))
-    assert sorted((row["gpu"], row["torch"]) for row in found) == sorted(
+        found = read_to_the_end(lambda cursor: context_page(session, limit, cursor))
+    assert sorted((row.gpu, row.torch) for row in found) == sorted(
         (gpu, torch) for _, gpu, torch in keys
     )
-    times = [row["updated_at"] for row in found]
+    times = [row.updated_at for row in found]
     assert times == sorted(times, reverse=True)
 
 
@@ -57,7 +62,7 @@ def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database,
 
     def turn(cursor):
         with database.write() as session:
-            page, following = newest(
+            page, following = newest_page(
                 session, Event, Event.run_id == "r", limit=limit, cursor=cursor
             )
             add(session, 99)
@@ -67,9 +72,9 @@ def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database,
 
 
 def test_a_key_is_read_as_it_was_written_and_no_other(database):
-    cursor = write_key(Run(created_at=0.1 + 0.2, id="r"), (Run.created_at, Run.id))
-    assert read_key(cursor, (float, str)) == (0.1 + 0.2, "r")
+    cursor = encode_cursor(Run(created_at=0.1 + 0.2, id="r"), (Run.created_at, Run.id))
+    assert decode_cursor(cursor, (float, str)) == (0.1 + 0.2, "r")
     for kinds in ((str, str), (float, str, str), (float,)):
         with pytest.raises(WireError, match="leave it out") as caught:
-            read_key(cursor, kinds)
+            decode_cursor(cursor, kinds)
         assert caught.value.field == "cursor"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
-from memagent_server.store.rank_grid import fold, rank_grid, stretches
+from memagent_server.store.rank_grid import interval_ends, interval_maxima, rank_grid
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 
@@ -58,7 +58,7 @@ def grid(sqlite_database):
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 200))
 def test_stretches_cover_the_window_in_about_equal_parts(first, steps, columns):
-    edges = stretches(first, first + steps - 1, columns)
+    edges = interval_ends(first, first + steps - 1, columns)
     lengths = [end - before for before, end in zip([first - 1, *edges], edges, strict=False)]
     assert edges[-1] == first + steps - 1
     assert len(edges) == min(steps, columns)
@@ -73,8 +73,8 @@ def test_stretches_cover_the_window_in_about_equal_parts(first, steps, columns):
 def test_no_value_is_lost_and_none_is_seen_later_than_it_was(steps, columns, data):
     steps = sorted(steps)
     values = data.draw(st.lists(st.integers(0, 99), min_size=len(steps), max_size=len(steps)))
-    edges = stretches(0, steps[-1], columns)
-    found = fold(steps, values, 0, edges)
+    edges = interval_ends(0, steps[-1], columns)
+    found = interval_maxima(steps, values, 0, edges)
     assert None not in found
     for step, value in zip(steps, values, strict=True):
         at = next(place for place, edge in enumerate(edges) if edge >= step)
@@ -84,42 +84,37 @@ def test_no_value_is_lost_and_none_is_seen_later_than_it_was(steps, columns, dat
 
 def test_each_rank_is_a_row_over_the_same_steps(grid):
     found = grid({0: {"D0": [10] * 100}, 1: {"D1": [20] * 60}}, columns=10)
-    assert found["step"] == list(range(9, 100, 10))
-    first, second = found["ranks"]
-    assert (first["rank"], first["device"], first["limit_bytes"], first["max"]) == (
-        0,
-        "D0",
-        100,
-        [10] * 10,
-    )
-    assert second["max"] == [20] * 6 + [None] * 4
-    assert found["time_s"] == pytest.approx([9.0 + 10 * n for n in range(10)])
-    assert found["left_out"] == 0
+    assert found.step == list(range(9, 100, 10))
+    first, second = found.ranks
+    assert (first.rank, first.device, first.limit_bytes, first.max) == (0, "D0", 100, [10] * 10)
+    assert second.max == [20] * 6 + [None] * 4
+    assert found.time_s == pytest.approx([9.0 + 10 * n for n in range(10)])
+    assert found.left_out == 0
 
 
 def test_a_spike_is_seen_where_it_was(grid):
     peaks = [10] * 1000
     peaks[777] = 90
-    (row,) = grid({0: {"D": peaks}}, columns=20)["ranks"]
-    assert [place for place, value in enumerate(row["max"]) if value == 90] in ([15], [14, 15])
+    (row,) = grid({0: {"D": peaks}}, columns=20).ranks
+    assert [place for place, value in enumerate(row.max) if value == 90] in ([15], [14, 15])
 
 
 def test_a_window_is_cut_finer(grid):
     found = grid({0: {"D": list(range(100))}}, first=40, last=49, columns=60)
-    assert found["step"] == list(range(40, 50))
-    assert found["ranks"][0]["max"] == list(range(40, 50))
+    assert found.step == list(range(40, 50))
+    assert found.ranks[0]["max"] == list(range(40, 50))
 
 
 def test_the_memory_of_hosts_is_left_out_beside_gpus(grid):
     found = grid({0: {"host": [1] * 10, "D0": [2] * 10}, 1: {"host": [1] * 10, "D1": [3] * 10}})
-    assert [row["device"] for row in found["ranks"]] == ["D0", "D1"]
+    assert [row.device for row in found.ranks] == ["D0", "D1"]
 
 
 def test_ranks_on_hosts_alone_are_rows_too(grid):
-    assert [row["rank"] for row in grid({0: {"host": [1]}, 1: {"host": [2]}})["ranks"]] == [0, 1]
+    assert [row.rank for row in grid({0: {"host": [1]}, 1: {"host": [2]}}).ranks] == [0, 1]
 
 
 def test_a_run_without_samples_has_no_rows(sqlite_database):
     with sqlite_database.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)
-        assert rank_grid(session, "r", field="x")["ranks"] == []
+        assert rank_grid(session, "r", field="x").ranks == []

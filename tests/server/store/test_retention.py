@@ -21,14 +21,21 @@ from sqlalchemy import (
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
+from memagent_server.schemas.runs import Statistics
 from memagent_server.store import compaction, rechunk, retention
 from memagent_server.store.compaction import finish
 from memagent_server.store.history import read_chunks, read_summaries
-from memagent_server.store.maintenance import DAY_S
 from memagent_server.store.models import Base, Run, Stream
 from memagent_server.store.models import Batch as StoredBatch
 from memagent_server.store.models import Chunk as StoredChunk
-from memagent_server.store.retention import Limits, drop_rollups, drop_run, drop_samples, find_old
+from memagent_server.store.retention import (
+    DAY_S,
+    Limits,
+    drop_rollups,
+    drop_run,
+    drop_samples,
+    find_old,
+)
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.series import series
@@ -94,13 +101,13 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
         assert list(read_chunks(session, stream)) == []
         summaries = list(read_summaries(session, stream, CHUNKS * ROWS, ["allocated_bytes"]))
         assert get_run(session, "r").keeps == "rollups"
-    assert (found["samples"], found["step"]) == (CHUNKS * ROWS, [9, 19, 29, 39, 49, 59])
-    assert found["series"]["allocated_bytes"]["max"] == [100, 100, 100, 999, 100, 100]
-    assert window["series"]["allocated_bytes"] == {"min": [100], "max": [999], "last": [100]}
+    assert (found.samples, found.step) == (CHUNKS * ROWS, [9, 19, 29, 39, 49, 59])
+    assert found.series["allocated_bytes"].max == [100, 100, 100, 999, 100, 100]
+    assert window.series["allocated_bytes"] == Statistics([100], [999], [100])
     assert [stats["allocated_bytes"][1] for stats in summaries] == [100, 100, 100, 999, 100, 100]
     assert drop_rollups(database, "r", ENDED_AT + 1)
     with database.read() as session:
-        assert series(session, "r", fields=["allocated_bytes"])["samples"] == 0
+        assert series(session, "r", fields=["allocated_bytes"]).samples == 0
         assert get_run(session, "r").keeps == "record"
 
 
@@ -121,10 +128,7 @@ def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(databa
         stream = session.scalars(select(Stream)).one()
         assert [chunk.columns["step"][0] for chunk in read_chunks(session, stream)] == [40, 50]
         assert get_run(session, "r").keeps == "samples"
-    assert (found["samples"], max(found["series"]["allocated_bytes"]["max"])) == (
-        CHUNKS * ROWS,
-        999,
-    )
+    assert (found.samples, max(found.series["allocated_bytes"].max)) == (CHUNKS * ROWS, 999)
 
 
 def test_a_run_whose_samples_are_gone_may_go_on(database, record):
@@ -142,7 +146,7 @@ def test_a_run_whose_samples_are_gone_may_go_on(database, record):
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"])
         assert get_run(session, "r").keeps == "samples"
-    assert (found["samples"], found["step"][-1]) == (CHUNKS * ROWS + 2, 61)
+    assert (found.samples, found.step[-1]) == (CHUNKS * ROWS + 2, 61)
 
 
 def test_it_finds_what_has_samples_and_ended_long_ago(record, old, database):
@@ -174,7 +178,7 @@ def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old
     assert drop_samples(database, "r", 300.0) == 0
     assert not drop_run(database, "r", 300.0)
     with database.read() as session:
-        assert series(session, "r", attempt=0)["bucketed"] is False
+        assert series(session, "r", attempt=0).bucketed is False
         assert get_run(session, "r") is not None
 
 

@@ -7,10 +7,9 @@ from sqlalchemy import event
 
 from memagent.errors import WireError
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
-from memagent_server.store.run_list import SORTS
-from memagent_server.store.runs import RunQuery, finish_run, list_runs, start_run
+from memagent_server.store.run_list import SORTS, RunQuery, archive, find_runs, list_runs
+from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.tags import archive
 
 
 @pytest.fixture
@@ -153,7 +152,7 @@ def test_no_page_of_a_long_list_is_sorted_or_scanned(sqlite_database, sort, quer
         sqlite_database.engine, "before_cursor_execute", lambda *facts: plans.append(facts[2:4])
     )
     with sqlite_database.read() as session:
-        list_runs(session, RunQuery(sort=sort, **query))
+        find_runs(session, RunQuery(sort=sort, **query))
         statement, parameters = plans[-1]
         plan = [
             row[3]

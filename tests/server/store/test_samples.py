@@ -15,7 +15,7 @@ from memagent.wire.messages import Batch, Chunk, Event, RunStart
 from memagent_server.store import models
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.runs import get_run, start_run
-from memagent_server.store.samples import add_batch, read_samples, take_batch
+from memagent_server.store.samples import add_batch, read_samples, store_batch
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_the_second_delivery_changes_nothing(database, send):
 
 def test_another_batch_under_the_same_key_is_refused(database, send):
     send(0, range(10))
-    with pytest.raises(ConflictError, match="batch 0 of rank 0"):
+    with pytest.raises(ConflictError, match="Batch 0 of rank 0"):
         send(0, range(11))
     assert stored(database) == list(range(10))
 
@@ -318,8 +318,8 @@ def test_a_crowd_of_ranks_stores_each_batch_once(database, run_id):
 
     def send_all(seed):
         for batch in random.Random(seed).sample(batches, len(batches)):
-            database.together(
-                lambda connection, batch=batch: take_batch(connection, run_id, batch, 2.0)
+            database.write_grouped(
+                lambda connection, batch=batch: store_batch(connection, run_id, batch, 2.0)
             )
 
     with ThreadPoolExecutor(6) as pool:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from memagent.wire.columns import pack
 from memagent.wire.fields import scalar_kind_of
 from memagent.wire.messages import Batch, Chunk, RunStart
-from memagent_server.store.buckets import fewer, gather
+from memagent_server.schemas.runs import Statistics
+from memagent_server.store.buckets import from_stats, merge_to
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.series import series
@@ -55,14 +56,10 @@ def ask(sqlite_database):
 def test_few_samples_come_as_they_are(fill, ask):
     fill([5, 7, 6])
     found = ask()
-    assert found["bucketed"] is False
-    assert (found["samples"], found["step"], found["time_s"]) == (3, [0, 1, 2], [0.0, 1.0, 2.0])
-    assert found["series"]["allocated_bytes"] == {
-        "min": [5, 7, 6],
-        "max": [5, 7, 6],
-        "last": [5, 7, 6],
-    }
-    assert (found["device"], found["attempt"], found["rank"]) == ("host", 0, 0)
+    assert found.bucketed is False
+    assert (found.samples, found.step, found.time_s) == (3, [0, 1, 2], [0.0, 1.0, 2.0])
+    assert found.series["allocated_bytes"] == Statistics([5, 7, 6], [5, 7, 6], [5, 7, 6])
+    assert (found.device, found.attempt, found.rank) == ("host", 0, 0)
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 1000])
@@ -71,12 +68,12 @@ def test_many_samples_come_in_buckets_that_keep_every_spike(fill, ask, chunk):
     values[333], values[777] = 999, 1
     fill(values, chunk=chunk)
     found = ask(points=20)
-    column = found["series"]["allocated_bytes"]
-    assert found["bucketed"] is True
-    assert (found["samples"], len(found["step"]), found["step"][-1]) == (1000, 20, 999)
-    assert (max(column["max"]), min(column["min"])) == (999, 1)
-    assert column["max"].count(999) == column["min"].count(1) == 1
-    assert found["step"] == sorted(found["step"])
+    column = found.series["allocated_bytes"]
+    assert found.bucketed is True
+    assert (found.samples, len(found.step), found.step[-1]) == (1000, 20, 999)
+    assert (max(column.max), min(column.min)) == (999, 1)
+    assert column.max.count(999) == column.min.count(1) == 1
+    assert found.step == sorted(found.step)
 
 
 @pytest.mark.parametrize("points", [10, 2000])
@@ -85,64 +82,60 @@ def test_a_window_holds_its_steps_and_no_others(fill, ask, points, first, last):
     fill(list(range(100)), chunk=10)
     found = ask(points=points, first=first, last=last)
     low, high = first or 0, 99 if last is None else last
-    assert found["samples"] == high - low + 1
-    assert min(found["series"]["allocated_bytes"]["min"]) == low
-    assert max(found["series"]["allocated_bytes"]["max"]) == high
+    assert found.samples == high - low + 1
+    assert min(found.series["allocated_bytes"].min) == low
+    assert max(found.series["allocated_bytes"].max) == high
 
 
 def test_summaries_are_used_inside_a_window_and_its_edges_are_exact(fill, ask):
     fill(list(range(1000)), chunk=10)
     found = ask(points=10, first=15, last=984)
-    assert (found["samples"], len(found["step"])) == (970, 10)
-    assert (
-        min(found["series"]["allocated_bytes"]["min"]),
-        max(found["series"]["allocated_bytes"]["max"]),
-    ) == (15, 984)
+    assert (found.samples, len(found.step)) == (970, 10)
+    assert (min(found.series["allocated_bytes"].min), max(found.series["allocated_bytes"].max)) == (
+        15,
+        984,
+    )
 
 
 def test_an_empty_window_is_empty(fill, ask):
     fill(list(range(10)))
     found = ask(first=500)
-    assert (found["samples"], found["step"], found["series"]["allocated_bytes"]["max"]) == (
-        0,
-        [],
-        [],
-    )
+    assert (found.samples, found.step, found.series["allocated_bytes"].max) == (0, [], [])
 
 
 def test_a_rank_or_device_without_samples_is_empty(fill, ask):
     fill([1])
     for query in ({"rank": 3}, {"device": "GPU-0"}, {"attempt": 77}):
         found = ask(**query)
-        assert (found["samples"], found["step"], found["series"]) == (
+        assert (found.samples, found.step, found.series) == (
             0,
             [],
-            {"allocated_bytes": {"min": [], "max": [], "last": []}},
+            {"allocated_bytes": Statistics([], [], [])},
         )
 
 
 def test_chunks_that_arrived_out_of_order_are_shown_in_order(fill, ask):
     fill(list(range(40)), chunk=10, seqs=[2, 0, 3, 1])
-    assert ask()["step"] == list(range(40))
+    assert ask().step == list(range(40))
 
 
 def test_the_newest_attempt_is_shown_unless_another_is_asked_for(fill, ask):
     fill([1, 2, 3], attempt=5)
     fill([7], attempt=9)
-    assert ask()["series"]["allocated_bytes"]["last"] == [7]
-    assert ask(attempt=5)["series"]["allocated_bytes"]["last"] == [1, 2, 3]
+    assert ask().series["allocated_bytes"].last == [7]
+    assert ask(attempt=5).series["allocated_bytes"].last == [1, 2, 3]
 
 
 def test_fields_that_were_never_measured_are_null(fill, ask):
     fill([1, 2])
-    assert ask(fields=["reserved_bytes"])["series"] == {
-        "reserved_bytes": {"min": [None] * 2, "max": [None] * 2, "last": [None] * 2}
+    assert ask(fields=["reserved_bytes"]).series == {
+        "reserved_bytes": Statistics([None] * 2, [None] * 2, [None] * 2)
     }
 
 
 def test_a_star_asks_for_all_fields(fill, ask):
     fill([1, 2])
-    assert list(ask(fields=["*"])["series"]) == ["allocated_bytes"]
+    assert list(ask(fields=["*"]).series) == ["allocated_bytes"]
 
 
 @pytest.mark.parametrize("points", [10, 1000])
@@ -155,11 +148,13 @@ def test_scalars_that_are_no_numbers_leave_gaps(sqlite_database, ask, points):
             columns = {"step": [2 * seq, 2 * seq + 1], "loss": losses[2 * seq : 2 * seq + 2]}
             chunk = Chunk(stream="scalars", packed=pack(columns, kind_of=scalar_kind_of))
             add_batch(session, "r", Batch(seq=seq, chunks=[chunk]), 1.0)
-    column = ask(fields=["loss"], device="scalars", points=points)["series"]["loss"]
-    known = [value for value in column["max"] if value is not None]
-    assert (min(value for value in column["min"] if value is not None), max(known)) == (1.0, 3.0)
+    column = ask(fields=["loss"], device="scalars", points=points).series["loss"]
+    known = [value for value in column.max if value is not None]
+    assert (min(value for value in column.min if value is not None), max(known)) == (1.0, 3.0)
     assert all(
-        value is None or math.isfinite(value) for values in column.values() for value in values
+        value is None or math.isfinite(value)
+        for values in (column.min, column.max, column.last)
+        for value in values
     )
 
 
@@ -169,10 +164,10 @@ def test_scalars_that_are_no_numbers_leave_gaps(sqlite_database, ask, points):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(10, 60), st.randoms())
 def test_fewer_buckets_keep_count_extremes_and_order(sizes, points, rng):
     stats = [{"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]} for _ in sizes]
-    found = fewer(gather(zip(range(len(sizes)), sizes, stats, strict=True)), points)
+    found = merge_to(from_stats(zip(range(len(sizes)), sizes, stats, strict=True)), points)
     assert len(found) <= points
     assert found.samples == sum(sizes)
-    low, high, last = found.of("x")
+    low, high, last = found.column("x")
     assert min(low) == min(of["x"][0] for of in stats)
     assert max(high) == max(of["x"][1] for of in stats)
     assert last[-1] == stats[-1]["x"][2]
@@ -194,10 +189,10 @@ def test_every_way_of_cutting_into_chunks_gives_the_same_extremes(sqlite_databas
                     Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]),
                     1.0,
                 )
-            found = series(session, run_id, fields=["allocated_bytes"], points=50)["series"][
+            found = series(session, run_id, fields=["allocated_bytes"], points=50).series[
                 "allocated_bytes"
             ]
-            assert (min(found["min"]), max(found["max"]), found["last"][-1]) == (
+            assert (min(found.min), max(found.max), found.last[-1]) == (
                 min(values),
                 max(values),
                 values[-1],

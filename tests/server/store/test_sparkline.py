@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_server.store.sparkline import POINTS, extended
+from memagent.wire.messages import Batch, Chunk, RunStart
+from memagent_server.store.runs import start_run
+from memagent_server.store.samples import add_batch
+from memagent_server.store.streams import SPARKLINE_POINTS, current_streams, extend_sparkline
 
 
-def told(values, sizes, column="allocated_bytes"):
+def told(values, sizes):
     kept, before = {}, 0
     for size in sizes:
         part = values[before : before + size]
-        kept = extended(kept, before, {column: part})
+        kept = extend_sparkline(kept, before, part)
         before += len(part)
     return kept
 
@@ -36,14 +39,14 @@ def test_it_does_not_matter_how_the_samples_came(values, sizes):
     known = [value for value in values if value is not None]
     kept = told(values, sizes)
     assert kept["peaks"] == told(values, [1] * 300)["peaks"]
-    assert len(kept["peaks"]) <= POINTS
+    assert len(kept["peaks"]) <= SPARKLINE_POINTS
     assert max((peak for peak in kept["peaks"] if peak is not None), default=None) == max(
         known, default=None
     )
 
 
 def test_a_stream_from_before_begins_where_it_stands():
-    kept = extended({}, 100, {"allocated_bytes": [5, 6]})
+    kept = extend_sparkline({}, 100, [5, 6])
     assert kept == {"width": 4, "peaks": [*[None] * 25, 6]}
 
 
@@ -56,5 +59,10 @@ def test_a_stream_from_before_begins_where_it_stands():
         ({"temperature": [70]}, []),
     ],
 )
-def test_the_best_reading_of_memory_counts(columns, peaks):
-    assert extended({}, 0, columns)["peaks"] == peaks
+def test_the_best_reading_of_memory_counts(sqlite_database, columns, peaks):
+    batch = Batch(seq=0, chunks=[Chunk(stream="host", columns={"step": [1], **columns})])
+    with sqlite_database.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+        add_batch(session, "r", batch, 1.0)
+        (stream,) = current_streams(session, ["r"])
+        assert stream.sparkline["peaks"] == peaks

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import asdict
 from sqlalchemy import event
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, PredictionMessage, RunStart
 from memagent_server.store.models import Forecast
 from memagent_server.store.predictions import add_prediction, list_predictions
-from memagent_server.store.runs import RunQuery, describe, get_run, list_runs, start_run, summarize
+from memagent_server.store.run_list import RunQuery, list_runs
+from memagent_server.store.runs import get_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.streams import current_streams
+from memagent_server.store.summaries import describe, summarize
 
 DEVICES = [
     Device(id="GPU-0", kind="cuda", name="H100", index=0, limit_bytes=1000),
@@ -46,7 +49,7 @@ def forecast(stream, **facts):
 def test_a_summary_shows_the_stream_that_is_nearest_to_its_limit(database, run_id):
     with database.read() as session:
         (summary,) = summarize(session, [get_run(session, run_id)], public_url="http://box:8420")
-    assert summary == {
+    assert asdict(summary) == {
         "id": "r",
         "project": "default",
         "name": "gpt",
@@ -78,7 +81,7 @@ def test_a_run_without_devices_has_a_summary_too(database):
     with database.write() as session:
         run, _ = start_run(session, RunStart(run_id="r"), 0.0)
         (summary,) = summarize(session, [run])
-    assert (summary["device"], summary["used_bytes"], summary["limit_bytes"]) == (None, None, None)
+    assert (summary.device, summary.used_bytes, summary.limit_bytes) == (None, None, None)
 
 
 def test_it_shows_the_worst_of_the_newest_forecasts(database, run_id):
@@ -95,7 +98,7 @@ def test_it_shows_the_worst_of_the_newest_forecasts(database, run_id):
         )
     with database.read() as session:
         (summary,) = summarize(session, [get_run(session, run_id)])
-    assert summary["forecast"] == {
+    assert asdict(summary.forecast) == {
         "level": "warning",
         "oom_probability": 0.75,
         "cause": "leak",
@@ -114,7 +117,7 @@ def test_it_shows_the_newest_prediction_for_the_shown_device(database, run_id):
             )
     with database.read() as session:
         (summary,) = summarize(session, [get_run(session, run_id)])
-        assert summary["predicted_peak_bytes"] == 2
+        assert summary.predicted_peak_bytes == 2
         assert [
             prediction.peak_allocated_bytes for prediction in list_predictions(session, run_id)
         ] == [3, 2, 1]
@@ -139,7 +142,7 @@ def test_a_page_of_runs_costs_as_many_queries_as_one_run(database):
     for limit in (1, 30):
         statements.clear()
         with database.read() as session:
-            summarize(session, list_runs(session, RunQuery(limit=limit)).runs)
+            list_runs(session, RunQuery(limit=limit))
         counts.append(len(statements))
     assert counts[0] == counts[1] <= 5
 
@@ -152,10 +155,10 @@ def test_a_description_has_streams_events_and_dropped_counts(database, run_id):
         )
         add_batch(session, run_id, Batch(seq=0, rank=1, dropped_samples={"queue_full": 4}), 6.0)
     with database.read() as session:
-        described = describe(session, get_run(session, run_id))
-    assert described["dropped_samples"] == {"queue_full": 7}
-    assert len(described["events"]) == 200
-    assert described["events"][0] == {
+        described = describe(session, get_run(session, run_id), [])
+    assert described.dropped_samples == {"queue_full": 7}
+    assert len(described.events) == 200
+    assert asdict(described.events[0]) == {
         "kind": "mark",
         "rank": 0,
         "step": 299,

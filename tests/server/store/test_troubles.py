@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from memagent.wire.messages import RunStart
-from memagent_server.store import db_errors, engine
+from memagent_server.store import engine, errors
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import get_run, start_run
 
@@ -23,9 +23,9 @@ def trouble(database, **fields):
     """The trouble with writing to it."""
     with pytest.raises(DBAPIError) as caught:
         write(database, **fields)
-    assert "\n" not in db_errors.reason_of(caught.value)
-    assert "INSERT INTO" not in db_errors.reason_of(caught.value)
-    return db_errors.trouble_of(caught.value)
+    assert "\n" not in errors.reason_of(caught.value)
+    assert "INSERT INTO" not in errors.reason_of(caught.value)
+    return errors.trouble_of(caught.value)
 
 
 def on_its_connection(database, statement):
@@ -41,7 +41,7 @@ def test_a_connection_that_cannot_write_is_replaced(database):
         "PRAGMA query_only = ON" if database.is_sqlite else "SET default_transaction_read_only = on"
     )
     on_its_connection(database, read_only)
-    assert trouble(database) == db_errors.READ_ONLY
+    assert trouble(database) == errors.READ_ONLY
     write(database, "after")
 
 
@@ -51,14 +51,14 @@ def test_a_connection_on_which_one_of_a_group_cannot_write_is_replaced(sqlite_da
         connection.execute(text("UPDATE runs SET name = 'new'"))
 
     with pytest.raises(DBAPIError) as caught:
-        sqlite_database.together(work)
-    assert db_errors.trouble_of(caught.value) == db_errors.READ_ONLY
+        sqlite_database.write_grouped(work)
+    assert errors.trouble_of(caught.value) == errors.READ_ONLY
     write(sqlite_database)
 
 
 def test_a_full_disk(sqlite_database):
     on_its_connection(sqlite_database, "PRAGMA max_page_count = 1")  # no page more than there are
-    assert trouble(sqlite_database, config={"long": "x" * 10**6}) == db_errors.FULL
+    assert trouble(sqlite_database, config={"long": "x" * 10**6}) == errors.FULL
     with sqlite_database.read() as session:
         assert get_run(session, "r") is None
 
@@ -71,7 +71,7 @@ def test_a_lock_that_is_not_given_in_time(database_url, monkeypatch):
         if not database.is_sqlite:
             session.execute(text("LOCK TABLE runs IN EXCLUSIVE MODE"))
             on_its_connection(database, "SET lock_timeout = '10ms'")
-        assert trouble(database) == db_errors.BUSY
+        assert trouble(database) == errors.BUSY
     write(database)
     database.close()
     other.close()
@@ -82,7 +82,7 @@ def test_a_lock_that_is_not_given_in_time(database_url, monkeypatch):
 )
 def test_a_database_that_is_away(scheme, tmp_path):
     database = Database(scheme.format(tmp_path / "nowhere"))
-    assert trouble(database) == db_errors.AWAY
+    assert trouble(database) == errors.AWAY
     database.close()
 
 
@@ -90,19 +90,19 @@ def test_a_postgresql_that_takes_connections_and_says_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         database = Database(f"postgresql+psycopg://postgres@127.0.0.1:{port}/x?connect_timeout=2")
-        assert trouble(database) == db_errors.AWAY
+        assert trouble(database) == errors.AWAY
         database.close()
 
 
 def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "memagent.db").write_bytes(b"no database " * 1000)
     database = Database(f"sqlite:///{tmp_path}/memagent.db")
-    assert trouble(database) == db_errors.DAMAGED
+    assert trouble(database) == errors.DAMAGED
     database.close()
 
 
 def test_what_is_our_own_mistake_is_no_trouble(database):
     with pytest.raises(DBAPIError) as caught, database.read() as session:
         session.execute(text("SELECT * FROM no_such_table"))
-    assert db_errors.trouble_of(caught.value) is None
-    assert db_errors.trouble_of(ValueError()) is None
+    assert errors.trouble_of(caught.value) is None
+    assert errors.trouble_of(ValueError()) is None

@@ -49,7 +49,7 @@ def crowd(sqlite_database):
             with sqlite_database.write():
                 futures = []
                 for number, work in enumerate(works, start=1):
-                    futures.append(pool.submit(sqlite_database.together, work))
+                    futures.append(pool.submit(sqlite_database.write_grouped, work))
                     wait_until(lambda number=number: seen(sqlite_database) >= number - 1)
                 begun.clear()
             outcomes = [future.exception() or future.result() for future in futures]
@@ -78,7 +78,7 @@ def test_those_who_come_meanwhile_share_a_transaction(sqlite_database, crowd):
 
 
 def test_what_returns_is_committed(database):
-    assert database.together(add("r")) == "r"
+    assert database.write_grouped(add("r")) == "r"
     other = Database(database.url)
     assert names(other) == ["r"]
     other.close()
@@ -119,7 +119,7 @@ def test_a_commit_that_fails_fails_for_everybody(sqlite_database, crowd):
     assert outcomes[0] == "a"  # committed before the others came
     assert all(isinstance(outcome, IntegrityError) for outcome in outcomes[1:])
     assert names(sqlite_database) == ["a"]
-    assert sqlite_database.together(add("later")) == "later"
+    assert sqlite_database.write_grouped(add("later")) == "later"
 
 
 def test_a_full_disk_acknowledges_nothing(sqlite_database, crowd):
@@ -188,7 +188,7 @@ def test_many_threads_and_two_processes_worth_of_writers_lose_nothing(sqlite_dat
         if number % 5 == 0:
             with database.write() as session:
                 return add(f"r{number}")(session.connection())
-        return database.together(add(f"r{number}"))
+        return database.write_grouped(add(f"r{number}"))
 
     with ThreadPoolExecutor(12) as pool:
         assert list(pool.map(work, range(120))) == expected

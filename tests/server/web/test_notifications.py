@@ -13,7 +13,7 @@ from memagent_server.notify import REQUIRED_SETTINGS, channels
 from memagent_server.notify.channel import Channel, DeliveryFailedError
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.store.alerts import add_transition, open_alert
-from memagent_server.store.outbox import Route
+from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.runs import start_run
 
 
@@ -39,7 +39,7 @@ def filled(database, client):
                 now=1.0,
                 channels=[channel],
             )
-    Dispatcher(database, Route("webhook"), Refusing(), "http://x", lambda: 2.0).turn()
+    Dispatcher(database, ChannelFilter("webhook"), Refusing(), "http://x", lambda: 2.0).turn()
     return client
 
 

@@ -9,7 +9,6 @@ A change here needs a migration; a test compares the two.
 
 from __future__ import annotations
 
-from memagent_server.store.models.access import Token
 from memagent_server.store.models.alerts import (
     ALERT_STATES,
     NOTIFICATION_STATES,
@@ -35,11 +34,12 @@ from memagent_server.store.models.runs import (
     Snapshot,
 )
 from memagent_server.store.models.samples import Batch, Chunk, Dropped, Rollup, Stream
-from memagent_server.store.models.work import (
+from memagent_server.store.models.server import (
     SHARDS,
     EvaluationMark,
     ForecasterState,
     Shard,
+    Token,
     WorkerRow,
 )
 

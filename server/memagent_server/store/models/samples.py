@@ -1,10 +1,14 @@
-"""What ranks send all the time: streams, and the chunks and rollups that hold their samples."""
+"""What ranks send all the time: streams, and the chunks and rollups that hold their samples.
+
+The tables that grow with the samples: how their rows are found by run.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     ForeignKey,
     Index,
     Integer,
@@ -12,6 +16,7 @@ from sqlalchemy import (
     String,
     UniqueConstraint,
     false,
+    select,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -99,7 +104,7 @@ class Chunk(Base):
     """Consecutive samples of a stream, packed. `seq` is the place of the last one among all samples of the stream, from 0.
 
     So a chunk holds the samples `seq - rows + 1` to `seq`, and a reader who knows how far it has read is not disturbed when chunks are
-    cut anew. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them. Bulk: it has no foreign keys, so that it
+    cut anew. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them. SampleTable: it has no foreign keys, so that it
     may live in partitions and on other machines; `runs.delete_run` deletes it.
     """
 
@@ -120,7 +125,7 @@ class Chunk(Base):
 class Rollup(Base):
     """Minimum, maximum and last of every column over consecutive samples of a stream: `rollups.BLOCK` buckets of one level.
 
-    A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level below. Bulk, like chunks.
+    A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level below. SampleTable, like chunks.
     """
 
     __tablename__ = "rollups"
@@ -134,3 +139,14 @@ class Rollup(Base):
     packed: Mapped[bytes] = mapped_column(LargeBinary)
 
     __table_args__ = ({"postgresql_partition_by": "HASH (run_id)"},)
+
+
+SampleTable = type[Chunk] | type[Rollup]
+SAMPLE_TABLES: tuple[SampleTable, ...] = (Chunk, Rollup)
+
+
+def of_run(bulk: SampleTable, run_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Rows of a run: their keys begin with the stream, the partition follows from the run."""
+    return bulk.run_id == run_id, bulk.stream_id.in_(
+        select(Stream.id).where(Stream.run_id == run_id)
+    )

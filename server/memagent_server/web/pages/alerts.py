@@ -7,8 +7,8 @@ from flask import Blueprint, Response, request
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.store.alerts import list_incidents
-from memagent_server.store.models import ALERT_STATES
+from memagent_server.schemas.base import ALERT_STATES
+from memagent_server.store.incidents import list_incidents
 from memagent_server.web import query
 from memagent_server.web.api_alerts import ALERT_ACTIONS, AlertAction, act_on_alert, read_scoreboard
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
@@ -33,8 +33,8 @@ def show_alerts() -> Response:
         return render_page(
             "alerts.html",
             session,
-            incidents=page["incidents"],
-            next_cursor=page["next_cursor"],
+            incidents=page.incidents,
+            next_cursor=page.next_cursor,
             state=query.text("state"),
             states=STATES,
             refresh_s=REFRESH_S,

@@ -30,14 +30,14 @@ def show_comparison() -> Response:
             listed = ", ".join(map(repr, unknown))
             raise Problem(404, f"Unknown run {listed}. It may have been deleted.")
         comparison = compare_runs(session, [row for row in rows if row is not None])
-        runs = comparison["runs"]
+        runs = comparison.runs
         is_running = any(run["status"] == "running" for run in runs)
         return render_page(
             "compare.html",
             session,
             compared_runs=compare_view.compared_runs(runs),
-            config=compare_view.differing(comparison["config_differences"]),
-            environment=compare_view.differing(comparison["environment_differences"]),
+            config=compare_view.differing(comparison.config_differences),
+            environment=compare_view.differing(comparison.environment_differences),
             figure_rows=compare_view.figure_rows(runs, context.clock()),
             component_rows=compare_view.component_rows(runs),
             bars=compare_view.bars(runs),

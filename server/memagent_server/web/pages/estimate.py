@@ -22,7 +22,7 @@ from memagent.estimator.formula.presets import PRESETS
 from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.store.cuda_contexts import list_contexts
+from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.labels import Record, humanize
 from memagent_server.web.rendering import render_page
@@ -119,7 +119,7 @@ def show_estimate() -> Response:
             errors=errors,
             choices=CHOICES,
             gpus={name: format_bytes(gpu.total_bytes) for name, gpu in GPUS.items()},
-            measured_gpus=list(dict.fromkeys(row["gpu"] for row in list_contexts(session))),
+            measured_gpus=measured_gpus(session),
             shape=SHAPE,
             result=result,
             stack=stack(result) if result else None,

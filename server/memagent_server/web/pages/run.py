@@ -11,23 +11,23 @@ from importlib.util import find_spec
 from typing import Any
 
 from flask import Blueprint, Response
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memagent.diagnostics.console import display_frame, display_roots, with_display_path
 from memagent.estimator.advice.by_cause import advice_for_cause
-from memagent.forecast.types import LEVELS, PAGING_LEVELS
+from memagent.forecast.types import LEVELS
 from memagent_server.compare import autopsy, components
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.store.alerts import list_incidents
 from memagent_server.store.export import FORMATS
-from memagent_server.store.forecasts import describe_forecast, forecasts_of
-from memagent_server.store.models import Forecast, Run, Stream
+from memagent_server.store.forecasts import first_warning, forecasts_of
+from memagent_server.store.incidents import list_incidents
+from memagent_server.store.models import Run, Stream
 from memagent_server.store.predictions import prediction_for
-from memagent_server.store.runs import describe, get_run
+from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
+from memagent_server.store.summaries import describe
 from memagent_server.web import labels, query, rank_balance, view_models
 from memagent_server.web.flame_graph import flame
 from memagent_server.web.labels import Record
@@ -53,11 +53,15 @@ def show_run(run_id: str) -> Response:
         stream = view_models.choose_stream(streams, rank, device)
         row = _stream_row(session, run_id, stream)
         prediction = prediction_for(session, run_id, row)
-        forecasts = forecasts_of(session, run_id)["forecasts"]
+        forecasts = forecasts_of(session, run_id).forecasts
         worst = max(forecasts, key=_severity, default=None)
-        first_warning = _first_warning(session, run_id)
-        stream_warning = _first_warning(session, run_id, stream) if stream else None
-        cause = _cause(run, worst, first_warning)
+        warning = first_warning(session, run_id)
+        stream_warning = (
+            first_warning(session, run_id, rank=stream["rank"], device=stream["device"])
+            if stream
+            else None
+        )
+        cause = _cause(run, worst, warning)
         compared = components(session, run_id)
         snapshots = list_snapshots(session, run_id)
         with_stacks = next((item for item in snapshots if item["has_stacks"]), None)
@@ -66,7 +70,7 @@ def show_run(run_id: str) -> Response:
         ranks = rank_balance.compared_ranks(streams)
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = prediction.advice if prediction else ()
-        warned_at = first_warning["step"] if first_warning else None
+        warned_at = warning["step"] if warning else None
         return render_page(
             "run.html",
             session,
@@ -77,7 +81,7 @@ def show_run(run_id: str) -> Response:
             autopsy=autopsy(session, stored, row),
             snapshots=snapshots,
             suspects=[
-                with_display_path(suspect, roots) for suspect in suspects_of(session, run_id)
+                with_display_path({**suspect}, roots) for suspect in suspects_of(session, run_id)
             ],
             flame=blocks,
             flame_height=height,
@@ -103,9 +107,9 @@ def _describe_run(session: Session, run_id: str) -> dict[str, Any]:
     run = get_run(session, run_id)
     if run is None:
         raise Problem(404, f"Unknown run {run_id!r}. It may have been deleted.")
-    incidents = list_incidents(session, run_id=run_id)["incidents"]
-    alerts = [alert for incident in incidents for alert in incident["alerts"]]
-    return {**describe(session, run), "incidents": incidents, "alerts": alerts}
+    incidents = list_incidents(session, run_id=run_id).incidents
+    alerts = [alert for incident in incidents for alert in incident.alerts]
+    return {**describe(session, run, alerts), "incidents": incidents}
 
 
 def _stream_row(session: Session, run_id: str, stream: Record | None) -> Stream | None:
@@ -114,25 +118,6 @@ def _stream_row(session: Session, run_id: str, stream: Record | None) -> Stream 
     key = (stream["rank"], stream["device"])
     rows = current_streams(session, [run_id])
     return next((row for row in rows if (row.rank, row.device) == key), None)
-
-
-def _first_warning(
-    session: Session, run_id: str, stream: Record | None = None
-) -> dict[str, Any] | None:
-    """Return the first forecast of the newest launch, or of one of its streams, that paged people."""
-    statement = (
-        select(Forecast, Stream)
-        .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(PAGING_LEVELS))
-        .order_by(Forecast.step, Forecast.id)
-        .limit(1)
-    )
-    if stream is not None:
-        statement = statement.where(
-            Stream.rank == stream["rank"], Stream.device == stream["device"]
-        )
-    row = session.execute(statement).first()
-    return describe_forecast(*row) if row is not None else None
 
 
 def _display_stacks(stacks: list[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:

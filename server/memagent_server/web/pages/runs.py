@@ -15,11 +15,18 @@ from memagent_server.http import auth
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.store.incidents import endangered_runs
-from memagent_server.store.models import RUN_STATUSES
-from memagent_server.store.run_list import SORTS, Sort, list_projects
-from memagent_server.store.runs import RunQuery, list_runs, summarize
-from memagent_server.store.tags import archive, retag
+from memagent_server.store.run_list import (
+    SORTS,
+    RunQuery,
+    Sort,
+    archive,
+    change_tags,
+    list_projects,
+    list_runs,
+)
+from memagent_server.store.summaries import summarize
 from memagent_server.web import query
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
 
@@ -47,7 +54,7 @@ def show_runs() -> Response:
     context = current()
     with context.database.read() as session:
         page = list_runs(session, filters)
-        runs = summarize(session, page.runs)
+        runs = page.runs
         endangered = (
             [] if is_filtered else endangered_runs(session, context.clock(), MAX_ENDANGERED)
         )
@@ -111,9 +118,9 @@ def change_runs() -> Response:
 
 def _change_runs(session: Session, action: str, run_ids: list[str]) -> None:
     if action == "tag":
-        retag(session, run_ids, add=_form_tags())
+        change_tags(session, run_ids, add=_form_tags())
     elif action == "untag":
-        retag(session, run_ids, remove=_form_tags())
+        change_tags(session, run_ids, remove=_form_tags())
     else:
         archive(session, run_ids, is_archived=action == "archive")
 

@@ -133,10 +133,10 @@ def change_channels() -> Response:
 
 def _channels_page(message: str | None = None, *, is_error: bool = False) -> Response:
     """List configured channels first, and the others with the settings that they need."""
-    rows = [{**item, "needs": REQUIRED_SETTINGS[item["channel"]]} for item in describe_channels()]
+    rows = [{**item, "needs": REQUIRED_SETTINGS[item.channel]} for item in describe_channels()]
     rows.sort(key=lambda item: not item["is_set_up"])
     with current().database.read() as session:
-        dead = list_notifications(session, state="dead", limit=MAX_DEAD_SHOWN)["notifications"]
+        dead = list_notifications(session, state="dead", limit=MAX_DEAD_SHOWN).notifications
         return render_page(
             "channels.html", session, channels=rows, dead=dead, message=message, is_error=is_error
         )

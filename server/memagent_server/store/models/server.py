@@ -1,4 +1,7 @@
-"""How the workers share the work, and how far each stream has come."""
+"""Who may come in.
+
+How the workers share the work, and how far each stream has come.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,25 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from memagent_server.store.models.base import Base
+from memagent_server.store.models.base import Base, Id
+
+
+class Token(Base):
+    """An access token, stored as a keyed hash; the token itself is shown once, when it is made."""
+
+    __tablename__ = "tokens"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    name: Mapped[str] = mapped_column(String(200))
+    scope: Mapped[str] = mapped_column(String(20))
+    """ingest, read or admin"""
+    projects: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """The projects whose runs it opens; none named is all."""
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    last_used_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+
 
 SHARDS = 64
 """As many workers can share the work, at most."""

@@ -1,4 +1,4 @@
-"""A loop under accelerate: the tracker attaches to what `prepare` prepared."""
+"""Train with accelerate: the tracker attaches to the prepared model and optimizer."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""Two ranks, one run. On two GPUs take the backend "nccl".
+"""Train on two ranks that join one run. On two GPUs use the backend "nccl".
 
 torchrun --standalone --nproc-per-node 2 examples/distributed.py          # DDP
 torchrun --standalone --nproc-per-node 2 examples/distributed.py fsdp2    # sharded

@@ -1,4 +1,4 @@
-"""Lightning: one callback."""
+"""Train with Lightning: add one callback."""
 
 import lightning.pytorch as pl
 import torch

@@ -1,4 +1,4 @@
-"""LoRA with PEFT: gradients and optimizer state are the adapters' alone, and the components show it."""
+"""Train LoRA adapters with PEFT: only they have gradients and optimizer state."""
 
 import torch
 from peft import LoraConfig, get_peft_model

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop. With no server set, the run is recorded to a local file and forecast in this process."""
+"""Train with a plain PyTorch loop. Without a server the run is recorded to a local file."""
 
 import torch
 

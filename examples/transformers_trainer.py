@@ -1,4 +1,4 @@
-"""Hugging Face Trainer on a tiny random GPT-2; nothing is downloaded."""
+"""Train a tiny random GPT-2 with the Hugging Face Trainer, without downloads."""
 
 import tempfile
 

@@ -6,8 +6,8 @@ last one first, gives the state at the beginning:
 
 1. The end shows the segments, and the allocated blocks with the requested sizes.
 2. The size of a block is the one at the end if it lived that long. Otherwise it's the rounded
-   request. In the large pool it reaches to the next block or the segment's end if that is no more
-   than 1 MiB away (less is never split off), and always for blocks of the maximal split size.
+   request. In the large pool it extends to the next block or the segment's end if that is no more
+   than 1 MiB away, because less is never split off. Blocks of the maximal split size always do.
 3. All other space in the segments is free.
 """
 

@@ -65,14 +65,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class HistoryScore:
-    """How well the simulation repeats a recorded history. Sizes are bytes.
+    """The result of repeating a recorded history in the simulation. Sizes are bytes.
 
-    `compared` counts the comparisons, one after each request. The mismatches count differences in
-    reserved bytes, in segments and in the addresses of blocks. `worst_reserved_error` is the
-    largest difference, simulated minus recorded. `opening_bytes` were reserved before the record
-    began. `unknown_frees` are frees of memory that the record doesn't explain. `final_allocated`
-    and `final_blocks_equal` compare with the snapshot's segments, if it has them.
-    `private_segments` belong to CUDA graphs or user pools, which the simulator leaves out.
+    - `compared`: comparisons, one after each request.
+    - `*_mismatches`: differences in reserved bytes, in segments, and in the addresses of blocks.
+    - `worst_reserved_error`: the largest difference, simulated minus recorded.
+    - `opening_bytes`: reserved before the record began.
+    - `unknown_frees`: frees of memory that the record doesn't explain.
+    - `final_allocated`, `final_blocks_equal`: compared with the snapshot's segments, if any.
+    - `private_segments`: of CUDA graphs or user pools, which the simulator leaves out.
     """
 
     compared: int

@@ -121,7 +121,7 @@ class LiveStorages(TorchDispatchMode):
 def measured_peaks(build: Callable[[], Workload]) -> Peaks:
     """Run the two steps and count."""
     peaks: dict[str, int] = {}
-    with LiveStorages() as live, track_resizes(live):
+    with LiveStorages() as live, track_resizes(live.on_storage_resize):
         workload = build()
         for tensor in _tensors(workload):
             live.add(tensor)

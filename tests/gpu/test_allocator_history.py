@@ -1,4 +1,4 @@
-"""The allocator simulator against the real one: histories recorded on this GPU must be repeated exactly."""
+"""The allocator simulator repeats histories recorded on this GPU exactly."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@
 2. Gradients are the `.grad` of these. Buffers are the modules' own.
 3. Optimizer state is every other tensor that is reachable from an optimizer: `.state` of any
    nesting, tensors in its groups, its attributes, and the optimizers it wraps.
-4. A storage counts once, in full, on its current device, for the first component that has it, in
-   the order parameters, gradients, buffers, optimizer state. docs/components.md explains this for
-   each library, and lists what is not counted.
+4. A storage counts once, in full, on its current device. It counts for the first component that has
+   it: parameters, gradients, buffers, optimizer state. See docs/components.md for each library, and
+   for what is not counted.
 
 Measuring reads no tensor's data, never synchronizes and never initializes a device. It only asks
 for sizes and addresses of storages.

@@ -104,12 +104,14 @@ def distinct(items: Iterable[Any]) -> Iterator[Any]:
 def state_fingerprint(optimizers: Sequence[Any]) -> list[int]:
     """Return a fingerprint of the optimizers' state for the training thread.
 
-    Costs O(optimizers + parameter groups), less than a microsecond a step. It changes when entries
-    are added (the first step, a late first gradient) or removed, when the whole state is replaced
-    (`load_state_dict`), when groups or parameters are added, and when the newest entry changes in
-    its number of values or the length of its lists (LBFGS's history). It misses tensors replaced
-    one for one (another device or dtype), growth of an older entry, and state that an optimizer
-    keeps outside `.state`.
+    Costs O(optimizers + parameter groups), less than a microsecond a step. It changes with:
+
+    - an entry added (the first step, a late first gradient) or removed;
+    - a new state as a whole (`load_state_dict`), new groups and parameters;
+    - the newest entry's number of values, and the length of its lists (LBFGS's history).
+
+    It misses tensors replaced one for one (another device or dtype), growth of an older entry, and
+    state that an optimizer keeps outside `.state`.
     """
     fingerprint: list[int] = []
     for optimizer in optimizers:

@@ -22,10 +22,10 @@ def torch_device_name(device: Device) -> str:
 class Probe(Protocol):
     """Readings of one device.
 
-    `mark` and `sample` run on the training thread and must cost microseconds. `peak` and `readings`
-    interpret them: on any one thread, each reading once, in the order taken. `refresh` runs about
-    once a second on a thread of memagent and does everything slow (NVML, other processes); the next
-    `readings` include its results.
+    - `mark` and `sample` run on the training thread and must cost microseconds.
+    - `peak` and `readings` interpret them: on any one thread, each reading once, in the order taken.
+    - `refresh` runs about once a second on a thread of memagent and does everything slow (NVML,
+      other processes). The next `readings` include its results.
     """
 
     device: Device

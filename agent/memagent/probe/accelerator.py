@@ -22,7 +22,27 @@ _MPS_DEFAULT_WATERMARK = 1.7
 although a Mac would swap."""
 
 
-class XpuProbe:
+class AcceleratorProbe:
+    """The parts of a probe that Intel and Apple GPUs share: no events, and a fixed limit."""
+
+    device: Device
+    context_bytes: int | None = None  # not available
+
+    @property
+    def limit_bytes(self) -> int | None:
+        return self.device.limit_bytes
+
+    def refresh(self) -> None:
+        return None
+
+    def take_events(self) -> list[Event]:
+        return []
+
+    def close(self) -> None:
+        return None
+
+
+class XpuProbe(AcceleratorProbe):
     """Probe of an Intel GPU: see `memagent.probe.Probe`.
 
     `torch` is the imported module; `index` is a device that the process already uses.
@@ -37,7 +57,6 @@ class XpuProbe:
         "device_used_bytes",
         "limit_bytes",
     )
-    context_bytes: int | None = None  # not available
 
     def __init__(self, torch: Any, index: int, limit_bytes: int | None = None) -> None:
         self._stats: Callable[[int], dict[str, Any]] = torch._C._xpu_memoryStats
@@ -49,14 +68,9 @@ class XpuProbe:
         uuid = getattr(properties, "uuid", None)
         device_id = f"xpu:{uuid if uuid is not None else index}"
         self.device = torch_device(torch.xpu, index, properties, device_id, "xpu", limit_bytes)
-        self._limit = self.device.limit_bytes
         self._used: int | None = None
         self._peak = _peak(self._stats(index))
         self._last = self.used_bytes()
-
-    @property
-    def limit_bytes(self) -> int | None:
-        return self._limit
 
     def mark(self) -> RawReading:
         return self._stats(self._index)
@@ -84,7 +98,7 @@ class XpuProbe:
             sample["active_bytes"]["all"]["current"],
             requested["all"]["current"] if requested else None,
             self._used,
-            self._limit,
+            self.limit_bytes,
         )
 
     def used_bytes(self) -> int:
@@ -104,18 +118,11 @@ class XpuProbe:
         else:
             self._used = total - free
 
-    def take_events(self) -> list[Event]:
-        return []
 
-    def close(self) -> None:
-        return None
-
-
-class MpsProbe:
+class MpsProbe(AcceleratorProbe):
     """Probe of a Mac's GPU, which uses the machine's memory: see `memagent.probe.Probe`."""
 
     columns: tuple[str, ...] = ("allocated_bytes", "reserved_bytes", "limit_bytes")
-    context_bytes: int | None = None  # not available
 
     def __init__(
         self,
@@ -131,21 +138,16 @@ class MpsProbe:
             torch._C, "_accelerator_getDeviceStats", None
         )
         limit, source = _mps_limit(int(torch.mps.recommended_max_memory()), environ)
-        self._limit = limit_bytes or limit
         self.device = Device(
             id="mps:0",
             kind="mps",
             name="Apple GPU",
             total_bytes=physical_memory_bytes(),
-            limit_bytes=self._limit,
+            limit_bytes=limit_bytes or limit,
             limit_source="given" if limit_bytes else source,
         )
         self._peak = self._read_peak()
         self._last = self.used_bytes()
-
-    @property
-    def limit_bytes(self) -> int | None:
-        return self._limit
 
     def mark(self) -> RawReading:
         return self._allocated(), self._read_peak()
@@ -161,19 +163,10 @@ class MpsProbe:
 
     def readings(self, sample: RawReading) -> tuple[int, tuple[Value, ...]]:
         mark, reserved = sample
-        return self.peak(mark), (self._last, reserved, self._limit)
+        return self.peak(mark), (self._last, reserved, self.limit_bytes)
 
     def used_bytes(self) -> int:
         return int(self._allocated())
-
-    def refresh(self) -> None:
-        return None
-
-    def take_events(self) -> list[Event]:
-        return []
-
-    def close(self) -> None:
-        return None
 
     def _read_peak(self) -> int:
         if self._stats is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from memagent.probe import RawReading
 from memagent.probe.accelerator import torch_device
-from memagent.probe.nvml import EmptyNvml, Nvml, open_nvml
+from memagent.probe.nvml import DeviceNvml, EmptyNvml
 from memagent.probe.nvml_device import NvmlReading
 from memagent.probe.peaks import Stats, shared_counters
 from memagent.wire.columns import Value
@@ -57,7 +57,7 @@ class CudaProbe:
         self.device = torch_device(torch.cuda, index, properties, device_id, "cuda", limit_bytes)
         self._limit = self.device.limit_bytes
         is_amd = getattr(torch.version, "hip", None) is not None
-        self._nvml: Nvml = EmptyNvml() if is_amd else open_nvml(self.device.id)
+        self._nvml = EmptyNvml() if is_amd else DeviceNvml(self.device.id)
         self._nvml_reading = NvmlReading()
         self.context_bytes: int | None = None
         self._pinned: int | None = None

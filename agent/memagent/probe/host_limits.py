@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 LimitKind = Literal["RLIMIT_AS", "RLIMIT_DATA", "cgroup", "physical memory", "given"]
 
 _UNLIMITED_BYTES = 2**60
-"""From this value on a cgroup has no limit. Cgroup v1 writes 2**63 less a page."""
+"""The value that means "no limit" in a cgroup, or less: v1 writes 2**63 less a page."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def limits(usage: MemoryUsage, *, root: Path = Path("/")) -> list[MemoryLimit]:
 class Cgroup:
     """The memory cgroup of this process.
 
-    `own` is the folder of its own cgroup, or of the nearest visible parent. `limited` is the one
-    with the smallest limit on the way up; it's `own` if there is no limit.
+    The folder `own` is that of the process's cgroup, or of the nearest visible parent. The folder
+    `limited` is the one with the smallest limit on the way up, or `own` if there is no limit.
     """
 
     version: int
@@ -102,10 +102,7 @@ def cgroup_limit_bytes(*, root: Path = Path("/")) -> int | None:
 
 def find_cgroup(*, root: Path = Path("/")) -> Cgroup | None:
     """Find this process's memory cgroup, v1 or v2; None if none is visible."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
+    lines = read_text(root / "proc/self/cgroup").splitlines()
     paths = {
         controllers: path
         for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)
@@ -123,9 +120,8 @@ def _read_cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | No
     folders = [folder for folder in _folders_up_to(mount, path) if folder.is_dir()]
     if not folders:
         return None
-    limits = [
-        (value, folder) for folder in folders if (value := _read_limit(folder / file)) is not None
-    ]
+    values = [(read_number(folder / file), folder) for folder in folders]
+    limits = [(limit, f) for limit, f in values if limit is not None and limit < _UNLIMITED_BYTES]
     limit, limited = min(limits, default=(None, folders[0]))
     return Cgroup(version, folders[0], limited, limit)
 
@@ -140,9 +136,15 @@ def _folders_up_to(mount: Path, path: str) -> Iterator[Path]:
     yield mount
 
 
-def _read_limit(file: Path) -> int | None:
+def read_number(file: Path) -> int | None:
+    """Return the number in a file; None if it's missing or has something else."""
+    text = read_text(file).strip()
+    return int(text) if text.isdigit() else None
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file; "" if it's missing or can't be read."""
     try:
-        text = file.read_text().strip()
+        return file.read_text()
     except OSError:
-        return None
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED_BYTES else None
+        return ""

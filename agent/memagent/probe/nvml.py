@@ -11,22 +11,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 from memagent.diagnostics.console import notify_user
 from memagent.probe.nvml_device import NvmlDevice, NvmlReading, NvmlUnavailableError, find_handle
 from memagent.wire.messages import Event
-
-
-class Nvml(Protocol):
-    """A source of NVML readings.
-
-    `reading` and `take_events` may take milliseconds: not for the training thread. Neither raises.
-    """
-
-    def reading(self) -> NvmlReading: ...
-    def take_events(self) -> list[Event]: ...
-    def close(self) -> None: ...
 
 
 class EmptyNvml:
@@ -43,7 +32,11 @@ class EmptyNvml:
 
 
 class DeviceNvml:
-    """The GPU with `uuid`, opened by the first reading."""
+    """The GPU with this UUID, with or without the prefix `GPU-` or `MIG-`.
+
+    The first reading opens it. `reading` and `take_events` may take milliseconds, so they are not
+    for the training thread. Neither raises.
+    """
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
@@ -93,14 +86,6 @@ class DeviceNvml:
             self._is_closed = True
             _library.close()
             notify_user(f"no NVML readings of {self._uuid}: {error}")
-
-
-def open_nvml(uuid: str) -> Nvml:
-    """Return the GPU with this UUID, with or without the prefix `GPU-` or `MIG-`.
-
-    Opening is lazy and costs nothing until the first reading.
-    """
-    return DeviceNvml(uuid)
 
 
 class _Library:

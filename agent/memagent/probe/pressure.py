@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from memagent.probe.host_limits import find_cgroup
+from memagent.probe.host_limits import find_cgroup, read_number, read_text
 
 _KIB = 1024
 
@@ -63,7 +63,7 @@ def _cgroup_used(folder: Path, *, is_v2: bool) -> int | None:
 
     The kernel drops those before it kills a process.
     """
-    charged = _read_number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes"))
+    charged = read_number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes"))
     if charged is None:
         return None
     name = "inactive_file" if is_v2 else "total_inactive_file"
@@ -89,7 +89,7 @@ def _locked_bytes(status: Path) -> int | None:
 
 
 def _read_stall_ratio(file: Path) -> float | None:
-    for word in _read(file).partition("\n")[0].split():  # some avg10=0.12 avg60=...
+    for word in read_text(file).partition("\n")[0].split():  # some avg10=0.12 avg60=...
         name, _, value = word.partition("=")
         if name == "avg10" and value.replace(".", "", 1).isdigit():
             return float(value) / 100
@@ -97,20 +97,8 @@ def _read_stall_ratio(file: Path) -> float | None:
 
 
 def _read_value(file: Path, key: str) -> int | None:
-    for line in _read(file).splitlines():
+    for line in read_text(file).splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == key and words[1].isdigit():
             return int(words[1])
     return None
-
-
-def _read_number(file: Path) -> int | None:
-    text = _read(file).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:  # missing or refused; PSI may be disabled at boot
-        return ""

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from memagent.probe import RawReading
 from memagent.probe.host_limits import MemoryUsage
@@ -21,29 +20,11 @@ _STATM_BYTES = 128
 """More than /proc/self/statm has."""
 
 
-class ProcessMemory(Protocol):
-    """`read` and `read_high_water` are for the training thread; the rest interprets them."""
-
-    read: Callable[[], RawReading]
-    read_high_water: Callable[[], RawReading]
-
-    def usage(self, raw: RawReading) -> MemoryUsage:
-        """Return the memory of this process alone, from a result of `read`."""
-        ...
-
-    def peak_resident_bytes(self, raw: RawReading) -> int:
-        """Return the process's maximum of resident memory; 0 if the system doesn't keep it."""
-        ...
-
-    def repair(self) -> None:
-        """Open the file again, and replace `read`, if the script has closed all files."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class ProcfsMemory:
-    """Memory from /proc. In a forked child the same `read` returns the child's memory."""
+    """Memory from /proc. In a forked child the same `read` returns the child's memory.
+
+    `read` and `read_high_water` are for the training thread; the rest interprets their results.
+    """
 
     read: Callable[[], RawReading]
     _fd: int
@@ -61,9 +42,10 @@ class ProcfsMemory:
         _instances.add(self)
 
     def usage(self, raw: RawReading) -> MemoryUsage:
-        """Return the usage, or the last one if the bytes are from another file.
+        """Return the memory of this process alone, from a result of `read`.
 
-        A script that closes all files may have opened one of its own under the same number.
+        Returns the last usage if the bytes are from another file: a script that closes all files
+        may have opened one under the same number.
         """
         try:
             pages = raw.split()
@@ -76,9 +58,11 @@ class ProcfsMemory:
         return self._last
 
     def peak_resident_bytes(self, raw: RawReading) -> int:
+        """Return the maximum of resident memory, from a result of `read_high_water`."""
         return int(raw.ru_maxrss) * 1024
 
     def repair(self) -> None:
+        """Open the file again, and replace `read`, if the script has closed all files."""
         if _file_id(self._fd) != self._file_id:  # the number may belong to a file of the script
             self._open()
 
@@ -117,7 +101,7 @@ class PsutilMemory:
         return MemoryUsage(raw.vms, raw.rss, raw.rss)
 
     def peak_resident_bytes(self, raw: RawReading) -> int:
-        return 0
+        return 0  # not available
 
     def repair(self) -> None:
         return None
@@ -126,7 +110,7 @@ class PsutilMemory:
         return None
 
 
-def open_process_memory() -> ProcessMemory:
+def open_process_memory() -> ProcfsMemory | PsutilMemory:
     """Open the source of readings for this system."""
     return ProcfsMemory() if sys.platform.startswith("linux") else PsutilMemory()
 

@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 PSS_INTERVAL_S = 30.0
 _MAX_DUTY_RATIO = 0.01
 """Share of the time that reading PSS may take."""
 _MAX_WALK_S = 0.02
-"""After this time the rest waits for the next refresh: the calling thread has samples to save."""
+"""The rest then waits for the next refresh, because the calling thread has samples to save."""
 _MAX_WALK_BYTES = 4 * 2**30
 """Resident memory of the largest process whose PSS is read."""
 _ALL_THREADS_INTERVAL = 5
@@ -47,20 +46,13 @@ class SharedMemory:
     """Anonymous pages that the proportional share assigns to other processes, after a fork."""
 
 
-class ProcessTree(Protocol):
-    """Memory of the descendants. `refresh` takes milliseconds: not for the training thread."""
-
-    descendant_bytes: int
-    """Memory of the descendants that this process doesn't have."""
-    pss_bytes: int | None
-    """Proportional share of all processes, including this one; None if it isn't available."""
-
-    def refresh(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class ProcfsTree:
-    """Descendants from /proc."""
+    """Descendants from /proc.
+
+    Pages that this process also has don't count in `descendant_bytes`. The proportional share of
+    all processes, including this one, is `pss_bytes`, or None if unavailable. A `refresh` takes
+    milliseconds: not for the training thread.
+    """
 
     def __init__(
         self, pid: int | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -111,7 +103,8 @@ class ProcfsTree:
             and process.read_at <= started - PSS_INTERVAL_S
         ]
         for process in due:
-            process.shared, process.read_at = read_shared_memory(process.pid), started
+            process.shared = read_shared_memory(process.pid)
+            process.read_at = started
             walk_s = self._clock() - started
             self._idle_until = started + walk_s / _MAX_DUTY_RATIO
             if walk_s >= _MAX_WALK_S:
@@ -189,7 +182,7 @@ class PsutilTree:
         return None
 
 
-def open_process_tree() -> ProcessTree:
+def open_process_tree() -> ProcfsTree | PsutilTree:
     """Open the source of readings for this system."""
     return ProcfsTree() if sys.platform.startswith("linux") else PsutilTree()
 

@@ -27,7 +27,8 @@ _SECRET_FORMS = re.compile(
     | \bgh[oprsu]_[A-Za-z0-9]{16,} | github_pat_\w{20,}    # GitHub
     | glpat-[\w-]{16,}                                     # GitLab
     | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                        # AWS
-    | \bxox[a-z]-[A-Za-z0-9-]{8,} | \bxapp-[A-Za-z0-9-]{8,} | https://hooks\.slack\.com/\S+   # Slack
+    | \bxox[a-z]-[A-Za-z0-9-]{8,} | \bxapp-[A-Za-z0-9-]{8,}  # Slack
+    | https://hooks\.slack\.com/\S+
     | \bAIza[\w-]{30,} | \bya29\.[\w-]{20,}                # Google
     | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w-]{16,}           # registries
     | \br8_[A-Za-z0-9]{20,} | \bnvapi-[\w-]{16,}           # Replicate, NVIDIA

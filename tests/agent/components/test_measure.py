@@ -1,4 +1,4 @@
-"""Bytes by component, of real tensors: each storage counts once."""
+"""Bytes of real tensors by component: each storage counts once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from memagent.components import (
 
 
 def real(library: str) -> Any:
-    """The library itself; where it is missing the test is skipped, under CI it fails."""
+    """Import a library; if it's missing, skip the test, or fail it under CI."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -45,7 +45,7 @@ def size(*tensors: torch.Tensor) -> int:
 
 
 class Holder(nn.Module):
-    """A module with the parameters and buffers given by name."""
+    """A module with parameters and buffers by name."""
 
     def __init__(self, **tensors: torch.Tensor) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Te
     optimizer.step()
 
 
-# -- storages --------------------------------------------------------------------------------------------------------------------
+# Storages
 
 
 def test_a_trained_model_is_counted_exactly():
@@ -108,7 +108,7 @@ def test_shared_memory_counts_as_any_other():
     )
 
 
-def test_storages_without_memory_count_nothing_and_hide_nothing():
+def test_storages_without_memory_do_not_count_and_hide_no_others():
     freed, other = torch.zeros(1000), torch.zeros(500)
     freed.untyped_storage().resize_(0)
     other.untyped_storage().resize_(0)
@@ -122,7 +122,7 @@ def test_storages_without_memory_count_nothing_and_hide_nothing():
     assert measure_by_device([model], []) == {"cpu": Components(0, 0, 0, 28)}
 
 
-def test_fake_tensors_hold_nothing():
+def test_fake_tensors_have_no_bytes():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -130,7 +130,7 @@ def test_fake_tensors_hold_nothing():
     assert measure([model], []) == EMPTY
 
 
-def test_lazy_parameters_hold_nothing_until_the_first_forward():
+def test_lazy_parameters_have_no_bytes_until_the_first_forward():
     model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d())
     assert measure([model], []).parameters_bytes == 0
     model(torch.zeros(2, 4))
@@ -198,10 +198,10 @@ def test_gradients_in_one_bucket_count_the_bucket_once():
     assert measure([model], []).gradients_bytes == 440
 
 
-# -- devices ---------------------------------------------------------------------------------------------------------------------
+# Devices
 
 
-def test_only_the_asked_device_counts():
+def test_only_the_requested_device_counts():
     model = nn.Linear(4, 4)
     assert measure([model], [], device="cuda:0") == EMPTY
     assert measure([model], [], device="cpu").parameters_bytes == 80
@@ -217,7 +217,7 @@ def test_one_walk_finds_all_devices(two_devices):
 
 @pytest.fixture
 def two_devices(monkeypatch):
-    """CUDA is not at hand: storages of tensors called `device_0` say that they lie on another device."""
+    """Make storages of certain tensors report another device, without CUDA."""
     weight = nn.Parameter(torch.zeros(10))
     weight.grad = torch.zeros(10)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -227,7 +227,7 @@ def two_devices(monkeypatch):
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor whose storage says that it lies on another device."""
+    """A tensor whose storage reports another device."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Elsewhere:
@@ -245,7 +245,7 @@ class Elsewhere(torch.Tensor):
         return Storage()
 
 
-def test_measuring_initialises_no_device_and_asks_for_no_data(monkeypatch):
+def test_measuring_initializes_no_device_and_reads_no_data(monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("measuring must not do this")
 
@@ -258,12 +258,12 @@ def test_measuring_initialises_no_device_and_asks_for_no_data(monkeypatch):
     assert not torch.cuda.is_initialized()
 
 
-def test_without_torch_there_is_nothing_to_measure():
+def test_without_torch_the_result_is_empty():
     code = "import sys; from memagent.components import measure_by_device; assert measure_by_device([], []) == {}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# -- optimizer state ---------------------------------------------------------------------------------------------------------------
+# Optimizer state
 
 
 def test_state_in_nested_containers_is_found():
@@ -324,7 +324,7 @@ def test_state_that_holds_itself_ends():
     assert measure([], [optimizer]).optimizer_state_bytes == 4
 
 
-def test_what_an_optimizer_merely_refers_to_is_not_its_state():
+def test_an_object_that_an_optimizer_refers_to_is_not_its_state():
     class Trainer:
         def __init__(self) -> None:
             self.batch = torch.zeros(1000)
@@ -362,10 +362,10 @@ def test_master_weights_that_only_the_optimizer_has_are_parameters():
     assert len(parameters_of([model], [optimizer])) == 4
 
 
-# -- what hangs on parameters -------------------------------------------------------------------------------------------------------
+# Attributes of parameters
 
 
-def test_what_hangs_on_a_parameter_belongs_to_it():
+def test_attributes_of_a_parameter_count_as_part_of_it():
     weight = nn.Parameter(torch.zeros(10))
     weight.ds_tensor, weight.main_grad = torch.zeros(100), torch.zeros(10, dtype=torch.float64)
     assert measure([Holder(weight=weight)], []) == Components(40 + 400, 80, 0, 0)
@@ -377,7 +377,7 @@ def test_bitsandbytes_4bit_weights_count_with_their_quantisation_state():
         "cpu"
     )
     weight = model.weight
-    if weight.quant_state is None:  # the lazy quantisation of some versions
+    if weight.quant_state is None:  # some versions quantize lazily
         pytest.fail("bitsandbytes did not quantise on CPU")
     state = weight.quant_state
     held = (weight, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code)
@@ -429,10 +429,10 @@ def test_torchao_8bit_optimizer_state_is_its_codes_scales_and_maps():
     assert held == 64 * 128 + 64 * 128 // 256 * 4 + 256 * 4
 
 
-# -- copies, shards ------------------------------------------------------------------------------------------------------------------
+# Copies, shards
 
 
-def test_an_ema_copy_counts_when_it_is_given():
+def test_an_ema_copy_counts_if_it_is_an_argument():
     model = nn.Linear(10, 10)
     ema = AveragedModel(model)
     assert measure([model], []).parameters_bytes == 440
@@ -466,12 +466,12 @@ DISTRIBUTED = """
     print("fsdp1", components(lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"))))
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # gloo's threads do not always end in peace
+    os._exit(0)  # gloo's threads don't always end cleanly
 """
 
 
-def test_shards_count_what_this_rank_holds(fork_server, tmp_path):
-    """Two gloo ranks: half of each matrix under FSDP, all of it under DDP."""
+def test_shards_count_on_their_rank(fork_server, tmp_path):
+    """Run two gloo ranks: half of each matrix under FSDP, all of it under DDP."""
     command = ["-c", textwrap.dedent(DISTRIBUTED)]
     ranks = [fork_server.start(*command, str(rank), str(tmp_path / "store")) for rank in range(2)]
     outputs = [rank.communicate() for rank in ranks]
@@ -486,10 +486,10 @@ def test_shards_count_what_this_rank_holds(fork_server, tmp_path):
         assert lines["fsdp1"] == str((whole // 2,) * 3)
 
 
-# -- has the state changed? -----------------------------------------------------------------------------------------------------------
+# Fingerprint of the state
 
 
-def test_the_mark_stays_while_nothing_changes_and_tells_when_something_does(training):
+def test_the_fingerprint_changes_with_the_state_only(training):
     model, optimizer, step = training
     marks = [state_fingerprint([optimizer])]
     step()

@@ -1,4 +1,4 @@
-"""A CUDA allocator without a GPU: what `torch._C` would offer, counting as c10's caching allocator counts, under torch's own functions."""
+"""A CUDA allocator without a GPU: `torch._C`'s functions over the counters of c10's allocator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES = (
 
 
 class CountingAllocator:
-    """Bytes come and go by `allocate` and `free`; each statistic has current, peak, allocated, freed, as in c10/core/Stat.h."""
+    """Counts `allocate` and `free`; each statistic has the four values of c10/core/Stat.h."""
 
     def __init__(self) -> None:
         pools = ("all", "small_pool", "large_pool")
@@ -92,7 +92,7 @@ class Properties:
 
 @pytest.fixture
 def cuda_allocator(monkeypatch):
-    """torch.cuda's and torch.accelerator's own functions, over an allocator that only counts."""
+    """torch.cuda's and torch.accelerator's functions over an allocator that only counts."""
     import torch
 
     allocator = CountingAllocator()

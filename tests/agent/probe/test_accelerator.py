@@ -22,7 +22,7 @@ UUID = "8680563f-0000-0000-0000-000000000000"
 
 
 class Allocator:
-    """The counters of one device, as `memory_stats_as_nested_dict` gives them."""
+    """Return the counters of one device in the form of `memory_stats_as_nested_dict`."""
 
     def __init__(self) -> None:
         self.current = self.peak = self.reserved = 0
@@ -117,19 +117,19 @@ def test_an_xpu_peak_between_readings_is_exact_when_it_is_the_highest_so_far(all
     allocator.allocate(-4 * GIB)
     assert probe.peak(probe.mark()) == 5 * GIB
     allocator.allocate(2 * GIB)
-    assert probe.peak(probe.mark()) == 3 * GIB  # a lower one later is not the old one again
+    assert probe.peak(probe.mark()) == 3 * GIB  # a later, lower peak isn't the old one
     allocator.allocate(-GIB)
-    assert probe.readings(probe.sample())[0] == 3 * GIB  # what was held when the phase began
+    assert probe.readings(probe.sample())[0] == 3 * GIB  # allocated when the phase began
 
 
-def test_an_xpu_limit_is_the_fraction_or_what_was_given(allocator):
+def test_an_xpu_limit_is_the_fraction_or_the_argument(allocator):
     half = XpuProbe(torch_with_xpu(allocator, fraction=0.5), 0)
     assert (half.device.limit_bytes, half.device.limit_source) == (32 * GIB, "per-process fraction")
     given = XpuProbe(torch_with_xpu(allocator), 0, GIB)
     assert (given.device.limit_bytes, given.device.limit_source) == (GIB, "given")
 
 
-def test_an_xpu_that_does_not_tell_its_free_memory_says_so_once(allocator, capfd):
+def test_an_xpu_without_free_memory_is_reported_once(allocator, capfd):
     def unsupported(index: int) -> tuple[int, int]:
         raise RuntimeError(
             "The device does not support querying the available free memory.\nMore of a C++ trace"
@@ -181,7 +181,7 @@ def test_the_mps_limit_follows_the_watermark_and_never_exceeds_the_machine(alloc
     assert probe.device.limit_bytes == (limit or psutil.virtual_memory().total)
 
 
-def test_mps_peaks_are_exact_where_torch_counts_them_and_readings_else(allocator):
+def test_mps_peaks_are_exact_if_torch_counts_them(allocator):
     counted = MpsProbe(torch_with_mps(allocator, device_stats=allocator.stats), environ={})
     plain = MpsProbe(torch_with_mps(allocator), environ={})
 
@@ -202,7 +202,7 @@ def test_mps_peaks_are_exact_where_torch_counts_them_and_readings_else(allocator
 
 
 class Parameter(SimpleNamespace):
-    """All that discover looks at."""
+    """Return a torch with the attributes that `discover` reads."""
 
 
 def model_on(*devices: str) -> Any:
@@ -239,8 +239,8 @@ def test_discover_finds_devices_that_only_an_optimizer_knows(allocator):
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "xpu:0", "mps:0", "meta", "cpu"])
-def test_discover_takes_only_the_host_where_torch_does_not_use_the_device(device):
-    """With the real torch: whatever fake tensors say, nothing is initialised."""
+def test_discover_returns_the_host_alone_if_torch_does_not_use_the_device(device):
+    """Check with the real torch that devices of fake tensors don't get initialized."""
     (host,) = probes = discover([model_on(device)], [], 3 * GIB, torch=real_torch_without_devices())
     assert isinstance(host, HostProbe)
     assert found(probes) == [("HostProbe", "given")]

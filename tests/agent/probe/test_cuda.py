@@ -1,4 +1,4 @@
-"""The CUDA probe over an allocator that only counts, with torch's own Python in between."""
+"""The CUDA probe over an allocator that only counts, through torch's Python functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(sampler: Sampler) -> list[dict]:
     ]
 
 
-def test_a_sample_tells_what_the_allocator_holds(cuda_allocator, probe):
+def test_a_sample_has_the_allocator_s_counters(cuda_allocator, probe):
     cuda_allocator.allocate(3 * MIB)
     cuda_allocator.allocate(512)
     cuda_allocator.free(3 * MIB)
@@ -51,7 +51,7 @@ def test_a_sample_tells_what_the_allocator_holds(cuda_allocator, probe):
     assert found["device_used_bytes"] is None  # no NVML here
 
 
-def test_the_peak_of_each_phase_is_exact_also_where_it_is_not_the_highest(cuda_allocator, probe):
+def test_the_peak_of_each_phase_is_exact_even_if_it_is_not_the_highest(cuda_allocator, probe):
     sampler = Sampler([probe], DroppedSamples())
     for phase, size in (("forward", 30), ("backward", 50), ("optimizer", 10)):
         sampler.set_phase(phase)
@@ -73,12 +73,12 @@ def test_the_peak_since_a_mark_is_exact_and_stays_for_the_next_mark(cuda_allocat
     cuda_allocator.allocate(30 * MIB)
     cuda_allocator.free(30 * MIB)
     assert probe.peak_since_mark() == 40 * MIB
-    torch.cuda.reset_peak_memory_stats(0)  # the script's own
+    torch.cuda.reset_peak_memory_stats(0)  # by the script
     assert probe.peak_since_mark() == probe.peak_since_mark() == probe.mark() == 40 * MIB
 
 
 def test_a_trial_is_measured_by_the_devices_own_counter(cuda_allocator, probe):
-    """A peak that is over before any thread of ours could have looked."""
+    """Read a peak that is over before any thread of memagent could have read it."""
     sampler = Sampler([probe], DroppedSamples())
     cuda_allocator.allocate(10 * MIB)
     sampler.set_user_phase("preflight")
@@ -137,7 +137,7 @@ def test_a_lower_limit_of_the_process_is_the_limit(cuda_allocator, monkeypatch):
 
 
 class Board:
-    """What NVML would tell of the GPU."""
+    """The GPU's readings, as NVML would return them."""
 
     def reading(self) -> NvmlReading:
         return NvmlReading(
@@ -154,11 +154,11 @@ class Board:
         self.is_closed = True
 
 
-def test_what_nvml_tells_joins_the_sample_and_the_context_is_what_the_process_holds_beyond_its_cache(
+def test_a_sample_has_nvml_readings_and_the_context_is_process_memory_beyond_the_cache(
     cuda_allocator, monkeypatch
 ):
     board = Board()
-    monkeypatch.setattr("memagent.probe.cuda.open_nvml", lambda uuid: board)
+    monkeypatch.setattr("memagent.probe.cuda.DeviceNvml", lambda uuid: board)
     probe = CudaProbe(torch, 0)
     cuda_allocator.allocate(10 * MIB)
     probe.mark()
@@ -177,9 +177,7 @@ def test_what_nvml_tells_joins_the_sample_and_the_context_is_what_the_process_ho
     assert board.is_closed
 
 
-def test_a_model_whose_parameters_are_offloaded_is_read_where_it_computes(
-    cuda_allocator, monkeypatch
-):
+def test_a_model_with_offloaded_parameters_is_read_on_its_gpu(cuda_allocator, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     model = torch.nn.Linear(2, 2)

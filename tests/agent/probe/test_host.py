@@ -1,4 +1,4 @@
-"""The host as a device: readings of this very process and of real children."""
+"""The host as a device: readings of this process and of real children."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def test_the_kernels_high_water_mark_shows_a_peak_between_readings(probe):
     before = probe.used_bytes()
     highest = (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )  # of all tests before: the mark must rise
+    )  # above that of all tests before, so that the high-water mark rises
     size = highest - before + 256 * MIB
     del (block := bytearray(b"x") * size)[:]
     peak, _ = probe.readings(probe.sample())
     assert peak - before > size - 16 * MIB
     peak, readings = probe.readings(probe.sample())
-    assert peak < before + 100 * MIB  # told once
+    assert peak < before + 100 * MIB  # reported once
 
 
-def test_a_given_limit_replaces_those_of_the_system():
+def test_a_limit_argument_replaces_the_system_s_limits():
     probe = HostProbe(limit_bytes=7 * MIB)
     assert (probe.device.limit_bytes, probe.device.limit_source) == (7 * MIB, "given")
     probe.close()
@@ -89,7 +89,7 @@ def test_children_count(probe):
         child.stdin.close()
 
 
-def test_what_is_slow_to_read_comes_with_the_next_refresh(probe):
+def test_slow_readings_change_with_a_refresh(probe):
     before = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
     probe.refresh()
     after = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
@@ -111,7 +111,7 @@ def test_a_kill_by_the_kernel_becomes_an_event_and_older_ones_do_not(probe, monk
     assert events == [[], [], [], [("oom_kill", {"device": "host", "processes": 2})], []]
 
 
-def test_refreshing_in_two_threads_at_once_is_harmless(probe):
+def test_refreshes_in_two_threads_at_once_are_harmless(probe):
     threads = [
         threading.Thread(target=lambda: [probe.refresh() for _ in range(20)]) for _ in range(4)
     ]

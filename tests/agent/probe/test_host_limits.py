@@ -1,4 +1,4 @@
-"""Which limit binds: read from a copy of /proc and /sys where the machine's own cannot be changed, and from real rlimits where it can."""
+"""The binding limit, from real rlimits and from copies of /proc and /sys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_cgroup_v2_takes_the_smallest_limit_up_the_tree(tmp_path: Path):
     assert cgroup_limit_bytes(root=tmp_path) == 4 * GIB
 
 
-def test_cgroup_v1_is_found_even_beside_the_line_of_v2(tmp_path: Path):
+def test_cgroup_v1_is_found_even_with_a_line_of_v2(tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "4:memory:/docker/abc\n3:cpu,cpuacct:/x\n0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", f"{2 * GIB}\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{GIB}\n")

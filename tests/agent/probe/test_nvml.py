@@ -1,6 +1,6 @@
 """NVML through the real bindings (nvidia-ml-py) and a library that `cc` makes of fake_nvml.c.
 
-The fake stands where the driver's library would: it exports the same C functions with the same structures, and a text file says what
+The fake replaces the driver's library: it exports the same C functions with the same structures, and a text file says what
 they answer. Whether a real driver answers the same takes a GPU to see.
 """
 
@@ -17,7 +17,7 @@ import pynvml
 import pytest
 
 from memagent.probe import nvml
-from memagent.probe.nvml import open_nvml
+from memagent.probe.nvml import DeviceNvml
 from memagent.probe.nvml_device import NvmlReading
 
 GPU = "GPU-6c4b1d2a-0000-4000-8000-000000000001"
@@ -80,7 +80,7 @@ def old_library(tmp_path_factory) -> Path:
 
 
 class Machine:
-    """The state that the fake library tells of."""
+    """The state that the fake library reports."""
 
     def __init__(self, folder: Path, monkeypatch) -> None:
         self._state, self._calls, self._monkeypatch = (
@@ -92,12 +92,12 @@ class Machine:
         self.set()
 
     def load(self, library: Path) -> None:
-        """Make pynvml use `library`, as though the dynamic linker had found it."""
+        """Make pynvml use `library`, as if the dynamic linker had found it."""
         self._monkeypatch.setattr(pynvml, "nvmlLib", pynvml.CDLL(str(library)))
         self._monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
     def set(self, *lines: str, without: str | None = None, **changes: object) -> None:
-        """The usual state with `changes`, without the keys that begin with `without`, and with more `lines`."""
+        """Set the default state with changes, without keys that start with `without`, plus `lines`."""
         state = {
             key: value
             for key, value in USUAL.items()
@@ -123,7 +123,7 @@ def machine(library, tmp_path, monkeypatch):
 
 @pytest.fixture
 def gpu(machine):
-    device = open_nvml(GPU)
+    device = DeviceNvml(GPU)
     yield device
     device.close()
 
@@ -144,15 +144,15 @@ def test_all_readings_of_a_gpu(gpu, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_readings_are_taken_anew_each_time(gpu, machine):
+def test_each_reading_calls_nvml_again(gpu, machine):
     gpu.reading()
     machine.set(used=70 * GIB)
     assert gpu.reading().used_bytes == 70 * GIB
 
 
 @pytest.mark.parametrize("uuid", [GPU, GPU.removeprefix("GPU-"), GPU.replace("GPU-", "MIG-")])
-def test_a_gpu_is_found_by_its_uuid_whatever_the_prefix(machine, uuid):
-    device = open_nvml(uuid)
+def test_a_gpu_is_found_by_its_uuid_with_any_prefix(machine, uuid):
+    device = DeviceNvml(uuid)
     assert device.reading().total_bytes == 80 * GIB
     device.close()
 
@@ -162,7 +162,7 @@ def test_a_slice_has_its_own_memory_and_the_power_and_temperature_of_its_board(
     machine, uuid, capfd
 ):
     machine.set("xid 63")
-    device = open_nvml(uuid)
+    device = DeviceNvml(uuid)
     reading = device.reading()
     assert (reading.used_bytes, reading.process_bytes) == (29 * GIB, 20 * GIB)
     assert (reading.power_w, reading.temperature_c) == (312.5, 64.0)
@@ -204,7 +204,7 @@ def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(
     )
 
 
-def test_what_is_missing_is_told_in_one_line(gpu, machine, capfd):
+def test_missing_readings_are_reported_in_one_line(gpu, machine, capfd):
     machine.set(
         "return nvmlDeviceGetPowerUsage 3", "return nvmlDeviceGetTotalEccErrors 3",
         "return nvmlDeviceGetMemoryInfo_v2 4", "return nvmlDeviceGetMemoryInfo 4", events_supported=0,
@@ -217,7 +217,7 @@ def test_what_is_missing_is_told_in_one_line(gpu, machine, capfd):
     )
 
 
-def test_a_driver_is_not_asked_again_for_what_it_does_not_support(gpu, machine):
+def test_an_unsupported_reading_is_not_called_again(gpu, machine):
     machine.set("return nvmlDeviceGetPowerUsage 3")
     for _ in range(4):
         gpu.reading()
@@ -248,7 +248,7 @@ def test_memory_by_process_may_be_unavailable(gpu, machine, capfd):
     assert "memory by process (the driver does not report it)" in capfd.readouterr().err
 
 
-def test_other_processes_are_unknown_where_one_of_them_is(gpu, machine):
+def test_other_processes_are_unknown_if_one_of_them_is(gpu, machine):
     machine.set("compute 1000003 -1")
     reading = gpu.reading()
     assert (reading.process_bytes, reading.other_processes_bytes) == (20 * GIB, None)
@@ -267,12 +267,12 @@ def test_a_gpu_without_graphics_still_lists_its_processes(gpu, machine):
 
 def test_a_driver_without_the_newer_functions(machine, old_library, capfd):
     machine.load(old_library)
-    device = open_nvml(GPU)
+    device = DeviceNvml(GPU)
     reading = device.reading()
     assert (reading.used_bytes, reading.reserved_bytes) == (
         30 * GIB,
         None,
-    )  # it counts the driver's own as used
+    )  # it counts the driver's memory as used
     assert (reading.process_bytes, reading.other_processes_bytes) == (20 * GIB, 9 * GIB)
     assert capfd.readouterr().err == ""
     device.close()
@@ -313,8 +313,8 @@ def test_new_ecc_errors_become_an_event_and_old_ones_do_not(gpu, machine):
     assert (event.kind, event.data) == ("ecc", {"device": GPU, "uncorrected_errors": 2})
 
 
-def test_nothing_is_opened_before_the_first_reading_and_one_init_serves_all(machine):
-    devices = [open_nvml(GPU), open_nvml(SLICE)]
+def test_the_first_reading_opens_nvml_and_one_init_serves_all(machine):
+    devices = [DeviceNvml(GPU), DeviceNvml(SLICE)]
     assert machine.calls == []
     for device in devices:
         device.reading()
@@ -328,7 +328,7 @@ def test_nothing_is_opened_before_the_first_reading_and_one_init_serves_all(mach
     assert machine.calls.count("nvmlEventSetFree") == 2
 
 
-def test_a_closed_device_opens_nothing_and_tells_what_it_last_knew(gpu, machine):
+def test_a_closed_device_stays_closed_and_returns_its_last_reading(gpu, machine):
     reading = gpu.reading()
     gpu.close()
     before = machine.calls
@@ -336,9 +336,9 @@ def test_a_closed_device_opens_nothing_and_tells_what_it_last_knew(gpu, machine)
     assert machine.calls == before
 
 
-def test_nvml_can_be_begun_again_after_its_end(machine):
+def test_nvml_can_be_initialized_again_after_a_shutdown(machine):
     for _ in range(2):
-        device = open_nvml(GPU)
+        device = DeviceNvml(GPU)
         assert device.reading().used_bytes == 29 * GIB
         device.close()
     assert machine.calls.count("nvmlInitWithFlags") == 2
@@ -350,29 +350,29 @@ def test_nvml_can_be_begun_again_after_its_end(machine):
 )
 def test_without_a_driver_it_says_so_once_and_goes_on(gpu, machine, capfd, code, reason):
     machine.set(f"return nvmlInitWithFlags {code}")
-    assert gpu.reading() == gpu.reading() == open_nvml(SLICE).reading() == NvmlReading()
+    assert gpu.reading() == gpu.reading() == DeviceNvml(SLICE).reading() == NvmlReading()
     assert gpu.take_events() == []
     assert capfd.readouterr().err == f"memagent: no NVML readings: {reason}\n"
     assert machine.calls.count("nvmlInitWithFlags") == 1
 
 
-def test_a_gpu_that_is_not_there_or_not_ours_is_named_once(machine, capfd):
-    device = open_nvml("GPU-0")
+def test_a_missing_or_inaccessible_gpu_is_reported_once(machine, capfd):
+    device = DeviceNvml("GPU-0")
     assert device.reading() == device.reading() == NvmlReading()
     assert capfd.readouterr().err == "memagent: no NVML readings of GPU-0: Not Found\n"
     assert machine.calls.count("nvmlShutdown") == 1
     machine.set("return nvmlDeviceGetHandleByUUID 4")
-    open_nvml(GPU).reading()
+    DeviceNvml(GPU).reading()
     assert (
         capfd.readouterr().err == f"memagent: no NVML readings of {GPU}: Insufficient Permissions\n"
     )
 
 
-def test_the_wrong_pynvml_is_told_apart(machine, monkeypatch, tmp_path, capfd):
+def test_the_wrong_pynvml_is_recognized(machine, monkeypatch, tmp_path, capfd):
     (tmp_path / "pynvml.py").write_text("def smi(): pass\n")
     monkeypatch.delitem(sys.modules, "pynvml")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert open_nvml(GPU).reading() == NvmlReading()
+    assert DeviceNvml(GPU).reading() == NvmlReading()
     assert "the installed pynvml is another package" in capfd.readouterr().err
 
 
@@ -392,7 +392,7 @@ def test_a_reading_in_another_thread_is_not_waited_for(gpu, machine, monkeypatch
     stuck.start()
     assert entered.wait(30)
     assert gpu.reading() == first
-    gpu.close()  # returns though the other thread hangs in the driver
+    gpu.close()  # returns although the other thread hangs in the driver
     leave.set()
     stuck.join(30)
     assert gpu.reading().used_bytes == GIB
@@ -408,7 +408,9 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-READ = f"from memagent.probe.nvml import open_nvml; print(open_nvml({GPU!r}).reading().used_bytes)"
+READ = (
+    f"from memagent.probe.nvml import DeviceNvml; print(DeviceNvml({GPU!r}).reading().used_bytes)"
+)
 
 
 def test_the_dynamic_linker_finds_the_library(machine, library):
@@ -429,11 +431,11 @@ def test_a_forked_child_begins_nvml_for_itself(machine, library):
     code = f"""
 import os
 from memagent.probe import nvml
-from memagent.probe.nvml import open_nvml
-parent = open_nvml({GPU!r})
+from memagent.probe.nvml import DeviceNvml
+parent = DeviceNvml({GPU!r})
 parent.reading()
 if not os.fork():
-    print(open_nvml({GPU!r}).reading().used_bytes, flush=True)
+    print(DeviceNvml({GPU!r}).reading().used_bytes, flush=True)
     os._exit(0)
 os.wait()
 parent.close()

@@ -1,4 +1,7 @@
-"""Peaks of phases by resetting the counters, and everybody else none the wiser. Numbers are those of the module's docstring."""
+"""Peaks of phases by resets of the counters, without an effect on other readers.
+
+The numbers are those of the module's docstring.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import random
 
 import pytest
 import torch
-from torch.cuda import max_memory_allocated  # bound before any probe: must be true all the same
+from torch.cuda import max_memory_allocated  # bound before any probe: must be correct even so
 
 from memagent.probe.peaks import shared_counters
 
@@ -21,7 +24,7 @@ def counters(cuda_allocator):
     counters.close()
 
 
-def test_1_each_take_gives_the_peak_since_the_last_one(cuda_allocator, counters):
+def test_1_each_read_returns_the_peak_since_the_last_one(cuda_allocator, counters):
     cuda_allocator.allocate(10 * MIB)
     cuda_allocator.free(10 * MIB)
     assert counters.read_and_reset(0)[:2] == (10 * MIB, 10 * MIB)
@@ -33,7 +36,7 @@ def test_1_each_take_gives_the_peak_since_the_last_one(cuda_allocator, counters)
 
 
 def user_view() -> tuple:
-    """All that torch tells a user of peaks."""
+    """Return all peaks that torch reports to a user."""
     stats = torch.cuda.memory_stats(0)
     return (
         max_memory_allocated(0),
@@ -44,8 +47,8 @@ def user_view() -> tuple:
     )
 
 
-def test_2_and_3_a_user_sees_the_same_with_and_without_us(cuda_allocator):
-    """The same random life twice: allocations, frees, reads and resets by the user, by either door; once with an agent in between."""
+def test_2_and_3_a_user_reads_the_same_with_and_without_memagent(cuda_allocator):
+    """Run a random program twice, with and without an agent: allocations, reads, resets."""
 
     def life(agent: bool) -> list[tuple]:
         random.seed(11)
@@ -92,7 +95,7 @@ def test_3_a_reset_by_the_user_does_not_lose_our_phases_peak(cuda_allocator, cou
     assert counters.read_and_reset(0)[0] == 0
 
 
-def test_4_what_was_saved_outlives_us_until_the_next_reset(cuda_allocator):
+def test_4_saved_peaks_stay_until_the_next_reset(cuda_allocator):
     original = torch._C._cuda_memoryStats
     counters = shared_counters(torch._C)
     counters.open()
@@ -107,7 +110,7 @@ def test_4_what_was_saved_outlives_us_until_the_next_reset(cuda_allocator):
     assert torch._C._cuda_memoryStats is original
 
 
-def test_4_wrappers_go_at_once_where_nothing_was_taken_and_never_over_somebody_elses(
+def test_4_wrappers_go_at_once_without_saved_peaks_and_never_over_another_library_s(
     cuda_allocator, monkeypatch
 ):
     original = torch._C._cuda_memoryStats

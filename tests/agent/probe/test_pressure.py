@@ -1,4 +1,4 @@
-"""The host's own limits: from copies of cgroup files where the machine's cannot be changed, and from the real system where they can."""
+"""Memory pressure on the host, from the real system and from copies of cgroup files."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_cgroup_v2(tmp_path: Path):
     pressure = read_pressure(root=tmp_path)
     assert (
         pressure.cgroup_used_bytes == 4 * GIB
-    )  # that of the cgroup with the limit, without idle file pages
+    )  # of the cgroup with the limit, without inactive file pages
     assert (pressure.oom_kills_total, pressure.pressure_ratio) == (
         3,
         0.125,
-    )  # those of the process's own cgroup
+    )  # of the process's cgroup
 
 
 def test_cgroup_v1(tmp_path: Path):
@@ -69,14 +69,14 @@ def test_in_a_container_the_mount_is_the_process_own_cgroup(tmp_path: Path):
     assert (pressure.cgroup_used_bytes, pressure.oom_kills_total) == (GIB, 1)
 
 
-def test_what_is_missing_or_strange_is_none(tmp_path: Path):
+def test_missing_or_malformed_values_are_none(tmp_path: Path):
     assert read_pressure(root=tmp_path) == Pressure()
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory.current", "much\n")
     write(tmp_path / "sys/fs/cgroup/memory.events", "oom_kill\n")
     write(tmp_path / "proc/pressure/memory", "some avg10=? avg60=0.00\n")
     write(tmp_path / "proc/self/status", "VmLck:\n")
-    write(tmp_path / "dev/shm/file", "on the disk, not a mount of its own")
+    write(tmp_path / "dev/shm/file", "on the disk, not a mount")
     assert read_pressure(root=tmp_path) == Pressure()
 
 
@@ -86,7 +86,7 @@ def test_locked_and_pinned_memory_are_added(tmp_path: Path):
 
 
 @linux
-def test_memory_really_locked_is_seen():
+def test_locked_memory_is_measured():
     before = read_pressure().locked_bytes
     size = 16 * mmap.PAGESIZE
     with mmap.mmap(-1, size) as block:
@@ -100,8 +100,8 @@ def test_memory_really_locked_is_seen():
 
 
 @linux
-@pytest.mark.skipif(not Path("/dev/shm").is_mount(), reason="/dev/shm is no mount of its own here")
-def test_real_shared_memory_is_seen():
+@pytest.mark.skipif(not Path("/dev/shm").is_mount(), reason="/dev/shm is not a mount here")
+def test_shared_memory_is_measured():
     before = read_pressure()
     with Path(f"/dev/shm/memagent-test-{os.getpid()}").open("wb", buffering=0) as file:
         try:

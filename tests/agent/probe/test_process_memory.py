@@ -1,4 +1,4 @@
-"""This process's own memory, read from the real /proc."""
+"""Memory of this process, from the real /proc."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(code: str) -> list[str]:
     ).stdout.split()
 
 
-def test_it_tells_what_the_system_tells(memory):
+def test_it_agrees_with_psutil(memory):
     usage, info = memory.usage(memory.read()), psutil.Process().memory_info()
     assert usage.resident_bytes == pytest.approx(info.rss, abs=4 * MIB)
     assert usage.mapped_bytes == pytest.approx(info.vms, abs=4 * MIB)
@@ -39,7 +39,7 @@ def test_it_tells_what_the_system_tells(memory):
 
 
 @linux
-def test_the_same_reader_tells_a_forked_child_of_its_own_memory():
+def test_the_same_reader_returns_a_forked_child_its_memory():
     code = f"""
 import os
 from memagent.probe.process_memory import open_process_memory
@@ -100,7 +100,7 @@ with open("/dev/null") as file:
     assert run(code) == ["kept"]
 
 
-def test_psutil_tells_the_same_where_there_is_no_proc(memory):
+def test_psutil_returns_the_same_without_proc(memory):
     portable = PsutilMemory()
     expected = memory.usage(memory.read()).resident_bytes
     assert portable.usage(portable.read()).resident_bytes == pytest.approx(expected, abs=4 * MIB)

@@ -1,4 +1,4 @@
-"""What descendants hold, on real processes. The tests carry the numbers of the module's docstring."""
+"""Memory of real descendants. The numbers are those of the module's docstring."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 
 class Child:
-    """A process that holds as much as it is told to."""
+    """A process that allocates as much as requested."""
 
     def __init__(self, size: int) -> None:
         self.process = subprocess.Popen(
@@ -96,13 +96,13 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_child):
-    others = set(descendants(os.getpid()))  # what other tests of this process keep running
+    others = set(descendants(os.getpid()))  # still running from other tests
     grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
     with subprocess.Popen([sys.executable, "-c", grandchild], stdin=subprocess.PIPE) as child:
         made: list[Child] = []
         may_end = threading.Event()
 
-        def make_child() -> None:  # its children are listed under it for as long as it lives
+        def make_child() -> None:  # a thread's children are listed under it while it lives
             made.append(start_child(MIB))
             may_end.wait(30)
 
@@ -122,19 +122,19 @@ def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_chi
             child.stdin.close()
 
 
-def test_1_psutil_is_asked_where_the_kernel_lists_no_children(start_child, monkeypatch):
+def test_1_psutil_finds_descendants_if_the_kernel_lists_no_children(start_child, monkeypatch):
     child = start_child(MIB)
     monkeypatch.setattr(process_tree, "_HAS_CHILDREN_FILES", False)
     assert child.process.pid in set(descendants(os.getpid()))
     assert list(descendants(2**22 + 1)) == []
 
 
-def test_2_growth_shows_at_the_next_refresh_without_reading_shares(tree, start_child):
+def test_2_growth_shows_at_the_next_refresh_without_reading_pss(tree, start_child):
     child = start_child(MIB)
     tree.refresh()
     before, pss = tree.descendant_bytes, tree.pss_bytes
     child.hold(100 * MIB)
-    tree.refresh()  # the clock stands still
+    tree.refresh()  # the clock doesn't advance
     assert tree.descendant_bytes - before == pytest.approx(100 * MIB, abs=5 * MIB)
     assert tree.pss_bytes == pss
 
@@ -156,12 +156,12 @@ def test_3_a_new_process_is_read_at_once(tree, clock, start_child):
     tree.refresh()
     start_child(80 * MIB)
     tree.refresh()
-    assert all(member.shares is not None for member in tree._members.values())
+    assert all(process.shared is not None for process in tree._descendants.values())
     assert tree.descendant_bytes > 80 * MIB
 
 
 class SlowClock(Clock):
-    """A clock by which whatever is done takes `each_s`."""
+    """A clock that advances by `each_s` at each reading."""
 
     each_s = 0.0
 
@@ -192,25 +192,23 @@ def test_3_reading_shares_takes_no_more_than_a_hundredth_of_the_time(start_child
     tree.close()
 
 
-def test_3_a_refresh_reads_shares_of_a_few_at_a_time_the_new_ones_first(start_child):
+def test_3_a_refresh_reads_a_few_processes_at_a_time_the_new_ones_first(start_child):
     clock = SlowClock()
     tree = ProcfsTree(clock=clock)
     for _ in range(6):
         start_child(MIB)
     clock.each_s = 0.004
     read = []
-    while len(read) < 30 and (not read or read[-1] < len(tree._members)):
+    while len(read) < 30 and (not read or read[-1] < len(tree._descendants)):
         tree.refresh()
-        read.append(sum(member.shares is not None for member in tree._members.values()))
+        read.append(sum(process.shared is not None for process in tree._descendants.values()))
         clock.now_s += 20.0
-    assert read[0] < len(tree._members) == read[-1]
-    assert read == sorted(set(read))  # some more each time
+    assert read[0] < len(tree._descendants) == read[-1]
+    assert read == sorted(set(read))  # a few more each time
     tree.close()
 
 
-def test_3_a_process_too_large_to_walk_counts_with_what_it_has_beyond_its_parent(
-    tree, start_child, monkeypatch
-):
+def test_3_a_process_too_large_to_walk_counts_beyond_its_parent(tree, start_child, monkeypatch):
     monkeypatch.setattr(process_tree, "_MAX_WALK_BYTES", 0)
     start_child(600 * MIB)
     tree.refresh()
@@ -236,11 +234,11 @@ for _ in range(3):
     os.read(ready[0], 1)
 tree = ProcfsTree()
 tree.refresh()
-while any(member.shares is None for member in tree._members.values()):  # a refresh reads as many as it has time for
+while any(process.shared is None for process in tree._descendants.values()):  # a refresh reads only some of them
     time.sleep(0.05)
     tree.refresh()
 tree._root.read_at = tree._idle_until = float("-inf")
-tree.refresh()  # ours once more, with all of theirs known
+tree.refresh()  # once more for this process, now that all others are read
 print(tree.descendant_bytes, tree.pss_bytes)
 """
     output = subprocess.run(
@@ -251,7 +249,7 @@ print(tree.descendant_bytes, tree.pss_bytes)
     assert 260 * MIB < pss < 310 * MIB
 
 
-def test_a_child_that_ended_holds_nothing_even_before_it_is_reaped(tree, start_child):
+def test_a_child_that_ended_has_no_memory_even_before_it_is_reaped(tree, start_child):
     tree.refresh()
     before = tree.descendant_bytes
     child = start_child(100 * MIB)
@@ -266,7 +264,7 @@ def test_a_child_that_ended_holds_nothing_even_before_it_is_reaped(tree, start_c
     assert tree.descendant_bytes == pytest.approx(before, abs=5 * MIB)
 
 
-def test_it_keeps_no_file_of_those_that_are_gone(clock, start_child):
+def test_it_closes_the_files_of_ended_processes(clock, start_child):
     def files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -285,7 +283,7 @@ def test_it_keeps_no_file_of_those_that_are_gone(clock, start_child):
     assert files() == before
 
 
-def test_shares_of_this_process_add_up_and_those_of_nobody_are_none():
+def test_shared_memory_of_this_process_adds_up_and_that_of_no_process_is_none():
     shares = read_shared_memory(os.getpid())
     assert 0 < shares.private_bytes <= shares.proportional_bytes <= shares.resident_bytes
     assert read_shared_memory(2**22 + 1) is None

@@ -1,4 +1,4 @@
-"""All ranks of a launch arrive at one run id, and another launch at another: with the environments that launchers really set."""
+"""One run id for all ranks of a launch, with the environments that launchers really set."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_the_runs_of_one_process_differ():
     assert at(TORCHRUN).run_id != at(TORCHRUN, ordinal=1).run_id
 
 
-def test_where_only_the_address_is_shared_the_user_is_told():
+def test_a_shared_address_alone_gives_a_note():
     static = {**TORCHRUN, "MASTER_ADDR": "node1", "LOCAL_WORLD_SIZE": "2"}
     first, second = at({**static, "RANK": "0"}), at({**static, "RANK": "3"}, launcher="node2:1:1")
     assert first.run_id == second.run_id
@@ -135,7 +135,7 @@ def test_where_only_the_address_is_shared_the_user_is_told():
     assert "MEMAGENT_RUN_ID" in first.note
 
 
-def test_where_nothing_is_shared_each_rank_records_for_itself_and_says_so():
+def test_without_shared_facts_each_rank_records_a_separate_run_with_a_note():
     lone = {"PMI_SIZE": "4", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2"}
     assert at(lone).run_id != at(lone).run_id
     assert "MEMAGENT_RUN_ID" in (at(lone).note or "")
@@ -165,14 +165,14 @@ def test_an_initialised_process_group_knows_better_than_the_environment():
 
 
 def test_torchruns_workers_really_arrive_at_one_id(tmp_path):
-    """Two workers under the real torchrun, behind a shell each, twice: one id a launch."""
+    """Launch two workers with the real torchrun twice, each in a shell: one id per launch."""
     script = tmp_path / "show.py"
     script.write_text(
         textwrap.dedent("""
         from memagent.record.identity import identify
         identity = identify()
         line = f"ID {identity.run_id} {identity.rank} {identity.world_size}\\n"
-        print(line, end="", flush=True)  # in one piece: two write to one pipe, and unbuffered a word at a time
+        print(line, end="", flush=True)  # in one write, because two workers share the pipe
         """)
     )
     shell = tmp_path / "worker.sh"

@@ -1,4 +1,4 @@
-"""What is recorded beside the samples: configs of every make as plain JSON, code, command and variables; and no secret in any of it."""
+"""Metadata of a run: configs of any type as plain JSON, code, command, variables, no secrets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SECRETS = [
 
 
 def real(library: str) -> Any:
-    """The library itself; where it is missing the test is skipped, under CI it fails."""
+    """Import a library; if it's missing, skip the test, or fail it under CI."""
     try:
         return importlib.import_module(library)
     except ImportError as error:
@@ -56,7 +56,7 @@ def real(library: str) -> Any:
         pytest.skip(f"{library} is not installed: pip install 'memagent[dev]'")
 
 
-# -- secrets ----------------------------------------------------------------------------------------------------------------------
+# Secrets
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def real(library: str) -> Any:
     ["token", "hf_token", "HF_TOKEN", "hub-token", "apiKey", "api_key", "OPENAI_API_KEY", "aws_secret_access_key", "password", "dbPassword",
      "client_secret", "credentials", "private_key", "slack_webhook", "authToken", "accessKey"],
 )  # fmt: skip
-def test_what_stands_under_a_secrets_name_is_masked(name):
+def test_values_under_a_secret_s_name_are_masked(name):
     assert plain_config({name: "value"}) == {name: MASK}
 
 
@@ -73,12 +73,12 @@ def test_what_stands_under_a_secrets_name_is_masked(name):
     ["tokenizer", "tokens", "max_tokens", "num_tokens", "eos_token", "pad_token_id", "token_type_ids", "tokens_per_batch", "key",
      "num_key_value_heads", "monkey", "author", "image_token", "secretary", "token_dropout"],
 )  # fmt: skip
-def test_names_that_only_sound_secret_are_kept(name):
+def test_names_that_only_sound_secret_stay(name):
     assert plain_config({name: "value"}) == {name: "value"}
 
 
 @pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:8])
-def test_a_secret_is_known_by_its_shape_wherever_it_stands(secret):
+def test_a_secret_is_recognized_by_its_form_in_any_place(secret):
     core = secret.split()[-1]
     assert core not in mask_text(f"login({secret!r}) and more")
     assert core not in json.dumps(plain_config({"notes": [f"use {secret}"], secret: 1}))
@@ -107,7 +107,7 @@ def test_user_and_password_of_an_address_are_masked():
     assert mask_text("postgresql://me:pass@db/runs") == "postgresql://***@db/runs"
 
 
-def test_switches_and_what_is_not_set_are_no_secrets():
+def test_switches_and_empty_values_stay():
     assert plain_config({"token": True, "password": None, "api_key": ""}) == {
         "token": True,
         "password": None,
@@ -139,7 +139,7 @@ def test_secrets_on_the_command_line_are_masked(given, masked):
     assert mask_arguments(given) == masked
 
 
-# -- config -----------------------------------------------------------------------------------------------------------------------
+# Config
 
 
 class Colour(enum.Enum):
@@ -161,7 +161,7 @@ class Outer:
 
 
 class Arguments:
-    """As Hugging Face's TrainingArguments: more inside than `to_dict` tells."""
+    """Arguments with more attributes than `to_dict` returns, as in Hugging Face."""
 
     def __init__(self) -> None:
         self._device = object()
@@ -251,14 +251,14 @@ def test_cycles_end():
     assert plain_config(config) == {"a": 1, "me": "(itself)", "list": ["(itself)"]}
 
 
-def test_what_is_deep_is_cut():
+def test_deep_nesting_is_cut():
     deep: dict[str, Any] = {}
     for _ in range(100):
         deep = {"down": deep}
     assert "too deep" in json.dumps(plain_config(deep))
 
 
-def test_what_is_huge_is_cut_with_a_note():
+def test_huge_values_are_cut_with_a_note():
     found = plain_config({"text": "x" * 10_000, "list": list(range(1000))})
     assert found["text"].endswith("... (8000 characters more)")
     assert len(found["list"]) == 201
@@ -269,7 +269,7 @@ def test_what_is_huge_is_cut_with_a_note():
     assert len(json.dumps(texts)) < 2 * config_module._MAX_TOTAL_CHARACTERS
 
 
-def test_a_secret_beyond_the_cut_does_not_slip_in_when_masks_make_room():
+def test_a_secret_beyond_the_cut_stays_out_when_masks_shorten_the_text():
     text = f"{HF} " * 110 + "z" * 2000 + HF
     assert HF not in plain_config({"notes": text})["notes"]
 
@@ -286,7 +286,7 @@ def test_a_config_class_that_prints_itself_is_still_a_config():
     assert plain_config({"config": Config()}) == {"config": "Config()"}
 
 
-def test_a_config_whose_methods_fail_is_taken_another_way():
+def test_a_config_with_failing_methods_is_read_another_way():
     class Broken:
         def __init__(self) -> None:
             self.lr = 0.1
@@ -309,12 +309,12 @@ def test_a_value_that_cannot_be_shown_costs_only_itself():
 
 
 @pytest.mark.parametrize("config", ["text", 3, [1, 2], dict], ids=repr)
-def test_what_has_no_names_is_no_config(config):
+def test_a_value_without_names_is_rejected(config):
     with pytest.raises(SettingError, match="give a dict"):
         plain_config(config)
 
 
-# -- the process ------------------------------------------------------------------------------------------------------------------
+# The process
 
 
 def git(*arguments: str, at: Path) -> str:
@@ -401,7 +401,7 @@ def test_a_slow_git_is_not_waited_for(repository, tmp_path, monkeypatch):
     assert check.is_over
 
 
-def test_a_check_that_is_given_up_leaves_no_process(repository, tmp_path, monkeypatch):
+def test_a_closed_check_leaves_no_process(repository, tmp_path, monkeypatch):
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 600\n")

@@ -156,7 +156,8 @@ class SortedIntSet:
 
 def link(block: Block, before: Block | None, after: Block | None) -> None:
     """Link a block between two neighbors of its segment."""
-    block.prev, block.next = before, after
+    block.prev = before
+    block.next = after
     if before is not None:
         before.next = block
     if after is not None:

@@ -26,39 +26,30 @@ ROUND_LARGE = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 UNLIMITED = 2**62
 INTERVALS = 16
-"""Power-of-two intervals with divisions of their own: 1 MiB to 64 GiB."""
+"""Power-of-two intervals that may have different divisions: 1 MiB to 64 GiB."""
 
 _CORE_PARSER = (2, 10)
 """The torch version with one parser for all devices, fractions in the text, and limits that always
 hold."""
 _NEWEST = (99, 0)
-_IGNORED = frozenset(
-    {
-        "backend",
-        "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc",
-        "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",
-        "pinned_num_register_threads",
-        "pinned_use_background_threads",
-        "pinned_reserve_segment_size_mb",
-        "pinned_free_catch_all",
-        "pinned_max_round_threshold_mb",
-        "pinned_max_cached_size_mb",
-        "graph_capture_record_stream_reuse",
-        "throw_on_cudamalloc_oom",
-    }
+_IGNORED = re.compile(
+    "backend|release_lock_on_(cuda|hip)malloc|pinned_use_(cuda|hip)_host_register"
+    "|pinned_(num_register_threads|use_background_threads|reserve_segment_size_mb|free_catch_all)"
+    "|pinned_(max_round_threshold_mb|max_cached_size_mb)|graph_capture_record_stream_reuse"
+    "|throw_on_cudamalloc_oom"
 )
+"""Options without effect on sizes."""
 
 
 @dataclass(frozen=True)
 class AllocatorConfig:
     """Settings of the allocator. Sizes are bytes; the defaults are those of torch 2.13.
 
-    Blocks of `max_split_bytes` are never split; `max_non_split_rounding_bytes` limits how much
-    larger than the request such a block may be. `roundup_power2_divisions` is empty or has a number
-    for each interval from 1 MiB up. `memory_fraction` is the share of the device that the process
-    may reserve; None means no limit (torch before 2.10).
+    - `max_split_bytes`: blocks of this size are never split.
+    - `max_non_split_rounding_bytes`: the most by which such a block may exceed the request.
+    - `roundup_power2_divisions`: empty, or a number for each interval from 1 MiB up.
+    - `memory_fraction`: the share of the device that the process may reserve. None means no limit
+      (torch before 2.10).
     """
 
     max_split_bytes: int = UNLIMITED
@@ -176,7 +167,7 @@ def _with_option(
                 f"backend:{value} is CUDA's own allocator, which the estimator doesn't simulate. "
                 "Estimate with the native one."
             )
-        case _ if name not in _IGNORED:
+        case _ if not _IGNORED.fullmatch(name):
             raise _error(f"torch has no option {name!r}; check its spelling")
     return replace(config, **changes)
 

@@ -22,7 +22,7 @@ _DEFAULT_ADDRESS_SPACE = 2**44
 
 
 class Device:
-    """What `cudaMalloc` and `cuMemCreate` can still return. Sizes are bytes.
+    """The memory that `cudaMalloc` and `cuMemCreate` can still return. Sizes are bytes.
 
     `total_bytes` is the device's memory; None means unlimited. `outside_bytes` of it are in use by
     the CUDA context, libraries and other processes. The driver's choice of addresses isn't public,
@@ -88,7 +88,7 @@ class ExpandableSegments:
         self.ranges: list[AddressRange] = []
 
     def grow(self, pool: Pool, size: int, page: int) -> Block | None:
-        """Return a block of at least `size` bytes, removed from the pool; None if memory is full."""
+        """Return a block of at least `size` bytes, not in the pool; None if memory is full."""
         block = self._find(pool, size) or self._reserve(pool, page)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None

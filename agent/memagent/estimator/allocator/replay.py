@@ -51,8 +51,8 @@ class Replay:
     """The result of a replay. Sizes are bytes.
 
     If the simulated device ran out, `ok` is False, `failed_at` is the event's index, `failure` the
-    reason, and all numbers cover the part before. `fragmentation` is the memory reserved but not
-    allocated at the peak of allocated. `stats` has torch's counters by the names of
+    reason, and all numbers cover the part before. Memory that was reserved but not allocated, at
+    the peak of allocated, is the `fragmentation`. The `stats` have torch's counters by the names of
     `torch.cuda.memory_stats()`.
     """
 

@@ -1,7 +1,7 @@
 """Convert a model, its optimizer and its inputs to fake tensors without data.
 
-1. The conversion changes the objects in place, so it runs in the tracer's process only. It keeps the
-   originals alive there: a process that must not talk to the device must not free its memory.
+1. The conversion changes the objects in place, so it runs in the tracer's process only. It keeps
+   the originals alive there: a process that must not talk to the device must not free its memory.
 2. Tensors that shared a storage share one afterwards (tied weights, flattened parameters), and have
    the same shapes, strides and dtypes.
 3. Parameters stay `Parameter`s, and the optimizer's groups refer to the new ones.

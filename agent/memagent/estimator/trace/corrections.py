@@ -98,9 +98,9 @@ def _input_dtype(output: Any, args: tuple[Any, ...]) -> Any:
 def _reduced_loss(output: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
     """Keep the storage of all elements under a reduced loss.
 
-    The kernel writes a value for each element and reduces them into the same tensor; at::mean_out
-    and at::sum_out resize it and never release memory (aten/native/Loss.cpp). The reduction is the
-    argument after input and target, or after the weight.
+    The kernel writes a value for each element and reduces them into the same tensor. That resizes
+    the tensor and never releases memory (at::mean_out and at::sum_out in aten/native/Loss.cpp). The
+    reduction is the argument after input and target, or after the weight.
     """
     reduction = next(
         (item for item in args[2:] if isinstance(item, int) and not isinstance(item, bool)), 1

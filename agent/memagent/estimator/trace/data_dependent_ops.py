@@ -21,7 +21,7 @@ import torch
 EVEN_EXPERTS_NOTE = (
     "experts are assumed to get equal shares of the tokens; in a real run that depends on the data"
 )
-LARGEST_RESULT_NOTE = (
+WORST_CASE_NOTE = (
     "the length of a result of {op} depends on the data: the largest possible one was assumed"
 )
 
@@ -85,9 +85,7 @@ class OperatorCall:
         """Return how many elements count as true, and add a note on the assumption."""
         fraction = self.fractions.of(mask)
         note = (
-            LARGEST_RESULT_NOTE.format(op=self.func.name())
-            if fraction is None
-            else EVEN_EXPERTS_NOTE
+            WORST_CASE_NOTE.format(op=self.func.name()) if fraction is None else EVEN_EXPERTS_NOTE
         )
         if note not in self.notes:
             self.notes.append(note)

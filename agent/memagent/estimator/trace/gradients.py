@@ -2,9 +2,9 @@
 
 A tensor with several uses gets several gradients, and autograd adds them up. It adds in place if
 nothing else refers to the sum so far. While a dispatch mode is active, or on fake tensors, it never
-does (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp), which costs one copy more
-than the training. `GradientSums` recognizes such an addition by the reference counts of its first
-operand, and the recorder then runs it in place.
+does (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp). That would cost one copy
+more than the training. So `GradientSums` recognizes such an addition by the reference counts of its
+first operand, and the recorder runs it in place.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """CUDA's kernels: which one torch chooses, and the scratch memory inside one.
 
-The choices (attention, RNN, dropout) depend on the driver in torch. `install` registers them in
-torch's dispatcher for `cuda` tensors and doesn't patch Python names: names imported earlier, calls
-from C++ and recomputations under checkpointing all pass the dispatcher. For CPU tensors that
+The choices (attention, RNN, dropout) depend on the driver in torch. Here `install` registers them
+in torch's dispatcher for `cuda` tensors and doesn't patch Python names. Names imported earlier,
+calls from C++ and recomputations under checkpointing all pass the dispatcher. For CPU tensors that
 represent CUDA's, only attention is routed.
 
 Scratch memory is what a kernel allocates from torch and frees before it returns, so that no tensor
-of the program shows it. `scratch_bytes` covers the large cases, and the trace records them as an
-allocation followed by its release. `memagent.estimator.devices` has what libraries keep. Unknown,
-because chosen at run time from the free memory: cuDNN's convolution workspaces, and the buffers of
-Triton and NCCL.
+of the program shows it. The trace records the large cases of `scratch_bytes` as an allocation
+followed by its release. Memory that libraries keep is in `memagent.estimator.devices`. Some amounts
+are unknown, because they depend on the free memory at run time: cuDNN's convolution workspaces, and
+the buffers of Triton and NCCL.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
    for every kind of owner (Python, autograd, C++).
 3. A resized storage is released and allocated again with its new size.
 4. The purpose of an allocation becomes known later: a tensor becomes a gradient when autograd
-   delivers it, and state when the optimizer keeps it. `assign_component` may be called at any time,
-   and `events` gives the final component to every event of the storage.
+   delivers it, and state when the optimizer keeps it. So `assign_component` works at any time, and
+   `events` gives the final component to every event of the storage.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -47,7 +49,7 @@ _COMPONENT_BY_PHASE = {
     "backward": "workspace",
     "optimizer": "workspace",
 }
-"""The assumed component of a storage by the phase of its allocation, until a better one is known."""
+"""The assumed component of a storage by the phase of its allocation."""
 _ASSUMED_COMPONENTS = frozenset(_COMPONENT_BY_PHASE.values())
 _VALUE_OPERATORS = {
     "aten::_local_scalar_dense": "",
@@ -68,30 +70,26 @@ class _StorageRef(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
+@dataclass(slots=True)
 class _StorageRecord:
-    """One storage from its allocation on: fixed properties, and its component, which may change."""
+    """One storage from its allocation on. Only the component and the module may change."""
 
-    __slots__ = ("component", "dtype", "module", "op", "shape", "size_bytes", "source", "uid")
-
-    def __init__(
-        self, uid: int, size_bytes: int, tensor: torch.Tensor | None, component: str
-    ) -> None:
-        self.uid = uid
-        self.size_bytes = size_bytes
-        self.component = component
-        self.shape = tuple(tensor.shape) if tensor is not None else (size_bytes,)
-        self.dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else "uint8"
-        self.module = ""
-        self.source = ""
-        self.op = ""
+    uid: int
+    size_bytes: int
+    component: str
+    module: str
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    source: str = ""
 
 
 class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the storages of tensors on `device_type`. Set `phase` and `step` during the run.
 
-    `scratch_bytes` returns, for an operator and its arguments, the bytes that its kernel allocates
-    and frees inside. `answer` returns a Python value when a program reads a fake tensor; if it is
-    given, all tensors are fake. `check_growth` may raise to abort the trace.
+    - `scratch_bytes` returns the bytes that the kernel of an operator allocates and frees inside.
+    - `answer` returns a Python value when a program reads a tensor. With it, all tensors are fake.
+    - `check_growth` may raise to abort the trace.
     """
 
     def __init__(
@@ -257,13 +255,18 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         component: str | None,
         module: str | None = None,
     ) -> _StorageRecord:
-        assumed = _COMPONENT_BY_PHASE[self.phase]
-        record = _StorageRecord(self._next_uid, size, tensor, component or assumed)
+        record = _StorageRecord(
+            self._next_uid,
+            size,
+            component or _COMPONENT_BY_PHASE[self.phase],
+            self.module_path() if module is None else module,
+            op,
+            tuple(tensor.shape) if tensor is not None else (size,),
+            str(tensor.dtype).removeprefix("torch.") if tensor is not None else "uint8",
+        )
         self._next_uid += 1
         if self._check_growth is not None and not self._next_uid % _GROWTH_CHECK_INTERVAL:
             self._check_growth()
-        record.op = op
-        record.module = self.module_path() if module is None else module
         if size >= _MIN_SIZE_WITH_SOURCE_BYTES and component is None:
             record.source = _source_line(sys._getframe(2))
         if size:
@@ -331,15 +334,10 @@ def _fake_device(tensor: Any) -> torch.device:
     return _META_DEVICE if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
 
 
-_wrapper_types: dict[type, bool] = {}
-
-
+@cache
 def _is_wrapper(kind: type) -> bool:
     """Return whether this type of tensor has other tensors inside."""
-    is_wrapper = _wrapper_types.get(kind)
-    if is_wrapper is None:
-        is_wrapper = _wrapper_types[kind] = hasattr(kind, "__tensor_flatten__")
-    return is_wrapper
+    return hasattr(kind, "__tensor_flatten__")
 
 
 def _output_tensors(output: Any) -> Iterator[torch.Tensor]:
@@ -356,7 +354,6 @@ _MEMAGENT_FILES = str(Path(memagent.__file__).parent) + os.sep
 _STEP_RUNNER = "steps.py"
 _END = "the tracer"
 """The label of the frame that runs the step. Its callers aren't part of the step."""
-_file_labels: dict[CodeType, str] = {}
 
 
 def _source_line(frame: FrameType | None) -> str:
@@ -367,15 +364,14 @@ def _source_line(frame: FrameType | None) -> str:
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return ""
-        label = _file_labels.get(frame.f_code)
-        if label is None:
-            label = _file_labels[frame.f_code] = _file_label(frame.f_code.co_filename)
+        label = _file_label(frame.f_code.co_filename)
         if label:
             return "" if label is _END else f"{label}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
 
+@cache
 def _file_label(path: str) -> str:
     """Return a file's name; "" for files of torch and memagent, which the search skips."""
     if path.startswith(_MEMAGENT_FILES):

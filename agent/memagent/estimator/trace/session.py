@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from memagent.errors import TraceError
 from memagent.estimator.trace.events import Trace
@@ -29,21 +29,6 @@ CUDA = "cuda"
 CUDA_ON_CPU = "cuda-on-cpu"
 CPU = "cpu"
 
-_TORCH_OPTIMIZERS = {
-    "adadelta": "Adadelta",
-    "adafactor": "Adafactor",
-    "adagrad": "Adagrad",
-    "adam": "Adam",
-    "adamax": "Adamax",
-    "adamw": "AdamW",
-    "lbfgs": "LBFGS",
-    "momentum": "SGD",
-    "muon": "Muon",
-    "nadam": "NAdam",
-    "radam": "RAdam",
-    "rmsprop": "RMSprop",
-    "sgd": "SGD",
-}
 _VALUE_ERRORS = (
     "DynamicOutputShapeException",
     "DataDependentOutputException",
@@ -53,7 +38,7 @@ _VALUE_ERRORS = (
 
 @dataclass(frozen=True)
 class TraceJob:
-    """What to trace.
+    """The arguments of a trace.
 
     `model` is a module, a callable that builds one, or "path.py:factory"; `plan` has the arguments
     of `StepPlan`.
@@ -108,7 +93,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         check_growth=growth.check,
     )
     # Only `run_steps` collects garbage, at the end of each step, so that two traces of one job are
-    # equal. Objects from before are frozen, because a walk over them would take most of the time.
+    # equal. Older objects are frozen, so that those collections skip them.
     gc.disable()
     gc.freeze()
     try:
@@ -119,7 +104,11 @@ def run_trace_in_process(job: TraceJob) -> Trace:
             optimizer = build_optimizer(
                 job.optimizer, model, lambda instance: convert_optimizer(instance, converter)
             )
-            with recorder, track_module_paths(model, recorder), track_resizes(recorder):
+            with (
+                recorder,
+                track_module_paths(model, recorder),
+                track_resizes(recorder.on_storage_resize),
+            ):
                 record_model(recorder, model)
                 buckets = distributed.allocate_buckets(recorder, model, reduction)
                 plan = StepPlan(**job.plan)
@@ -209,7 +198,10 @@ def build_optimizer(
         return None
     if isinstance(optimizer, str):
         name = optimizer.lower()
-        kind = getattr(torch.optim, _TORCH_OPTIMIZERS.get(name, optimizer), None)
+        classes = {
+            name.lower(): item for name, item in vars(torch.optim).items() if isinstance(item, type)
+        }
+        kind = classes.get("sgd" if name == "momentum" else name)
         if kind is None:
             raise TraceError(
                 f"torch.optim has no optimizer {optimizer!r}: "
@@ -251,25 +243,16 @@ def track_module_paths(model: torch.nn.Module, recorder: StorageRecorder) -> Ite
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
 
-class ResizeListener(Protocol):
-    """A recorder of storages."""
-
-    def on_storage_resize(self, storage: torch.UntypedStorage) -> None: ...
-
-
 @contextmanager
-def track_resizes(recorder: ResizeListener) -> Iterator[None]:
-    """Let the recorder know of directly resized storages.
-
-    FSDP releases and restores its parameters that way.
-    """
+def track_resizes(on_resize: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
+    """Report directly resized storages. FSDP releases and restores its parameters that way."""
     import torch
 
     original = torch.UntypedStorage.resize_
 
     def resize_(storage: Any, size: int) -> Any:
         result = original(storage, size)
-        recorder.on_storage_resize(storage)
+        on_resize(storage)
         return result
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]

@@ -116,7 +116,7 @@ class _GradientHook:
 
 
 def _assign_component(recorder: StorageRecorder, value: Any, component: str) -> None:
-    # A function of its own, because a loop's variable would keep the last tensor alive.
+    # A separate function, because a loop's variable would keep the last tensor alive.
     for tensor in tensors_in(value):
         recorder.assign_component(tensor, component)
 

@@ -162,7 +162,7 @@ class _FakeStream:
 
 
 def _stub_cuda_functions() -> None:
-    """Replace the functions of `torch.cuda` that programs call in a step and that ask the driver."""
+    """Replace the functions of `torch.cuda` that a step may call and that ask the driver."""
     stream = _FakeStream()
     stubs: dict[str, Any] = {
         "Stream": _FakeStream,

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 LIMIT_GROWTH_BYTES = 4 << 30
-"""The trace of a 70B model stays far below. The limit stops factories that insist on real values."""
+"""Far above the trace of a 70B model. The limit stops factories that insist on real values."""
 _ENGINE_REFUSES = "autograd's threading"
-"""In the engine's message in a fork of a process that has run backward on a GPU."""
+"""Part of the engine's message in a fork of a process that has run backward on a GPU."""
 _EVENT_FIELDS = tuple(field.name for field in fields(MemoryEvent))
 
 
@@ -54,12 +54,15 @@ def record_trace(
 ) -> Trace:
     """Run `steps` training steps on fake tensors and return every allocation and release in order.
 
-    `model` is a module (on any device), a callable that builds one, or "path.py:factory". `inputs`
-    are its arguments: a tensor, a tuple or a dict of tensors, real or fake, or `(shape, dtype
-    name)` in place of a tensor. `optimizer` is an optimizer of the model, a name in `torch.optim`,
-    a callable that takes the parameters, or None. `loss` is called with output and targets, or with
-    output and inputs if there are no targets; the default is the model's own loss. `autocast` is
-    None, "bf16" or "fp16". `device` is "cuda" (CUDA's rules, no GPU needed) or "cpu".
+    - `model`: a module (on any device), a callable that builds one, or "path.py:factory".
+    - `inputs`: the model's arguments as a tensor, a tuple or a dict. Tensors may be real or fake, or
+      replaced by `(shape, dtype name)`.
+    - `optimizer`: an optimizer of the model, a name in `torch.optim`, a callable that takes the
+      parameters, or None.
+    - `loss`: called with output and targets, or with output and inputs if there are no targets. The
+      default is the model's own loss.
+    - `autocast`: None, "bf16" or "fp16".
+    - `device`: "cuda" (CUDA's rules, no GPU needed) or "cpu".
 
     Raises TraceError, with the operator's name in `op`, for a step that can't be traced, takes
     longer than `timeout_s` seconds, or makes the tracing process grow by more than

@@ -1,8 +1,8 @@
-"""An independent reading of torch's allocator rules: slow and plain, with every segment a list of cells.
+"""An independent, slow implementation of torch's allocator rules: every segment is a list of cells.
 
-It shares no code with the simulator, searches everything from the start each time, and writes a trace and a snapshot in the
-form of `torch.cuda.memory._snapshot()`. Where the two agree on random programs, neither the ordered pools nor the linked
-blocks nor the history reader can be wrong alone.
+It shares no code with the simulator, searches everything from the start each time, and writes a
+trace and a snapshot in the form of `torch.cuda.memory._snapshot()`. If the two agree on random
+programs, neither the ordered pools nor the linked blocks nor the history reader is wrong alone.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Oracle:
     rounding: int = 20 * MIB
     total: int | None = None
     threshold: float = 0.0
-    descending: bool = False  # where the device puts new segments
+    descending: bool = False  # the device places new segments below the old ones
     segments: list[Segment] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     searches: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     retries: int = 0
     placed: int = 0
 
-    # What a program calls
+    # Operations of a program
 
     def malloc(self, size: int, stream: int = 0) -> int:
         rounded = max(512, -(-size // 512) * 512)
@@ -102,7 +102,7 @@ class Oracle:
         self._record("free_completed", address, cell.requested, segment.stream)
         cell.state, cell.requested, cell.since = FREE, 0, self.searches[segment.small]
         segment.tidy()
-        for one in segment.cells:  # what melted counts as free since now
+        for one in segment.cells:  # merged cells count as free from now on
             if one.state == FREE and one.start <= address < one.start + one.size:
                 one.since = self.searches[segment.small]
 
@@ -116,7 +116,7 @@ class Oracle:
             elif [cell.state for cell in segment.cells] == [FREE]:
                 self._drop(segment)
 
-    # What can be compared
+    # State for comparisons
 
     def reserved(self) -> int:
         return sum(
@@ -155,7 +155,7 @@ class Oracle:
         }
 
     def snapshot(self, dropped: int = 0) -> dict[str, Any]:
-        """As torch gives it; `dropped` entries fell out of the trace's ring."""
+        """Return the snapshot; the trace's ring has lost its first `dropped` entries."""
         words = {FREE: "inactive", USED: "active_allocated", WAITING: "active_pending_free"}
         segments = []
         for segment in self.segments:
@@ -195,7 +195,7 @@ class Oracle:
             "allocator_settings": settings,
         }
 
-    # How it works
+    # Implementation
 
     def _search(self, size: int, small: bool, stream: int) -> tuple[Segment, Cell] | None:
         fits = sorted(
@@ -279,7 +279,7 @@ class Oracle:
         return self._map(segment, segment.start, size)
 
     def _room(self, segment: Segment, size: int) -> int | None:
-        """The lowest run of free and unmapped cells, with an unmapped one first or second, that is long enough."""
+        """Find the lowest long enough run of free and unmapped cells that starts with at most one mapped."""
         for number, cell in enumerate(segment.cells):
             if cell.state != VOID:
                 continue
@@ -337,7 +337,7 @@ class Oracle:
         segment.tidy()
         if free and [cell.state for cell in segment.cells] == [
             VOID
-        ]:  # one that never was mapped stays
+        ]:  # a segment that was never mapped stays
             self.segments.remove(segment)
 
     def _drop(self, segment: Segment) -> None:
@@ -411,11 +411,11 @@ class Oracle:
 
 @pytest.fixture
 def oracle() -> Callable[..., Oracle]:
-    """Makes an oracle: `oracle(expandable=True, total=100 * 2**20)`."""
+    """Factory of oracles: `oracle(expandable=True, total=100 * 2**20)`."""
     return Oracle
 
 
 @pytest.fixture
 def out_of_memory() -> type[Exception]:
-    """What an oracle raises when its device is full."""
+    """The exception of an oracle whose device is full."""
     return OutOfMemoryError

@@ -1,4 +1,4 @@
-"""Random programs run by the simulator and by the plain oracle of conftest.py: always the same state."""
+"""Random programs in the simulator and in the oracle of conftest.py: always the same state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ KINDS = [
     pytest.param({"expandable": True}, id="expandable"),
     pytest.param({"expandable": True, "total": 200 * MIB}, id="expandable, small device"),
 ]
-# What lay before the record cannot always be told: slack that a split limit left, unmapped pages below the lowest mapped.
+# The state before the record isn't always known: rests under a split limit, and unmapped pages below
+# the lowest mapped one.
 UNSURE = {"least max split", "expandable, small device"}
 SLOW = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -55,7 +56,7 @@ SLOW = settings(
 
 
 def long_program(seed: int) -> list[tuple[str, int, int]]:
-    """Three hundred steps over few sizes, so that equal holes, reuse and a full device are the rule."""
+    """Return 300 steps with few sizes, so that equal holes, reuse and a full device are common."""
     random = Random(seed)
     sizes = random.sample(KNOWN, 8)
     actions = ["alloc"] * 50 + ["free"] * 44 + ["wait"] * 3 + ["done"] * 3 + ["empty"]
@@ -78,7 +79,7 @@ def config_of(kind: dict) -> AllocatorConfig:
 
 
 def run(steps, truth, out_of_memory, simulated=None):
-    """Both do the same; yields after each step. The simulator may be left out."""
+    """Run the steps in the oracle and, if given, in the simulator; yield after each."""
     live, waiting = [], []
     for kind, size, stream in steps:
         number = size
@@ -95,7 +96,7 @@ def run(steps, truth, out_of_memory, simulated=None):
                 live.append((address, block))
                 waiting = [
                     one for one in waiting if one[0] in truth.waiting()
-                ]  # a retry completes them
+                ]  # a retry completes the frees
                 assert simulated is None or simulated.address(block) == address
         elif kind == "free" and live:
             address, block = live.pop(number % len(live))
@@ -173,9 +174,7 @@ def test_it_repeats_the_oracles_history_exactly(kind, seed, oracle, out_of_memor
 @pytest.mark.parametrize("dropped", [1, 30, 150, 400])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.id not in UNSURE])
-def test_it_rebuilds_what_was_held_before_the_record_began(
-    kind, seed, dropped, oracle, out_of_memory
-):
+def test_it_rebuilds_memory_allocated_before_the_record(kind, seed, dropped, oracle, out_of_memory):
     score = score_history(
         recorded(kind, long_program(seed), oracle, out_of_memory).snapshot(dropped),
         total_bytes=kind.get("total"),

@@ -1,4 +1,4 @@
-"""The ordered set behind the pools, against a sorted list."""
+"""The sorted set behind the pools, compared with a sorted list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memagent.estimator.allocator.blocks import SortedIntSet
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60))))
-def test_it_answers_as_a_sorted_list_does(steps):
+def test_it_behaves_like_a_sorted_list(steps):
     ours, plain = SortedIntSet(), []
     for add, number in steps:
         if add and number not in plain:

@@ -1,4 +1,4 @@
-"""PYTORCH_CUDA_ALLOC_CONF is read as torch reads it; where torch is at hand, its own parser says what it refuses."""
+"""PYTORCH_CUDA_ALLOC_CONF as torch reads it, compared with the parser of the installed torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_reads_every_option_with_blanks_and_a_trailing_comma():
     assert config.garbage_collection_threshold == 0.5
     assert config.memory_fraction == 0.9
     assert config.expandable_segments
-    # the expectations of torch's own test of this very text
+    # as torch's test of this text expects
     assert divisions(config, 32, 64, 128, 256, 512, 1024, 2048, 8192) == [8, 8, 2, 4, 2, 4, 1, 1]
 
 
@@ -90,7 +90,7 @@ def test_older_torch_limits_no_process_by_itself():
         "max_split_size_mb:many",
     ],
 )
-def test_it_refuses_what_torch_refuses(text):
+def test_it_rejects_settings_that_torch_rejects(text):
     with pytest.raises(SettingError, match="PYTORCH_CUDA_ALLOC_CONF"):
         AllocatorConfig.parse(text)
 
@@ -115,7 +115,7 @@ def test_it_refuses_what_torch_refuses(text):
         "expandable_segments:False,",
     ],
 )
-def test_it_agrees_with_the_installed_torch_on_what_is_valid(text):
+def test_it_agrees_with_the_installed_torch_on_valid_settings(text):
     torch = pytest.importorskip("torch")
     settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if settings is None:
@@ -136,6 +136,6 @@ def test_it_agrees_with_the_installed_torch_on_what_is_valid(text):
         settings("large_segment_size_mb:20,expandable_segments:False")
 
 
-def test_the_other_allocator_of_cuda_is_not_simulated():
+def test_the_asynchronous_allocator_of_cuda_is_rejected():
     with pytest.raises(EstimateError, match="cudaMallocAsync"):
         AllocatorConfig.parse("backend:cudaMallocAsync")

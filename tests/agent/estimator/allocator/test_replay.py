@@ -1,4 +1,4 @@
-"""Replays of event sequences, and what always holds for them."""
+"""Replays of event sequences, and their invariants."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BareEvent:
 
 
 def events_of(*steps, **more) -> list[Event]:
-    """`(storage, MiB)` allocates, `-storage` frees."""
+    """Build events: `(storage, MiB)` allocates, `-storage` frees."""
     sizes = {step[0]: int(step[1] * MIB) for step in steps if isinstance(step, tuple)}
     return [
         Event("alloc", step[0], sizes[step[0]], index, **more)
@@ -84,7 +84,7 @@ def programs(draw) -> list[Event]:
     return events
 
 
-def test_it_gives_peaks_segments_and_where_they_were():
+def test_it_returns_peaks_segments_and_their_events():
     result = replay(events_of((1, 5), (2, 30), -1, (3, 6), -2, -3))
     assert result.ok
     assert (result.peak_allocated, result.peak_allocated_at) == (36 * MIB, 3)
@@ -96,7 +96,7 @@ def test_it_gives_peaks_segments_and_where_they_were():
     assert result.stats["reserved_bytes.all.peak"] == 50 * MIB
 
 
-def test_it_puts_the_marked_events_on_the_timeline():
+def test_the_timeline_has_the_marked_events():
     result = replay(events_of((1, 5), (2, 30), -1, -2), marks=[0, 2])
     assert result.timeline == (
         TimelinePoint(0, 5 * MIB, 20 * MIB),
@@ -124,7 +124,7 @@ def test_events_need_no_phase():
     assert result.phases == (PhasePeak(0, "", 3 * MIB, 20 * MIB),)
 
 
-def test_it_tells_where_the_device_ran_out():
+def test_it_returns_the_event_at_which_memory_ran_out():
     result = replay(events_of((1, 50), (2, 30), (3, 40), (4, 1)), total_bytes=100 * MIB)
     assert not result.ok
     assert (result.failed_at, result.retries, result.segments) == (2, 1, 2)
@@ -133,7 +133,7 @@ def test_it_tells_where_the_device_ran_out():
     assert result.peak_allocated == 80 * MIB
 
 
-def test_what_others_hold_counts():
+def test_memory_of_other_users_counts():
     events = events_of((1, 50), (2, 30))
     assert replay(events, total_bytes=100 * MIB, outside_bytes=20 * MIB).ok
     assert not replay(events, total_bytes=100 * MIB, outside_bytes=21 * MIB).ok
@@ -145,7 +145,7 @@ def test_empty_storages_take_no_memory():
     assert result.peak_reserved == 0
 
 
-def test_streams_of_events_are_kept_apart():
+def test_streams_of_events_are_separate():
     events = [
         Event("alloc", 1, 30 * MIB, 0),
         Event("free", 1, 30 * MIB, 1),
@@ -154,14 +154,14 @@ def test_streams_of_events_are_kept_apart():
     assert replay(events).peak_reserved == 60 * MIB
 
 
-def test_events_that_make_no_sense_are_refused():
+def test_inconsistent_events_are_rejected():
     with pytest.raises(EstimateError, match="event 0 frees storage 1"):
         replay([BareEvent("free", 1, 10, 0)])
     with pytest.raises(EstimateError, match="event 1 allocates storage 1"):
         replay([BareEvent("alloc", 1, 10, 0), BareEvent("alloc", 1, 10, 1)])
 
 
-def test_a_refused_request_says_what_there_was():
+def test_a_failed_request_reports_the_free_memory():
     failure = SimulatedOutOfMemory(50 * MIB, 50 * MIB, 4 * MIB, 20 * MIB, 40 * MIB)
     assert str(failure) == (
         "a request of 50.0 MiB needs a segment of 50.0 MiB, and the device has 40.0 MiB left; "
@@ -169,7 +169,7 @@ def test_a_refused_request_says_what_there_was():
     )
 
 
-# What always holds
+# Invariants
 
 
 @settings(deadline=None, max_examples=150)

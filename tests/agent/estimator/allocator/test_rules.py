@@ -1,4 +1,7 @@
-"""Each rule of torch's allocator by name, with sizes and addresses worked out by hand from the C++ (docs/allocator.md)."""
+"""Each rule of torch's allocator, with sizes and addresses derived by hand from the C++.
+
+See docs/allocator.md.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def test_it_rounds_up_to_512_bytes(size, block):
     ],
 )
 def test_it_rounds_up_to_a_division_between_powers_of_two(size, divisions, rounded):
-    # 1200 in 4 is the example in torch's source; 84 MiB is what torch's own test of the setting allocates.
+    # 1200 in 4 is the example in torch's source; torch's test of the setting allocates 84 MiB.
     assert next_division(size, divisions) == rounded
 
 
@@ -83,7 +86,7 @@ def test_divisions_of_the_list_form_go_by_the_size_of_the_request():
     ("size_mib", "segment_mib"),
     [(0.5, 2), (1, 2), (1.5, 20), (9.999, 20), (10, 10), (10.5, 12), (21, 22), (300, 300)],
 )
-def test_it_asks_the_device_for_2_mib_20_mib_or_multiples_of_2_mib(size_mib, segment_mib):
+def test_it_allocates_segments_of_2_mib_20_mib_or_multiples_of_2_mib(size_mib, segment_mib):
     size = int(size_mib * MIB)
     simulated = allocator()
     simulated.malloc(size)
@@ -111,7 +114,7 @@ def test_the_large_segment_can_be_configured():
     simulated = allocator("large_segment_size_mb:64")
     simulated.malloc(5 * MIB)
     assert simulated.reserved == 64 * MIB
-    simulated.malloc(10 * MIB)  # of its own size all the same, but there is room in the first
+    simulated.malloc(10 * MIB)  # would get a segment of its size, but the first has room
     assert simulated.reserved == 64 * MIB
 
 
@@ -154,7 +157,7 @@ def test_of_equal_blocks_it_takes_the_lowest_address():
     ]
 
 
-def test_it_prefers_a_hole_that_fits_to_a_fresh_segment():
+def test_it_prefers_a_hole_that_fits_to_a_new_segment():
     simulated = allocator()
     hole, _ = simulated.malloc(4 * MIB), simulated.malloc(4 * MIB)
     simulated.free(hole)
@@ -175,7 +178,7 @@ def test_the_small_pool_splits_off_512_bytes():
 
 def test_the_large_pool_keeps_a_rest_of_exactly_1_mib_with_the_block():
     simulated = allocator()
-    block = simulated.malloc(19 * MIB)  # a segment of 20 MiB: one is left over
+    block = simulated.malloc(19 * MIB)  # a segment of 20 MiB: 1 MiB is left
     assert simulated.reserved == 20 * MIB
     assert simulated.block_size(block) == 20 * MIB == simulated.allocated
     assert simulated.stats.requested_bytes.all.current == 19 * MIB
@@ -186,7 +189,7 @@ def test_the_large_pool_splits_off_more_than_1_mib():
     block = simulated.malloc(9 * MIB)
     assert simulated.block_size(block) == 9 * MIB
     assert free_blocks(simulated) == [(9 * MIB, 11 * MIB)]
-    second = simulated.malloc(10 * MIB - 512)  # 1 MiB and 512 bytes are left: a block of their own
+    second = simulated.malloc(10 * MIB - 512)  # 1 MiB and 512 bytes are left: a free block
     assert simulated.block_size(second) == 10 * MIB - 512
     assert free_blocks(simulated) == [(19 * MIB - 512, MIB + 512)]
 
@@ -205,11 +208,11 @@ def test_a_reused_block_keeps_its_slack_and_allocated_counts_it():
 # Merging
 
 
-def test_free_neighbours_merge_on_both_sides():
+def test_free_neighbors_merge_on_both_sides():
     simulated = allocator()
     left, middle, right = (simulated.malloc(4 * MIB) for _ in range(3))
     simulated.free(left)
-    simulated.free(right)  # merges with the 8 MiB that were never used
+    simulated.free(right)  # merges with the unused 8 MiB
     assert free_blocks(simulated) == [(0, 4 * MIB), (8 * MIB, 12 * MIB)]
     simulated.free(middle)
     assert free_blocks(simulated) == [(0, 20 * MIB)]
@@ -241,11 +244,11 @@ def test_inactive_split_counts_the_free_parts_of_split_segments():
     assert inactive() == (1, 11)
     simulated.free(first)
     assert inactive() == (2, 16)
-    third = simulated.malloc(5 * MIB)  # the hole exactly: it becomes active as a whole
+    third = simulated.malloc(5 * MIB)  # the exact hole: all of it becomes active
     assert inactive() == (1, 11)
     simulated.free(second)
     assert inactive() == (1, 15)
-    simulated.free(third)  # the segment is whole again, which is not split
+    simulated.free(third)  # the segment is one block again, which isn't split
     assert inactive() == (0, 0)
     assert stats.inactive_split_bytes.all.peak == 16 * MIB
 
@@ -284,7 +287,7 @@ def test_a_free_that_waits_for_a_stream_is_active_but_not_allocated():
     simulated.malloc(30 * MIB)
     assert simulated.reserved == 60 * MIB  # the waiting block could not be reused
     simulated.complete_free(block)
-    simulated.complete_free(block)  # told twice: nothing happens
+    simulated.complete_free(block)  # a second call does nothing
     assert simulated.stats.active_bytes.all.current == 30 * MIB
 
 
@@ -318,7 +321,7 @@ def test_a_retry_completes_frees_that_waited_for_a_stream():
     assert simulated.reserved == 70 * MIB
 
 
-def test_split_segments_cannot_be_given_back_and_the_request_fails():
+def test_split_segments_cannot_be_released_and_the_request_fails():
     simulated = allocator(total_mib=60)
     first, second = simulated.malloc(4 * MIB), simulated.malloc(4 * MIB)
     simulated.free(first)
@@ -331,7 +334,7 @@ def test_split_segments_cannot_be_given_back_and_the_request_fails():
     )
     assert (caught.value.size, caught.value.segment) == (50 * MIB, 50 * MIB)
     assert (simulated.stats.num_ooms, simulated.stats.num_alloc_retries) == (1, 1)
-    simulated.free(second)  # what failed left no trace: life goes on
+    simulated.free(second)  # the failed request changed nothing
     simulated.malloc(50 * MIB)
 
 
@@ -342,7 +345,7 @@ def test_memory_of_others_is_not_there_to_allocate():
         simulated.malloc(12 * MIB)
 
 
-def test_the_memory_fraction_limits_what_is_reserved():
+def test_the_memory_fraction_limits_reserved_memory():
     simulated = allocator("per_process_memory_fraction:0.5", total_mib=100)
     simulated.malloc(40 * MIB)
     with pytest.raises(SimulatedOutOfMemory):
@@ -351,7 +354,7 @@ def test_the_memory_fraction_limits_what_is_reserved():
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_nothing_cannot_be_allocated(size):
+def test_zero_bytes_cannot_be_allocated(size):
     with pytest.raises(EstimateError, match="can't allocate"):
         allocator().malloc(size)
 
@@ -377,7 +380,7 @@ def test_blocks_of_the_maximal_split_size_serve_no_smaller_request():
 def test_blocks_of_the_maximal_split_size_are_not_split():
     simulated = allocator("max_split_size_mb:40")
     simulated.free(simulated.malloc(58 * MIB))
-    block = simulated.malloc(40 * MIB)  # 18 MiB more than asked, which is less than 20
+    block = simulated.malloc(40 * MIB)  # 18 MiB more than requested, which is less than 20
     assert simulated.block_size(block) == 58 * MIB
     assert (
         simulated.stats.oversize_allocations.current
@@ -404,7 +407,7 @@ def test_a_full_device_first_gets_back_one_oversize_block_that_is_enough():
     simulated = allocator("max_split_size_mb:40", total_mib=200)
     for block in [simulated.malloc(size * MIB) for size in (30, 50, 90)]:
         simulated.free(block)
-    simulated.malloc(65 * MIB)  # the 90 MiB go, the 50 and the 30 stay cached; this is no retry
+    simulated.malloc(65 * MIB)  # releases the 90 MiB without a retry; the 50 and 30 stay cached
     assert (simulated.reserved, simulated.stats.num_alloc_retries) == ((30 + 50 + 66) * MIB, 0)
 
 
@@ -412,7 +415,7 @@ def test_a_full_device_gets_back_the_largest_oversize_blocks_when_no_single_one_
     simulated = allocator("max_split_size_mb:40", total_mib=200)
     for block in [simulated.malloc(size * MIB) for size in (30, 50, 44, 60)]:
         simulated.free(block)
-    simulated.malloc(100 * MIB)  # 60 and 50 go, 44 and 30 stay
+    simulated.malloc(100 * MIB)  # releases 60 and 50; 44 and 30 stay
     assert (simulated.reserved, simulated.stats.num_alloc_retries) == ((30 + 44 + 100) * MIB, 0)
 
 
@@ -424,11 +427,11 @@ def test_garbage_collection_gives_back_the_segments_idle_longest():
     old = simulated.malloc(50 * MIB)
     young = simulated.malloc(60 * MIB)
     simulated.free(old)
-    for _ in range(5):  # five searches pass while the first lies idle
+    for _ in range(5):  # five searches while the first is idle
         simulated.free(simulated.malloc(24 * MIB, stream=1))
     simulated.free(young)
-    # 134 MiB are reserved of 200, 34 more than the threshold: what was idle as long as the average goes, and that is the
-    # first segment (6 searches; the others 1 and 0)
+    # 134 MiB of 200 are reserved, 34 more than the threshold. Segments that were idle for at least
+    # the average are released: the first one (6 searches; the others 1 and 0).
     simulated.malloc(70 * MIB)
     assert simulated.reserved == (60 + 24 + 70) * MIB
     assert simulated.stats.num_alloc_retries == 0
@@ -448,7 +451,7 @@ def test_an_expandable_segment_maps_pages_of_20_mib():
     simulated = allocator("expandable_segments:True")
     simulated.malloc(5 * MIB)
     assert (simulated.reserved, simulated.stats.segment.all.current) == (20 * MIB, 0)
-    simulated.malloc(300 * MIB)  # 15 MiB are there, 285 more need 15 pages
+    simulated.malloc(300 * MIB)  # 15 MiB are free; 285 more need 15 pages
     assert simulated.reserved == 320 * MIB
 
 
@@ -478,13 +481,11 @@ def test_expandable_blocks_are_split_from_512_bytes():
 def test_an_expandable_segment_gives_back_whole_pages_from_its_middle():
     simulated = allocator("expandable_segments:True")
     first, middle, last = (simulated.malloc(size * MIB) for size in (10, 70, 20))
-    simulated.free(middle)  # 10 to 80 MiB: the pages from 20 to 80 are wholly free
+    simulated.free(middle)  # 10 to 80 MiB: the pages from 20 to 80 are entirely free
     simulated.empty_cache()
     assert simulated.reserved == 40 * MIB
     assert free_blocks(simulated) == [(10 * MIB, 10 * MIB)]
-    simulated.malloc(
-        50 * MIB
-    )  # grows again at the lowest address: 10 MiB are there, two pages are mapped
+    simulated.malloc(50 * MIB)  # grows at the lowest address: 10 MiB are free, two pages get mapped
     assert simulated.reserved == 80 * MIB
     for block in (first, last):
         simulated.free(block)

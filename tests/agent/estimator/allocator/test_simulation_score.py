@@ -1,4 +1,4 @@
-"""Recorded histories, written by hand in torch's form: what is read from them and how the simulation is scored."""
+"""Histories written by hand in torch's form, and the score of the simulation on them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_history_that_obeys_the_rules_is_repeated_exactly():
     assert score.final_blocks_equal
 
 
-def test_a_history_that_does_not_is_told_where_it_parts():
+def test_the_first_difference_of_another_history_is_reported():
     trace = [
         *PROGRAM[:3],
         entry("segment_alloc", 64 * MIB, 20 * MIB),
@@ -131,7 +131,7 @@ def test_another_end_than_recorded_is_not_exact():
     assert score.final_allocated == (3 * MIB, 7 * MIB)
 
 
-def test_the_configuration_is_the_recorded_one_unless_given():
+def test_the_default_configuration_is_the_recorded_one():
     trace = [entry("segment_map", 0, 20 * MIB), entry("alloc", 0, 5 * MIB)]
     assert score_history(snapshot(*trace, expandable_segments=True)).exact
     assert score_history(snapshot(*trace), AllocatorConfig(expandable_segments=True)).exact
@@ -139,7 +139,7 @@ def test_the_configuration_is_the_recorded_one_unless_given():
 
 
 def test_recorded_addresses_decide_between_equal_blocks():
-    # The driver put the second segment below the first, so the second is the lower one and is taken first.
+    # The driver placed the second segment below the first, so the second one is used first.
     trace = [
         entry("segment_alloc", 100 * MIB, 30 * MIB),
         entry("alloc", 100 * MIB, 30 * MIB),
@@ -152,7 +152,7 @@ def test_recorded_addresses_decide_between_equal_blocks():
     assert score_history(snapshot(*trace)).address_mismatches == 0
 
 
-def test_an_emptied_cache_is_followed():
+def test_the_simulation_repeats_an_emptied_cache():
     trace = [
         *PROGRAM[:2],
         *freed(0, 5 * MIB),
@@ -175,17 +175,17 @@ def test_a_cache_that_was_emptied_only_partly_is_a_difference():
         entry("snapshot", 0, 0),
     ]
     assert score_history(snapshot(*trace)).worst_reserved_error == -40 * MIB
-    # ... unless segments of the maximal split size may go alone
+    # ... except for segments of the maximal split size, which torch releases one by one
     assert score_history(snapshot(*trace, max_split_size=25 * MIB)).exact
 
 
-def test_what_was_held_before_the_record_is_rebuilt_from_its_end():
+def test_memory_from_before_the_record_is_rebuilt_from_its_end():
     score = score_history(snapshot(*PROGRAM[3:], segments=ENDING))
     assert score.exact
     assert (score.opening_bytes, score.unknown_frees, score.address_mismatches) == (20 * MIB, 0, 0)
 
 
-def test_without_the_end_old_memory_is_unknown_and_said_to_be():
+def test_without_the_end_frees_of_old_memory_count_as_unknown():
     score = score_history(snapshot(*PROGRAM[3:]))
     assert not score.exact
     assert score.unknown_frees == 1

@@ -1,4 +1,4 @@
-"""Small models of many kinds, built from torch alone."""
+"""Small models of many kinds, built with torch alone."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Lstm(nn.Module):
 
 
 class LowRank(nn.Module):
-    """LoRA by hand: a frozen layer and two small trained ones."""
+    """LoRA without a library: a frozen layer and two small trained ones."""
 
     def __init__(self, base: nn.Linear, rank: int = 4) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def ids(batch: int = 4) -> torch.Tensor:
 
 
 def cases() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
-    """By name: factory, inputs, other arguments of `record_trace`."""
+    """Return factory, inputs and other arguments of `record_trace` by name."""
     rows, image = torch.ones(32, WIDTH), torch.ones(4, 3, 32, 32)
     words = {"targets": ids(), "loss": word_loss}
     return {

@@ -1,4 +1,4 @@
-"""A trace under the CPU's rules must give, to the byte, the peaks of the same steps run for real."""
+"""Traces under the CPU's rules: to the byte, the peaks of the same steps on real tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators whose fake version says other storages than the kernel makes: each is run for real beside its trace."""
+"""Operators whose fake storages differ from the kernel's: each runs on real tensors, too."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOSSES = {
 
 
 def births(trace):
-    """Sizes of all storages, by phase."""
+    """Return the sizes of all storages, by phase."""
     return sorted(
         (event.phase, event.size_bytes) for event in trace.events if event.kind == "alloc"
     )
@@ -62,7 +62,7 @@ def test_a_scalar_loss_keeps_the_storage_that_its_kernel_gave_it(name):
 @pytest.mark.parametrize(
     "shape", [(32, 4, 64, 64), (32, 4, 64, 256), (7, 3, 50, 70), (1, 1, 16, 16), (5, 2, 300, 100)]
 )
-def test_the_workspace_of_an_lstm_is_what_onednn_takes(shape, dtype):
+def test_the_workspace_of_an_lstm_is_that_of_onednn(shape, dtype):
     length, batch, inputs, hidden = shape
     if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("this processor has no bfloat16 kernels in oneDNN")

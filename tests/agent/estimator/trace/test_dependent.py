@@ -1,4 +1,4 @@
-"""Results that are as long as their values say: bounded where there is a bound, named where there is none."""
+"""Operators whose output length depends on values, compared with real runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
-from memagent.estimator.trace.data_dependent_ops import EVEN_EXPERTS_NOTE, LARGEST_RESULT_NOTE
+from memagent.estimator.trace.data_dependent_ops import EVEN_EXPERTS_NOTE, WORST_CASE_NOTE
 from tests.agent.estimator.trace.real import real_trace
 
 TOKENS, EXPERTS, BEST = 64, 4, 2
@@ -16,7 +16,7 @@ ROWS = torch.rand(TOKENS, 64)
 
 
 class Mixture(nn.Module):
-    """Tokens to their two best experts; `balanced` routes them evenly, so that a real run can be compared."""
+    """Routes tokens to their two best experts; `balanced` routes evenly, to compare a real run."""
 
     def __init__(self, *, one_hot: bool = False) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Mixture(nn.Module):
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_experts_get_equal_shares_of_what_is_routed(one_hot):
+def test_experts_get_equal_shares_of_the_tokens(one_hot):
     real = real_trace(lambda: Mixture(one_hot=one_hot), ROWS).summary()
     trace = record_trace(lambda: Mixture(one_hot=one_hot), ROWS, device="cpu")
     assert EVEN_EXPERTS_NOTE in trace.notes
@@ -47,14 +47,14 @@ def test_experts_get_equal_shares_of_what_is_routed(one_hot):
 
 
 class Masked(nn.Module):
-    """What a mask leaves of the rows; `way` is how it is asked for."""
+    """Selects rows by a mask, in the given `way`."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
         self.inner, self.way = nn.Linear(64, 64), way
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        hidden, mask = self.inner(rows), rows[:, 0] > -1  # in the real run everything is left
+        hidden, mask = self.inner(rows), rows[:, 0] > -1  # selects everything in the real run
         if self.way == "index":
             return hidden[mask].square().mean()
         if self.way == "nonzero":
@@ -67,10 +67,10 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("way", ["index", "nonzero", "write", "select"])
-def test_an_unknown_mask_is_taken_to_leave_everything(way):
+def test_an_unknown_mask_counts_as_true_everywhere(way):
     real = real_trace(lambda: Masked(way), ROWS).summary()
     trace = record_trace(lambda: Masked(way), ROWS, device="cpu")
-    assert any(note.startswith(LARGEST_RESULT_NOTE.split("{")[0]) for note in trace.notes)
+    assert any(note.startswith(WORST_CASE_NOTE.split("{")[0]) for note in trace.notes)
     assert trace.summary().phase_peak_bytes == real.phase_peak_bytes
 
 
@@ -99,7 +99,7 @@ def test_the_states_of_ctc_are_those_of_the_longest_target():
     )
 
 
-def test_asking_whether_tensors_are_equal_is_answered_with_yes():
+def test_tensors_compare_as_equal():
     class Asks(nn.Linear):
         def forward(self, rows):
             assert torch.equal(rows, rows.clone())

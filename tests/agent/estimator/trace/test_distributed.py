@@ -1,4 +1,4 @@
-"""One rank of a spread-out model, on torch's fake process group."""
+"""One rank of a distributed model, on torch's fake process group."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def net() -> nn.Module:
     return nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
 
 
-def test_it_keeps_ddp_s_buckets_beside_the_gradients():
+def test_it_counts_ddp_s_buckets_in_addition_to_the_gradients():
     plain = record_trace(net, ROWS).summary()
     spread = record_trace(nn.parallel.DistributedDataParallel(net()), ROWS).summary()
     assert spread.peak_bytes - plain.peak_bytes == WEIGHTS
     assert spread.components["gradients"] == 2 * plain.components["gradients"]
 
 
-def test_it_counts_no_buckets_where_gradients_are_views_of_them():
+def test_it_counts_no_buckets_if_gradients_are_views_of_them():
     plain = record_trace(net, ROWS).summary()
     spread = record_trace(
         nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS
@@ -42,7 +42,7 @@ def test_it_counts_no_buckets_where_gradients_are_views_of_them():
     assert spread.peak_bytes == plain.peak_bytes
 
 
-def test_buckets_stay_between_steps_where_gradients_are_views_of_them():
+def test_buckets_stay_between_steps_if_gradients_are_views_of_them():
     spread = record_trace(
         nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True), ROWS
     )
@@ -59,7 +59,7 @@ def test_buckets_hold_whole_parameters_and_close_at_their_size():
         for e in trace.events
         if e.kind == "alloc" and e.module == "DistributedDataParallel"
     ]
-    assert held == [4, 28]  # MiB: the first closes at 1, the next at 25
+    assert held == [4, 28]  # MiB: the first is full at 1, the next at 25
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -81,7 +81,7 @@ def test_it_traces_one_rank_of_fsdp2(device):
     state = retained_bytes(trace) - WEIGHTS // RANKS
     assert state >= 2 * WEIGHTS // RANKS
     gathered = trace.summary().phase_peak_bytes["forward"] - retained_bytes(trace)
-    assert WEIGHTS // 4 <= gathered <= WEIGHTS  # one to all layers are whole at a time
+    assert WEIGHTS // 4 <= gathered <= WEIGHTS  # one to all layers are gathered at a time
 
 
 def test_it_says_how_to_trace_a_model_that_is_sharded_already():

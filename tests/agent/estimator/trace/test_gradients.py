@@ -1,4 +1,4 @@
-"""Sums of gradients are made in place where autograd makes them so: torch's profiler, which no mode disturbs, is the judge."""
+"""In-place sums of gradients, compared with torch's profiler, which needs no dispatch mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = ROWS * WIDTH * 4
 
 
 class Uses(nn.Module):
-    """A tensor with eight uses, in one of several ways."""
+    """Uses a tensor eight times, in one of several ways."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class Uses(nn.Module):
 
 
 def backward_growth(way: str, *, profiled: bool) -> int:
-    """Bytes at the peak of backward over those at its beginning."""
+    """Return the bytes at the peak of backward minus those at its start."""
     model, rows = Uses(way), torch.ones(ROWS, WIDTH)
-    model(rows).backward()  # the weight's gradient is there
+    model(rows).backward()  # creates the weight's gradient
     if not profiled:
         recorder = StorageRecorder("cpu")
         with recorder:
@@ -64,14 +64,14 @@ def backward_growth(way: str, *, profiled: bool) -> int:
 
 
 @pytest.mark.parametrize("way", ["multiplied", "transposed", "hooked", "same gradient"])
-def test_the_recorder_sees_what_the_profiler_sees(way):
+def test_the_recorder_agrees_with_the_profiler(way):
     counted, profiled = backward_growth(way, profiled=False), backward_growth(way, profiled=True)
     assert abs(counted - profiled) < ONE // 8
     assert counted >= ONE
 
 
 @pytest.mark.parametrize("way", ["multiplied", "transposed", "hooked", "same gradient"])
-def test_the_trace_sees_what_the_recorder_sees(way):
+def test_the_trace_agrees_with_the_recorder(way):
     def largest(trace):
         live = peak = start = 0
         for event in trace.events:
@@ -86,7 +86,7 @@ def test_the_trace_sees_what_the_recorder_sees(way):
     assert abs(largest(trace) - backward_growth(way, profiled=True)) < ONE // 8
 
 
-def test_an_addition_of_the_program_s_is_never_made_in_place():
+def test_an_addition_in_the_program_never_runs_in_place():
     sums = GradientSums()
     values = torch.ones(4)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A trace leaves its process as it was, ends in time, and says what went wrong."""
+"""A trace doesn't change its process, ends in time, and reports failures."""
 
 from __future__ import annotations
 
@@ -47,10 +47,8 @@ def test_it_traces_in_a_process_that_has_run_backward_and_has_threads():
         thread.join()
 
 
-def test_it_leaves_no_process_behind():
-    before = {
-        child.pid for child in psutil.Process().children()
-    }  # other tests may have left theirs
+def test_it_leaves_no_process_running():
+    before = {child.pid for child in psutil.Process().children()}  # other tests may have left some
     record_trace(mlp, ROWS)
     assert {child.pid for child in psutil.Process().children()} <= before
 
@@ -61,29 +59,29 @@ class Slow(nn.Linear):
         return super().forward(rows)
 
 
-def test_it_gives_up_when_time_is_over():
+def test_it_aborts_at_the_timeout():
     with pytest.raises(TraceError, match=r"not done after 0\.5 s"):
         record_trace(Slow(64, 64), ROWS, timeout_s=0.5)
 
 
 class Greedy(nn.Linear):
     def forward(self, rows):
-        self.kept = [bytearray(1 << 20) for _ in range(300)]
+        self.buffers = [bytearray(1 << 20) for _ in range(300)]
         for _ in range(300):
             rows = rows + 1
         return super().forward(rows)
 
 
-def test_it_gives_up_when_it_takes_too_much_memory():
+def test_it_aborts_when_it_takes_too_much_memory():
     with pytest.raises(TraceError, match="more than 64 MiB"):
         record_trace(Greedy(64, 64), ROWS, limit_growth_bytes=64 << 20)
 
 
-def test_it_gives_up_when_building_the_model_takes_too_much_memory():
+def test_it_aborts_when_building_the_model_takes_too_much_memory():
     def build():
-        kept = [bytearray(b"x" * (1 << 20)) for _ in range(400)]
+        buffers = [bytearray(b"x" * (1 << 20)) for _ in range(400)]
         time.sleep(1)
-        return nn.Linear(64, 64 + len(kept) - len(kept))
+        return nn.Linear(64, 64 + len(buffers) - len(buffers))
 
     with pytest.raises(TraceError, match="more than 100 MiB"):
         record_trace(build, ROWS, limit_growth_bytes=100 << 20)
@@ -94,7 +92,7 @@ class Asking(nn.Linear):
         return super().forward(rows) if rows.sum().item() > 0 else rows
 
 
-def test_it_names_the_operator_of_a_question_it_can_not_answer():
+def test_it_names_the_operator_of_an_unknown_value():
     with pytest.raises(TraceError, match="aten::sum") as caught:
         record_trace(Asking(64, 64), ROWS)
     assert caught.value.op.startswith("aten::sum")
@@ -112,7 +110,7 @@ def test_it_names_the_operator_whose_shape_depends_on_data():
     assert "depends on the tensors' values" in str(caught.value)
 
 
-def test_it_reports_a_failure_of_the_model_as_such():
+def test_it_reports_a_failure_of_the_model():
     with pytest.raises(TraceError, match=r"failed at aten::addmm: .* \[32, 63\]"):
         record_trace(mlp, torch.ones(32, 63))
 
@@ -122,7 +120,7 @@ class Dying(nn.Linear):
         os.abort()
 
 
-def test_it_survives_the_death_of_the_tracing_process():
+def test_it_survives_a_crash_of_the_tracing_process():
     with pytest.raises(TraceError, match="SIGABRT"):
         record_trace(Dying(64, 64), ROWS)
 
@@ -133,7 +131,7 @@ class Noisy(nn.Linear):
         return super().forward(rows)
 
 
-def test_it_keeps_what_the_model_prints_to_itself(capfd):
+def test_it_hides_the_output_of_the_model(capfd):
     record_trace(Noisy(64, 64), ROWS)
     assert capfd.readouterr() == ("", "")
 
@@ -158,7 +156,7 @@ def test_it_says_which_file_or_name_is_missing(tmp_path):
         record_trace(f"{script}:model", ROWS)
 
 
-def test_it_traces_in_a_fresh_interpreter_where_it_can_not_fork(tmp_path):
+def test_it_traces_in_a_new_interpreter(tmp_path):
     script = tmp_path / "build.py"
     script.write_text("from torch import nn\ndef model():\n    return nn.Linear(64, 64)\n")
     inputs = ((32, 64), "float32")
@@ -168,7 +166,7 @@ def test_it_traces_in_a_fresh_interpreter_where_it_can_not_fork(tmp_path):
     assert fresh.summary() == record_trace(f"{script}:model", inputs).summary()
 
 
-def test_it_sends_a_live_model_by_shape_to_a_fresh_interpreter():
+def test_it_sends_a_live_model_by_shape_to_a_new_interpreter():
     model = mlp()
     model[2].weight = nn.Parameter(torch.zeros(10, 128))
     model.append(nn.Linear(10, 10, bias=False))
@@ -182,12 +180,12 @@ def test_it_sends_a_live_model_by_shape_to_a_fresh_interpreter():
     )
 
 
-def test_it_says_that_a_live_model_can_not_be_sent():
+def test_it_reports_a_model_that_cannot_be_sent():
     with pytest.raises(TraceError, match=r"path\.py:factory"):
         trace_in_interpreter(TraceJob(lambda: mlp(), ROWS), timeout_s=60)
 
 
-def test_it_does_with_cpu_tensors_where_fake_cuda_can_not_be_had():
+def test_it_traces_with_cpu_tensors_without_fake_cuda():
     stand_in = trace_in_fork(TraceJob(mlp, ROWS, device_rules=CUDA_ON_CPU), timeout_s=60)
     cuda = record_trace(mlp, ROWS)
     assert stand_in.notes != cuda.notes
@@ -199,7 +197,7 @@ def test_it_does_with_cpu_tensors_where_fake_cuda_can_not_be_had():
     assert trace_in_fork(TraceJob(mlp, ROWS, device_rules=CPU), timeout_s=60).device_rules == "cpu"
 
 
-def test_its_events_hold_what_an_allocator_needs():
+def test_its_events_have_the_fields_of_a_replay():
     events = record_trace(mlp, ROWS).events
     assert all(isinstance(event, MemoryEvent) for event in events)
     assert [event.index for event in events] == list(range(len(events)))

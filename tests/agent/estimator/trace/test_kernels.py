@@ -1,4 +1,4 @@
-"""Memory that no tensor of the program shows, against the sizes known from the libraries' sources."""
+"""Scratch memory of kernels, compared with the sizes in the libraries' sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs on a GPU: the optimizer's temporaries, attention, dropout's masks, autocast, and where counters live."""
+"""Differences on a GPU: temporaries of optimizers, attention, dropout, autocast, step counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = torch.ones(32, 64)
 
 
 def born(trace, op, *, phase=None, step=1):
-    """Sizes in bytes of what this operator allocated in the steady step."""
+    """Return the sizes of an operator's allocations in the steady step."""
     return [
         event.size_bytes
         for event in trace.events
@@ -41,14 +41,14 @@ def test_it_takes_the_foreach_optimizer_as_cuda_does():
         return summary.components["workspace"]
 
     assert on_cuda.device_rules == "cuda"
-    assert temporaries(on_cuda) == 8 * one  # a copy of everything at once
-    assert temporaries(on_cpu) <= 3 * one  # a parameter at a time
+    assert temporaries(on_cuda) == 8 * one  # a copy of all parameters at once
+    assert temporaries(on_cpu) <= 3 * one  # one parameter at a time
 
 
 @pytest.mark.parametrize(
     ("choice", "copies"), [({"foreach": True}, 8), ({"fused": True}, 0), ({"foreach": False}, 3)]
 )
-def test_it_follows_the_optimizer_that_was_asked_for(choice, copies):
+def test_it_uses_the_requested_optimizer(choice, copies):
     model = wide()
     optimizer = torch.optim.AdamW(model.parameters(), **choice)
     trace = record_trace(model, torch.ones(1, 256), optimizer=optimizer)
@@ -108,7 +108,7 @@ def test_it_takes_efficient_attention_in_fp32():
     assert max(event.size_bytes for event in trace.events) < 2 * 4 * 512 * 512 * 4
 
 
-def test_it_falls_back_to_scores_where_a_kernel_is_switched_off():
+def test_it_falls_back_to_scores_if_a_kernel_is_disabled():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         trace = record_trace(Scores(), torch.ones(2, 4, 512, 64))
     assert 2 * 4 * 512 * 512 * 4 in [event.size_bytes for event in trace.events]
@@ -127,7 +127,7 @@ def test_it_takes_flash_attention_when_recomputing_too(recompute):
     assert not [event for event in trace.events if event.op == "aten::_softmax"]
 
 
-def test_it_keeps_dropout_s_mask_as_one_byte_an_element():
+def test_dropout_s_mask_has_one_byte_per_element():
     model = nn.Sequential(nn.Linear(64, 128), nn.Dropout(0.1), nn.Linear(128, 10))
     on_cuda = [size for size in born(record_trace(model, ROWS), "aten::native_dropout") if size]
     assert on_cuda == [32 * 128 * 4, 32 * 128]
@@ -157,7 +157,7 @@ def test_it_runs_silu_s_backward_as_one_kernel():
 def test_it_scales_gradients_with_a_scaler():
     trace = record_trace(mlp(), ROWS, autocast="fp16", scaler=True)
     assert trace.summary().peak_bytes > 0
-    assert born(trace, "aten::zeros_like", phase="optimizer", step=0)  # the optimizer did step
+    assert born(trace, "aten::zeros_like", phase="optimizer", step=0)  # the optimizer ran its step
 
 
 def test_it_says_that_recurrent_layers_are_approximate():
@@ -175,7 +175,7 @@ def test_it_counts_tied_weights_once():
     assert loose.parameters_bytes - tied.parameters_bytes == 96 * 64 * 4
 
 
-def test_it_lets_an_output_die_before_backward_where_the_loop_drops_it():
+def test_an_output_is_released_before_backward_if_the_loop_drops_it():
     def peak(keep):
         return record_trace(
             Transformer,
@@ -191,7 +191,7 @@ def test_it_lets_an_output_die_before_backward_where_the_loop_drops_it():
     )
 
 
-def test_it_says_where_and_for_what_memory_is_allocated():
+def test_it_returns_source_line_and_component_of_allocations():
     trace = record_trace(lambda: Transformer(layers=2), ids(64), targets=ids(64), loss=word_loss)
     top = trace.summary(top=500).top
     assert {"parameters", "gradients", "optimizer_state", "activations", "data"} >= {
@@ -214,7 +214,7 @@ def test_it_says_where_and_for_what_memory_is_allocated():
 
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
-)  # torch's own, when its compiler is imported
+)  # from torch, at the import of its compiler
 @pytest.mark.parametrize("how", ["wrapped", "in place", "inner"])
 def test_a_compiled_model_is_traced_as_it_is_written(how):
     def build():

@@ -1,4 +1,4 @@
-"""Models of `transformers` and `peft`, with random weights from small configs: the same steps, run for real."""
+"""Small models of `transformers` and `peft`, compared with the same steps on real tensors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_it_finds_the_peaks_of_a_real_run_to_the_byte(factory, inputs, arguments
     assert traced.warmup_peak_bytes == real.warmup_peak_bytes
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers by an old name
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft uses an old name of transformers
 def test_it_follows_low_rank_adapters():
     peft = pytest.importorskip("peft")
 

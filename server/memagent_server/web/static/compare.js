@@ -1,12 +1,12 @@
-// The compare page's chart: one curve a run, aligned by step, by time since the run's first sample, or by tokens where a scalar counts
-// them. The address holds curve and alignment (?curve=, ?by=). Zooming asks the server for each run's part of the window anew.
+// The chart of the compare page: one curve per run, aligned by step, by time since the run's first sample, or by tokens if a
+// scalar counts them. The address contains curve and alignment (?curve=, ?by=). Zooming loads each run's part of the window.
 import { axis, entry, isMove, property, selection, size, whenColoursChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, compact, count, elapsed, short, tick } from "./text.js";
 
-const place = document.getElementById("compare-chart");
+const container = document.getElementById("compare-chart");
 const note = document.getElementById("chart-note");
 const legend = document.getElementById("compare-legend");
-const told = document.getElementById("curves-note");
+const curvesNote = document.getElementById("curves-note");
 const select = document.getElementById("curve");
 const buttons = [...document.querySelectorAll("#compare-tools [data-by]")];
 const resetButton = document.getElementById("zoom-reset");
@@ -17,15 +17,15 @@ let colours = readColours();
 let by = readChoice("by", buttons.map((button) => button.dataset.by));
 let curve = readChoice("curve", [...select.options].map((option) => option.value));
 let zoom = null; // [from, to] on the x axis, or null for all
-let tables = new Map(); // run id -> { x, y, step } as it is drawn
-let whole = new Map(); // the same of the whole run: what a zoom is translated with
+let tables = new Map(); // run id -> { x, y, step } as drawn
+let whole = new Map(); // the same for the whole run, to convert a zoom between alignments
 let chart = null;
-let asking = null;
+let pendingRequest = null;
 const starts = new Map(); // run id -> time of its first sample
 const hidden = new Set();
 const outputs = new Map();
 
-// What was asked for
+// Parameters of the address
 
 function readRuns() {
   return JSON.parse(document.getElementById("compare-facts").dataset.facts);
@@ -37,8 +37,8 @@ function readColours() {
 }
 
 function readChoice(name, options) {
-  const asked = new URLSearchParams(location.search).get(name);
-  return options.includes(asked) ? asked : options[0];
+  const value = new URLSearchParams(location.search).get(name);
+  return options.includes(value) ? value : options[0];
 }
 
 function keep(name, value, first) {
@@ -53,12 +53,12 @@ function keep(name, value, first) {
 const scalar = () => (curve.startsWith("scalar:") ? curve.slice(7) : null);
 const isBytes = () => curve.endsWith("_bytes") && !scalar();
 
-async function ask(run, parameters, signal) {
-  const points = Math.max(50, Math.min(runs.length > 5 ? 400 : 1000, place.clientWidth));
+async function fetchSeries(run, parameters, signal) {
+  const points = Math.max(50, Math.min(runs.length > 5 ? 400 : 1000, container.clientWidth));
   const query = new URLSearchParams({ points, ...parameters });
-  const answer = await fetch(`${place.dataset.runsUrl}/${encodeURIComponent(run.id)}/series?${query}`, { signal, headers: { Accept: "application/json" } });
-  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-  return answer.json();
+  const response = await fetch(`${container.dataset.runsUrl}/${encodeURIComponent(run.id)}/series?${query}`, { signal, headers: { Accept: "application/json" } });
+  if (!response.ok) throw new Error(`the server returned ${response.status}`);
+  return response.json();
 }
 
 async function table(run, signal) {
@@ -67,18 +67,18 @@ async function table(run, signal) {
   const name = scalar() ?? curve;
   const logged = { rank: 0, device: "scalars", ...window };
   const asked = scalar()
-    ? ask(run, { ...logged, fields: [name, by === "tokens" && run.tokens_scalar].filter(Boolean).join(",") }, signal)
-    : ask(run, { rank: run.rank, device: run.device, fields: name, ...window }, signal);
-  const counted = by === "tokens" && run.tokens_scalar && !scalar() ? ask(run, { ...logged, fields: run.tokens_scalar }, signal) : asked;
+    ? fetchSeries(run, { ...logged, fields: [name, by === "tokens" && run.tokens_scalar].filter(Boolean).join(",") }, signal)
+    : fetchSeries(run, { rank: run.rank, device: run.device, fields: name, ...window }, signal);
+  const counted = by === "tokens" && run.tokens_scalar && !scalar() ? fetchSeries(run, { ...logged, fields: run.tokens_scalar }, signal) : asked;
   const [shown, tokens] = await Promise.all([asked, counted]);
   const values = shown.series[name]?.[scalar() ? "last" : "max"] ?? [];
   const x = positions(run, shown, tokens);
   const rows = x.map((at, row) => [at, values[row] ?? null, shown.step[row]]).filter(([at, value]) => at !== null && value !== null);
-  rows.sort((one, other) => one[0] - other[0]);
+  rows.sort((a, b) => a[0] - b[0]);
   return { x: rows.map((row) => row[0]), y: rows.map((row) => row[1]), step: rows.map((row) => row[2]) };
 }
 
-// Where the samples lie on the x axis; null for those that cannot be placed.
+// The x positions of samples; null if unknown.
 function positions(run, shown, tokens) {
   if (by === "step") return shown.step;
   if (by === "time") {
@@ -91,7 +91,7 @@ function positions(run, shown, tokens) {
   return shown.step.map((step) => between(known, step));
 }
 
-// The value at `at` on a line through [x, y] points with growing x; null outside of them.
+// The value at `at` on a line through [x, y] points with increasing x; null outside.
 function between(points, at) {
   if (!points.length || at < points[0][0] || at > points.at(-1)[0]) return null;
   let [low, high] = [0, points.length - 1];
@@ -104,7 +104,7 @@ function between(points, at) {
   return x1 === x0 ? y0 : y0 + ((y1 - y0) * (at - x0)) / (x1 - x0);
 }
 
-// The steps of a run that lie in the zoomed window, one more on either side; null where none does.
+// The steps of a run in the zoomed window, plus one on either side; null if there are none.
 function stepsOf(run) {
   if (by === "step") return { from: Math.max(0, Math.floor(zoom[0])), to: Math.ceil(zoom[1]) };
   const { x, step } = whole.get(run.id) ?? { x: [], step: [] };
@@ -115,16 +115,16 @@ function stepsOf(run) {
 }
 
 async function load() {
-  asking?.abort();
-  const mine = (asking = new AbortController());
+  pendingRequest?.abort();
+  const request = (pendingRequest = new AbortController());
   try {
-    const found = await Promise.all(runs.map((run) => table(run, mine.signal)));
-    if (mine.signal.aborted) return;
-    tables = new Map(runs.map((run, index) => [run.id, found[index]]));
-    if (!zoom) whole = new Map(runs.map((run, index) => [run.id, found[index]]));
+    const loaded = await Promise.all(runs.map((run) => table(run, request.signal)));
+    if (request.signal.aborted) return;
+    tables = new Map(runs.map((run, index) => [run.id, loaded[index]]));
+    if (!zoom) whole = new Map(runs.map((run, index) => [run.id, loaded[index]]));
     draw();
   } catch (error) {
-    if (mine.signal.aborted) return;
+    if (request.signal.aborted) return;
     note.hidden = false;
     note.textContent = `The curves could not be loaded: ${error.message}.`;
   }
@@ -135,7 +135,7 @@ async function load() {
 function draw() {
   const drawn = runs.filter((run) => tables.get(run.id).x.length);
   note.hidden = drawn.length > 0;
-  note.textContent = zoom ? "No samples in this window." : "No run has values of this curve.";
+  note.textContent = zoom ? "No samples in this window." : "No run has values for this curve.";
   chart?.destroy();
   chart = build();
   chart.setData(uPlot.join(runs.map((run) => [tables.get(run.id).x, tables.get(run.id).y])));
@@ -143,17 +143,17 @@ function draw() {
   resetButton.disabled = !zoom;
   select.value = curve;
   for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.by === by));
-  Object.assign(place.dataset, { drawn: drawn.length, by, curve, from: zoom?.[0] ?? "", to: zoom?.[1] ?? "" });
+  Object.assign(container.dataset, { drawn: drawn.length, by, curve, from: zoom?.[0] ?? "", to: zoom?.[1] ?? "" });
   const missing = runs.filter((run) => !tables.get(run.id).x.length).map((run) => run.name);
-  const left = missing.length && !zoom ? ` Not drawn, for they have no such values: ${missing.join(", ")}.` : "";
-  told.textContent = `By ${ALIGNMENTS[by]}, of ${scalar() ? "rank 0" : "the rank that is nearest to its limit"}.${left}`;
-  tell(null);
+  const left = missing.length && !zoom ? ` Not drawn, because they have no values: ${missing.join(", ")}.` : "";
+  curvesNote.textContent = `By ${ALIGNMENTS[by]}, of ${scalar() ? "rank 0" : "the fullest rank"}.${left}`;
+  showValues(null);
 }
 
 function build() {
   const plot = new uPlot(
     {
-      ...size(place),
+      ...size(container),
       padding: [14, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) }, sync: { filters: { pub: isMove, sub: isMove } } },
@@ -167,19 +167,19 @@ function build() {
       series: [{}, ...runs.map((run) => ({
         stroke: () => colours.tones[run.tone], width: 1.75, dash: run.dashed ? [6, 4] : undefined, points: { show: false }, spanGaps: true, show: !hidden.has(run.id),
       }))],
-      hooks: { setSelect: [(u) => zoomTo(selection(u) ?? zoom)], setCursor: [(u) => tell(u.cursor.idx)] },
+      hooks: { setSelect: [(u) => zoomTo(selection(u) ?? zoom)], setCursor: [(u) => showValues(u.cursor.idx)] },
     },
     [[], ...runs.map(() => [])],
-    place,
+    container,
   );
-  const canvas = place.querySelector("canvas");
+  const canvas = container.querySelector("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Curves of the runs; the tables on this page tell their figures");
   buildLegend();
   return plot;
 }
 
-// Distances between the lines of a time axis, in seconds.
+// Steps of a time axis, in seconds.
 const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 432_000, 864_000];
 
 function xText(value) {
@@ -204,7 +204,7 @@ function zoomTo(window) {
   load();
 }
 
-// The legend: a button a run, with its value at the cursor or its newest one
+// The legend: one button per run, with the value at the cursor or the newest one
 
 function buildLegend() {
   outputs.clear();
@@ -231,7 +231,7 @@ function output(id) {
   return element;
 }
 
-function tell(index) {
+function showValues(index) {
   const at = index === null || index === undefined ? Infinity : chart.data[0][index];
   outputs.get(null).textContent = at === Infinity ? "at the end" : xText(at);
   for (const run of runs) {
@@ -242,7 +242,7 @@ function tell(index) {
   }
 }
 
-// What people and the server do
+// Events
 
 for (const button of buttons) {
   button.addEventListener("click", () => {
@@ -259,14 +259,14 @@ select.addEventListener("change", () => {
 resetButton.addEventListener("click", () => zoomTo(null));
 document.addEventListener("memagent:refreshed", () => {
   const before = JSON.stringify(runs);
-  const fresh = readRuns();
-  if (JSON.stringify(fresh) === before || zoom) return;
-  runs = fresh;
+  const newRuns = readRuns();
+  if (JSON.stringify(newRuns) === before || zoom) return;
+  runs = newRuns;
   load();
 });
 whenColoursChange(() => {
   colours = readColours();
   if (chart) draw();
 });
-new ResizeObserver(() => chart?.setSize(size(place))).observe(place);
+new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
 load();

@@ -1,10 +1,10 @@
-// The calculator answers while one types: asks for the same page, takes over the answer and what is wrong with which field.
-// Without this script the form's button does the same.
+// The calculator updates while you type: it loads the same page, and takes over the estimate and the errors of fields.
+// Without this script, the button of the form does the same.
 
 const WAIT_MS = 250;
 const form = document.getElementById("estimate-form");
 let timer = 0;
-let asking = null;
+let pendingRequest = null;
 
 function address() {
   const filled = [...new FormData(form)].filter(([, value]) => value !== "");
@@ -13,24 +13,24 @@ function address() {
 
 async function update() {
   const url = address();
-  asking?.abort();
-  asking = new AbortController();
+  pendingRequest?.abort();
+  pendingRequest = new AbortController();
   try {
-    const answer = await fetch(url, { headers: { Accept: "text/html" }, signal: asking.signal });
-    if (!answer.ok || answer.redirected) return;
-    take(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    const response = await fetch(url, { headers: { Accept: "text/html" }, signal: pendingRequest.signal });
+    if (!response.ok || response.redirected) return;
+    showEstimate(new DOMParser().parseFromString(await response.text(), "text/html"));
     history.replaceState(null, "", url);
   } catch {
-    // A newer question took its place, or the server is away: the next key asks again.
+    // A newer request replaced this one, or the server is unreachable: the next key retries.
   }
 }
 
-function take(fresh) {
-  document.getElementById("estimate-answer").replaceWith(document.adoptNode(fresh.getElementById("estimate-answer")));
-  for (const said of form.querySelectorAll(".field-wrong")) {
-    said.textContent = fresh.getElementById(said.id).textContent;
-    const field = form.querySelector(`[aria-describedby="${said.id}"]`);
-    if (said.textContent) field.setAttribute("aria-invalid", "true");
+function showEstimate(page) {
+  document.getElementById("estimate-answer").replaceWith(document.adoptNode(page.getElementById("estimate-answer")));
+  for (const message of form.querySelectorAll(".field-wrong")) {
+    message.textContent = page.getElementById(message.id).textContent;
+    const field = form.querySelector(`[aria-describedby="${message.id}"]`);
+    if (message.textContent) field.setAttribute("aria-invalid", "true");
     else field.removeAttribute("aria-invalid");
   }
   if (document.getElementById("field-model").value === "shape") form.querySelector("details").open = true;
@@ -41,7 +41,7 @@ form.addEventListener("input", () => {
   timer = setTimeout(update, WAIT_MS);
 });
 
-// The link of an advice leads to its code, opened; it can be shared.
+// A link to an advice opens its code, so it can be shared.
 function showAdvice() {
   if (location.hash.startsWith("#advice-")) document.getElementById(location.hash.slice(1))?.querySelector("details")?.setAttribute("open", "");
 }

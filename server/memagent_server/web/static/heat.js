@@ -1,23 +1,23 @@
-// The ranks of a run as a heat map: a row a rank, a column a stretch of steps, the colour is the share of the limit. It shows the window
-// that the memory chart shows (run.js tells of it by "memagent:window"). The same figures go into a table.
+// The ranks of a run as a heat map: a row per rank, a column per interval of steps, the color is the share of the limit. It shows
+// the window of the memory chart (run.js sends "memagent:window"). A table contains the same values.
 import { property, whenColoursChange } from "./plot.js";
 import { bytes, count } from "./text.js";
 
-const place = document.getElementById("heat");
+const container = document.getElementById("heat");
 const note = document.getElementById("heat-note");
-const said = document.getElementById("heat-at");
+const output = document.getElementById("heat-at");
 const table = document.getElementById("heat-table");
 const COLUMNS = 60;
 const TABLE_COLUMNS = 8;
-const REFRESH_S = 10; // a run's many ranks cost more than one; they are asked for less often than the chart
+const REFRESH_S = 10; // many ranks cost more than one: they are loaded less often than the chart
 const LEFT = 34;
 const BOTTOM = 18;
 
 const canvas = document.createElement("canvas");
 let grid = null;
 let window_ = readWindow();
-let asked = 0;
-let asking = null;
+let requestedAt = 0;
+let pendingRequest = null;
 
 function readWindow() {
   const parameters = new URLSearchParams(location.search);
@@ -25,18 +25,18 @@ function readWindow() {
 }
 
 async function load() {
-  asking?.abort();
-  const mine = (asking = new AbortController());
-  asked = performance.now();
+  pendingRequest?.abort();
+  const request = (pendingRequest = new AbortController());
+  requestedAt = performance.now();
   try {
     const query = new URLSearchParams({ points: COLUMNS, ...window_ });
-    const answer = await fetch(`${place.dataset.ranksUrl}?${query}`, { signal: mine.signal, headers: { Accept: "application/json" } });
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-    grid = await answer.json();
+    const response = await fetch(`${container.dataset.ranksUrl}?${query}`, { signal: request.signal, headers: { Accept: "application/json" } });
+    if (!response.ok) throw new Error(`the server returned ${response.status}`);
+    grid = await response.json();
     draw();
     fill();
   } catch (error) {
-    if (!mine.signal.aborted && !grid) note.textContent = `The ranks could not be loaded: ${error.message}.`;
+    if (!request.signal.aborted && !grid) note.textContent = `The ranks could not be loaded: ${error.message}.`;
   }
 }
 
@@ -49,7 +49,7 @@ function colourOf(share) {
   return `rgb(${low.map((value, channel) => Math.round(value + (high[channel] - value) * (at % 1))).join(" ")})`;
 }
 
-// Without a limit a rank is held against the fullest of all.
+// Without a limit, ranks are compared with the fullest one.
 function limitOf(row) {
   return row.limit_bytes ?? Math.max(1, ...grid.ranks.flatMap(({ max }) => max));
 }
@@ -57,7 +57,7 @@ function limitOf(row) {
 function layout() {
   const rows = grid.ranks.length;
   const height = rows <= 8 ? 26 : rows <= 32 ? 16 : rows <= 96 ? 8 : 4;
-  return { height, width: place.clientWidth - LEFT, column: (place.clientWidth - LEFT) / grid.step.length };
+  return { height, width: container.clientWidth - LEFT, column: (container.clientWidth - LEFT) / grid.step.length };
 }
 
 function draw() {
@@ -65,10 +65,10 @@ function draw() {
   note.textContent = "No samples in this window.";
   const { height, width, column } = layout();
   const ratio = devicePixelRatio;
-  Object.assign(canvas, { width: place.clientWidth * ratio, height: (grid.ranks.length * height + BOTTOM) * ratio });
+  Object.assign(canvas, { width: container.clientWidth * ratio, height: (grid.ranks.length * height + BOTTOM) * ratio });
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Heat map of the ranks; the table below has its figures");
-  if (!canvas.isConnected) place.append(canvas);
+  if (!canvas.isConnected) container.append(canvas);
   const ctx = canvas.getContext("2d");
   ctx.scale(ratio, ratio);
   ctx.font = "11px system-ui, sans-serif";
@@ -78,10 +78,10 @@ function draw() {
     row.max.forEach((value, index) => {
       if (value === null) return;
       ctx.fillStyle = colourOf(value / limitOf(row));
-      const [from, to] = [index, index + 1].map((edge) => Math.round((LEFT + edge * column) * ratio) / ratio); // no seams between
+      const [from, to] = [index, index + 1].map((edge) => Math.round((LEFT + edge * column) * ratio) / ratio); // avoid gaps between cells
       ctx.fillRect(from, line * height, to - from, height - gap);
     });
-    if (line % Math.ceil(14 / height) === 0) label(ctx, String(row.rank), LEFT - 8, line * height + (height - gap) / 2, "right", row.rank === Number(place.dataset.rank));
+    if (line % Math.ceil(14 / height) === 0) label(ctx, String(row.rank), LEFT - 8, line * height + (height - gap) / 2, "right", row.rank === Number(container.dataset.rank));
   });
   const shown = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.min(grid.step.length - 1, Math.round(share * (grid.step.length - 1))));
   for (const index of new Set(shown)) {
@@ -89,7 +89,7 @@ function draw() {
     label(ctx, count(index === 0 ? grid.from : grid.step[index]), LEFT + (align === "left" ? 0 : align === "right" ? width : (index + 1) * column), grid.ranks.length * height + BOTTOM / 2 + 1, align);
   }
   scale();
-  place.dataset.drawn = grid.ranks.length;
+  container.dataset.drawn = grid.ranks.length;
 }
 
 function label(ctx, text, x, y, align, isStrong = false) {
@@ -108,7 +108,7 @@ function scale() {
   }
 }
 
-// In words
+// Texts
 
 function stretch(index) {
   const first = index ? grid.step[index - 1] + 1 : grid.from;
@@ -123,11 +123,11 @@ function at(event) {
   return grid.ranks[row] && index >= 0 && index < grid.step.length ? { row: grid.ranks[row], index } : null;
 }
 
-function tell(event) {
-  const found = at(event);
-  const value = found?.row.max[found.index] ?? null;
-  canvas.style.cursor = found ? "pointer" : "";
-  said.textContent = !found ? "" : `Rank ${found.row.rank}, ${stretch(found.index)}: ${value === null ? "no sample" : `${bytes(value)}, ${percent(value, found.row)}`}`;
+function showValues(event) {
+  const hit = at(event);
+  const value = hit?.row.max[hit.index] ?? null;
+  canvas.style.cursor = hit ? "pointer" : "";
+  output.textContent = !hit ? "" : `Rank ${hit.row.rank}, ${stretch(hit.index)}: ${value === null ? "no sample" : `${bytes(value)}, ${percent(value, hit.row)}`}`;
 }
 
 function percent(value, row) {
@@ -154,16 +154,16 @@ function fill() {
 }
 
 canvas.addEventListener("mousemove", tell);
-canvas.addEventListener("mouseleave", () => (said.textContent = ""));
+canvas.addEventListener("mouseleave", () => (output.textContent = ""));
 canvas.addEventListener("click", (event) => {
-  const found = at(event);
-  if (found) location.href = `${place.dataset.runUrl}?${new URLSearchParams({ rank: found.row.rank, device: found.row.device })}`;
+  const hit = at(event);
+  if (hit) location.href = `${container.dataset.runUrl}?${new URLSearchParams({ rank: hit.row.rank, device: hit.row.device })}`;
 });
 document.addEventListener("memagent:window", (event) => {
   window_ = event.detail ? { from: event.detail[0], to: event.detail[1] } : {};
   load();
 });
-document.addEventListener("memagent:refreshed", () => performance.now() - asked > REFRESH_S * 1000 && load());
+document.addEventListener("memagent:refreshed", () => performance.now() - requestedAt > REFRESH_S * 1000 && load());
 whenColoursChange(() => grid && draw());
-new ResizeObserver(() => grid && draw()).observe(place);
+new ResizeObserver(() => grid && draw()).observe(container);
 load();

@@ -1,5 +1,5 @@
-// Keeps a page fresh: asks for the same page every few seconds and swaps the parts marked data-live that have changed.
-// The server answers 304 while nothing has. Parts that nobody touched are not rebuilt, so nothing flashes.
+// Refresh a page: load it again every few seconds and replace the parts marked data-live that have changed.
+// The server returns 304 while nothing has. Unchanged parts are not rebuilt, so nothing flickers.
 "use strict";
 
 (() => {
@@ -24,21 +24,21 @@
   async function refresh() {
     try {
       const headers = { Accept: "text/html", ...(etag && { "If-None-Match": etag }) };
-      const answer = await fetch(location.href, { headers, cache: "no-store" });
-      if (answer.ok && !answer.redirected) {
-        etag = answer.headers.get("ETag");
-        take(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      const response = await fetch(location.href, { headers, cache: "no-store" });
+      if (response.ok && !response.redirected) {
+        etag = response.headers.get("ETag");
+        update(new DOMParser().parseFromString(await response.text(), "text/html"));
       }
-      failures = answer.ok || answer.status === 304 ? 0 : failures + 1;
+      failures = response.ok || response.status === 304 ? 0 : failures + 1;
     } catch {
-      failures += 1; // the server is away; ask again, less often
+      failures += 1; // the server is unreachable: retry less often
     }
     schedule();
   }
 
-  function take(fresh) {
+  function update(page) {
     let changed = false;
-    for (const next of parts(fresh)) {
+    for (const next of parts(page)) {
       const html = next.outerHTML;
       const now = document.getElementById(next.id);
       if (!now || served.get(next.id) === html || isBeingSelected(now)) continue;
@@ -46,8 +46,8 @@
       swap(now, next);
       changed = true;
     }
-    const wanted = fresh.querySelector("main[data-refresh-s]");
-    if (wanted) main.dataset.refreshS = wanted.dataset.refreshS;
+    const newMain = page.querySelector("main[data-refresh-s]");
+    if (newMain) main.dataset.refreshS = newMain.dataset.refreshS;
     if (changed) document.dispatchEvent(new CustomEvent("memagent:refreshed"));
   }
 
@@ -70,7 +70,7 @@
     return Boolean(selection && !selection.isCollapsed && selection.containsNode(part, true));
   }
 
-  // Where the focus was, to put it back: a link's address finds it again even when rows have moved.
+  // Remember the focus to restore it: the address of a link finds it even if rows have moved.
   function pathTo(part, element) {
     const href = element.getAttribute("href");
     return { href, index: [...part.querySelectorAll("*")].indexOf(element) };

@@ -1,5 +1,5 @@
-// What the memory chart shows besides its curves: limit, prediction, forecast, markers. Drawn on uPlot's canvas in its hooks.
-// `facts` is what figures.chart_facts gives, `colours` the custom properties of the style sheet, `toX` where a step lies on the x axis.
+// The parts of the memory chart besides its curves: limit, prediction, forecast, markers. Drawn on uPlot's canvas in its hooks.
+// `facts` is the result of view_models.chart_facts, `colours` the custom properties of the style sheet, `toX` maps a step to x.
 import { bytes } from "./text.js";
 
 function inPlot(u, paint, toX = (step) => step) {
@@ -39,7 +39,7 @@ function level(u, ctx, ratio, top, { value, colour, label, dashes, halo }) {
   write(ctx, ratio, `${label} ${bytes(value)}`, left, top - 5 * ratio, halo);
 }
 
-// Text that stays readable where a curve runs through it.
+// Text that stays readable above a curve.
 function write(ctx, ratio, text, left, bottom, halo) {
   ctx.save();
   ctx.lineWidth = 4 * ratio;
@@ -50,8 +50,8 @@ function write(ctx, ratio, text, left, bottom, halo) {
   ctx.fillText(text, left, bottom);
 }
 
-// The line on which memory climbs to the limit, and how early or late that may be. It goes back from the limit at the forecast's
-// own growth, so that it includes what a step needs on top of what it leaves. Without growth there is only a date.
+// The line of memory up to the limit, and the interval of its end. It goes back from the limit with the forecast's growth, so it
+// includes the memory that a step needs temporarily. Without growth there is only a date.
 export function drawForecast(u, facts, colours, toX) {
   const forecast = facts.forecast;
   if (!forecast || !facts.limit_bytes) return;
@@ -74,7 +74,7 @@ export function drawForecast(u, facts, colours, toX) {
   }, toX);
 }
 
-// A forecast about the host's memory says nothing of where a GPU's curve goes.
+// A forecast about the host's memory says nothing about a GPU's curve.
 function isOfThisLimit(forecast, facts) {
   return forecast.limit_bytes === null || Math.abs(forecast.limit_bytes - facts.limit_bytes) < 0.02 * facts.limit_bytes;
 }
@@ -89,7 +89,7 @@ function cone(ctx, tip, ...others) {
   ctx.globalAlpha = 1;
 }
 
-// Grave markers get their labels first; a label that finds no room is left out.
+// Severe markers get their labels first; a label without room is omitted.
 const GRAVITY = ["critical", "warning", "notice", "ok", "plain"];
 
 export function drawMarkers(u, facts, colours, toX) {
@@ -121,7 +121,7 @@ function flag(u, ctx, ratio, { left, label, tone }, colours, taken) {
   ctx.fillText(label, start + 5 * ratio, top + 12 * ratio);
 }
 
-// Ticks along the upper edge, a row a phase, where steps had it: evaluations, checkpoints.
+// Ticks along the upper edge, one row per phase, at the steps that had it: evaluations, checkpoints.
 export function drawPhases(u, phases, colours, toX) {
   inPlot(u, (ctx, ratio, x) => {
     phases.forEach((steps, row) => {

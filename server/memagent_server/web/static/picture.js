@@ -1,4 +1,4 @@
-// A chart as a picture to put into a report: what is on the screen, with its title above and the names of the curves below.
+// Save a chart as a picture for a report: as on the screen, with its title above and the legend below.
 
 const MARGIN = 16;
 const LINE = 22;
@@ -25,7 +25,7 @@ export function savePicture(chart, { name, title }, curves, { ink, surface }) {
   picture.toBlob((blob) => save(blob, `${name}.png`), "image/png");
 }
 
-// The curves' names in lines that are no wider than `width`.
+// The names of the curves, in lines up to `width`.
 function wrapped(ctx, curves, width) {
   const lines = [];
   let left = Infinity;

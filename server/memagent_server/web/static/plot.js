@@ -1,15 +1,15 @@
-// What the charts of all pages have in common: how an axis looks, how a legend's entry is made, what a selection means.
+// Shared by the charts of all pages: the look of axes, entries of a legend, and selections.
 
 export function property(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// Light becomes dark in the evening, and either is printed in light.
+// Redraw when the color scheme changes; print in light colors.
 export function whenColoursChange(redraw) {
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", redraw);
 }
 
-// `colours` is asked anew at each drawing: people change between light and dark.
+// `colours` is read at each drawing, because the color scheme can change.
 export function axis(colours, more) {
   return {
     stroke: () => colours().muted, font: "12px system-ui, sans-serif", gap: 6,
@@ -17,7 +17,7 @@ export function axis(colours, more) {
   };
 }
 
-// The charts share the cursor, and nothing else: a selection in one is no selection in the others.
+// The charts share only the cursor: a selection applies to one chart.
 export function isMove(type) {
   return type === "mousemove" || type === "mouseleave";
 }
@@ -26,7 +26,7 @@ export function size(element) {
   return { width: Math.max(200, element.clientWidth), height: element.clientHeight };
 }
 
-// What was selected on the x axis as [from, to], and the selection is taken away; null for a click.
+// Return the selected range of x as [from, to] and clear the selection; null for a click.
 export function selection(u) {
   if (u.select.width < 4) return null;
   const bounds = [u.select.left, u.select.left + u.select.width].map((left) => u.posToVal(left, "x"));
@@ -38,7 +38,7 @@ export function newest(values) {
   return values.findLast((value) => value !== null);
 }
 
-// A legend's entry: a swatch and a text; a button can be pressed.
+// An entry of a legend: a swatch and a text, as a button or not.
 export function entry(tag, swatch, text) {
   const element = document.createElement(tag);
   element.className = tag === "span" ? "entry" : "";

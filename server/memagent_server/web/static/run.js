@@ -1,21 +1,21 @@
-// The run page's charts: memory over steps with limit, prediction, forecast and markers; the user's scalars on the same steps.
-// Every curve is drawn as the band between the minimum and maximum of its buckets, so that no spike disappears; zooming asks the
-// server for the window anew, down to single steps. What is drawn besides the series comes in #chart-facts, refreshed by live.js.
+// The charts of the run page: memory over steps with limit, prediction, forecast and markers; the user's scalars on the same steps.
+// A curve is a band between the minimum and maximum of its buckets, so that no spike disappears. Zooming loads the window from the
+// server, down to single steps. Everything besides the series is in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size, whenColoursChange } from "./plot.js";
 import { savePicture } from "./picture.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
 
-const place = document.getElementById("memory-chart");
+const container = document.getElementById("memory-chart");
 
-// In the order in which they are drawn: the last lies on top. The legend has them the other way round.
+// In drawing order: the last one is on top. The legend is in reverse order.
 const FIELDS = ["device_used_bytes", "reserved_bytes", "peak_allocated_bytes", "allocated_bytes"];
 const NAMES = {
   gpu: ["Device used, by everybody", "Reserved by the allocator", "Peak within the step", "Allocated after the step"],
   host: ["Used on the device", "Private memory mapped", "Peak within the step", "Used after the step"],
 };
 const STRENGTHS = { allocated_bytes: 2, peak_allocated_bytes: 1.5, reserved_bytes: 1.25, device_used_bytes: 1.25 };
-const MOST_SCALARS = 24;
+const MAX_SCALARS = 24;
 const LAST_STEPS = 200;
 
 const note = document.getElementById("chart-note");
@@ -23,7 +23,7 @@ const legend = document.getElementById("chart-legend");
 const scaleButton = document.getElementById("scale-limit");
 const resetButton = document.getElementById("zoom-reset");
 const lastButton = document.getElementById("zoom-last");
-const ranksButton = document.getElementById("all-ranks"); // only where there are several
+const ranksButton = document.getElementById("all-ranks"); // null for a single rank
 const axisButtons = [...document.querySelectorAll("#chart-tools [data-axis]")];
 const pngButton = document.getElementById("save-png");
 const GRID_POINTS = 240;
@@ -33,16 +33,16 @@ let colours = readColours();
 let zoom = readZoom(); // [from, to] in steps, or null for the whole run
 let isByClock = new URLSearchParams(location.search).get("axis") === "time";
 let isOverRanks = ranksButton !== null && new URLSearchParams(location.search).get("ranks") === "all";
-let shown = null; // the newest answer of the series API
+let shown = null; // the newest response of the series API
 let scalars = null;
 let chart = null;
-let toLimit = null; // null: decided by the data
-let asking = null; // AbortController of the request under way
+let toLimit = null; // null: depends on the data
+let pendingRequest = null; // AbortController of the current request
 const hidden = new Set();
 const outputs = new Map();
 const scalarCharts = new Map();
 
-// Facts, colours, window
+// Facts, colors, window
 
 function readFacts() {
   return JSON.parse(document.getElementById("chart-facts").dataset.facts);
@@ -60,8 +60,8 @@ function readColours() {
 }
 
 function readZoom() {
-  const asked = new URLSearchParams(location.search);
-  const [from, to] = [asked.get("from"), asked.get("to")].map((text) => (text === null ? NaN : Number(text)));
+  const params = new URLSearchParams(location.search);
+  const [from, to] = [params.get("from"), params.get("to")].map((text) => (text === null ? NaN : Number(text)));
   return Number.isInteger(from) && Number.isInteger(to) && 0 <= from && from < to ? [from, to] : null;
 }
 
@@ -72,7 +72,7 @@ function setZoom(from, to) {
   load();
 }
 
-// What the page shows stands in its address; null leaves a parameter out.
+// Store the view in the address; null removes a parameter.
 function keep(parameters) {
   const address = new URL(location.href);
   for (const [name, value] of Object.entries(parameters)) {
@@ -84,39 +84,39 @@ function keep(parameters) {
 
 // Data
 
-async function ask(parameters, url = place.dataset.seriesUrl) {
-  const query = new URLSearchParams({ points: Math.max(50, Math.min(1000, Math.round(place.clientWidth))), ...parameters });
+async function fetchSeries(parameters, url = container.dataset.seriesUrl) {
+  const query = new URLSearchParams({ points: Math.max(50, Math.min(1000, Math.round(container.clientWidth))), ...parameters });
   if (zoom) {
     query.set("from", zoom[0]);
     query.set("to", zoom[1]);
   }
-  const answer = await fetch(`${url}?${query}`, { signal: asking.signal, headers: { Accept: "application/json" } });
-  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-  return answer.json();
+  const response = await fetch(`${url}?${query}`, { signal: pendingRequest.signal, headers: { Accept: "application/json" } });
+  if (!response.ok) throw new Error(`the server returned ${response.status}`);
+  return response.json();
 }
 
 async function load() {
   if (!facts) return;
-  asking?.abort();
-  const mine = (asking = new AbortController());
+  pendingRequest?.abort();
+  const request = (pendingRequest = new AbortController());
   try {
     const [memory, logged] = await Promise.all([
       isOverRanks
-        ? ask({ field: "peak_allocated_bytes", points: GRID_POINTS }, place.dataset.ranksUrl).then(overRanks)
-        : ask({ rank: facts.rank, device: facts.device, fields: [...FIELDS, ...facts.phases.map(columnOf)].join(",") }),
-      ask({ rank: facts.rank, device: "scalars", fields: "*" }),
+        ? fetchSeries({ field: "peak_allocated_bytes", points: GRID_POINTS }, container.dataset.ranksUrl).then(overRanks)
+        : fetchSeries({ rank: facts.rank, device: facts.device, fields: [...FIELDS, ...facts.phases.map(columnOf)].join(",") }),
+      fetchSeries({ rank: facts.rank, device: "scalars", fields: "*" }),
     ]);
     [shown, scalars] = [memory, logged];
     draw();
   } catch (error) {
-    if (mine.signal.aborted) return;
+    if (request.signal.aborted) return;
     if (!chart) note.textContent = `The chart could not be loaded: ${error.message}.`;
   }
 }
 
 const columnOf = (phase) => `phase_${phase}_peak_bytes`;
 
-// All ranks as one curve: the band from the emptiest to the fullest.
+// All ranks as one curve: the range from the emptiest to the fullest.
 function overRanks(grid) {
   const columns = grid.step.map((_, index) => grid.ranks.map(({ max }) => max[index]).filter((value) => value !== null));
   const of = (choose) => columns.map((values) => (values.length ? choose(...values) : null));
@@ -124,7 +124,7 @@ function overRanks(grid) {
   return { step: grid.step, time_s: grid.time_s, samples: grid.step.length, series: { peak_allocated_bytes: { min, max, last: max } } };
 }
 
-// Curves that have values. On a host some only repeat what is allocated: one curve says it.
+// Curves with values. On a host, some only repeat the allocated memory: draw one.
 function fields() {
   return FIELDS.filter((field) => newest(shown.series[field]?.max ?? []) !== undefined && !(facts.kind === "host" && isRepetition(field)));
 }
@@ -139,12 +139,12 @@ function nameOf(field) {
   return NAMES[facts.kind === "host" ? "host" : "gpu"][FIELDS.indexOf(field)];
 }
 
-// The x axis: steps, or the clock. A step's time is read off the samples around it, and beyond them off the whole.
+// The x axis: steps or time. The time of a step is interpolated between its neighbors in the window, or in the whole run.
 
 function xs({ step, time_s }) {
   if (!isByClock) return step;
-  let latest = newest([...time_s].reverse()) ?? 0; // the first that is known
-  return time_s.map((at) => (latest = Math.max(latest, at ?? latest))); // a clock that was set back stands still
+  let latest = newest([...time_s].reverse()) ?? 0; // the first known time
+  return time_s.map((at) => (latest = Math.max(latest, at ?? latest))); // never go back, even if the clock was
 }
 
 function between(value, from, to) {
@@ -178,7 +178,7 @@ function steps() {
   return [begin, Math.max(begin + 1, last, forecastEnd(begin, last))];
 }
 
-// Where the forecast's cone ends, unless that would squeeze the data into less than about half of the width.
+// The end of the forecast's cone, unless it would squeeze the data into less than about half of the width.
 function forecastEnd(begin, last) {
   const forecast = facts.forecast;
   if (!forecast) return last;
@@ -228,9 +228,9 @@ function draw() {
   }
   if (!chart) build(columns, kind);
   chart.setData([xs(shown), ...columns.flatMap((field) => [shown.series[field].max, shown.series[field].min])]);
-  place.dataset.from = shown.step[0] ?? "";
-  place.dataset.to = shown.step.at(-1) ?? "";
-  place.dataset.samples = shown.samples;
+  container.dataset.from = shown.step[0] ?? "";
+  container.dataset.to = shown.step.at(-1) ?? "";
+  container.dataset.samples = shown.samples;
   document.getElementById("chart-tools").hidden = false;
   resetButton.disabled = !zoom;
   pngButton.hidden = false;
@@ -239,9 +239,9 @@ function draw() {
   lastButton.disabled = (facts.last_step ?? 0) <= LAST_STEPS;
   scaleButton.hidden = !facts.limit_bytes;
   scaleButton.setAttribute("aria-pressed", String(isToLimit()));
-  tell(null);
+  showValues(null);
   drawScalars();
-  place.shown = { range: xRange(), isByClock, zoom, last: shown.step.at(-1) };
+  container.shown = { range: xRange(), isByClock, zoom, last: shown.step.at(-1) };
   document.dispatchEvent(new CustomEvent("memagent:shown"));
 }
 
@@ -252,7 +252,7 @@ function build(columns, kind) {
   if (floor >= 0 && peak >= 0) bands.push({ series: [2 * peak + 2, 2 * floor + 1], fill: () => `${colours.peak_allocated_bytes}14` });
   chart = new uPlot(
     {
-      ...size(place),
+      ...size(container),
       padding: [14, 26, 0, 0],
       legend: { show: false },
       cursor: cursor(),
@@ -267,21 +267,21 @@ function build(columns, kind) {
         drawAxes: [(u) => drawForecast(u, facts, colours, toX)],
         draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours, toX), (u) => drawPhases(u, phaseSteps(), colours, toX)],
         setSelect: [zoomToSelection],
-        setCursor: [(u) => tell(u.cursor.idx)],
+        setCursor: [(u) => showValues(u.cursor.idx)],
       },
     },
     [[], ...series.map(() => [])],
-    place,
+    container,
   );
   chart.memagentKind = kind;
-  place.dataset.drawn = "true";
-  const canvas = place.querySelector("canvas");
+  container.dataset.drawn = "true";
+  const canvas = container.querySelector("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Memory; the text below the chart tells its figures");
   buildLegend(columns);
 }
 
-// The steps that had each phase: a bucket's last one stands for those of a bucket.
+// The steps that had each phase; the last one of a bucket represents the bucket.
 function phaseSteps() {
   return facts.phases.map((phase) => shown.step.filter((_, row) => (shown.series[columnOf(phase)]?.max[row] ?? null) !== null));
 }
@@ -308,7 +308,7 @@ function zoomToSelection(u) {
   setZoom(first, Math.max(last, first + 2));
 }
 
-// The legend: a button a curve, with the value under the cursor, or the newest one
+// The legend: one button per curve, with the value at the cursor or the newest one
 
 function buildLegend(columns) {
   outputs.clear();
@@ -330,7 +330,7 @@ function buildLegend(columns) {
   if (isForecastInSight()) legend.append(entry("span", `swatch-forecast tone-${facts.forecast.level} dashed`, forecastName));
 }
 
-// Without growth there is only a date, and that may lie beyond the chart.
+// Without growth there is only a date, which may be outside the chart.
 function isForecastInSight() {
   const forecast = facts.forecast;
   return forecast !== null && (forecast.growth_bytes_per_step !== null || forecast.eta_step <= steps()[1]);
@@ -355,7 +355,7 @@ function legendWords() {
   return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), colour: colours[field] }));
 }
 
-function tell(index) {
+function showValues(index) {
   const at = index ?? shown.step.length - 1;
   for (const [field, output] of outputs) {
     const values = field === "step" ? null : shown.series[field];
@@ -367,7 +367,7 @@ function tell(index) {
 
 function drawScalars() {
   const isLogged = (name) => newest(scalars.series[name].last) !== undefined;
-  const names = Object.keys(scalars.series).filter(isLogged).sort().slice(0, MOST_SCALARS);
+  const names = Object.keys(scalars.series).filter(isLogged).sort().slice(0, MAX_SCALARS);
   document.getElementById("scalars").hidden = !names.length && !scalarCharts.size;
   for (const name of names) if (!scalarCharts.has(name)) scalarCharts.set(name, buildScalar(name));
   for (const [name, { plot, output }] of scalarCharts) {
@@ -412,7 +412,7 @@ function buildScalar(name) {
   return { plot, output };
 }
 
-// What people and the server do
+// Events
 
 function redraw() {
   chart?.redraw(true, true);
@@ -426,7 +426,7 @@ document.addEventListener("memagent:refreshed", () => {
   if (chart) buildLegend(fields());
   const isBehindUs = zoom && shown && zoom[1] < (before?.last_step ?? 0);
   if (isBehindUs) {
-    tell(null);
+    showValues(null);
     redraw();
   } else {
     load();
@@ -451,11 +451,11 @@ ranksButton?.addEventListener("click", () => {
   keep({ ranks: isOverRanks ? "all" : null });
   load();
 });
-pngButton.addEventListener("click", () => savePicture(place.querySelector("canvas"), pngButton.dataset, legendWords(), { ink: colours.ink, surface: colours.surface }));
+pngButton.addEventListener("click", () => savePicture(container.querySelector("canvas"), pngButton.dataset, legendWords(), { ink: colours.ink, surface: colours.surface }));
 lastButton.addEventListener("click", () => setZoom(facts.last_step - LAST_STEPS, facts.last_step));
 whenColoursChange(() => {
   colours = readColours();
   redraw();
 });
-new ResizeObserver(() => chart?.setSize(size(place))).observe(place);
+new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
 load();

@@ -1,4 +1,4 @@
-// The list of runs: choosing a filter searches at once, and runs that are selected can be compared, tagged and archived together.
+// The list of runs: a filter searches at once, and selected runs can be compared, tagged and archived together.
 "use strict";
 
 (() => {
@@ -6,7 +6,7 @@
   const form = document.getElementById("selected");
   for (const select of document.querySelectorAll(".filters select")) select.addEventListener("change", () => select.form.requestSubmit());
   if (!form) {
-    // The first run has come to a page that had none: only the whole page has what is needed to choose it.
+    // The first run arrived on an empty page: reload it to get the form for selected runs.
     document.addEventListener("memagent:refreshed", () => document.querySelector("table.runs") && location.reload(), { once: true });
     return;
   }

@@ -1,23 +1,23 @@
-// What the memory is for, over steps: components stacked up to the peak of each step. What no component accounts for is "other tensors":
-// where that grows from step to step, something keeps tensors. The chart shows the window and the axis of the memory chart (run.js leaves
-// both at its place), and asks for its data only once people come near it: it lies below the fold.
+// Memory by component over steps, stacked up to the peak of each step. The rest is "other tensors": if it grows from step to step,
+// something is keeping tensors alive. The chart shows the window and axis of the memory chart (run.js stores both on its element),
+// and loads its data only when it is about to scroll into view.
 import { axis, entry, isMove, property, selection, size, whenColoursChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, tick } from "./text.js";
 
-const place = document.getElementById("stack-chart");
+const container = document.getElementById("stack-chart");
 const memory = document.getElementById("memory-chart");
 const note = document.getElementById("stack-note");
 const legend = document.getElementById("stack-legend");
-const REFRESH_S = 10; // while a run goes on; the memory chart above is the one to watch
+const REFRESH_S = 10; // for a running run; slower than the memory chart above it
 const OTHER = "other";
 
 let grid = null;
-let layers = []; // {name, values}, from the bottom to the top
+let layers = []; // {name, values}, from bottom to top
 let chart = null;
 let isNear = false;
-let asked = -Infinity;
-let askedFor = null;
-let asking = null;
+let requestedAt = -Infinity;
+let requestedKey = null;
+let pendingRequest = null;
 
 const facts = () => JSON.parse(document.getElementById("chart-facts").dataset.facts);
 const shown = () => memory.shown; // {range, isByClock, zoom, last}, from run.js
@@ -29,29 +29,29 @@ const colourOf = (name) => property(`part-${name}`);
 async function load() {
   if (!isNear || !shown()) return;
   const { zoom, last, isByClock, range } = shown();
-  const wanted = JSON.stringify([zoom, isByClock]);
-  if (wanted === askedFor && (last === grid?.last || performance.now() - asked < REFRESH_S * 1000)) return fit(range);
-  [asked, askedFor] = [performance.now(), wanted];
-  asking?.abort();
-  const mine = (asking = new AbortController());
+  const key = JSON.stringify([zoom, isByClock]);
+  if (key === requestedKey && (last === grid?.last || performance.now() - requestedAt < REFRESH_S * 1000)) return fit(range);
+  [requestedAt, requestedKey] = [performance.now(), key];
+  pendingRequest?.abort();
+  const request = (pendingRequest = new AbortController());
   try {
     const { rank, device } = facts();
-    const names = place.dataset.parts.split(",");
-    const query = new URLSearchParams({ rank, device, points: Math.max(50, Math.min(500, Math.round(place.clientWidth / 2))) });
+    const names = container.dataset.parts.split(",");
+    const query = new URLSearchParams({ rank, device, points: Math.max(50, Math.min(500, Math.round(container.clientWidth / 2))) });
     query.set("fields", ["peak_allocated_bytes", ...names.filter(isRead).map((name) => `${name}_bytes`)].join(","));
     if (zoom) for (const [name, step] of [["from", zoom[0]], ["to", zoom[1]]]) query.set(name, step);
-    const answer = await fetch(`${memory.dataset.seriesUrl}?${query}`, { signal: mine.signal, headers: { Accept: "application/json" } });
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-    grid = { ...(await answer.json()), last };
+    const response = await fetch(`${memory.dataset.seriesUrl}?${query}`, { signal: request.signal, headers: { Accept: "application/json" } });
+    if (!response.ok) throw new Error(`the server returned ${response.status}`);
+    grid = { ...(await response.json()), last };
     layers = stack(names);
     draw();
   } catch (error) {
-    if (!mine.signal.aborted && !chart) note.textContent = `The components could not be loaded: ${error.message}.`;
+    if (!request.signal.aborted && !chart) note.textContent = `The components could not be loaded: ${error.message}.`;
   }
 }
 
-// A step without a peak has no column. Activations are what a step needs on top of what it found, so they lie on top. Where a column
-// stands for several steps, it shows the one that needed most.
+// A step without a peak has no column. Activations are temporary, so they are on top. A column of several steps shows the one with
+// the highest peak.
 function stack(names) {
   const peaks = grid.series.peak_allocated_bytes.max;
   const of = (name) => grid.series[`${name}_bytes`][name === "activations" ? "max" : "last"];
@@ -82,8 +82,8 @@ function draw() {
     chart = build(kind);
   }
   chart.setData([xs(), ...edges()]);
-  tell(null);
-  place.dataset.drawn = layers.map(({ name }) => name).join();
+  showValues(null);
+  container.dataset.drawn = layers.map(({ name }) => name).join();
 }
 
 function fit() {
@@ -94,9 +94,9 @@ function build(kind) {
   const isByClock = shown().isByClock;
   const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
   const colours = () => ({ muted: property("muted"), grid: property("grid") });
-  const made = new uPlot(
+  const plot = new uPlot(
     {
-      ...size(place),
+      ...size(container),
       padding: [10, 26, 0, 0],
       legend: { show: false },
       cursor: {
@@ -111,16 +111,16 @@ function build(kind) {
       ],
       series: [{}, ...layers.map(({ name }) => ({ stroke: () => colourOf(name), width: 1, points: { show: false }, fill: () => `${colourOf(name)}b3` }))],
       bands: layers.slice(1).map(({ name }, below) => ({ series: [below + 2, below + 1], fill: () => `${colourOf(name)}b3` })),
-      hooks: { setSelect: [zoomToSelection], setCursor: [(u) => tell(u.cursor.idx)] },
+      hooks: { setSelect: [zoomToSelection], setCursor: [(u) => showValues(u.cursor.idx)] },
     },
     [[], ...layers.map(() => [])],
-    place,
+    container,
   );
-  made.memagentKind = kind;
-  const canvas = place.querySelector("canvas");
+  plot.memagentKind = kind;
+  const canvas = container.querySelector("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Components of the memory, stacked; the table of components has their figures");
-  return made;
+  return plot;
 }
 
 function zoomToSelection(u) {
@@ -136,9 +136,9 @@ function zoomTo(steps) {
   document.dispatchEvent(new CustomEvent("memagent:zoom", { detail: steps }));
 }
 
-// The legend: from the top to the bottom, as the layers lie
+// The legend: from top to bottom, like the layers
 
-function tell(index) {
+function showValues(index) {
   const at = index ?? grid.step.length - 1;
   const entries = [...layers].reverse().map(({ name, values }) => {
     const item = entry("span", `swatch-part-${name}`, name === OTHER ? "other tensors" : name.replaceAll("_", " "));
@@ -152,11 +152,11 @@ function tell(index) {
 
 document.addEventListener("memagent:shown", load);
 whenColoursChange(() => chart?.redraw(true, true));
-new ResizeObserver(() => chart?.setSize(size(place))).observe(place);
+new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
 new IntersectionObserver(
-  (seen) => {
-    isNear = seen.at(-1).isIntersecting; // who scrolls fast comes and goes within one report
+  (entries) => {
+    isNear = entries.at(-1).isIntersecting; // fast scrolling reports several entries at once
     load();
   },
   { rootMargin: "300px" },
-).observe(place);
+).observe(container);

@@ -1,11 +1,11 @@
-// Numbers as people read them on a chart; memagent.units does the same on the server.
+// Format numbers for charts, like memagent.units on the server.
 
 const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
-// Distances between the lines of an axis: powers of two up to 512 MiB, then round numbers of GiB and TiB.
+// Steps of an axis of bytes: powers of two up to 512 MiB, then round numbers of GiB and TiB.
 const factorsOf = (unit) => (unit < 2 ** 30 ? [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] : [1, 2, 5, 10, 20, 50, 100, 200, 500]);
 export const INCREMENTS = UNITS.flatMap(([, unit]) => factorsOf(unit).map((factor) => factor * unit)).sort((a, b) => a - b);
 
-// Between lines of a step axis: whole steps.
+// Steps of an axis of steps: whole numbers.
 export const STEP_INCREMENTS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
 
 export function bytes(value, digits = 2) {
@@ -16,7 +16,7 @@ export function bytes(value, digits = 2) {
   return `${number.toFixed(unit === 1 || Math.abs(number) >= 100 ? 0 : digits)} ${name}`;
 }
 
-// Axis labels: all in one unit, that of the largest or a smaller one that tells neighbours apart with two digits.
+// Labels of an axis, in one unit: that of the largest, or a smaller one that distinguishes neighbors with two digits.
 export function tick(value, increment, largest) {
   if (value === 0) return "0";
   const isFine = (unit) => (4 * increment) % unit === 0;
@@ -32,13 +32,13 @@ export function short(value) {
   return size >= 1e5 || (size > 0 && size < 1e-4) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-// Large numbers in three digits: 1.25 M, 830 k.
+// Large numbers with three digits: 1.25 M, 830 k.
 export function compact(value) {
   const [name, unit] = [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]].find(([, size]) => Math.abs(value) >= size) ?? ["", 1];
   return `${Number((value / unit).toPrecision(3))}${name && ` ${name}`}`;
 }
 
-// Seconds since a start: 45 s, 12 min, 3:20 h, 2 d 4 h.
+// Durations: 45 s, 12 min, 3:20 h, 2 d 4 h.
 export function elapsed(seconds) {
   if (seconds < 120) return `${Number(seconds.toPrecision(3))} s`;
   if (seconds < 7200) return `${Number((seconds / 60).toPrecision(3))} min`;
@@ -47,7 +47,7 @@ export function elapsed(seconds) {
   return `${Math.floor(hours / 24)} d${hours % 24 ? ` ${hours % 24} h` : ""}`;
 }
 
-// Labels of a time axis: the time of day, with the date below it where a day begins on the axis; whole days by their date.
+// Labels of a time axis: the time of day, with the date below at the start of a day; whole days by their date.
 export function clock(values, increment) {
   let day = null;
   return values.map((value) => {

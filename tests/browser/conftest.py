@@ -1,6 +1,7 @@
-"""A browser, a server with stories to look at, and a page that fails its test if anything complains in the console.
+"""A browser, a server with scenarios, and pages that fail their test on any console error.
 
-The server is a real `memagent serve` process, fed over HTTP as agents feed it: see stories.py.
+The server is a real `memagent serve` process that receives data over HTTP, as from agents: see
+scenarios.py.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Headless Chromium; without it these tests are skipped, and under CI they fail."""
+    """Headless Chromium. Without it, these tests are skipped; under CI they fail."""
     playwright = (
         pytest.importorskip("playwright.sync_api") if not os.environ.get("CI") else _playwright()
     )
     if not Path(CHROMIUM).exists():
-        reason = f"there is no Chromium at {CHROMIUM}: install chromium, or set MEMAGENT_TEST_CHROMIUM to its path"
+        reason = f"no Chromium at {CHROMIUM}: install chromium, or set MEMAGENT_TEST_CHROMIUM to its path"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
@@ -50,9 +51,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """open_page(url, width=1280, dark=False): a page in a fresh browser context. Complaints of any page fail the test.
+    """open_page(url, width=1280, dark=False): a page in a new browser context. Console errors fail the test.
 
-    With `may_fail` the page itself may be answered with an error, of which Chromium complains.
+    With `may_fail`, the page itself may be an error, which Chromium reports.
     """
     contexts, complaints = [], []
 
@@ -73,7 +74,9 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         context.set_default_timeout(15_000)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: complaints.append(_complaint(said, may_fail=may_fail)))
+        page.on(
+            "console", lambda message: complaints.append(_complaint(message, may_fail=may_fail))
+        )
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("requestfailed", lambda request: complaints.append(_failure(request)))
         page.add_init_script(
@@ -91,12 +94,12 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """until(condition): wait for a page. Playwright's own wait_for_function evaluates strings, which our pages forbid."""
+    """until(condition): wait for a page. Playwright's wait_for_function evaluates strings, which the policy forbids."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        last = time.monotonic() + 15
+        deadline = time.monotonic() + 15
         while not condition():
-            assert time.monotonic() < last, "the page did not get there in 15 seconds"
+            assert time.monotonic() < deadline, "the page did not get there in 15 seconds"
             time.sleep(0.05)
 
     return wait
@@ -104,9 +107,9 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture
 def server(page_server: Any) -> Any:
-    """A real server without worker and without a run: what a test tells it stays as it is told.
+    """An empty server without a worker, so that data stays as posted.
 
-    It is the same for all tests, for starting one takes longer than most of them.
+    All tests share it, because starting one takes longer than most tests.
     """
     from memagent_server.store.engine import Database
     from memagent_server.store.models import Base
@@ -120,21 +123,21 @@ def server(page_server: Any) -> Any:
 
 
 @pytest.fixture
-def tell(server: Any) -> Callable[..., None]:
-    """tell(story) posts a story's samples to the server and writes its forecasts and alerts."""
-    return lambda story: story.tell(server)
+def replay(server: Any) -> Callable[..., None]:
+    """replay(scenario): post its samples to the server, and write its forecasts and alerts."""
+    return lambda scenario: scenario.replay(server)
 
 
 @pytest.fixture(scope="session")
-def stories() -> Any:
-    """The stories of stories.py, which stands beside this file and is no test."""
+def scenarios() -> Any:
+    """The class `Scenarios` of scenarios.py in this folder."""
     name = "memagent_browser_stories"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("stories.py"))
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("scenarios.py"))
     assert spec is not None
     assert spec.loader is not None
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Stories
+    return module.Scenarios
 
 
 def _playwright() -> Any:

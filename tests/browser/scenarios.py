@@ -1,7 +1,7 @@
-"""Runs as their agents would tell them: the ones that people meet, for pages to be looked at.
+"""Typical runs, as their agents would send them, for the tests of pages.
 
-Samples, events, predictions and ends go over HTTP, as agents send them. Forecasts and alerts are what the worker makes of samples over
-time; here they are written through the models, so that every state of a page can be looked at.
+Samples, events, predictions and ends are posted over HTTP. Forecasts and alerts, which the worker
+would derive from samples over time, are written to the database, so that tests cover every state.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MARKUP = '<script>window.hacked=1</script><img src=x onerror="window.hacked=2">'
 
 
 @dataclass
-class AlertMessage:
-    """One run as its agents would tell it. `streams` is {(rank, device): columns}; steps are in the columns."""
+class Scenario:
+    """One run as its agents would send it. `streams` is {(rank, device): columns}, with steps."""
 
     run_id: str
     name: str
@@ -44,7 +44,7 @@ class AlertMessage:
     user: str = "ana"
     host: str = "gpu-07"
 
-    def tell(self, server: Any) -> None:
+    def replay(self, server: Any) -> None:
         ranks = sorted({rank for rank, _ in self.streams} or {0})
         for rank in ranks:
             self._post(server, "/api/v1/runs", self._start(rank, len(ranks)))
@@ -211,18 +211,18 @@ BOX = {
 }
 
 
-class Stories:
-    """The runs that people meet."""
+class Scenarios:
+    """Typical runs."""
 
     @staticmethod
-    def leaking() -> AlertMessage:
+    def leaking() -> Scenario:
         """On a GPU, growing since step 300, warned at 870, about 420 steps from its end."""
         last, growth = 1180, 30 * MIB
         streams = {
             (0, H100["id"]): gpu_columns(last, leak_from=300, growth=growth, base=40 * GIB),
             (0, "scalars"): scalar_columns(last),
         }
-        return AlertMessage(
+        return Scenario(
             "k3v9leak", "gpt2-medium, longer context", streams, [H100], total_steps=5000, tags=["sweep-4", "bf16"],
             prediction=PREDICTION, events=[Event(kind="snapshot", step=640, time_s=time.time() - 700)],
             snapshot={**SNAPSHOT, "device": H100["id"], "step": 640},
@@ -248,23 +248,23 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
-    def healthy() -> AlertMessage:
+    def healthy() -> Scenario:
         last = 2400
         streams = {
             (0, H100["id"]): gpu_columns(last, seed=2, base=46 * GIB),
             (0, "scalars"): scalar_columns(last, seed=2),
         }
-        return AlertMessage(
+        return Scenario(
             "h8healthy", "gpt2-medium baseline", streams, [H100], total_steps=5000, prediction=PREDICTION,
             forecasts=[{"step": last, "used_bytes": 46 * GIB, "limit_bytes": 79 * GIB}], user="ben", host="gpu-02",
         )  # fmt: skip
 
     @staticmethod
-    def died() -> AlertMessage:
+    def died() -> Scenario:
         """On a host: warned 310 steps before the end."""
         last, growth = 1234, int(5.4 * MIB)
         columns = host_columns(last, growth=growth)
-        return AlertMessage(
+        return Scenario(
             "d1ed", "char-gpt on stdlib", {(0, "host"): columns, (0, "scalars"): scalar_columns(last, seed=3)}, [BOX],
             project="demo", total_steps=4000, prediction=HOST_PREDICTION, started_s_ago=600,
             events=[Event(kind="oom", step=last, time_s=time.time() - 20, data=LAST_WORDS)],
@@ -289,21 +289,21 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
-    def two_ranks() -> AlertMessage:
+    def two_ranks() -> Scenario:
         last = 640
         devices = [H100, {**H100, "id": "GPU-91d0be77", "index": 1}]
         streams = {
             (rank, device["id"]): gpu_columns(last, seed=5 + rank, base=(40 + 14 * rank) * GIB)
             for rank, device in enumerate(devices)
         }
-        return AlertMessage(
+        return Scenario(
             "ddp2", "llama-1b ddp", streams, devices, total_steps=20_000, project="llama",
             prediction={**PREDICTION, "rank": 1, "device": devices[1]["id"]},
             forecasts=[{**TAIL, "step": last}],
         )  # fmt: skip
 
     @staticmethod
-    def sweep() -> list[AlertMessage]:
+    def sweep() -> list[Scenario]:
         """Two short runs that differ in context and batch; both count tokens, the second at twice the speed."""
         found = []
         for number, (context, batch, base) in enumerate(
@@ -314,7 +314,7 @@ class Stories:
                 "tokens": [16_384 * (1 + number) * step for step in range(1, 301)],
             }
             found.append(
-                AlertMessage(
+                Scenario(
                     f"sweep{number}", f"gpt2-medium, context {context}",
                     {(0, H100["id"]): gpu_columns(300 + 100 * number, seed=30 + number, base=base), (0, "scalars"): scalars}, [H100],
                     config={**CONFIG, "model": {**CONFIG["model"], "context": context}, "batch_size": batch}, prediction=PREDICTION,
@@ -324,21 +324,21 @@ class Stories:
         return found
 
     @staticmethod
-    def long() -> AlertMessage:
+    def long() -> Scenario:
         """100,000 steps and one spike of a single step."""
         last = 100_000
         columns = host_columns(last, growth=0, seed=7)
         columns["peak_allocated_bytes"][54_321] = 7 * GIB
-        return AlertMessage(
+        return Scenario(
             "l0ng", "wikitext overnight", {(0, "host"): columns}, [BOX], total_steps=last, finish={"status": "completed", "step": last},
             started_s_ago=9 * 3600, user="chen",
         )  # fmt: skip
 
     @staticmethod
-    def hostile() -> AlertMessage:
+    def hostile() -> Scenario:
         """Everything a stranger can write is markup."""
         columns = host_columns(60, growth=0)
-        return AlertMessage(
+        return Scenario(
             "h0stile", MARKUP, {(0, "host"): columns, (0, "scalars"): {"step": [1, 2], "time_s": [1.0, 2.0], "loss": [1.0, 0.5]}},
             [{**BOX, "name": MARKUP, "limit_source": MARKUP}], project=MARKUP, tags=[MARKUP], user=MARKUP, host=MARKUP,
             config={MARKUP: {MARKUP: MARKUP}, "list": [MARKUP]}, finish={"status": "failed", "step": 60, "error": MARKUP},
@@ -350,21 +350,21 @@ class Stories:
         )  # fmt: skip
 
     @staticmethod
-    def lost() -> AlertMessage:
-        return AlertMessage(
+    def lost() -> Scenario:
+        return Scenario(
             "l0st", "resnet50 augment", {(0, H100["id"]): gpu_columns(310, seed=9, base=30 * GIB)}, [H100], project="vision",
             status="lost_contact", user="dora", host="gpu-11", started_s_ago=4000,
         )  # fmt: skip
 
     @staticmethod
-    def failed() -> AlertMessage:
-        return AlertMessage(
+    def failed() -> Scenario:
+        return Scenario(
             "fa1led", "vit-b16 lr sweep", {(0, H100["id"]): gpu_columns(77, seed=10, base=22 * GIB)}, [H100], project="vision",
             finish={"status": "failed", "step": 77, "error": "KeyError: 'labels'"}, user="dora", host="gpu-11", started_s_ago=90_000,
         )  # fmt: skip
 
     @classmethod
-    def all(cls) -> list[AlertMessage]:
+    def all(cls) -> list[Scenario]:
         return [
             cls.failed(),
             cls.long(),

@@ -13,36 +13,38 @@ PATHS = (
 )
 
 
-def test_buttons_acknowledge_snooze_and_mark_an_alert_as_false(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_buttons_acknowledge_snooze_and_mark_an_alert_as_false(
+    server, replay, scenarios, open_page
+):
+    replay(scenarios.leaking())
     page = open_page(f"{server.url}/alerts?state=open")
-    for button, said in (
+    for button, text in (
         ("Acknowledge", "Acknowledged by everybody"),
-        ("Snooze 1 h", "Snoozed for another 60 min"),
-        ("False alarm", "Called a false alarm"),
+        ("Snooze 1 h", "Snoozed for 60 min"),
+        ("False alarm", "Marked as a false alarm"),
     ):
         page.get_by_role("button", name=button).click()
         page.wait_for_url(f"{server.url}/alerts?state=open")
-        assert said in page.locator(".alert").inner_text()
+        assert text in page.locator(".alert").inner_text()
     assert page.get_by_role("button").count() == 0
-    page.get_by_role("link", name="How good were the warnings?").click()
+    page.get_by_role("link", name="Warning accuracy").click()
     assert "leak 1 0 0 0 0 1 1" in " ".join(page.get_by_label("By cause").last.inner_text().split())
 
 
-def test_a_button_on_the_run_page_returns_to_the_run(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_a_button_on_the_run_page_returns_to_the_run(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(f"{server.url}/runs/k3v9leak")
     page.get_by_role("button", name="Acknowledge").click()
     page.wait_for_url(f"{server.url}/runs/k3v9leak")
     assert "Acknowledged" in page.locator("#run-alerts").inner_text()
 
 
-def test_a_rule_is_changed_for_one_project_and_reset(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_a_rule_is_changed_for_one_project_and_reset(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(f"{server.url}/settings")
     page.get_by_role("link", name="language").click()
     page.get_by_label("high water: the peak's share of the limit").fill("90")
-    page.get_by_label("Tell people of high water").select_option("warning")
+    page.get_by_label("Notify about high water").select_option("warning")
     page.get_by_label("stalled", exact=True).uncheck()
     page.get_by_role("button", name="Save").click()
     page.wait_for_url(f"{server.url}/settings?project=language")
@@ -51,13 +53,13 @@ def test_a_rule_is_changed_for_one_project_and_reset(server, tell, stories, open
     page.get_by_role("link", name="Every project").click()
     assert page.get_by_label("high water: the peak's share of the limit").input_value() == "97"
     page.get_by_role("link", name="language").click()
-    page.get_by_role("button", name="Back to those of every project").click()
+    page.get_by_role("button", name="Reset to the rules of every project").click()
     page.wait_for_url(f"{server.url}/settings?project=language")
     assert page.get_by_label("stalled", exact=True).is_checked()
 
 
-def test_a_threshold_out_of_range_is_not_submitted(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_a_threshold_out_of_range_is_not_submitted(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(f"{server.url}/settings")
     page.get_by_label("leak: grown by this share of the limit so far").fill("700")
     page.get_by_role("button", name="Save").click()
@@ -68,10 +70,10 @@ def test_a_threshold_out_of_range_is_not_submitted(server, tell, stories, open_p
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_alert_pages_do_not_scroll_horizontally_and_every_control_has_a_name(
-    server, tell, stories, open_page, width
+    server, replay, scenarios, open_page, width
 ):
-    tell(stories.leaking())
-    tell(stories.hostile())
+    replay(scenarios.leaking())
+    replay(scenarios.hostile())
     page = open_page(width=width)
     for path in PATHS:
         page.goto(server.url + path)

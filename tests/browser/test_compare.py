@@ -24,10 +24,10 @@ COLOURS = """() => {
 
 
 def test_curves_are_drawn_and_aligned_by_step_time_or_tokens(
-    server, stories, tell, open_page, until
+    server, scenarios, replay, open_page, until
 ):
-    for story in stories.sweep():
-        tell(story)
+    for scenario in scenarios.sweep():
+        replay(scenario)
     page = open_page(f"{server.url}/compare?runs=sweep0&runs=sweep1")
     chart = page.locator("#compare-chart")
     page.wait_for_selector("#compare-chart[data-drawn='2']")

@@ -93,16 +93,16 @@ def look(axe, open_page, until):
     return look
 
 
-def test_every_page_is_accessible_and_fits_on_a_phone(server, tell, stories, look):
+def test_every_page_is_accessible_and_fits_on_a_phone(server, replay, scenarios, look):
     assert look(server.url, BEFORE_TOKENS) == {}
-    for story in (
-        stories.lost(),
-        stories.died(),
-        stories.two_ranks(),
-        stories.leaking(),
-        *stories.sweep(),
+    for scenario in (
+        scenarios.lost(),
+        scenarios.died(),
+        scenarios.two_ranks(),
+        scenarios.leaking(),
+        *scenarios.sweep(),
     ):
-        tell(story)
+        replay(scenario)
     assert look(server.url, PAGES) == {}
 
 

@@ -17,26 +17,26 @@ def names(page):
     return page.locator(".cell-run .strong").all_inner_texts()
 
 
-def test_the_first_run_appears_by_itself(server, tell, stories, open_page):
+def test_the_first_run_appears_by_itself(server, replay, scenarios, open_page):
     page = open_page(server.url)
     assert "import memagent" in page.locator("#runs").inner_text()
-    tell(stories.lost())
+    replay(scenarios.lost())
     page.wait_for_selector("table.runs")
     assert names(page) == ["resnet50 augment"]
 
 
-def test_the_list_refreshes_without_losing_the_focus(server, tell, stories, open_page, until):
-    tell(stories.lost())
+def test_the_list_refreshes_without_losing_the_focus(server, replay, scenarios, open_page, until):
+    replay(scenarios.lost())
     page = open_page(server.url)
     page.get_by_role("link", name="resnet50 augment").focus()
-    tell(stories.leaking())
+    replay(scenarios.leaking())
     until(lambda: len(names(page)) == 2)
     assert names(page) == ["gpt2-medium, longer context", "resnet50 augment"]
     assert page.evaluate("document.activeElement.textContent") == "resnet50 augment"
 
 
-def test_an_unchanged_list_is_not_redrawn(server, tell, stories, open_page):
-    tell(stories.failed())
+def test_an_unchanged_list_is_not_redrawn(server, replay, scenarios, open_page):
+    replay(scenarios.failed())
     page = open_page(server.url)
     page.evaluate("document.querySelector('table.runs').untouched = true")
     with page.expect_response(lambda answer: answer.url.rstrip("/") == server.url):
@@ -47,9 +47,9 @@ def test_an_unchanged_list_is_not_redrawn(server, tell, stories, open_page):
     assert page.evaluate("document.querySelector('table.runs').untouched")
 
 
-def test_runs_are_searched_and_filtered(server, tell, stories, open_page):
-    for story in (stories.lost(), stories.failed(), stories.leaking()):
-        tell(story)
+def test_runs_are_searched_and_filtered(server, replay, scenarios, open_page):
+    for scenario in (scenarios.lost(), scenarios.failed(), scenarios.leaking()):
+        replay(scenario)
     page = open_page(server.url)
     page.get_by_role("searchbox").fill("vision")
     page.keyboard.press("Enter")
@@ -60,8 +60,8 @@ def test_runs_are_searched_and_filtered(server, tell, stories, open_page):
     assert names(page) == ["vit-b16 lr sweep"]
 
 
-def test_a_row_summarises_a_run(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_a_row_summarises_a_run(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(server.url)
     row = page.locator("table.runs tbody tr").inner_text()
     for words in (
@@ -83,28 +83,28 @@ def test_a_row_summarises_a_run(server, tell, stories, open_page):
 
 
 def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tagged_and_archived(
-    server, tell, stories, open_page, until
+    server, replay, scenarios, open_page, until
 ):
-    tell(stories.failed())
+    replay(scenarios.failed())
     page = open_page(server.url)
     selected = page.locator("#selected")
     assert not selected.is_visible()
-    page.get_by_label("Choose vit-b16 lr sweep").check()
+    page.get_by_label("Select vit-b16 lr sweep").check()
     assert page.locator("#compare").is_disabled()
-    tell(stories.lost())
+    replay(scenarios.lost())
     until(lambda: len(names(page)) == 2)
-    assert page.get_by_label("Choose vit-b16 lr sweep").is_checked()
-    page.get_by_label("Choose all runs").check()
+    assert page.get_by_label("Select vit-b16 lr sweep").is_checked()
+    page.get_by_label("Select all runs").check()
     assert "2 runs selected" in selected.inner_text()
     page.get_by_role("textbox", name="Tag").fill("vision-2")
     page.keyboard.press("Enter")
     page.wait_for_selector(".cell-run .tag")
-    page.get_by_label("Choose all runs").check()
+    page.get_by_label("Select all runs").check()
     page.locator("#compare").click()
     page.wait_for_url(re.compile(r"/compare\?runs=\w+,\w+$"))
     page.go_back()
-    page.get_by_label("Choose resnet50 augment").check()
-    page.get_by_label("Choose vit-b16 lr sweep").uncheck()
+    page.get_by_label("Select resnet50 augment").check()
+    page.get_by_label("Select vit-b16 lr sweep").uncheck()
     page.get_by_role("button", name="Archive").click()
     until(lambda: names(page) == ["vit-b16 lr sweep"])
     page.get_by_role("link", name="Archived runs").click()
@@ -112,8 +112,8 @@ def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tag
     assert page.locator(".sparkline polyline").count() == 1
 
 
-def test_alerts_show_their_history_and_link_to_the_run(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_alerts_show_their_history_and_link_to_the_run(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(f"{server.url}/alerts")
     shown = page.locator(".alert").inner_text()
     for words in (
@@ -132,8 +132,8 @@ def test_alerts_show_their_history_and_link_to_the_run(server, tell, stories, op
     page.wait_for_selector("#memory-chart[data-drawn]")
 
 
-def test_keyboard_focus_is_always_visible(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_keyboard_focus_is_always_visible(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(server.url)
     seen = []
     while "gpt2-medium, longer context" not in seen and len(seen) < 20:
@@ -147,8 +147,8 @@ def test_keyboard_focus_is_always_visible(server, tell, stories, open_page):
     assert "gpt2-medium, longer context" in seen
 
 
-def test_nothing_is_loaded_from_other_hosts(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_nothing_is_loaded_from_other_hosts(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page, asked = open_page(), []
     page.on("request", lambda request: asked.append(request.url))
     for path in ("/", "/alerts", "/runs/k3v9leak"):
@@ -171,20 +171,22 @@ def test_people_log_in_with_a_token_and_out_again(start_server, open_page):
 
 
 @pytest.mark.parametrize("width", [768, 1024, 1280, 1920])
-def test_no_list_scrolls_horizontally(server, tell, stories, open_page, width):
-    tell(stories.leaking())
+def test_no_list_scrolls_horizontally(server, replay, scenarios, open_page, width):
+    replay(scenarios.leaking())
     page = open_page(width=width)
     for path in ("/", "/?project=language", "/alerts"):
         page.goto(server.url + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
-def test_runs_in_danger_come_first_until_they_are_snoozed(server, tell, stories, open_page, until):
-    tell(stories.failed())
+def test_runs_in_danger_come_first_until_they_are_snoozed(
+    server, replay, scenarios, open_page, until
+):
+    replay(scenarios.failed())
     page = open_page(server.url)
     danger = page.locator("#danger")
     assert not danger.is_visible()
-    tell(stories.leaking())
+    replay(scenarios.leaking())
     until(danger.is_visible)
     assert "Runs out of memory in about 420 steps" in danger.inner_text()
     page.goto(f"{server.url}/?status=failed")  # who asks for something gets that
@@ -196,9 +198,9 @@ def test_runs_in_danger_come_first_until_they_are_snoozed(server, tell, stories,
     assert not danger.is_visible()
 
 
-def test_headings_sort_the_list_and_say_how(server, tell, stories, open_page):
-    for story in (stories.lost(), stories.failed(), stories.leaking()):
-        tell(story)
+def test_headings_sort_the_list_and_say_how(server, replay, scenarios, open_page):
+    for scenario in (scenarios.lost(), scenarios.failed(), scenarios.leaking()):
+        replay(scenario)
     page = open_page(server.url)
     heading = page.get_by_role("columnheader", name="Peak memory")
     assert heading.get_attribute("aria-sort") is None

@@ -74,9 +74,9 @@ def drag(page, start, end):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(
-    server, tell, stories, open_page, until, dark
+    server, replay, scenarios, open_page, until, dark
 ):
-    tell(stories.leaking())
+    replay(scenarios.leaking())
     page = drawn(open_page(f"{server.url}/runs/k3v9leak"))
     if dark:  # while the page is open, as it happens in the evening
         page.emulate_media(color_scheme="dark")
@@ -103,12 +103,12 @@ def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(
     assert window(page)[1:] == (1180, 1181)
 
 
-def test_the_page_says_what_the_chart_shows(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_the_page_says_what_the_chart_shows(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = drawn(open_page(f"{server.url}/runs/k3v9leak"))
     assert page.locator(".headline").inner_text() == "Runs out of memory in about 420 steps (9 min)"
     assert (
-        "limit is reached at about step 1,598 (between 1,530 and 1,700)"
+        "limit reached at about step 1,598 (between 1,530 and 1,700)"
         in page.locator("#chart-summary").inner_text()
     )
     assert "Peak within the step" in page.locator("#chart-legend").inner_text()
@@ -121,8 +121,8 @@ def test_the_page_says_what_the_chart_shows(server, tell, stories, open_page):
     assert page.locator(".scalar-chart canvas").count() == 3
 
 
-def test_a_failed_run_shows_how_early_the_warning_was(server, tell, stories, open_page):
-    tell(stories.died())
+def test_a_failed_run_shows_how_early_the_warning_was(server, replay, scenarios, open_page):
+    replay(scenarios.died())
     page = drawn(open_page(f"{server.url}/runs/d1ed"))
     assert page.locator(".headline").inner_text() == "Out of memory at step 1,234"
     assert (
@@ -134,9 +134,9 @@ def test_a_failed_run_shows_how_early_the_warning_was(server, tell, stories, ope
 
 
 def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
-    server, tell, stories, open_page, until
+    server, replay, scenarios, open_page, until
 ):
-    tell(stories.long())
+    replay(scenarios.long())
     page, answers = open_page(), []
     page.on("response", lambda answer: answers.append(answer))
     page.goto(f"{server.url}/runs/l0ng")
@@ -169,8 +169,10 @@ def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
     assert "from=" not in page.url
 
 
-def test_a_zoomed_page_can_be_shared_and_reset_by_keyboard(server, tell, stories, open_page, until):
-    tell(stories.healthy())
+def test_a_zoomed_page_can_be_shared_and_reset_by_keyboard(
+    server, replay, scenarios, open_page, until
+):
+    replay(scenarios.healthy())
     page = drawn(open_page(f"{server.url}/runs/h8healthy?from=100&to=300"))
     assert window(page) == (100, 300, 201)
     page.locator("#zoom-reset").focus()
@@ -183,9 +185,9 @@ def test_a_zoomed_page_can_be_shared_and_reset_by_keyboard(server, tell, stories
 
 
 def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(
-    server, tell, stories, open_page, until
+    server, replay, scenarios, open_page, until
 ):
-    tell(stories.healthy())
+    replay(scenarios.healthy())
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
     asked = []
     of_both = re.compile(
@@ -213,8 +215,8 @@ def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(
     assert first < window(page)[0] < window(page)[1] < last
 
 
-def test_a_curve_is_hidden_by_its_legend(server, tell, stories, open_page, until):
-    tell(stories.healthy())
+def test_a_curve_is_hidden_by_its_legend(server, replay, scenarios, open_page, until):
+    replay(scenarios.healthy())
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
     before = pixels(page, "curve-device")
     entry = page.get_by_role("button", name=re.compile("Device used"))
@@ -226,8 +228,8 @@ def test_a_curve_is_hidden_by_its_legend(server, tell, stories, open_page, until
     until(lambda: pixels(page, "curve-device") == before)
 
 
-def test_the_scale_follows_limit_or_data(server, tell, stories, open_page, until):
-    tell(stories.healthy())
+def test_the_scale_follows_limit_or_data(server, replay, scenarios, open_page, until):
+    replay(scenarios.healthy())
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
     button = page.locator("#scale-limit")
     assert button.get_attribute("aria-pressed") == "true"
@@ -237,8 +239,8 @@ def test_the_scale_follows_limit_or_data(server, tell, stories, open_page, until
     until(lambda: top(page, "curve-device") < before)
 
 
-def test_another_rank_is_one_click_away(server, tell, stories, open_page):
-    tell(stories.two_ranks())
+def test_another_rank_is_one_click_away(server, replay, scenarios, open_page):
+    replay(scenarios.two_ranks())
     page = drawn(open_page(f"{server.url}/runs/ddp2"))
     assert page.locator("#chart-summary").inner_text().startswith("Rank 1 on")  # the fuller one
     page.get_by_role("link", name=re.compile("Rank 0")).click()
@@ -248,9 +250,9 @@ def test_another_rank_is_one_click_away(server, tell, stories, open_page):
 
 
 def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(
-    server, tell, stories, open_page, until
+    server, replay, scenarios, open_page, until
 ):
-    tell(stories.two_ranks())
+    replay(scenarios.two_ranks())
     page = drawn(open_page(f"{server.url}/runs/ddp2", dark=True))
     assert (
         page.locator("#imbalance").inner_text()
@@ -267,7 +269,7 @@ def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(
     page.mouse.move(*middle(page.locator("#heat canvas")))
     assert "% " in page.locator("#heat-at").inner_text() + " "
 
-    page.get_by_role("button", name="Clock").click()
+    page.get_by_role("button", name="Time").click()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     drag(page, 0.25, 0.5)
@@ -276,7 +278,7 @@ def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(
     assert (abs(first - 160) < 30, abs(last - 320) < 30) == (
         True,
         True,
-    )  # steps, though they were chosen by the clock
+    )  # steps, though they were selected by time
     until(lambda: any("/ranks?" in url and f"from={first}&to={last}" in url for url in asked))
     page.locator("#zoom-reset").click()
     page.get_by_role("button", name="All ranks").click()
@@ -287,9 +289,9 @@ def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(
 
 
 def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(
-    server, tell, stories, open_page
+    server, replay, scenarios, open_page
 ):
-    tell(stories.failed())
+    replay(scenarios.failed())
     page = drawn(open_page(f"{server.url}/runs/fa1led"))
     with page.expect_download() as saved:
         page.get_by_role("button", name="PNG of the chart").click()
@@ -304,23 +306,23 @@ def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(
     assert Path(saved.value.path()).read_bytes().startswith(b"PAR1")
 
 
-def test_the_page_updates_without_a_reload(server, tell, stories, open_page, until):
-    story = stories.healthy()
-    columns = story.streams[0, story.devices[0]["id"]]
-    story.streams = {
+def test_the_page_updates_without_a_reload(server, replay, scenarios, open_page, until):
+    scenario = scenarios.healthy()
+    columns = scenario.streams[0, scenario.devices[0]["id"]]
+    scenario.streams = {
         key: {name: values[:200] for name, values in found.items()}
-        for key, found in story.streams.items()
+        for key, found in scenario.streams.items()
     }
-    tell(story)
+    replay(scenario)
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
     page.evaluate(
         "window.untouched = true; document.querySelector('#memory-chart canvas').untouched = true"
     )
     page.locator("#streams a").first.focus()
-    story.send(
+    scenario.send(
         server,
         0,
-        story.devices[0]["id"],
+        scenario.devices[0]["id"],
         {name: values[200:320] for name, values in columns.items()},
         seq=77,
     )
@@ -332,22 +334,22 @@ def test_the_page_updates_without_a_reload(server, tell, stories, open_page, unt
     assert page.evaluate("document.activeElement.closest('#streams') !== null")
 
 
-def test_the_chart_appears_with_the_first_sample(server, tell, stories, open_page):
-    story = stories.healthy()
-    streams, story.streams, story.forecasts = story.streams, {}, []
-    tell(story)
+def test_the_chart_appears_with_the_first_sample(server, replay, scenarios, open_page):
+    scenario = scenarios.healthy()
+    streams, scenario.streams, scenario.forecasts = scenario.streams, {}, []
+    replay(scenario)
     page = open_page(f"{server.url}/runs/h8healthy")
     assert "appears with the first sample" in page.locator("#chart-note").inner_text()
     assert page.locator("#memory-chart canvas").count() == 0
-    story.streams = streams
-    tell(story)
+    scenario.streams = streams
+    replay(scenario)
     drawn(page)
     assert window(page)[1:] == (2400, 2401)
 
 
-def test_untrusted_text_is_escaped(server, tell, stories, open_page):
-    tell(stories.hostile())
-    tell(stories.lost())
+def test_untrusted_text_is_escaped(server, replay, scenarios, open_page):
+    replay(scenarios.hostile())
+    replay(scenarios.lost())
     page = open_page(width=390)
     for path in (
         "/",
@@ -367,17 +369,19 @@ def test_untrusted_text_is_escaped(server, tell, stories, open_page):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
-def test_a_phone_shows_everything_without_horizontal_scrolling(server, tell, stories, open_page):
-    for story in (stories.leaking(), stories.died()):
-        tell(story)
+def test_a_phone_shows_everything_without_horizontal_scrolling(
+    server, replay, scenarios, open_page
+):
+    for scenario in (scenarios.leaking(), scenarios.died()):
+        replay(scenario)
     page = open_page(width=390, height=844, device_scale_factor=2, is_mobile=True, has_touch=True)
     for path in ("/", "/alerts", "/runs/k3v9leak", "/runs/d1ed", "/login", "/"):
         page.goto(server.url + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
-def test_the_chart_follows_the_size_of_the_window(server, tell, stories, open_page, until):
-    tell(stories.healthy())
+def test_the_chart_follows_the_size_of_the_window(server, replay, scenarios, open_page, until):
+    replay(scenarios.healthy())
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))
     page.set_viewport_size({"width": 700, "height": 900})
     until(lambda: page.locator("#memory-chart .uplot").bounding_box()["width"] < 700)
@@ -385,16 +389,16 @@ def test_the_chart_follows_the_size_of_the_window(server, tell, stories, open_pa
 
 
 def test_a_forecast_beyond_the_chart_is_described_in_text_and_not_in_the_legend(
-    server, tell, stories, open_page
+    server, replay, scenarios, open_page
 ):
-    tell(stories.two_ranks())
+    replay(scenarios.two_ranks())
     page = drawn(open_page(f"{server.url}/runs/ddp2"))
-    assert "the limit is reached at about step 5,600" in page.locator("#chart-summary").inner_text()
+    assert "limit reached at about step 5,600" in page.locator("#chart-summary").inner_text()
     assert "Forecast" not in page.locator("#chart-legend").inner_text()
 
 
-def test_an_oom_is_reported_with_the_largest_tensors(server, tell, stories, open_page):
-    tell(stories.died())
+def test_an_oom_is_reported_with_the_largest_tensors(server, replay, scenarios, open_page):
+    replay(scenarios.died())
     page = open_page(f"{server.url}/runs/d1ed")
     report = page.locator("#autopsy")
     assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
@@ -404,8 +408,8 @@ def test_an_oom_is_reported_with_the_largest_tensors(server, tell, stories, open
     assert report.locator("td", has_text="1024 × 256").is_visible()
 
 
-def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, open_page):
-    tell(stories.leaking())
+def test_suspects_are_named_and_the_flame_graph_is_drawn(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
     page = open_page(f"{server.url}/runs/k3v9leak")
     assert "train.py:88 in train_epoch" in page.locator("#suspects").inner_text()
     assert "train.py:88 keeps" in page.locator("#head").inner_text(), (
@@ -422,9 +426,9 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, tell, stories, 
 
 
 def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(
-    server, tell, stories, open_page, until
+    server, replay, scenarios, open_page, until
 ):
-    tell(stories.leaking())
+    replay(scenarios.leaking())
     page, asked = open_page(), []
     page.on(
         "request", lambda request: "activations_bytes" in request.url and asked.append(request.url)
@@ -448,13 +452,13 @@ def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(
     page.mouse.down()
     page.mouse.move(plot["x"] + 0.3 * plot["width"], plot["y"] + 20, steps=4)
     page.mouse.up()
-    until(lambda: window(page)[2] < 500)  # all charts show what was chosen in one
+    until(lambda: window(page)[2] < 500)  # all charts show the selection of one
     until(
         lambda: window(page) and len(asked) == 2
     )  # requests are heard of while the page is asked something
     first, last, _ = window(page)
     assert f"from={first}&to={last}" in asked[1]
-    page.get_by_role("button", name="Clock").click()
+    page.get_by_role("button", name="Time").click()
     place.scroll_into_view_if_needed()  # the button stands where nobody is near
     until(lambda: window(page) and len(asked) == 3)
 

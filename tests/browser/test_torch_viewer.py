@@ -46,7 +46,7 @@ def test_the_viewer_page_travels_from_training_to_a_download(
             optimizer.step()
     page = open_page(f"{server.url}/runs/traced")
     with page.expect_download() as saving:
-        page.get_by_role("link", name="torch's viewer").click()
+        page.get_by_role("link", name="PyTorch's viewer").click()
     assert saving.value.suggested_filename == "traced-step21-rank0.html"
     html = Path(saving.value.path()).read_text()
     assert "MemoryViz.js" in html and page.url == f"{server.url}/runs/traced"

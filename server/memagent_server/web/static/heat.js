@@ -153,7 +153,7 @@ function fill() {
   table.hidden = !grid.ranks.length;
 }
 
-canvas.addEventListener("mousemove", tell);
+canvas.addEventListener("mousemove", showValues);
 canvas.addEventListener("mouseleave", () => (output.textContent = ""));
 canvas.addEventListener("click", (event) => {
   const hit = at(event);

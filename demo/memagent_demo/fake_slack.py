@@ -1,4 +1,4 @@
-"""A local stand-in for Slack's end of an incoming webhook: takes the POST, keeps what came, answers `ok` as Slack does."""
+"""Local substitute for Slack: accepts posts to an incoming webhook and responses `ok`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Message:
 
 
 class SlackReceiver:
-    """Context manager; `url` is what MEMAGENT_SLACK_WEBHOOK_URL is set to, `messages` what has come so far."""
+    """Context manager; `url` is for MEMAGENT_SLACK_WEBHOOK_URL, `messages` holds all posts."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -33,15 +33,15 @@ class SlackReceiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                found = self.path == PATH
-                if found:
+                is_known = self.path == PATH
+                if is_known:
                     receiver.messages.append(Message(time.time(), json.loads(body)))
-                answer = b"ok" if found else b"no_service"
-                self.send_response(200 if found else 404)
+                response = b"ok" if is_known else b"no_service"
+                self.send_response(200 if is_known else 404)
                 self.send_header("Content-Type", "text/html")
-                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Content-Length", str(len(response)))
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(response)
 
             def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
                 return None

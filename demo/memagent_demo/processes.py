@@ -1,4 +1,4 @@
-"""Starts the demo's processes: the server, and the trainings under a real memory limit."""
+"""Processes of the demo: the server, and the trainings under a real memory limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START_TIMEOUT_S = 60.0
 
 @dataclass
 class Server:
-    """A `memagent serve` of the demo's own, on SQLite in `folder`, that sends its Slack messages to `slack_url`."""
+    """A `memagent serve` on SQLite in `folder`, which sends Slack messages to `slack_url`."""
 
     folder: Path
     slack_url: str
@@ -33,7 +33,7 @@ class Server:
     database: str = field(init=False)
 
     def start(self) -> None:
-        """Raises MemagentError where the server does not come up."""
+        """Start the server. Raises MemagentError if it doesn't become ready."""
         self.database = f"sqlite:///{self.folder / 'demo.db'}"
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
@@ -68,7 +68,7 @@ class Server:
         self._wait_until_ready()
 
     def get(self, path: str) -> Any:
-        """JSON of a GET to the API."""
+        """Return the JSON of a GET request."""
         response = urllib3.request("GET", f"{self.url}{path}", timeout=10, retries=3)
         if response.status != 200:
             raise MemagentError(f"{path} answered {response.status}: {response.data[:200]!r}")
@@ -100,8 +100,8 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a training process ended; `ended_at` is seconds since the Unix epoch."""
+class TrainingResult:
+    """Exit of a training process; `ended_at` is Unix time."""
 
     returncode: int
     ended_at: float
@@ -109,7 +109,7 @@ class Ended:
 
     @property
     def checkpoint_step(self) -> int | None:
-        """Step of the last checkpoint that the script saved because it was told that it would die."""
+        """Return the step of the last checkpoint that the script saved in `on_risk`."""
         steps = re.findall(r"^checkpoint saved at step (\d+)$", self.output, re.MULTILINE)
         return int(steps[-1]) if steps else None
 
@@ -124,8 +124,8 @@ def train(
     limit_bytes: int,
     on_gpu: bool,
     on_line: Callable[[str], None],
-) -> Ended:
-    """Run the training script to its end, under a limit of `limit_bytes` that the operating system or the GPU's driver keeps."""
+) -> TrainingResult:
+    """Run the training script under a memory limit of the operating system or the GPU's driver."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
     }
@@ -167,27 +167,27 @@ def train(
     try:
         returncode = process.wait()
     finally:
-        process.kill()  # of no effect on one that has ended
+        process.kill()  # has no effect after the process has ended
     ended_at = time.time()
     reader.join(5)
-    return Ended(returncode, ended_at, "\n".join(lines))
+    return TrainingResult(returncode, ended_at, "\n".join(lines))
 
 
 def has_gpu() -> bool:
-    """Whether the trainings will run on a GPU. Raises MemagentError without torch."""
+    """Return True if the trainings run on a GPU. Raises MemagentError without torch."""
     try:
         import torch
     except ImportError as error:
         raise MemagentError(
-            "the demo trains a real model and needs PyTorch: pip install torch"
+            "The demo trains a real model and needs PyTorch: pip install torch"
         ) from error
     return bool(torch.cuda.is_available())
 
 
 def limited(command: list[str], limit_bytes: int) -> list[str]:
-    """`command` under RLIMIT_DATA, set by a Python in front of it that becomes the command.
+    """Return `command` under RLIMIT_DATA, which a Python process sets before it becomes the command.
 
-    Linux counts all private writable memory against it and refuses more, so an allocation fails as it would on a full machine.
+    Linux counts all private writable memory: an allocation fails as on a full machine.
     """
     if not sys.platform.startswith("linux"):
         return command

@@ -1,4 +1,4 @@
-"""What happened in the demo, from the server's API and the receiver's clock, and how it reads."""
+"""Outcome of the demo, from the server's API and the receiver's clock, as JSON and text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_demo.fake_slack import Message
-from memagent_demo.processes import Ended, Server
+from memagent_demo.processes import Server, TrainingResult
+
+MAX_ERROR_LENGTH = 160
 
 
 @dataclass(frozen=True)
-class Healthy:
+class HealthyRun:
     run_id: str
     status: str
     steps: int
@@ -22,9 +24,12 @@ class Healthy:
 
 
 @dataclass(frozen=True)
-class Leaking:
-    """Steps are the run's; `warned_seconds_before` is from the Slack message's arrival to the process's end, `checkpoint_step` that of the
-    checkpoint which the script saved in its `on_risk`."""
+class LeakingRun:
+    """A run that ran out of memory.
+
+    `warned_seconds_before` lies between the arrival of the Slack message and the end of the process.
+    `checkpoint_step` is the step of the checkpoint that the script saved in `on_risk`.
+    """
 
     run_id: str
     status: str
@@ -41,7 +46,7 @@ class Leaking:
 
     @property
     def eta_error_ratio(self) -> float | None:
-        """How far off the first warning's ETA was, as a share of the steps that were left."""
+        """Return the error of the first warning's ETA as a share of the remaining steps."""
         if (
             self.eta_at_warning is None
             or self.first_warning_step is None
@@ -51,16 +56,18 @@ class Leaking:
         return (self.eta_at_warning - self.oom_step) / (self.oom_step - self.first_warning_step)
 
 
-def read_healthy(server: Server, run_id: str) -> Healthy:
+def read_healthy(server: Server, run_id: str) -> HealthyRun:
     run = server.get(f"/api/v1/runs/{run_id}")
     alerts = server.get(f"/api/v1/alerts?run={run_id}")["alerts"]
-    return Healthy(
+    return HealthyRun(
         run_id, run["status"], run["step"], len(alerts), run["peak_bytes"], run["limit_bytes"]
     )
 
 
-def read_leaking(server: Server, run_id: str, ended: Ended, messages: list[Message]) -> Leaking:
-    """The first page-worthy forecast, and the first Slack message about this run, beside the death."""
+def read_leaking(
+    server: Server, run_id: str, process: TrainingResult, messages: list[Message]
+) -> LeakingRun:
+    """Return the end of the run, its first paging forecast and its first Slack message."""
     run = server.get(f"/api/v1/runs/{run_id}")
     history = server.get(f"/api/v1/runs/{run_id}/forecast")["history"]
     warnings = sorted(
@@ -71,32 +78,35 @@ def read_leaking(server: Server, run_id: str, ended: Ended, messages: list[Messa
     early = [
         message
         for message in messages
-        if run_id in str(message.payload) and message.received_at < ended.ended_at
+        if run_id in str(message.payload) and message.received_at < process.ended_at
     ]
-    return Leaking(
+    return LeakingRun(
         run_id=run_id,
         status=run["status"],
         oom_step=run["step"],
         first_warning_step=first.get("step"),
         eta_at_warning=first.get("eta_step"),
-        warned_seconds_before=ended.ended_at - early[0].received_at if early else None,
+        warned_seconds_before=process.ended_at - early[0].received_at if early else None,
         slack_text=early[0].text if early else None,
         cause=first.get("cause"),
         peak_bytes=run["peak_bytes"],
         limit_bytes=run["limit_bytes"],
         error=run["error"],
-        checkpoint_step=ended.checkpoint_step,
+        checkpoint_step=process.checkpoint_step,
     )
 
 
-def holds(healthy: Healthy, leaking: Leaking) -> bool:
-    """Whether the product did its job: silence where nothing was wrong, a warning before the death, and time to save a checkpoint."""
-    silent = healthy.status == "completed" and healthy.alerts == 0
-    warned = leaking.warned_seconds_before is not None and leaking.checkpoint_step is not None
-    return silent and leaking.status == "oom" and warned
+def is_success(healthy: HealthyRun, leaking: LeakingRun) -> bool:
+    """Return True if the healthy run raised no alert, and the leaking one was warned in time.
+
+    In time means before the crash, with a checkpoint saved.
+    """
+    is_silent = healthy.status == "completed" and healthy.alerts == 0
+    is_warned = leaking.warned_seconds_before is not None and leaking.checkpoint_step is not None
+    return is_silent and leaking.status == "oom" and is_warned
 
 
-def to_json(healthy: Healthy, leaking: Leaking, server: Server) -> dict[str, Any]:
+def to_json(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> dict[str, Any]:
     return {
         "healthy": {
             "run_id": healthy.run_id,
@@ -119,8 +129,8 @@ def to_json(healthy: Healthy, leaking: Leaking, server: Server) -> dict[str, Any
     }
 
 
-def tell_story(healthy: Healthy, leaking: Leaking, server: Server) -> str:
-    """The timeline for people."""
+def to_text(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> str:
+    """Return the timeline as text."""
     lines = [
         "",
         f"healthy  {healthy.steps:,} steps, peak {format_bytes(healthy.peak_bytes)} of {format_bytes(healthy.limit_bytes)}: "
@@ -131,23 +141,22 @@ def tell_story(healthy: Healthy, leaking: Leaking, server: Server) -> str:
     ]
     if leaking.warned_seconds_before is not None:
         lines.append(
-            f"         Slack had the warning {format_duration(leaking.warned_seconds_before)} before the process died{_eta_words(leaking)}"
+            f"         Slack had the warning {format_duration(leaking.warned_seconds_before)} before the crash{_eta_error_text(leaking)}"
         )
     if leaking.checkpoint_step is not None:
         lines.append(
-            f"         checkpoint saved at step {leaking.checkpoint_step:,} before it died (on_risk)"
+            f"         checkpoint saved at step {leaking.checkpoint_step:,} before the crash (on_risk)"
         )
     lines += [f"         {server.url}/runs/{leaking.run_id}", "", "The Slack message:", ""]
     lines += [
-        f"  {line}"
-        for line in (leaking.slack_text or "none came before the process died").splitlines()
+        f"  {line}" for line in (leaking.slack_text or "none arrived before the crash").splitlines()
     ]
     return "\n".join(lines)
 
 
-def _warning_line(leaking: Leaking) -> str:
+def _warning_line(leaking: LeakingRun) -> str:
     if leaking.first_warning_step is None:
-        return "no warning before it died"
+        return "no warning before the crash"
     eta = (
         f", predicted to run out at step {leaking.eta_at_warning:,.0f}"
         if leaking.eta_at_warning is not None
@@ -156,7 +165,7 @@ def _warning_line(leaking: Leaking) -> str:
     return f"step {leaking.first_warning_step:,}: first warning{eta} (cause: {leaking.cause})"
 
 
-def _eta_words(leaking: Leaking) -> str:
+def _eta_error_text(leaking: LeakingRun) -> str:
     ratio = leaking.eta_error_ratio
     if ratio is None:
         return ""
@@ -168,4 +177,6 @@ def _eta_words(leaking: Leaking) -> str:
 
 
 def _short(error: str | None) -> str:
-    return "no error told" if not error else error if len(error) <= 160 else f"{error[:157]}..."
+    if not error:
+        return "no error reported"
+    return error if len(error) <= MAX_ERROR_LENGTH else f"{error[: MAX_ERROR_LENGTH - 3]}..."

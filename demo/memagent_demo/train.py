@@ -1,8 +1,11 @@
-"""Train a small GPT on the Python standard library's own sources. An ordinary script: memagent's are the line with `attach`, and a
-function that saves a checkpoint when it says that the run is about to die.
+"""Train a small GPT on the sources of the Python standard library.
 
-`--leak outputs` keeps every batch's logits in a list, "to compute the accuracy at the end"; `--leak loss` sums up a validation loss
-without `torch.no_grad()` or `.item()`, which keeps each step's graph with its activations. Both are found in real code every day.
+An ordinary script, except for the call of `attach` and a function that saves a checkpoint when
+memagent expects the run to crash.
+
+`--leak outputs` collects every batch's logits in a list, "to compute the accuracy at the end".
+`--leak loss` sums up a validation loss without `torch.no_grad()` or `.item()`, which retains each
+step's graph with its activations. Both are common in real code.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
@@ -39,8 +44,8 @@ class Block(nn.Module):
         )
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        fed: torch.Tensor = self.mlp(self.norm2(x))
-        return x + fed
+        output: torch.Tensor = x + self.mlp(self.norm2(x))
+        return output
 
 
 class GPT(nn.Module):
@@ -48,20 +53,22 @@ class GPT(nn.Module):
         self, width: int = 128, layers: int = 3, heads: int = 4, context: int = 128
     ) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         logits: torch.Tensor = self.head(
-            self.norm(self.blocks(self.tokens(tokens) + self.positions(places)))
+            self.norm(self.blocks(self.tokens(tokens) + self.positions(positions)))
         )
         return logits
 
 
 def read_corpus(limit_bytes: int = 4_000_000) -> torch.Tensor:
-    """Bytes of the standard library's modules, in order of their names."""
+    """Return the sources of the standard library as a tensor of bytes, in order of file names."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_bytes()
@@ -81,7 +88,7 @@ def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def usable_cores() -> int:
-    """Not those that `taskset` or a container keeps from this process: more threads than cores wait for each other."""
+    """Return the cores that `taskset` or a container allows: more threads would only wait."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -92,15 +99,15 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--leak", choices=("none", "outputs", "loss"), default="none")
     parser.add_argument(
-        "--gpu-limit-bytes", type=int, help="use at most this much of the GPU, where there is one"
+        "--gpu-limit-bytes", type=int, help="use at most this much of the GPU, if there is one"
     )
     parser.add_argument(
-        "--checkpoint", type=Path, help="where to save one when memory is about to run out"
+        "--checkpoint", type=Path, help="file for a checkpoint when memory is about to run out"
     )
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    torch.set_num_threads(max(1, usable_cores() - 1))  # leave a core to the server beside it
+    torch.set_num_threads(max(1, usable_cores() - 1))  # leave a core to the server
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and options.gpu_limit_bytes:
         total = torch.cuda.get_device_properties(0).total_memory

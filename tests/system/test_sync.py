@@ -372,7 +372,7 @@ def test_the_output_says_what_was_uploaded(live_server, folder):
     assert outputs == [
         (1, bad + "run r, rank 0: 6 samples would be uploaded (failed)\n", why),
         (1, bad + "run r, rank 0: 6 samples uploaded (failed)\n", why),
-        (0, "", "memagent: nothing waits to be uploaded in RUNS\n"),
+        (0, "", "memagent: nothing to upload in RUNS\n"),
     ]
 
 

@@ -1,8 +1,8 @@
-"""`memagent VERB`: one module a verb, imported only when it is called.
+"""`memagent VERB`: one module per verb, imported only when it's called.
 
-A verb's module has a docstring, `add_arguments(parser)` and `run(arguments) -> int`, the exit status. Errors of memagent become one
-line on stderr and exit status 1, bad usage exits with 2, and nobody sees a traceback of ours. What was asked for goes to stdout; that
-there is none of it, or why it could not be done, goes to stderr (`say`).
+A verb's module has a docstring, `add_arguments(parser)` and `run(arguments) -> int`, the exit
+status. Errors of memagent become one line on stderr and exit status 1; bad usage exits with 2. The
+result goes to stdout, notices and errors go to stderr (`say`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from memagent import __version__
 from memagent.errors import MemagentError, SettingError
 
 VERBS = {
-    "run": "attach to a training script without touching it",
-    "estimate": "say what a training step will need, before it runs",
-    "sync": "upload runs that were recorded without a server, or while it was away",
-    "runs": "list runs: the server's, or those recorded here",
-    "replay": "say what the forecaster would have warned of in a recorded run",
-    "doctor": "explain what is wrong in this environment",
-    "demo": "train for real, leak for real, and be warned before it dies",
+    "run": "run a training script with memagent attached, without editing it",
+    "estimate": "estimate the memory of a training step before it runs",
+    "sync": "upload runs that were recorded without a server, or while it was down",
+    "runs": "list runs: the server's, or those recorded on this machine",
+    "replay": "replay a recorded run and show what the forecaster would have warned of",
+    "doctor": "check this environment and explain what is wrong",
+    "demo": "run a demo: a real training with a real leak, and the warning before it crashes",
     "serve": "start the server: API, pages, metrics and the worker",
     "db": "upgrade the database, or show its version",
     "export": "write all samples of a run as CSV or Parquet",
-    "prune": "let go of the samples of old runs, or of the runs",
-    "notify": "list the channels that are set up, or send one a test message",
+    "prune": "delete samples of old runs, or whole runs",
+    "notify": "list the configured channels, or send a test message",
     "token": "create, list and revoke access tokens",
     "dashboards": "push the dashboards to Grafana, or write them to a folder",
-    "completion": "print a script that makes the shell complete verbs and options",
+    "completion": "print a script for shell completion of verbs and options",
 }
 SERVER_PACKAGES = (
     "flask",
@@ -46,14 +46,14 @@ SERVER_PACKAGES = (
 
 
 class Verb(Protocol):
-    """What the module of a verb offers."""
+    """Interface of a verb's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, arguments: argparse.Namespace) -> int: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command `memagent`; returns the exit status."""
+    """Run the command `memagent` and return the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     verb_name = argv[0] if argv else ""
     if verb_name not in VERBS:
@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb = _load(verb_name)
         return verb.run(_parser(verb_name, verb).parse_args(argv[1:]))
     except SettingError as error:
-        return _complain(error, 2)
+        return _report_error(error, 2)
     except MemagentError as error:
-        return _complain(error, 1)
+        return _report_error(error, 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser_of(verb_name: str) -> argparse.ArgumentParser:
-    """The parser of one of `VERBS`. Raises MemagentError where it needs packages that are not installed."""
+    """Return the parser of a verb. Raises MemagentError if its packages aren't installed."""
     return _parser(verb_name, _load(verb_name))
 
 
@@ -87,11 +87,11 @@ def _parser(verb_name: str, verb: Verb) -> argparse.ArgumentParser:
 
 def _top_level(argv: Sequence[str]) -> int:
     width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {name:<{width}}  {what}" for name, what in VERBS.items())
+    verbs = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
     parser = argparse.ArgumentParser(
         prog="memagent",
         description="A memory-aware experiment tracker for PyTorch.",
-        epilog=f"verbs:\n{verbs}\n\n`memagent VERB --help` says more.",
+        epilog=f"verbs:\n{verbs}\n\nRun `memagent VERB --help` for details.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="memagent VERB [OPTIONS]",
     )
@@ -115,10 +115,10 @@ def _load(name: str) -> Verb:
 
 
 def say(text: object) -> None:
-    """A line for whoever looks on, apart from what the verb prints."""
+    """Print a notice to stderr, apart from the verb's output."""
     print(f"memagent: {text}", file=sys.stderr)
 
 
-def _complain(error: Exception, status: int) -> int:
+def _report_error(error: Exception, status: int) -> int:
     say(error)
     return status

@@ -1,4 +1,6 @@
-"""Push dashboards, data source, contact point and alert rules to a Grafana (again changes nothing), or write them to a folder."""
+"""Push dashboards, data source, contact point and alert rules to Grafana, or write them to a folder.
+
+A second push changes nothing."""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pushing.add_argument(
         "--prometheus",
         metavar="URL",
-        help="where Grafana reaches Prometheus (default: a data source that it has)",
+        help="address at which Grafana reaches Prometheus (default: an existing data source)",
     )
     pushing.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and change nothing"
+        "--dry-run", action="store_true", help="show what would be done without changing anything"
     )
     exporting = verbs.add_parser(
         "export", help="write the dashboards as JSON files, and the rules for Prometheus"
     )
     exporting.add_argument("directory", type=Path)
-    for one in (pushing, exporting):
-        one.add_argument("--json", action="store_true", help="print JSON")
+    for parser_of_action in (pushing, exporting):
+        parser_of_action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if not url or not token:
             raise SettingError(
-                "say which Grafana: --url and --token, or MEMAGENT_GRAFANA_URL and MEMAGENT_GRAFANA_TOKEN"
+                "No Grafana given: use --url and --token, "
+                "or set MEMAGENT_GRAFANA_URL and MEMAGENT_GRAFANA_TOKEN."
             )
         lines = push(
             target_of(settings, url, token, arguments.prometheus), dry_run=arguments.dry_run
@@ -59,5 +62,5 @@ def _export(directory: Path) -> list[Path]:
         return export(directory, Settings.from_environ().public_url)
     except OSError as error:
         raise MemagentError(
-            f"the dashboards cannot be written to {directory}: {error.strerror}"
+            f"the dashboards could not be written to {directory}: {error.strerror}"
         ) from error

@@ -1,4 +1,4 @@
-"""Bring the database's schema up to date, or show its version."""
+"""Upgrade the database's schema, or show its version."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         found = f"schema {version}" if version else "no schema"
         print(
-            f"the database has {found}, this program needs {migrate.head()}: run `memagent db upgrade`"
+            f"the database has {found}, but memagent needs {migrate.head()}: "
+            "run `memagent db upgrade`"
         )
     return 0

@@ -1,5 +1,7 @@
-"""Train for real, leak for real, and be warned before it dies: a server on SQLite, a local receiver that speaks Slack's webhook
-protocol, a healthy run that must raise no alert, and the same script with a leak under a real memory limit."""
+"""Run a demo: a real training with a real leak, and the warning before it crashes.
+
+It starts a server on SQLite and a local receiver of Slack messages. A healthy run must raise no
+alert. Then the same script leaks under a real memory limit."""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from memagent.units import format_bytes, parse_bytes
 from memagent_demo import processes, summary
 from memagent_demo.fake_slack import SlackReceiver
 
-SETTLE_S = 20.0
-"""How long the server may take to see the end of a run and send its last message."""
+MAX_WAIT_S = 20.0
+"""Time for the server to notice the end of a run and send its last message."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,38 +55,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     limit_bytes = parse_bytes(arguments.limit)
     if arguments.steps < 1:
-        raise SettingError(f"--steps is {arguments.steps}: give 1 or more")
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that server and trainings end with the demo
+        raise SettingError(f"--steps must be 1 or more, got {arguments.steps}")
+    # The server and the trainings must end with the demo.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on_gpu = processes.has_gpu()
     if not on_gpu and not sys.platform.startswith("linux"):
         raise MemagentError(
-            "without a GPU the demo needs Linux: this system enforces no memory limit on a process"
+            "Without a GPU the demo needs Linux: this system can't limit a process's memory."
         )
-    with SlackReceiver() as slack, _folder(is_kept=arguments.keep or arguments.json) as folder:
+    with (
+        SlackReceiver() as slack,
+        _temporary_folder(is_kept=arguments.keep or arguments.json) as folder,
+    ):
         server = processes.Server(folder, slack.url)
         server.start()
         try:
-            return _play(arguments, server, slack, limit_bytes, on_gpu)
+            return _run_trainings(arguments, server, slack, limit_bytes, on_gpu)
         finally:
             server.stop()
 
 
 @contextlib.contextmanager
-def _folder(*, is_kept: bool) -> Iterator[Path]:
-    """For database, log and checkpoints. Gone afterwards, unless its name was told to somebody who may look into it."""
+def _temporary_folder(*, is_kept: bool) -> Iterator[Path]:
+    """Create a folder for database, log and checkpoints; remove it unless its name was printed."""
     folder = Path(tempfile.mkdtemp(prefix="memagent-demo-"))
-    is_told = False
+    is_printed = False
     try:
         yield folder
-        is_told = is_kept
+        is_printed = is_kept
     finally:
-        if not is_told:
+        if not is_printed:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(
+def _run_trainings(
     arguments: argparse.Namespace,
     server: processes.Server,
     slack: SlackReceiver,
@@ -93,32 +97,32 @@ def _play(
 ) -> int:
     suffix = secrets.token_hex(2)
     healthy_id, leaking_id = f"healthy-{suffix}", f"leaking-{suffix}"
-    where = "the GPU" if on_gpu else "the CPU"
-    _say(
-        f"server on {server.url}; training on {where} under a limit of {format_bytes(limit_bytes)}"
-    )
+    device = "the GPU" if on_gpu else "the CPU"
+    _say(f"server on {server.url}; training on {device}, limit {format_bytes(limit_bytes)}")
     _say(f"healthy: {arguments.steps} steps")
     train = functools.partial(
-        processes.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_quote
+        processes.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_print_output
     )
     train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps)
-    _say(f"leaking ({arguments.leak}): until it dies")
-    ended = train("leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps)
-    _settle(server, leaking_id)
+    _say(f"leaking ({arguments.leak}): until it runs out of memory")
+    leaking_process = train(
+        "leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps
+    )
+    _wait_for_end(server, leaking_id)
     healthy = summary.read_healthy(server, healthy_id)
-    leaking = summary.read_leaking(server, leaking_id, ended, slack.messages)
+    leaking = summary.read_leaking(server, leaking_id, leaking_process, slack.messages)
     if arguments.json:
         print(json.dumps(summary.to_json(healthy, leaking, server)), flush=True)
     else:
-        print(summary.tell_story(healthy, leaking, server), flush=True)
+        print(summary.to_text(healthy, leaking, server), flush=True)
     if arguments.keep:
-        _keep(server)
-    return 0 if summary.holds(healthy, leaking) else 1
+        _serve_until_interrupted(server)
+    return 0 if summary.is_success(healthy, leaking) else 1
 
 
-def _settle(server: processes.Server, run_id: str) -> None:
-    """Wait until the run has ended for the server too, and no alert of it is open."""
-    deadline = time.monotonic() + SETTLE_S
+def _wait_for_end(server: processes.Server, run_id: str) -> None:
+    """Wait until the server has noticed the end of the run and closed its alerts."""
+    deadline = time.monotonic() + MAX_WAIT_S
     while time.monotonic() < deadline:
         run = server.get(f"/api/v1/runs/{run_id}")
         alerts = server.get(f"/api/v1/alerts?run={run_id}")["alerts"]
@@ -127,21 +131,18 @@ def _settle(server: processes.Server, run_id: str) -> None:
         time.sleep(0.25)
 
 
-def _keep(server: processes.Server) -> None:
-    _say(f"the server stays up on {server.url} until Ctrl-C; its database is {server.database}")
+def _serve_until_interrupted(server: processes.Server) -> None:
+    _say(f"the server runs on {server.url} until Ctrl-C; its database is {server.database}")
     try:
         while server.process.poll() is None:
             time.sleep(0.5)
-    except (
-        KeyboardInterrupt,
-        SystemExit,
-    ):  # both end it as meant: the database that was named stays
-        pass
+    except (KeyboardInterrupt, SystemExit):
+        pass  # The expected end; the database stays, since its name was printed.
 
 
 def _say(text: str) -> None:
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
-def _quote(line: str) -> None:
+def _print_output(line: str) -> None:
     print(f"    {line}", file=sys.stderr, flush=True)

@@ -1,5 +1,7 @@
-"""Explain what is wrong in this environment: torch, CUDA, NVML, memory limits, settings, the server, its token, the clock, the folder of
-run files. Exits with 1 if there is a problem; a warning is none."""
+"""Check this environment and explain what is wrong.
+
+The checks cover torch, CUDA, NVML, memory limits, settings, the server, its token, the clock, and
+the folder of run files. Exits with 1 if there is a problem; warnings don't count."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import os
 import sys
 from dataclasses import asdict
 
-from memagent.doctor import examine
+from memagent.doctor import run_checks
 from memagent.doctor.check import Finding
 
 _COLOURS = {"ok": "32", "warning": "33", "problem": "31"}
@@ -20,28 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = examine(os.environ)
-    findings = [(name, finding) for name, several in found.items() for finding in several]
+    results = run_checks(os.environ)
+    findings = [(name, finding) for name, result in results.items() for finding in result]
     problems = sum(finding.level == "problem" for _, finding in findings)
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "problems": problems,
-                    "findings": [{"check": name, **asdict(one)} for name, one in findings],
-                }
-            )
-        )
+        rows = [{"check": name, **asdict(finding)} for name, finding in findings]
+        print(json.dumps({"problems": problems, "findings": rows}))
     else:
-        _print(
-            [finding for _, finding in findings],
-            in_colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
-        )
+        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        for _, finding in findings:
+            print(_format(finding, in_colour=in_colour))
     return 1 if problems else 0
 
 
-def _print(findings: list[Finding], *, in_colour: bool) -> None:
-    for one in findings:
-        level = f"{one.level:<7}"
-        level = f"\033[{_COLOURS[one.level]}m{level}\033[0m" if in_colour else level
-        print(f"{level}  {one.text}" + (f"\n         -> {one.advice}" if one.advice else ""))
+def _format(finding: Finding, *, in_colour: bool) -> str:
+    level = f"{finding.level:<7}"
+    if in_colour:
+        level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
+    advice = f"\n         -> {finding.advice}" if finding.advice else ""
+    return f"{level}  {finding.text}{advice}"

@@ -166,10 +166,10 @@ def _print_estimate(
     from memagent.estimator.api import estimate_request
 
     is_traced = isinstance(request, TraceRequest)
-    progress.tell("tracing" if is_traced else "")
+    progress.show("tracing" if is_traced else "")
     # advice by formula is instant; by trace it takes a trace for each change
     estimate = estimate_request(request, advice=arguments.advice or not is_traced)
-    progress.tell("")
+    progress.show("")
     if arguments.json:
         print(json.dumps(estimate.to_dict(), indent=2))
         return 0
@@ -200,7 +200,7 @@ def _print_grid(
             on_point=advance,
         )
     )
-    progress.tell("")
+    progress.show("")
     if arguments.json:
         rows = [
             {"batch": point.batch, "sequence": point.sequence, **point.estimate.to_dict()}
@@ -241,11 +241,11 @@ def _print_largest_batch(
 
     if request.limit_bytes is None:
         raise SettingError("--max-batch needs --gpu: a card, or memory such as 24GiB")
-    largest = largest_batch(request, estimate, on_batch=lambda n: progress.tell(f"batch {n}"))
+    largest = largest_batch(request, estimate, on_batch=lambda n: progress.show(f"batch {n}"))
     safe = None
     if isinstance(request, FormulaRequest):  # a trace's interval is narrow, and each trace slow
         safe = safe_batch(request, estimate, max_batch=largest.batch)
-    progress.tell("")
+    progress.show("")
     limit = format_bytes(request.limit_bytes)
     if arguments.json:
         document = {

@@ -1,4 +1,6 @@
-"""Write all samples of a run as CSV or Parquet: from a server, or without one from the database of MEMAGENT_DATABASE_URL."""
+"""Write all samples of a run as CSV or Parquet.
+
+They come from a server, or without one from the database of MEMAGENT_DATABASE_URL."""
 
 from __future__ import annotations
 
@@ -19,13 +21,14 @@ _FORMATS = ("csv", "parquet")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_id", metavar="RUN_ID")
-    parser.add_argument("--format", choices=_FORMATS, help="default: as FILE is called, else csv")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout"
+        "--format", choices=_FORMATS, help="default: by the suffix of FILE, else csv"
     )
     parser.add_argument(
-        "--server",
-        help="address of the server; default MEMAGENT_SERVER, without either the database",
+        "-o", "--output", metavar="FILE", type=Path, help="write to this file instead of stdout"
+    )
+    parser.add_argument(
+        "--server", help="address of the server; default MEMAGENT_SERVER, else read the database"
     )
     parser.add_argument("--token", help="access token with scope read; default MEMAGENT_TOKEN")
 
@@ -36,11 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         "parquet" if path is not None and path.suffix == ".parquet" else "csv"
     )
     if path is None and form == "parquet" and sys.stdout.isatty():
-        raise SettingError("Parquet is nothing for a terminal: name a file with -o")
+        raise SettingError("Parquet can't be printed on a terminal: name a file with -o.")
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
     if settings.server is not None:
-        asked = f"/api/v1/runs/{quote(arguments.run_id, safe='')}/export?format={form}"
-        _write(download(settings.server, asked, token=settings.token), path)
+        path_and_query = f"/api/v1/runs/{quote(arguments.run_id, safe='')}/export?format={form}"
+        _write(download(settings.server, path_and_query, token=settings.token), path)
     else:
         _from_database(arguments.run_id, form, path)
     return 0
@@ -58,36 +61,36 @@ def _from_database(run_id: str, form: str, path: Path | None) -> None:
         migrate.upgrade(database)
         with database.read() as session:
             if get_run(session, run_id) is None:
-                raise MemagentError(f"there is no run {run_id!r} in this database")
+                raise MemagentError(f"Run {run_id!r} does not exist in this database.")
         _write(export(database, run_id, "parquet" if form == "parquet" else "csv"), path)
     finally:
         database.close()
 
 
 def _write(pieces: Iterator[bytes], path: Path | None) -> None:
-    """A file is there when it is whole: it is written beside its place first."""
+    """Write to stdout or a file. A file appears under its name only when it's complete."""
     if path is None:
         for piece in pieces:
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         return
-    partly = path.with_name(f"{path.name}.part")
+    partial = path.with_name(f"{path.name}.part")
     try:
-        with partly.open("wb") as file:
-            for piece in _shown(pieces, path.name):
+        with partial.open("wb") as file:
+            for piece in _with_progress(pieces, path.name):
                 file.write(piece)
-        partly.replace(path)
+        partial.replace(path)
     except OSError as error:
-        raise MemagentError(f"{path} cannot be written: {error.strerror}") from error
+        raise MemagentError(f"{path} could not be written: {error.strerror}") from error
     finally:
-        partly.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
-def _shown(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The pieces, while progress says how much has been written; how much it will be is not known before it is read."""
+def _with_progress(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Yield the pieces and show the bytes written. The total isn't known in advance."""
     written = 0
     with Progress() as progress:
         for piece in pieces:
             yield piece
             written += len(piece)
-            progress.tell(f"{name}: {format_bytes(written)}")
+            progress.show(f"{name}: {format_bytes(written)}")

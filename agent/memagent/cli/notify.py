@@ -1,4 +1,4 @@
-"""List the channels that are set up, or send one of them a test message and print what it answered."""
+"""List the configured channels, or send a test message and print the response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memagent_server.settings import SEVERITIES, Settings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|test")
-    listing = actions.add_parser("list", help="the channels, and which of them are set up")
+    listing = actions.add_parser("list", help="list all channels, and whether they are configured")
     listing.add_argument("--json", action="store_true", help="print JSON")
     test = actions.add_parser("test", help="send a message that is marked as a test")
     test.add_argument(
@@ -34,11 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     return {"list": _list, "test": _test}[arguments.action](arguments, settings, channels(settings))
 
 
-def _list(arguments: argparse.Namespace, settings: Settings, found: dict[str, Channel]) -> int:
+def _list(arguments: argparse.Namespace, settings: Settings, configured: dict[str, Channel]) -> int:
     rows = [
         {
             "channel": name,
-            "is_set_up": name in found,
+            "is_set_up": name in configured,
             "least_severity": settings.notify_severities.get(name, SEVERITIES[0]),
         }
         for name in CHANNELS
@@ -48,32 +48,33 @@ def _list(arguments: argparse.Namespace, settings: Settings, found: dict[str, Ch
         return 0
     for row in rows:
         state = (
-            f"set up, hears of {row['least_severity']} and worse"
+            f"configured, from severity {row['least_severity']}"
             if row["is_set_up"]
-            else "not set up"
+            else "not configured"
         )
         print(f"{row['channel']:<14} {state}")
     return 0
 
 
-def _test(arguments: argparse.Namespace, settings: Settings, found: dict[str, Channel]) -> int:
-    wanted = list(found) if arguments.channel == "all" else [arguments.channel]
-    if not wanted or arguments.channel not in (*found, "all"):
-        what = "no channel" if not wanted else f"the channel {arguments.channel}"
-        verb = "is set up" if not wanted else "is not set up"
-        raise MemagentError(f"{what} {verb}: docs/notifications.md says which settings make one")
-    results = [_try(name, found[name], settings) for name in wanted]
+def _test(arguments: argparse.Namespace, settings: Settings, configured: dict[str, Channel]) -> int:
+    names = list(configured) if arguments.channel == "all" else [arguments.channel]
+    if not names or arguments.channel not in (*configured, "all"):
+        problem = "No channel is" if not names else f"Channel {arguments.channel} is not"
+        raise MemagentError(
+            f"{problem} configured: docs/notifications.md lists the settings of each channel."
+        )
+    results = [_send(name, configured[name], settings) for name in names]
     if arguments.json:
         print(json.dumps(results))
     for result in results:
         if not result["ok"]:
             say(f"{result['channel']}: {result['answer']}")
         elif not arguments.json:
-            print(f"{result['channel']}: taken, {result['answer']}")
+            print(f"{result['channel']}: accepted, {result['answer']}")
     return 0 if all(result["ok"] for result in results) else 1
 
 
-def _try(name: str, channel: Channel, settings: Settings) -> dict[str, Any]:
+def _send(name: str, channel: Channel, settings: Settings) -> dict[str, Any]:
     try:
         return {
             "channel": name,

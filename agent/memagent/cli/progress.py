@@ -1,4 +1,4 @@
-"""How far long work has come, on one line of stderr that is written over; nothing where stderr is no terminal."""
+"""Progress of long work, on one line of stderr; nothing if stderr isn't a terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import TypeVar
 from memagent.units import format_duration
 
 Item = TypeVar("Item")
-EVERY_S = 0.1
-"""Drawing more often than people see would be work of its own."""
+MIN_REDRAW_S = 0.1
+"""Redrawing faster than people can see would only cost time."""
 _CELLS = 24
-_WORTH_GUESSING_S = 2.0
+_MIN_ELAPSED_S = 2.0
+"""Elapsed time before the remaining time is estimated."""
 
 
 class Progress:
-    """A context manager: the line is gone when it ends, however it ends."""
+    """Context manager that removes the line at the end, also after an error."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr is not None and sys.stderr.isatty()
@@ -29,35 +30,35 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.tell("")
+        self.show("")
 
-    def tell(self, text: str) -> None:
-        """Show `text`, or nothing with ""."""
+    def show(self, text: str) -> None:
+        """Replace the line by `text`."""
         if self._is_shown:
             columns = shutil.get_terminal_size().columns
             sys.stderr.write(f"\r\033[K{text[: columns - 1]}")
             sys.stderr.flush()
 
-    def advance(self, done: float, total: float, what: str) -> None:
-        """Show a bar for `done` of `total`, and what is being done; not at every call."""
+    def advance(self, done: float, total: float, label: str) -> None:
+        """Show a bar for `done` of `total` and a label, at most every MIN_REDRAW_S."""
         now = time.monotonic()
-        if now - self._drawn_at >= EVERY_S or done >= total:
+        if now - self._drawn_at >= MIN_REDRAW_S or done >= total:
             self._drawn_at = now
-            self.tell(bar(done, total, what, elapsed_s=now - self._began_at))
+            self.show(bar(done, total, label, elapsed_s=now - self._began_at))
 
-    def over(self, items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-        """The items, with a bar that counts them; `what` follows the numbers, as in `3 of 10 runs`."""
+    def over(self, items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
+        """Yield the items and count them in a bar; `noun` is what they are, as in `3 of 10 runs`."""
         for number, item in enumerate(items):
-            self.advance(number, total, f"{number + 1:,} of {total:,} {what}")
+            self.advance(number, total, f"{number + 1:,} of {total:,} {noun}")
             yield item
-        self.tell("")
+        self.show("")
 
 
-def bar(done: float, total: float, what: str, *, elapsed_s: float = 0.0) -> str:
-    """The line: how much of it is done, what, and how long the rest will take at this pace."""
+def bar(done: float, total: float, label: str, *, elapsed_s: float = 0.0) -> str:
+    """Return the line: a bar, the share, the label, and the time left at this pace."""
     share = min(1.0, max(0.0, done / total)) if total > 0 else 1.0
     filled = round(_CELLS * share)
-    line = f"[{'#' * filled}{'.' * (_CELLS - filled)}] {share:4.0%}  {what}"
-    if elapsed_s > _WORTH_GUESSING_S and 0 < share < 1:
+    line = f"[{'#' * filled}{'.' * (_CELLS - filled)}] {share:4.0%}  {label}"
+    if elapsed_s > _MIN_ELAPSED_S and 0 < share < 1:
         line += f", {format_duration(elapsed_s * (1 - share) / share)} left"
     return line

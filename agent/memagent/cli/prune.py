@@ -1,4 +1,6 @@
-"""Let go of what is old: samples, then rollups, or whole runs. Charts of runs whose samples are gone stay, coarser."""
+"""Delete samples of old runs, then their rollups, or whole runs.
+
+Charts of runs without samples stay, with a lower resolution."""
 
 from __future__ import annotations
 
@@ -20,15 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        help="samples of runs that ended so long ago: 12h, 30d or 8w (default: samples older than MEMAGENT_RETENTION_DAYS "
-        "and rollups older than MEMAGENT_ROLLUP_DAYS; --runs needs it said)",
+        help="samples of runs that ended this long ago: 12h, 30d or 8w (default: samples older than "
+        "MEMAGENT_RETENTION_DAYS, rollups older than MEMAGENT_ROLLUP_DAYS; --runs requires it)",
     )
-    parser.add_argument("--project", help="of this project only")
+    parser.add_argument("--project", help="only runs of this project")
+    parser.add_argument("--runs", action="store_true", help="delete whole runs with all their data")
     parser.add_argument(
-        "--runs", action="store_true", help="delete the runs, with all that is known of them"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would go, and change nothing"
+        "--dry-run", action="store_true", help="show what would be deleted, without deleting it"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             found = _prune(database, found, limits)
     finally:
         database.close()
-    _tell(found, arguments)
+    _print_result(found, arguments)
     return 0
 
 
@@ -53,38 +53,38 @@ def _limits(arguments: argparse.Namespace, settings: Settings, now: float) -> Li
     if arguments.older_than is None:
         if arguments.runs:
             raise SettingError(
-                "--runs deletes runs for good: say how old they must be, as in --older-than 90d"
+                "--runs deletes runs permanently: give an age, as in --older-than 90d."
             )
         return Limits(now - settings.retention_days * DAY_S, now - settings.rollup_days * DAY_S)
     return Limits(now - parse_age("--older-than", arguments.older_than))
 
 
 def _prune(database: Database, found: list[Old], limits: Limits) -> list[Old]:
-    """Those that went; a run that was resumed meanwhile stays."""
-    gone = []
+    """Prune, and return what was deleted; a run that was resumed meanwhile stays."""
+    deleted = []
     with Progress() as progress:
         for old in progress.over(found, len(found), "runs"):
             if let_go(database, old, limits):
-                gone.append(old)
-    return gone
+                deleted.append(old)
+    return deleted
 
 
-def _tell(found: list[Old], arguments: argparse.Namespace) -> None:
+def _print_result(found: list[Old], arguments: argparse.Namespace) -> None:
     chunks, packed_bytes = sum(old.chunks for old in found), sum(old.packed_bytes for old in found)
     if arguments.json:
         runs = [asdict(old) for old in found]
-        facts = {
+        totals = {
             "dry_run": arguments.dry_run,
             "whole": arguments.runs,
             "chunks": chunks,
             "packed_bytes": packed_bytes,
         }
-        print(json.dumps({**facts, "runs": runs}))
+        print(json.dumps({**totals, "runs": runs}))
         return
     if arguments.dry_run:
         for old in found:
             size = f"{old.chunks} chunks  {format_bytes(old.packed_bytes)}"
             print(f"{old.run_id}  {old.project}  {old.name}  {old.what}  {size}")
-    verb = "would go" if arguments.dry_run else "went"
-    what = "runs" if arguments.runs else "the samples or rollups of runs"
-    print(f"{what}: {len(found)} {verb}, {chunks} chunks, {format_bytes(packed_bytes)}")
+    verb = "would be deleted" if arguments.dry_run else "deleted"
+    noun = "runs" if arguments.runs else "samples or rollups of runs"
+    print(f"{noun}: {len(found)} {verb}, {chunks} chunks, {format_bytes(packed_bytes)}")

@@ -1,5 +1,7 @@
-"""Feed a recorded run to the forecaster and print what it would have warned of, and when: a run file, the CSV of memagent export, or
-JSON with limit_bytes and columns. For asking what another limit would have meant, and why a forecast was right or wrong."""
+"""Replay a recorded run and print what the forecaster would have warned of, and when.
+
+FILE is a run file, the CSV of memagent export, or JSON with limit_bytes and columns. Try another
+limit, or find out why a forecast was right or wrong."""
 
 from __future__ import annotations
 
@@ -20,92 +22,103 @@ from memagent.units import format_bytes, parse_bytes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="NAME.memagent, .csv or .json")
     parser.add_argument(
-        "--limit", metavar="SIZE", help="another limit for the device trained on, as in 24GiB"
+        "--limit", metavar="SIZE", help="another limit for the training device, as in 24GiB"
     )
     parser.add_argument(
         "--total-steps", type=int, metavar="N", help="another number of planned steps"
     )
     parser.add_argument(
-        "--rank", type=int, metavar="N", help="of a CSV with several ranks; default the first"
+        "--rank",
+        type=int,
+        metavar="N",
+        help="rank of a CSV with several ranks (default: the first)",
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="the forecast after every sample, not only where the level changes",
+        help="print the forecast after every sample, not only changes of the level",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print replayed JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.total_steps is not None and arguments.total_steps < 1:
-        raise SettingError(f"--total-steps is {arguments.total_steps}: give 1 or more")
+        raise SettingError(f"--total-steps must be 1 or more, got {arguments.total_steps}")
     limit = None if arguments.limit is None else parse_bytes(arguments.limit)
     trace = read_trace(
         arguments.file, rank=arguments.rank, limit_bytes=limit, total_steps=arguments.total_steps
     )
-    said = list(replay(trace))
-    shown = said if arguments.all else changes(said)
+    forecasts = list(replay(trace))
+    shown = forecasts if arguments.all else changes(forecasts)
     if arguments.json:
-        print(json.dumps(_facts(trace, said, shown), indent=2))
+        print(json.dumps(_to_json(trace, forecasts, shown), indent=2))
     else:
-        print(
-            "\n".join(
-                [_head(trace, said), *(_line(trace, one) for one in shown), _end(trace, said)]
-            )
-        )
+        lines = [_line(trace, replayed) for replayed in shown]
+        print("\n".join([_first_line(trace, forecasts), *lines, _last_line(trace, forecasts)]))
     return 0
 
 
-def changes(said: Sequence[ReplayedForecast]) -> list[ReplayedForecast]:
-    """Where the level of a device is another than before; all begin with `ok`."""
+def changes(forecasts: Sequence[ReplayedForecast]) -> list[ReplayedForecast]:
+    """Return the forecasts at which the level of a device changes; all start with `ok`."""
     levels: dict[str, str] = {}
-    found = []
-    for one in said:
-        if one.forecast.level != levels.get(one.device.id, "ok"):
-            found.append(one)
-        levels[one.device.id] = one.forecast.level
-    return found
+    changed = []
+    for replayed in forecasts:
+        if replayed.forecast.level != levels.get(replayed.device.id, "ok"):
+            changed.append(replayed)
+        levels[replayed.device.id] = replayed.forecast.level
+    return changed
 
 
-def _first_warning(said: Sequence[ReplayedForecast]) -> int | None:
-    return next((one.forecast.step for one in said if one.forecast.level in PAGING_LEVELS), None)
+def _first_warning(forecasts: Sequence[ReplayedForecast]) -> int | None:
+    return next(
+        (
+            replayed.forecast.step
+            for replayed in forecasts
+            if replayed.forecast.level in PAGING_LEVELS
+        ),
+        None,
+    )
 
 
-def _facts(
-    trace: Trace, said: Sequence[ReplayedForecast], shown: Sequence[ReplayedForecast]
+def _to_json(
+    trace: Trace, forecasts: Sequence[ReplayedForecast], shown: Sequence[ReplayedForecast]
 ) -> dict[str, Any]:
     return {
         "run_id": trace.run_id,
         "rank": trace.rank,
         "status": trace.status,
         "oom_step": trace.oom_step,
-        "samples": len(said),
+        "samples": len(forecasts),
         "devices": [
-            {"id": one.id, "name": one.name, "limit_bytes": one.limit_bytes}
-            for one in trace.devices
+            {"id": device.id, "name": device.name, "limit_bytes": device.limit_bytes}
+            for device in trace.devices
         ],
-        "first_warning_step": _first_warning(said),
-        "forecasts": [{"device": one.device.id, **asdict(one.forecast)} for one in shown],
+        "first_warning_step": _first_warning(forecasts),
+        "forecasts": [
+            {"device": replayed.device.id, **asdict(replayed.forecast)} for replayed in shown
+        ],
     }
 
 
-def _head(trace: Trace, said: Sequence[ReplayedForecast]) -> str:
+def _first_line(trace: Trace, forecasts: Sequence[ReplayedForecast]) -> str:
     limits = ", ".join(
-        f"{one.name} {format_bytes(one.limit_bytes)}" for one in trace.devices if one.limit_bytes
+        f"{device.name} {format_bytes(device.limit_bytes)}"
+        for device in trace.devices
+        if device.limit_bytes
     )
-    return f"run {trace.run_id}, rank {trace.rank}: {len(said):,} samples; limit of {limits}"
+    return f"run {trace.run_id}, rank {trace.rank}: {len(forecasts):,} samples; limit of {limits}"
 
 
-def _line(trace: Trace, one: ReplayedForecast) -> str:
-    forecast = one.forecast
+def _line(trace: Trace, replayed: ReplayedForecast) -> str:
+    forecast = replayed.forecast
     if forecast.level in PAGING_LEVELS:
-        return warning_text(risk_of(trace.rank, one.device, forecast), one.device.name)
+        return warning_text(risk_of(trace.rank, replayed.device, forecast), replayed.device.name)
     chance = f", {forecast.oom_probability:.0%} to run out" if forecast.level != "ok" else ""
-    return f"step {forecast.step:,}: {one.device.name}: {forecast.level}{chance}"
+    return f"step {forecast.step:,}: {replayed.device.name}: {forecast.level}{chance}"
 
 
-def _end(trace: Trace, said: Sequence[ReplayedForecast]) -> str:
-    first = _first_warning(said)
+def _last_line(trace: Trace, forecasts: Sequence[ReplayedForecast]) -> str:
+    first = _first_warning(forecasts)
     warned = "no warning" if first is None else f"first warning at step {first:,}"
     if trace.oom_step is None:
         return f"{warned}; the run ended as {trace.status}" if trace.status else warned

@@ -1,10 +1,9 @@
-"""Attach to a training script without touching it: its memory is recorded, forecast and reported as if it had called
-memagent.attach. Works under torchrun, as in torchrun ... -m memagent run train.py, and around it, as in
-memagent run -m torch.distributed.run ... train.py or memagent run -m accelerate.commands.launch ... train.py.
+"""Run a training script with memagent attached, without editing it.
 
-Launchers run the script in processes of their own: `memagent run -m LAUNCHER ... train.py` becomes
-`python -m LAUNCHER ... -m memagent run train.py`, so that each of them attaches.
-"""
+Its memory is recorded, forecast and reported as if it had called memagent.attach. It works under
+torchrun, as in torchrun ... -m memagent run train.py, and around a launcher, as in
+memagent run -m torch.distributed.run ... train.py or
+memagent run -m accelerate.commands.launch ... train.py."""
 
 from __future__ import annotations
 
@@ -41,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report",
         type=Path,
         metavar="FILE",
-        help="write what happened as JSON (one file a rank: .rankN is added)",
+        help="write a report as JSON (one file per rank: .rankN is added)",
     )
     parser.add_argument(
         "--fail-over",
         metavar="SIZE",
-        help=f"exit with {OVER_BUDGET} when the peak was over SIZE, as in 20GiB",
+        help=f"exit with {OVER_BUDGET} if the peak exceeds SIZE, as in 20GiB",
     )
     parser.add_argument(
-        "--live", action="store_true", help="show the run on the terminal's last lines"
+        "--live", action="store_true", help="show the run in the last lines of the terminal"
     )
     parser.add_argument("--project", help="project of the run")
     parser.add_argument("--name", help="name of the run")
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="the target is a module")
     parser.add_argument("target", metavar="SCRIPT|MODULE")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="handed to the script"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
     )
 
 
@@ -68,18 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ(
         server=arguments.server, project=arguments.project, name=arguments.name
     )
-    parse_mirror(settings.mirror)  # said before the script begins, not after its first forward
+    parse_mirror(settings.mirror)  # reports a wrong value before the script starts
     if not arguments.module and not Path(arguments.target).is_file():
         raise SettingError(
-            f"there is no script {arguments.target}; for a module write -m {arguments.target}"
+            f"Script {arguments.target} does not exist; for a module use -m {arguments.target}."
         )
     if arguments.live:
-        return run_with_view(_without_live(arguments))
-    launched = arguments.module and through_launcher(
+        return run_with_view(_command_without_live(arguments))
+    launcher_arguments = arguments.module and through_launcher(
         arguments.target, arguments.arguments, _own_options(arguments)
     )
-    if launched:  # the script runs in processes of the launcher's
-        return _run_target(arguments.target, launched, None, is_module=True)
+    if launcher_arguments:  # the launcher's processes attach, not this one
+        return _run_target(arguments.target, launcher_arguments, None, is_module=True)
     auto = AutoAttach(settings)
     if not settings.disabled:
         _install(auto)
@@ -89,11 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     finally:
         auto.remove()
-    return _conclude(newest_run(), status, arguments.report, budget)
+    return _write_report(newest_run(), status, arguments.report, budget)
 
 
-def _without_live(arguments: argparse.Namespace) -> list[str]:
-    """The same command for a process of its own."""
+def _command_without_live(arguments: argparse.Namespace) -> list[str]:
+    """Return the command line that runs the target without --live."""
     target = ["-m", arguments.target] if arguments.module else [arguments.target]
     return [
         sys.executable,
@@ -107,10 +106,15 @@ def _without_live(arguments: argparse.Namespace) -> list[str]:
 
 
 def _own_options(arguments: argparse.Namespace) -> list[str]:
-    """The options that this verb was called with, to call it again."""
-    given = [("--report", arguments.report and arguments.report.resolve()), ("--fail-over", arguments.fail_over),
-             ("--project", arguments.project), ("--name", arguments.name), ("--server", arguments.server)]  # fmt: skip
-    return [text for option, value in given if value for text in (option, str(value))]
+    """Return the options of this call, for another call in a child process."""
+    options = {
+        "--report": arguments.report and arguments.report.resolve(),
+        "--fail-over": arguments.fail_over,
+        "--project": arguments.project,
+        "--name": arguments.name,
+        "--server": arguments.server,
+    }
+    return [text for option, value in options.items() if value for text in (option, str(value))]
 
 
 def _install(auto: AutoAttach) -> None:
@@ -125,7 +129,7 @@ def _install(auto: AutoAttach) -> None:
 def _run_target(
     target: str, arguments: list[str], auto: AutoAttach | None, *, is_module: bool
 ) -> int:
-    """Run it as `python target` would: same argv, path, traceback and exit status."""
+    """Run the target like `python target`: same argv, path, traceback and exit status."""
     sys.argv = [target, *arguments]
     sys.path[0] = os.getcwd() if is_module else str(Path(target).resolve().parent)
     try:
@@ -134,27 +138,27 @@ def _run_target(
         else:
             runpy.run_path(target, run_name="__main__")
     except SystemExit as error:
-        return _end(auto, error, _exit_status(error))
-    except BaseException as error:  # noqa: BLE001 - whatever ends the script is told and shown, as Python would
-        status = _end(auto, error, 130 if isinstance(error, KeyboardInterrupt) else 1)
-        error.__traceback__ = _without_our_frames(error.__traceback__)
+        return _finish_run(auto, error, _exit_status(error))
+    except BaseException as error:  # noqa: BLE001 - every error of the script is reported
+        status = _finish_run(auto, error, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        error.__traceback__ = _strip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         return status
-    _end(auto, None, 0)
+    _finish_run(auto, None, 0)
     return 0
 
 
-def _end(auto: AutoAttach | None, error: BaseException | None, status: int) -> int:
+def _finish_run(auto: AutoAttach | None, error: BaseException | None, status: int) -> int:
     if auto is None:
         return status
     with ErrorGuard(raise_errors=False).section("attaching"):
-        auto.begin()  # a script that died before its first step has a story too
-    newest = newest_run()
-    if newest is not None and newest.status == "running":
+        auto.begin()  # also report a script that crashed before its first step
+    run = newest_run()
+    if run is not None and run.status == "running":
         if error is None or status_of(error) == "completed":
-            newest.finish()
+            run.finish()
         else:
-            newest.fail_with(error)
+            run.fail_with(error)
     return status
 
 
@@ -165,34 +169,37 @@ def _exit_status(error: SystemExit) -> int:
     return 1
 
 
-def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first frame on."""
-    ours = (__file__, runpy.__file__)
+def _strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the script's first frame on."""
+    own_files = (__file__, runpy.__file__)
     while trace is not None and (
-        trace.tb_frame.f_code.co_filename in ours or "runpy" in trace.tb_frame.f_code.co_filename
+        trace.tb_frame.f_code.co_filename in own_files
+        or "runpy" in trace.tb_frame.f_code.co_filename
     ):
         trace = trace.tb_next
     return trace
 
 
-def _conclude(
+def _write_report(
     newest: RegisteredRun | None, status: int, report: Path | None, budget: int | None
 ) -> int:
     if newest is None:
-        notify_user("the script made no optimizer, so there was nothing to record")
+        notify_user("the script created no optimizer: nothing to record")
         return status
-    facts = newest.report()
+    contents = newest.report()
     if report is not None:
         path = (
-            report.with_suffix(f".rank{facts['rank']}{report.suffix}")
+            report.with_suffix(f".rank{contents['rank']}{report.suffix}")
             if newest.identity.world_size > 1
             else report
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(facts, indent=2) + "\n")
-    peak = max(device["peak_allocated_bytes"] for device in facts["peaks"].values())
+        path.write_text(json.dumps(contents, indent=2) + "\n")
+    peak = max(device["peak_allocated_bytes"] for device in contents["peaks"].values())
     if budget is not None and peak > budget and status == 0:
-        notify_user(f"the peak was {format_bytes(peak)}, over the budget of {format_bytes(budget)}")
+        notify_user(
+            f"the peak of {format_bytes(peak)} exceeds the budget of {format_bytes(budget)}"
+        )
         return OVER_BUDGET
     return status
 
@@ -202,17 +209,20 @@ _PARSERS = {
     "torch.distributed.launch": "get_args_parser",
     "accelerate.commands.launch": "launch_command_parser",
 }
-"""The function of each launcher that makes its argument parser; all call the script `training_script` and take the rest as its own."""
+"""Functions that create a launcher's argument parser, with the script as `training_script`."""
 
 
 def through_launcher(module: str, arguments: list[str], own_options: list[str]) -> list[str] | None:
-    """Arguments for the launcher `module` that make it start `memagent run` with `own_options`; None where it is no launcher, or
-    launches something other than Python."""
+    """Return arguments that make the launcher `module` run `memagent run` in each process.
+
+    `memagent run -m LAUNCHER ... train.py` becomes `python -m LAUNCHER ... -m memagent run train.py`.
+    Return None if the module isn't a launcher, or doesn't launch Python.
+    """
     if module not in _PARSERS:
         return None
     source = "torch.distributed.run" if module.startswith("torch.") else module
     parser = getattr(import_module(source), _PARSERS[module])()
-    sys.modules.pop(source)  # it is about to run as __main__
+    sys.modules.pop(source)  # it will run as __main__
     parsed: Any = parser.parse_args(arguments)
     if parsed.no_python:
         return None

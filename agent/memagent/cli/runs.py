@@ -1,4 +1,4 @@
-"""List runs, the newest first: the server's, or without one those that were recorded to files here."""
+"""List runs, newest first: the server's, or those recorded to files on this machine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from memagent.settings import Settings
 from memagent.units import format_bytes, format_duration
 
 STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
-_MOST = 200
-_HEAD = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
-_NAME = 1
-"""The column that gives way on a narrow terminal: an id is to be copied, and the figures are to be read."""
-_NARROWEST = 12
+_MAX_RUNS = 200
+_HEADER = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
+_NAME_COLUMN = 1
+"""The column that shrinks on a narrow terminal; ids must stay copyable and numbers readable."""
+_MIN_NAME_WIDTH = 12
 _COLOURS = {
     "oom": "31",
     "failed": "31",
@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--status", choices=STATUSES, help="only runs with this status")
     parser.add_argument("--project", help="only runs of this project")
     parser.add_argument(
-        "--limit", type=int, default=20, metavar="N", help=f"how many, 1 to {_MOST} (default: 20)"
+        "--limit",
+        type=int,
+        default=20,
+        metavar="N",
+        help=f"how many, 1 to {_MAX_RUNS} (default: 20)",
     )
     parser.add_argument("--server", help="address of the server; default MEMAGENT_SERVER")
     parser.add_argument("--token", help="access token with scope read; default MEMAGENT_TOKEN")
@@ -48,37 +52,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not 1 <= arguments.limit <= _MOST:
-        raise SettingError(f"--limit is {arguments.limit}: give 1 to {_MOST}")
+    if not 1 <= arguments.limit <= _MAX_RUNS:
+        raise SettingError(f"--limit must be 1 to {_MAX_RUNS}, got {arguments.limit}")
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
-    wanted = {
+    filters = {
         name: value
         for name in ("status", "project")
         if (value := getattr(arguments, name)) is not None
     }
     if settings.server is not None:
-        found = _ask(settings.server, settings.token, {**wanted, "limit": arguments.limit})
+        found = _request_runs(
+            settings.server, settings.token, {**filters, "limit": arguments.limit}
+        )
     else:
-        every = recorded_runs(settings.directory)
-        found = [one for one in every if all(one[name] == value for name, value in wanted.items())][
-            : arguments.limit
+        matching = [
+            run
+            for run in recorded_runs(settings.directory)
+            if all(run[name] == value for name, value in filters.items())
         ]
+        found = matching[: arguments.limit]
     if arguments.json:
         print(json.dumps({"server": settings.server, "runs": found}, indent=2))
     elif found:
         in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        rows = [_row(one, time.time()) for one in found]
-        for line in table(rows, _columns(), in_colour=in_colour):
+        rows = [_row(run, time.time()) for run in found]
+        for line in table(rows, _terminal_width(), in_colour=in_colour):
             print(line)
     else:
-        say(
-            f"no such run {'on ' + settings.server if settings.server else 'in ' + str(settings.directory)}"
-        )
+        place = f"on {settings.server}" if settings.server else f"in {settings.directory}"
+        say(f"no matching runs {place}")
     return 0
 
 
-def _columns() -> int | None:
-    """Of the terminal, or as COLUMNS says; None for a pipe, whose reader wants whole names."""
+def _terminal_width() -> int | None:
+    """Return the width of the terminal, or COLUMNS; None for a pipe, which gets full names."""
     return (
         shutil.get_terminal_size().columns
         if sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -86,14 +93,11 @@ def _columns() -> int | None:
     )
 
 
-def _ask(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
+def _request_runs(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
     answer = ask(server, f"/api/v1/runs?{urlencode(query)}", token=token)
     found = answer.fields()
     if answer.status != 200 or "runs" not in found:
-        detail = (
-            found.get("detail")
-            or "that is no memagent server's answer; `memagent doctor` looks closer"
-        )
+        detail = found.get("detail") or "is it a memagent server? Run `memagent doctor` to check"
         raise DeliveryError(f"{server} answered {answer.status}: {detail}")
     return list(found["runs"])
 
@@ -106,20 +110,20 @@ def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
         _printable(name) if name and name != run["id"] else "–",
         run["status"],
         f"{step:,} of {total:,}" if total else f"{step:,}",
-        _of(format_bytes(run["peak_bytes"]), format_bytes(run["limit_bytes"])),
+        _ratio(format_bytes(run["peak_bytes"]), format_bytes(run["limit_bytes"])),
         _forecast(forecast),
         _ago(run["started_at"], now),
     )
 
 
-def _of(peak: str, limit: str) -> str:
-    """`3.10 / 8.00 GiB`: the unit once where both have the same."""
+def _ratio(peak: str, limit: str) -> str:
+    """Return `3.10 / 8.00 GiB`, with the unit once if both have the same."""
     number, _, unit = peak.partition(" ")
     return f"{number if unit and limit.endswith(f' {unit}') else peak} / {limit}"
 
 
 def _printable(text: str) -> str:
-    """Names come from anybody: no control sequences for somebody's terminal."""
+    """Replace control characters: a name may come from anyone, and is printed on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -142,12 +146,14 @@ def _ago(started_at: str | float | None, now: float) -> str:
 def table(
     rows: Sequence[tuple[str, ...]], columns: int | None, *, in_colour: bool = False
 ) -> list[str]:
-    """RunningLeastSquares of text in `columns` of a terminal; names give way where they are too few. None is room for all."""
-    widths = [max(map(len, cells)) for cells in zip(_HEAD, *rows, strict=True)]
+    """Return lines of at most `columns` characters by shortening names; None means no limit."""
+    widths = [max(map(len, cells)) for cells in zip(_HEADER, *rows, strict=True)]
     if columns is not None:
-        rest = sum(widths) - widths[_NAME] + 2 * (len(widths) - 1)
-        widths[_NAME] = min(widths[_NAME], max(_NARROWEST, columns - rest))
-    return [_line(cells, widths, in_colour=in_colour) for cells in (_HEAD, *rows)]
+        other_widths = sum(widths) - widths[_NAME_COLUMN] + 2 * (len(widths) - 1)
+        widths[_NAME_COLUMN] = min(
+            widths[_NAME_COLUMN], max(_MIN_NAME_WIDTH, columns - other_widths)
+        )
+    return [_line(cells, widths, in_colour=in_colour) for cells in (_HEADER, *rows)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, in_colour: bool) -> str:

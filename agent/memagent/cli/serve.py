@@ -13,13 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help=f"where to listen (default {DEFAULT_LISTEN}; port 0 takes a free one)",
+        help=f"address to listen on (default {DEFAULT_LISTEN}; port 0 picks a free one)",
     )
     parser.add_argument(
         "--role",
         choices=("all", "web", "worker"),
         default="all",
-        help="web: no worker; worker: evaluate, notify and retain only",
+        help="web: no worker; worker: only evaluate, notify and prune",
     )
     parser.add_argument(
         "--workers", type=_count, default=1, metavar="N", help="web processes (default 1)"
@@ -47,5 +47,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: write 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: give 1 or more")
     return int(text)

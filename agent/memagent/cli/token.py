@@ -1,4 +1,6 @@
-"""Create, list and revoke access tokens. A token is shown once, when it is made; the database keeps a keyed hash of it."""
+"""Create, list and revoke access tokens.
+
+A token is shown once, on creation; the database stores only its keyed hash."""
 
 from __future__ import annotations
 
@@ -17,30 +19,32 @@ from memagent_server.settings import Settings
 from memagent_server.store import migrate, tokens
 from memagent_server.store.engine import Database
 
+MAX_NAME_LENGTH = 200
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
-    create = actions.add_parser("create", help="make a token and print it")
-    create.add_argument("name", help="what or whom it is for")
+    create = actions.add_parser("create", help="create a token and print it")
+    create.add_argument("name", help="name that says what or whom it's for")
     create.add_argument(
         "--scope",
         choices=tokens.SCOPES,
         default="ingest",
-        help="what it allows (default: ingest, for agents)",
+        help="permissions (default: ingest, for agents)",
     )
     create.add_argument(
         "--project",
         action="append",
         default=[],
-        help="limit it to the runs of this project; may be given several times",
+        help="limit it to the runs of this project; may be repeated",
     )
     create.add_argument(
-        "--expires", metavar="AGE", help="it is worthless after 12h, 90d or 8w (default: never)"
+        "--expires", metavar="AGE", help="expire after 12h, 90d or 8w (default: never)"
     )
     create.add_argument("--json", action="store_true", help="print JSON")
-    listing = actions.add_parser("list", help="all tokens, without their secret")
+    listing = actions.add_parser("list", help="list all tokens, without their secrets")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    revoke = actions.add_parser("revoke", help="make a token worthless, at once")
+    revoke = actions.add_parser("revoke", help="revoke a token immediately")
     revoke.add_argument("which", metavar="NAME|ID")
 
 
@@ -58,21 +62,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace, settings: Settings, database: Database) -> None:
-    for what, text in (
-        ("a token's name", arguments.name),
-        *(("a project", name) for name in arguments.project),
+    for noun, text in (
+        ("name", arguments.name),
+        *(("project", name) for name in arguments.project),
     ):
-        if not 0 < len(text) <= 200:
-            raise SettingError(f"{what} has 1 to 200 characters")
+        if not 0 < len(text) <= MAX_NAME_LENGTH:
+            raise SettingError(f"The {noun} must have 1 to {MAX_NAME_LENGTH} characters.")
     now = time.time()
     expires_at = (
         now + parse_age("--expires", arguments.expires) if arguments.expires is not None else None
     )
     with database.write() as session:
-        secret, made = auth.issue_token(
-            session, settings, name=arguments.name, scope=arguments.scope, now=now, projects=arguments.project, expires_at=expires_at
-        )  # fmt: skip
-        facts = asdict(tokens.describe_token(made))
+        secret, token = auth.issue_token(
+            session,
+            settings,
+            name=arguments.name,
+            scope=arguments.scope,
+            now=now,
+            projects=arguments.project,
+            expires_at=expires_at,
+        )
+        facts = asdict(tokens.describe_token(token))
     print(json.dumps({**facts, "token": secret}) if arguments.json else secret)
 
 
@@ -85,7 +95,7 @@ def _list(arguments: argparse.Namespace, _settings: Settings, database: Database
     for facts in found:
         print(_line(facts))
     if not found:
-        say("there is no token; `memagent token create NAME --scope ingest` makes one")
+        say("no tokens; `memagent token create NAME --scope ingest` creates one")
 
 
 def _line(facts: dict[str, Any]) -> str:
@@ -96,8 +106,8 @@ def _line(facts: dict[str, Any]) -> str:
         if facts["revoked_at"]
         else facts["expires_at"] and f"expires {facts['expires_at']}"
     )
-    told = ", ".join(filter(None, (f"made {facts['created_at']}", last_used, ends)))
-    return f"{facts['id']:>4}  {facts['scope']:<6}  {facts['name']}{projects}  ({told})"
+    history = ", ".join(filter(None, (f"created {facts['created_at']}", last_used, ends)))
+    return f"{facts['id']:>4}  {facts['scope']:<6}  {facts['name']}{projects}  ({history})"
 
 
 def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Database) -> None:
@@ -105,6 +115,6 @@ def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Databa
         revoked = tokens.revoke_tokens(session, arguments.which, time.time())
     if not revoked:
         raise MemagentError(
-            f"no valid token is called {arguments.which!r}; `memagent token list` shows them"
+            f"No valid token has the name or id {arguments.which!r}: see `memagent token list`."
         )
     print(f"revoked {revoked} token{'s' if revoked > 1 else ''}")

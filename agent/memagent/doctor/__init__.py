@@ -1,7 +1,7 @@
-"""What is wrong in an environment: checks side by side, each with a few findings.
+"""Checks of an environment: they run in parallel, each yields a few findings.
 
-A check is a module with a generator `check(patient)` and its place in `CHECKS`. It may take its time and may raise: neither keeps the
-others from answering.
+A check is a module with a generator `check(environment)`, listed in CHECKS. One that is slow or
+raises an error doesn't affect the others.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def examine(
+def run_checks(
     environ: Mapping[str, str],
     *,
     checks: Mapping[str, Check] = CHECKS,
     deadline_s: float = DEADLINE_S,
 ) -> dict[str, list[Finding]]:
-    """Findings by check, in the order of `checks`. Never raises, and returns soon after `deadline_s` whatever hangs."""
-    patient = Environment(environ, configuration.usable_settings(environ))
-    found: dict[str, list[Finding]] = {name: [] for name in checks}
+    """Return the findings of each check, in order. Returns after `deadline_s`, even if one hangs."""
+    environment = Environment(environ, configuration.usable_settings(environ))
+    findings: dict[str, list[Finding]] = {name: [] for name in checks}
     threads = {
         name: threading.Thread(
-            target=_run, args=(check, patient, found[name]), name=f"doctor-{name}", daemon=True
+            target=_run,
+            args=(check, environment, findings[name]),
+            name=f"doctor-{name}",
+            daemon=True,
         )
         for name, check in checks.items()
     }
@@ -45,17 +48,17 @@ def examine(
     for name, thread in threads.items():
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
-            found[name] = [
-                *found[name],
-                warning(f"no answer in {deadline_s:g} s", "look for a driver or disk that hangs"),
+            findings[name] = [
+                *findings[name],
+                warning(f"no result within {deadline_s:g} s", "check for a hanging driver or disk"),
             ]
-    return found
+    return findings
 
 
-def _run(check: Check, patient: Environment, found: list[Finding]) -> None:
+def _run(check: Check, environment: Environment, findings: list[Finding]) -> None:
     try:
-        found.extend(check(patient))
-    except Exception as error:  # noqa: BLE001 - whatever an environment throws at a check is a finding, too
-        found.append(
-            warning(f"the check failed: {type(error).__name__}: {error}", "please report this")
+        findings.extend(check(environment))
+    except Exception as error:  # noqa: BLE001 - an error is a finding, too
+        findings.append(
+            warning(f"the check failed: {type(error).__name__}: {error}", "please report this bug")
         )

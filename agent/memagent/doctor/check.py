@@ -1,4 +1,4 @@
-"""What a check says, and what it may look at."""
+"""Types of the checks: their input and their findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from memagent.settings import Settings
 
 Level = Literal["ok", "warning", "problem"]
 DEADLINE_S = 30.0
-"""For all checks together; they run side by side."""
+"""Time for all checks together; they run in parallel."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was found, and what to do about it. A problem is what keeps memagent from doing its work."""
+    """One finding and what to do about it. A problem keeps memagent from working."""
 
     level: Level
     text: str
@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment: its variables, and the settings that remain when malformed ones are left out."""
+    """Environment variables, and the settings from those that are valid."""
 
     environ: Mapping[str, str]
     settings: Settings

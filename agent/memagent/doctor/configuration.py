@@ -1,4 +1,4 @@
-"""Settings: each by itself, so that one that is malformed does not hide the next."""
+"""Settings, each checked separately: an invalid one doesn't hide the next."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from memagent.errors import SettingError
 from memagent.settings import Settings
 
 
-def check(patient: Environment) -> Iterator[Finding]:
-    given = _by_setting(patient.environ)
-    wrong = 0
-    for variables in given.values():
+def check(environment: Environment) -> Iterator[Finding]:
+    settings = _by_setting(environment.environ)
+    invalid = 0
+    for variables in settings.values():
         if (error := _error(variables)) is not None:
-            wrong += 1
-            yield problem(str(error), "correct or unset it: attach() refuses to start with it")
-    if patient.settings.disabled:
+            invalid += 1
+            yield problem(str(error), "correct or unset it: attach() raises an error otherwise")
+    if environment.settings.disabled:
         yield warning("MEMAGENT_DISABLED is set: nothing is recorded", "unset it to record runs")
-    if not wrong:
-        yield ok(f"settings: {', '.join(sorted(given)) or 'none given, defaults hold'}")
+    if not invalid:
+        yield ok(f"settings: {', '.join(sorted(settings)) or 'none set, using defaults'}")
 
 
 def usable_settings(environ: Mapping[str, str]) -> Settings:
-    """Settings from what is well formed; the rest are defaults."""
+    """Return the settings from valid variables, and defaults for the rest."""
     usable = {
         name: value
         for variables in _by_setting(environ).values()
         if _error(variables) is None
         for name, value in variables.items()
     }
-    beside = {name: environ[name] for name in ("XDG_DATA_HOME",) if name in environ}
-    return Settings.from_environ({**beside, **usable})
+    other = {name: environ[name] for name in ("XDG_DATA_HOME",) if name in environ}
+    return Settings.from_environ({**other, **usable})
 
 
 def _by_setting(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """MEMAGENT_ variables by the setting they give; X and X_FILE give the same."""
+    """Group MEMAGENT_ variables by setting; X and X_FILE are the same setting."""
     found: dict[str, dict[str, str]] = {}
     for name, value in environ.items():
         if name.startswith("MEMAGENT_"):

@@ -1,4 +1,4 @@
-"""The folder that run files are written to, and what waits in it."""
+"""The folder of run files, and the files waiting in it."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from memagent.delivery.upload import Upload, find_files
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.units import GIB, MIB, format_bytes
 
-_SCARCE_BYTES, _FULL_BYTES = GIB, 64 * MIB
+_LOW_BYTES = GIB
+_FULL_BYTES = 64 * MIB
 
 
-def check(patient: Environment) -> Iterator[Finding]:
-    folder = patient.settings.directory
+def check(environment: Environment) -> Iterator[Finding]:
+    folder = environment.settings.directory
     if (error := _write_error(folder)) is not None:
-        yield problem(
-            f"{folder} cannot be written: {error}", "set MEMAGENT_DIR to a folder that can"
-        )
+        yield problem(f"{folder} is not writable: {error}", "set MEMAGENT_DIR to a writable folder")
     else:
         yield judge_space(folder, shutil.disk_usage(_existing(folder)).free)
     if folder.is_dir():
-        yield from _waiting(find_files([folder]), has_server=patient.settings.server is not None)
+        yield from _waiting(
+            find_files([folder]), has_server=environment.settings.server is not None
+        )
 
 
 def judge_space(folder: Path, free_bytes: int) -> Finding:
     text = f"run files go to {folder}, {format_bytes(free_bytes)} free"
     if free_bytes < _FULL_BYTES:
         return problem(text, "free some space, or set MEMAGENT_DIR to another disk")
-    if free_bytes < _SCARCE_BYTES:
+    if free_bytes < _LOW_BYTES:
         return warning(text, "free some space before a long run without a server")
     return ok(text)
 
 
 def _write_error(folder: Path) -> str | None:
-    """Tried with a file and its lock where the folder exists; nothing is made where it does not."""
-    place = _existing(folder)
-    if not place.is_dir():
-        return f"{place} is no folder"
-    if place != folder:
+    """Try to write and lock a file. A missing folder is not created: check its parent's rights."""
+    existing = _existing(folder)
+    if not existing.is_dir():
+        return f"{existing} is not a folder"
+    if existing != folder:
         return (
             None
-            if os.access(place, os.W_OK | os.X_OK)
-            else f"{place} may not be written by this user"
+            if os.access(existing, os.W_OK | os.X_OK)
+            else f"this user may not write to {existing}"
         )
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -68,11 +69,12 @@ def _waiting(files: list[Upload], *, has_server: bool) -> Iterator[Finding]:
     left = [file for file in files if file.outcome != "unreadable" and not is_in_use(file.path)]
     if unreadable:
         yield warning(
-            f"{len(unreadable)} run files cannot be read, as {unreadable[0].path}", "move them away"
+            f"{len(unreadable)} run files cannot be read, for example {unreadable[0].path}",
+            "move them to another folder",
         )
     if left and has_server:
-        yield warning(f"{len(left)} run files wait for the server", "memagent sync")
+        yield warning(f"{len(left)} run files are waiting to be uploaded", "memagent sync")
     elif left:
         yield ok(
-            f"{len(left)} run files are kept here: `memagent runs` lists them, `memagent sync` uploads them"
+            f"{len(left)} run files here: `memagent runs` lists them, `memagent sync` uploads them"
         )

@@ -1,6 +1,6 @@
 """torch and the devices it can use.
 
-torch is looked at in a process of its own: a broken CUDA library can crash the process that imports it, or hang it.
+torch is imported in a child process: a broken CUDA library can crash or hang the importing process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from memagent.doctor.check import DEADLINE_S, Environment, Finding, ok, problem, warning
 from memagent.units import format_bytes
 
-OLDEST = (2, 0)
-"""What the hooks of optimizers that the agent uses came with."""
+MIN_TORCH = (2, 0)
+"""First version with the optimizer hooks that the agent uses."""
 
 _DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
-_LOOK = """
+_PROBE_SCRIPT = """
 import importlib.util, json
 found = {"installed": importlib.util.find_spec("torch") is not None}
 if found["installed"]:
@@ -39,13 +39,13 @@ print(json.dumps(found))
 """
 
 
-def check(patient: Environment) -> Iterator[Finding]:
-    """Makes a CUDA context for a moment, in the other process."""
-    look = [sys.executable, "-W", "ignore", "-c", _LOOK]
+def check(environment: Environment) -> Iterator[Finding]:
+    """Probe torch in a child process, which creates a CUDA context for a moment."""
+    command = [sys.executable, "-W", "ignore", "-c", _PROBE_SCRIPT]
     try:
         process = subprocess.run(  # noqa: S603
-            look,
-            env=dict(patient.environ),
+            command,
+            env=dict(environment.environ),
             capture_output=True,
             text=True,
             timeout=0.9 * DEADLINE_S,
@@ -53,19 +53,21 @@ def check(patient: Environment) -> Iterator[Finding]:
         )
     except subprocess.TimeoutExpired:
         yield problem(
-            "torch did not import in time",
-            "a hanging driver or a slow disk: try `python -c 'import torch'`",
+            "importing torch timed out",
+            "the driver may hang or the disk be slow: try `python -c 'import torch'`",
         )
         return
     lines = process.stdout.splitlines()
     if process.returncode or not lines:
-        said = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        error = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         yield problem(
-            f"torch cannot be imported: {said}",
-            "install it anew: https://pytorch.org/get-started/locally/",
+            f"torch cannot be imported: {error}",
+            "reinstall it: https://pytorch.org/get-started/locally/",
         )
         return
-    yield from judge(json.loads(lines[-1]), has_driver=has_nvidia_driver(), environ=patient.environ)
+    yield from judge(
+        json.loads(lines[-1]), has_driver=has_nvidia_driver(), environ=environment.environ
+    )
 
 
 def has_nvidia_driver() -> bool:
@@ -75,17 +77,17 @@ def has_nvidia_driver() -> bool:
 def judge(
     found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """What the other process found, in the light of whether there is an NVIDIA driver on this machine."""
+    """Judge the result of the probe; `has_driver`: this machine has an NVIDIA driver."""
     if not found["installed"]:
         yield warning(
             f"torch is not installed for {sys.executable}",
-            "run memagent doctor with the Python that trains: python -m memagent",
+            "run it with the Python that you train with: python -m memagent doctor",
         )
         return
     version = str(found["version"])
-    if _numbers(version) < OLDEST:
+    if _numbers(version) < MIN_TORCH:
         yield problem(
-            f"torch {version} is too old", f"install torch {OLDEST[0]}.{OLDEST[1]} or newer"
+            f"torch {version} is too old", f"install torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or newer"
         )
     devices, others = found["devices"], found["others"]
     if devices:
@@ -104,7 +106,7 @@ def judge(
             "install a CUDA build: https://pytorch.org/get-started/locally/",
         )
     else:
-        yield ok(f"torch {version}, a build for the CPU: host memory is watched")
+        yield ok(f"torch {version}, a build for the CPU: host memory is monitored")
 
 
 def _no_device(
@@ -119,12 +121,12 @@ def _no_device(
         )
     if not has_driver or found["hip"]:
         return warning(
-            f"{built}, and no driver is to be seen",
-            "install the driver; in a container start it with the GPUs (docker run --gpus all)",
+            f"{built}, and no driver was found",
+            "install the driver; start a container with GPU access (docker run --gpus all)",
         )
-    said = found.get("error", "no device found")
+    reason = found.get("error", "no device found")
     return problem(
-        f"{built}, and it finds no GPU: {said}",
+        f"{built}, and it finds no GPU: {reason}",
         "see `nvidia-smi`: the driver may be too old for this build",
     )
 

@@ -1,4 +1,4 @@
-"""NVML: what the device itself says of its memory, other processes included."""
+"""NVML: memory in use on each device, by all processes."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from memagent.probe.nvml_device import NvmlUnavailableError
 from memagent.units import format_bytes
 
 
-def check(_patient: Environment) -> Iterator[Finding]:
+def check(_environment: Environment) -> Iterator[Finding]:
     try:
         library = init_nvml()
     except NvmlUnavailableError as reason:
         yield judge_missing(str(reason), has_driver=has_nvidia_driver())
         return
     try:
-        yield from _look(library)
+        yield from _describe_devices(library)
     finally:
         library.nvmlShutdown()
 
 
 def judge_missing(reason: str, *, has_driver: bool) -> Finding:
-    """Without a driver nothing is missed, unless the installed binding is wrong on any machine."""
+    """Judge why NVML is unavailable: without a driver that's fine, unless the binding is wrong."""
     if "install" in reason:
         return problem("the NVML binding is missing or the wrong one", reason)
     if has_driver:
         return warning(
             f"no NVML: {reason}",
-            "the GPU's own figures and other processes' memory are unknown till then",
+            "usage of the whole GPU and of other processes is unknown without it",
         )
-    return ok("no NVIDIA driver here: nothing to read from NVML")
+    return ok("no NVIDIA driver: NVML is not used")
 
 
-def _look(library: Any) -> Iterator[Finding]:
+def _describe_devices(library: Any) -> Iterator[Finding]:
     yield ok(f"NVML, driver {_text(library.nvmlSystemGetDriverVersion())}")
     for index in range(library.nvmlDeviceGetCount()):
         try:
@@ -51,17 +51,13 @@ def _device(library: Any, index: int) -> Finding:
     handle = library.nvmlDeviceGetHandleByIndex(index)
     name, memory = _text(library.nvmlDeviceGetName(handle)), library.nvmlDeviceGetMemoryInfo(handle)
     text = f"NVML, GPU {index}: {name}, {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
-    return ok(
-        f"{text}; sliced (MIG): limits are those of the slice"
-        if _is_sliced(library, handle)
-        else text
-    )
+    return ok(f"{text}; MIG: limits are those of the slice" if _is_mig(library, handle) else text)
 
 
-def _is_sliced(library: Any, handle: Any) -> bool:
+def _is_mig(library: Any, handle: Any) -> bool:
     try:
         return bool(library.nvmlDeviceGetMigMode(handle)[0])
-    except library.NVMLError:  # most cards know no slices
+    except library.NVMLError:  # most cards do not support MIG
         return False
 
 

@@ -1,4 +1,4 @@
-"""The server: whether it answers, whether it is memagent's, what the token allows, and whether the clocks agree."""
+"""The server: does it answer, is it memagent's, what may the token do, and do the clocks agree?"""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from memagent.delivery.client import Response, ask
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.errors import DeliveryError
 
-_SKEW_S = 5.0
-"""`Date` has whole seconds, so nothing smaller is worth a word."""
+_MAX_SKEW_S = 5.0
+"""The header `Date` has whole seconds: a small difference means nothing."""
 
 
-def check(patient: Environment) -> Iterator[Finding]:
-    server, token = patient.settings.server, patient.settings.token
+def check(environment: Environment) -> Iterator[Finding]:
+    server, token = environment.settings.server, environment.settings.token
     if server is None:
-        yield ok("no server is set: runs are recorded to files (MEMAGENT_SERVER sends them to one)")
+        yield ok("no server set: runs are recorded to files (set MEMAGENT_SERVER to send them)")
         return
     try:
         health = ask(server, "/healthz")
@@ -30,7 +30,7 @@ def check(patient: Environment) -> Iterator[Finding]:
             )
     except DeliveryError as error:
         yield problem(
-            str(error), "runs are kept in files until it can: `memagent sync` uploads them"
+            str(error), "runs are kept in files meanwhile: `memagent sync` uploads them later"
         )
 
 
@@ -40,11 +40,11 @@ def _is_memagent(health: Response) -> bool:
 
 def _judge_health(server: str, health: Response) -> Iterator[Finding]:
     if not _is_memagent(health):
-        where = health.headers.get("location")
+        location = health.headers.get("location")
         yield problem(
-            f"{server}/healthz answered {health.status}, which is no memagent server",
-            f"it redirects to {where}: set MEMAGENT_SERVER to that"
-            if where
+            f"{server}/healthz answered {health.status}: it isn't a memagent server",
+            f"it redirects to {location}: set MEMAGENT_SERVER to that address"
+            if location
             else "check host, port and path",
         )
         return
@@ -59,34 +59,38 @@ def _judge_health(server: str, health: Response) -> Iterator[Finding]:
 
 
 def judge_clock(answer: Response) -> Iterator[Finding]:
-    """`Date` against this machine's clock; the request's own duration, and the second that Date cuts off, are allowed for."""
+    """Compare `Date` with this clock, minus the request's duration and the truncated second."""
     try:
-        said = parsedate_to_datetime(answer.headers.get("date") or "").timestamp()
+        server_time = parsedate_to_datetime(answer.headers.get("date") or "").timestamp()
     except (TypeError, ValueError):
         return
     ahead_s = (
-        answer.began_at - (said + 1.0)
-        if answer.began_at > said + 1.0
-        else min(0.0, answer.ended_at - said)
+        answer.began_at - (server_time + 1.0)
+        if answer.began_at > server_time + 1.0
+        else min(0.0, answer.ended_at - server_time)
     )
-    if abs(ahead_s) > _SKEW_S:
+    if abs(ahead_s) > _MAX_SKEW_S:
         way = "ahead of" if ahead_s > 0 else "behind"
         yield warning(
             f"this clock is {abs(ahead_s):.0f} s {way} the server's",
-            "run NTP: times on the charts are off",
+            "run NTP: times in the charts are wrong",
         )
     else:
         yield ok("the clocks agree")
 
 
 def judge_access(read: Response, post: Response, *, has_token: bool) -> Iterator[Finding]:
-    """`post` had no body: whoever may post is told that it is malformed, and nothing is stored."""
+    """Judge two responses. `post` had no body: with permission it's rejected as malformed."""
     token = "the token" if has_token else "without a token one"
     may_read, may_post = read.status == 200, post.status in (400, 415, 422)
     if 401 in (read.status, post.status):
-        advice = "`memagent token create NAME --scope ingest` on the server makes one: put it into MEMAGENT_TOKEN"
+        advice = (
+            "create one on the server with `memagent token create NAME --scope ingest`, "
+            "and set MEMAGENT_TOKEN"
+        )
         yield problem(
-            "the token is unknown or revoked" if has_token else "the server wants a token", advice
+            "the token is unknown or revoked" if has_token else "the server requires a token",
+            advice,
         )
     elif may_post:
         yield ok(
@@ -95,11 +99,12 @@ def judge_access(read: Response, post: Response, *, has_token: bool) -> Iterator
         )
     elif may_read:
         yield problem(
-            f"{token} may read, and not send runs", "agents need a token of scope ingest (or admin)"
+            f"{token} may read runs, but not send them",
+            "agents need a token with scope ingest (or admin)",
         )
     else:
-        said = post.fields().get("detail") or read.fields().get("detail") or "no reason given"
+        reason = post.fields().get("detail") or read.fields().get("detail") or "no reason given"
         yield problem(
-            f"the server refused ({post.status}): {said}",
-            "ask who runs the server, or look into its log",
+            f"the server refused ({post.status}): {reason}",
+            "ask the server's administrator, or check its log",
         )

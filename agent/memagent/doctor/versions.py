@@ -1,4 +1,4 @@
-"""Python, memagent and what it stands on."""
+"""Versions of Python, memagent and its dependencies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from memagent.doctor.check import Environment, Finding, ok, problem, warning
 _NEEDED = ("msgspec", "psutil", "urllib3")
 
 
-def check(_patient: Environment) -> Iterator[Finding]:
-    """nvidia-ml-py and torch have checks of their own."""
+def check(_environment: Environment) -> Iterator[Finding]:
+    """Check the dependencies, except nvidia-ml-py and torch, which have separate checks."""
     yield ok(f"memagent {__version__}, Python {platform.python_version()} ({sys.executable})")
     for name in _NEEDED:
         if version_of(name) is None:

@@ -1,6 +1,7 @@
-"""One thin module per framework: callbacks become phases, logs become scalars, arguments the config.
+"""One thin module per framework: callbacks become phases, logs scalars, arguments the config.
 
-Nothing here imports a framework: import `memagent.integrations.transformers` where you use transformers.
+The package itself imports no framework: import the module of the one that you use, such as
+`memagent.integrations.transformers`.
 """
 
 from __future__ import annotations

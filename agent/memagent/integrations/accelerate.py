@@ -4,11 +4,13 @@
     model, optimizer = accelerator.prepare(model, optimizer)
     accelerator.init_trackers("my-project", config={...})
 
-or, once this module is imported, by name: `Accelerator(log_with="memagent")`, which takes the project from `init_trackers`.
+After importing this module the name works, too: `Accelerator(log_with="memagent")`. The project then
+comes from `init_trackers`.
 
-The run begins when the first prepared model or optimizer is used, so that it does not matter whether `init_trackers` comes before or
-after `prepare`; it ends with `accelerator.end_training()`. A step is a real step of the optimizer, whatever wraps it and however many
-batches are accumulated for it. Every rank has a tracker; scalars are taken from the main process only.
+The run starts when the first prepared model or optimizer is used, so `init_trackers` may come before
+or after `prepare`. It ends with `accelerator.end_training()`. A step is a real step of the optimizer,
+regardless of wrappers and accumulated batches. Every rank has a tracker; only the main process logs
+scalars.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
 
 
 class MemagentTracker(GeneralTracker):
-    """`options` are those of `memagent.attach`: tags, total_steps, phases, predict, preflight, on_risk.
+    """Tracker with the options of `memagent.attach`.
 
-    Raises SettingError for those that make no sense.
+    `options` are tags, total_steps, phases, predict, preflight and on_risk. Raises SettingError for
+    invalid values.
     """
 
     name = "memagent"
@@ -68,7 +71,7 @@ class MemagentTracker(GeneralTracker):
 
     @property
     def tracker(self) -> Run | NullRun | None:
-        """The run, once it has begun."""
+        """Return the run, None before it has started."""
         if self._settings.disabled:
             return NullRun()
         return self._auto.run if self._auto is not None else None
@@ -80,14 +83,18 @@ class MemagentTracker(GeneralTracker):
             self._auto.adopt_living()
 
     def _prepared(self) -> list[Any]:
-        """What the accelerator that has this tracker has prepared: a notebook may hold optimizers of yesterday."""
-        accelerators = [item for item in gc.get_objects() if issubclass(type(item), Accelerator)]
-        ours = [
+        """Return the optimizers of this tracker's accelerator: a notebook may hold older ones."""
+        accelerators = [
             item
-            for item in accelerators
-            if any(tracker is self for tracker in getattr(item, "trackers", ()))
+            for item in gc.get_objects()
+            if issubclass(type(item), Accelerator)
+            and any(tracker is self for tracker in getattr(item, "trackers", ()))
         ]
-        return [unwrap(optimizer) for accelerator in ours for optimizer in accelerator._optimizers]
+        return [
+            unwrap(optimizer)
+            for accelerator in accelerators
+            for optimizer in accelerator._optimizers
+        ]
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self._options = replace(self._options, config=values)

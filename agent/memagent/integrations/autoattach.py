@@ -1,12 +1,14 @@
-"""Attach without touching the script.
+"""Attach without editing the script.
 
-1. `torch.optim.Optimizer.__init__` is wrapped for as long as the script runs: every optimizer is known when it is made.
-2. Nothing is attached then: models are still moved to their devices, wrapped, sharded and compiled. The run begins with the first
-   forward of a module that owns parameters of an optimizer, or with the first optimizer step, whichever comes first. (Lightning calls
-   `training_step` past all hooks; some parameters belong to no module.)
+1. `torch.optim.Optimizer.__init__` is wrapped while the script runs: every new optimizer is known.
+2. Nothing is attached at that point: models are still moved to their devices, wrapped, sharded and
+   compiled. The run starts with the first forward of a module that owns parameters of an optimizer,
+   or with the first optimizer step. (Lightning calls `training_step` past all hooks, and some
+   parameters belong to no module.)
 3. Models are the outermost live modules that own the optimizers' parameters; see `find_models`.
-4. Optimizers made later join the run with their models. Which one's steps count is AdaptiveClock's business (hooks/clock.py).
-5. A script that calls `memagent.attach` itself takes over for good.
+4. Optimizers created later join the run with their models. AdaptiveClock decides which one's steps
+   count (hooks/clock.py).
+5. A script that calls `memagent.attach` itself takes over permanently.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from memagent.lifecycle.registry import newest_run
 from memagent.run import Run
 from memagent.settings import Settings
 
-_MOST_LOOKS = 16
+_MAX_SEARCHES = 16
+"""Searches for the models of new optimizers. A search of all live objects takes tens of ms, and
+some scripts create an optimizer for a throw-away copy in every step."""
 
 
 class AutoAttach:
-    """`install()` before the script runs, `remove()` after; `run` is the run once it has begun, `options` what it begins with.
+    """`install()` before the script runs, `remove()` after it; `run` is None before the start.
 
-    `choose` may give the optimizers that it begins with, for who knows better than that all of them are meant.
+    `choose` selects the optimizers to attach to; default: all.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class AutoAttach:
         self._init: Callable[..., None] | None = None
         self._waiting: list[weakref.ref[Any]] = []
         self._owned: set[int] = set()
-        self._looks_left = _MOST_LOOKS
+        self._searches_left = _MAX_SEARCHES
         self._triggers: list[Remove] = []
         self._unhook: Remove = lambda: None
 
@@ -75,7 +79,7 @@ class AutoAttach:
         self._unhook = register_optimizer_step_pre_hook(trigger).remove
 
     def remove(self) -> None:
-        """Watch for no more optimizers; the run goes on."""
+        """Stop looking for optimizers; the run continues."""
         self._disarm()
         self._waiting.clear()
         self._unhook()
@@ -86,7 +90,7 @@ class AutoAttach:
                 torch.optim.Optimizer.__init__ = self._original  # type: ignore[method-assign]
 
     def adopt_living(self) -> None:
-        """Optimizers that were made before `install`."""
+        """Adopt the optimizers that were created before `install`."""
         import torch
 
         for item in gc.get_objects():
@@ -96,7 +100,7 @@ class AutoAttach:
                 self._adopt(item)
 
     def begin(self) -> None:
-        """Begin the run now, if an optimizer was made and the script has not begun one by itself."""
+        """Start the run, if there is an optimizer and the script hasn't called `attach` itself."""
         if not self._waiting:
             return
         self._disarm()
@@ -111,39 +115,39 @@ class AutoAttach:
 
     def _adopt(self, optimizer: Any) -> None:
         if self.run is not None:
-            if self.run.status == "running" and (models := self._look(optimizer)) is not None:
+            if (
+                self.run.status == "running"
+                and (models := self._find_new_models(optimizer)) is not None
+            ):
                 self.run.extend(models, [optimizer])
             return
         if _script_has_attached():
             return
         self._waiting.append(weakref.ref(optimizer))
         trigger = ForwardTrigger(self._begin_forward, self._guard)
-        for model in self._look(optimizer) or ():
-            with contextlib.suppress(
-                RuntimeError
-            ):  # torch.jit.script refuses hooks: the run begins with the first step
+        for model in self._find_new_models(optimizer) or ():
+            # torch.jit.script refuses hooks: then the run starts with the first step.
+            with contextlib.suppress(RuntimeError):
                 self._triggers.append(
                     model.register_forward_pre_hook(trigger, with_kwargs=True).remove
                 )
 
-    def _look(self, optimizer: Any) -> list[Any] | None:
-        """Models that own parameters of `optimizer` and have not been found yet, or None when we have looked often enough: walking
-        all live objects takes tens of milliseconds, and some scripts make an optimizer for a throw-away copy in every step."""
+    def _find_new_models(self, optimizer: Any) -> list[Any] | None:
+        """Return the new models that own parameters of `optimizer`; None after too many searches."""
         parameters = _parameter_ids([optimizer])
         if parameters <= self._owned:
             return []
-        if self._looks_left == 0:
+        if self._searches_left == 0:
             return None
-        self._looks_left -= 1
+        self._searches_left -= 1
         models = find_models([optimizer])
         self._owned.update(parameters, *(map(id, model.parameters()) for model in models))
         return models
 
     def _begin_forward(self, module: Any, inputs: Sequence[Any]) -> None:
         self.begin()
-        if (
-            self.run is not None and module.training
-        ):  # the run's own hooks begin with the next forward
+        # The run's own hooks start with the next forward.
+        if self.run is not None and module.training:
             self.run.enter("forward", *inputs)
 
     def _disarm(self) -> None:
@@ -152,27 +156,33 @@ class AutoAttach:
 
 
 class ForwardTrigger(Hook):
-    """Begins the run with a module's forward; nothing at all in a graph of torch.compile."""
+    """Hook that starts the run with a module's forward; it does nothing in a torch.compile graph."""
 
     def __init__(self, call: Callable[[Any, Sequence[Any]], None], guard: ErrorGuard) -> None:
-        self._call, self._guard, self._is_compiling = call, guard, compiling_test()
+        self._call = call
+        self._guard = guard
+        self._is_compiling = compiling_test()
 
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         if self._is_compiling():
             return
         try:
             self._call(module, (*arguments, *keywords.values()))
-        except Exception as error:  # noqa: BLE001 - the guard is where errors inside the agent end
+        except Exception as error:  # noqa: BLE001 - the guard reports errors of the agent
             self._guard.caught("attaching", error)
 
 
 class StepTrigger(Hook):
-    """Begins the run with an optimizer's step. A global hook, which stays: hooks may be added to an optimizer that is about to step from
-    a global one only, since the loop over its own has not begun, and none may be taken from the global ones meanwhile."""
+    """Global hook that starts the run with an optimizer's step.
+
+    Only a global hook may add hooks to an optimizer that is about to step: the loop over the
+    optimizer's hooks hasn't started. The global hook itself must not be removed during that loop.
+    """
 
     def __init__(self, call: Callable[[], None], guard: ErrorGuard) -> None:
-        self._guard, self._is_compiling = guard, compiling_test()
-        self._call = hide(functools.partial(call))  # it sets an attribute, which methods refuse
+        self._guard = guard
+        self._is_compiling = compiling_test()
+        self._call = hide(functools.partial(call))  # `hide` sets an attribute, which methods refuse
 
     def __call__(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         if self._is_compiling() and not breaks_graphs(optimizer):
@@ -184,25 +194,28 @@ class StepTrigger(Hook):
 
 
 def find_models(optimizers: Sequence[Any]) -> list[Any]:
-    """The live modules that together own the parameters of `optimizers`: again and again the one that owns most of those not owned
-    yet, the outermost (of most modules) among equals."""
+    """Return the live modules that together own the parameters of `optimizers`.
+
+    Greedy: repeatedly take the module that owns most of the remaining parameters, and among equals
+    the outermost, which has most submodules.
+    """
     import torch
 
-    wanted = _parameter_ids(optimizers)
-    sizes: list[tuple[set[int], int, Any]] = []
+    remaining = _parameter_ids(optimizers)
+    candidates: list[tuple[set[int], int, Any]] = []
     for item in gc.get_objects():
         if issubclass(type(item), torch.nn.Module) and "_parameters" in item.__dict__:
-            owned = {id(parameter) for parameter in item.parameters()} & wanted
+            owned = {id(parameter) for parameter in item.parameters()} & remaining
             if owned:
-                sizes.append((owned, sum(1 for _ in item.modules()), item))
-    found: list[Any] = []
-    while sizes and wanted:
-        owned, _, model = max(sizes, key=lambda entry: (len(entry[0] & wanted), entry[1]))
-        if not owned & wanted:
+                candidates.append((owned, sum(1 for _ in item.modules()), item))
+    models: list[Any] = []
+    while candidates and remaining:
+        owned, _, model = max(candidates, key=lambda entry: (len(entry[0] & remaining), entry[1]))
+        if not owned & remaining:
             break
-        found.append(model)
-        wanted -= owned
-    return list(distinct(found))
+        models.append(model)
+        remaining -= owned
+    return list(distinct(models))
 
 
 def _parameter_ids(optimizers: Sequence[Any]) -> set[int]:

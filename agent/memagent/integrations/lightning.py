@@ -2,10 +2,11 @@
 
     trainer = Trainer(..., callbacks=[MemagentCallback()])
 
-Lightning runs forward and backward inside `optimizer.step(closure)`, and calls `training_step` past the module's own hooks; so the
-phases come from the callback's hooks. A step of the run is a step of the first optimizer. Validation is the phase `eval`, saving a
-checkpoint the phase `checkpoint`. The run begins before the sanity check and ends with `fit`, as `failed` or `oom` if that raises. With
-`preflight=True` the module's `validation_step` is tried as well.
+Lightning runs forward and backward inside `optimizer.step(closure)`, and calls `training_step` past
+the module's hooks. So the phases come from the callback's hooks. A step of the run is a step of the
+first optimizer. Validation is the phase `eval`, saving a checkpoint the phase `checkpoint`. The run
+starts before the sanity check and ends with `fit`, as `failed` or `oom` if that raises an error. With
+`preflight=True` the module's `validation_step` is tried, too.
 """
 
 from __future__ import annotations
@@ -26,10 +27,9 @@ try:
     from lightning.pytorch import Callback
     from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError:
+    # The same code under its older name; either accepts the other's callbacks.
     from pytorch_lightning import Callback
-    from pytorch_lightning.utilities.model_helpers import (
-        is_overridden,
-    )  # the same code under its older name; either takes the other's callbacks
+    from pytorch_lightning.utilities.model_helpers import is_overridden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 
 class MemagentCallback(Callback):
-    """`options` are those of `memagent.attach`; `config` and `total_steps` come from the module and the Trainer unless given."""
+    """Callback with the `options` of `memagent.attach`.
+
+    `config` and `total_steps` come from the module and the Trainer by default.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.run: Run | NullRun | None = None
@@ -50,7 +53,7 @@ class MemagentCallback(Callback):
         self._logged: dict[str, tuple[Any, int]] = {}
         self._removes: list[Callable[[], None]] = []
 
-    # -- the run's life ------------------------------------------------------------------------------------------------------
+    # -- start and end of the run -----------------------------------------------------------------
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer, pl_module)
@@ -67,7 +70,7 @@ class MemagentCallback(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.run is not None:
-            self._log_news(trainer)
+            self._log_new_values(trainer)
             self.run.finish()
             self._end()
 
@@ -75,25 +78,23 @@ class MemagentCallback(Callback):
         if self.run is not None:
             return
         if not trainer.optimizers:
-            raise MemagentError(
-                "configure_optimizers() gave no optimizer: there is nothing to record"
-            )
-        given = {
+            raise MemagentError("configure_optimizers() returned no optimizer: nothing to record")
+        options = {
             "config": dict(module.hparams),
             "total_steps": _steps_left(trainer, module),
             **self._options,
         }
-        if given.get("preflight") is True and _validates(trainer, module):
-            given["preflight"] = {
+        if options.get("preflight") is True and _validates(trainer, module):
+            options["preflight"] = {
                 "eval_batch": lambda: _validate_once(trainer, module),
                 "checkpoint": True,
             }
-        self.run = attach(module, list(trainer.optimizers), **given)
+        self.run = attach(module, list(trainer.optimizers), **options)
         epoch_steps = _epoch_steps(trainer, module)
         if epoch_steps is not None and trainer.global_step % epoch_steps == 0:
             self.run.expect(epoch_steps=epoch_steps)
         self.run.unwatch_forward()
-        self._watch_saving(trainer)
+        self._wrap_save_checkpoint(trainer)
         if not module.automatic_optimization:
             for optimizer in trainer.optimizers:
                 self._removes.append(
@@ -101,11 +102,12 @@ class MemagentCallback(Callback):
                 )
 
     def _end(self) -> None:
-        self.run, self._logged = None, {}
+        self.run = None
+        self._logged = {}
         while self._removes:
             self._removes.pop()()
 
-    # -- phases --------------------------------------------------------------------------------------------------------------
+    # -- phases -------------------------------------------------------------------------------------
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -120,7 +122,7 @@ class MemagentCallback(Callback):
     ) -> None:
         self._enter("data")
         if trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
-            self._log_news(trainer)
+            self._log_new_values(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._before_eval = self._enter("eval")
@@ -128,36 +130,36 @@ class MemagentCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._enter(self._before_eval)
         if not trainer.sanity_checking:
-            self._log_news(trainer)
+            self._log_new_values(trainer)
 
     def _after_manual_step(self, *_arguments: Any) -> None:
-        """After one of several optimizers the next one's forward follows; the batch's end ends it."""
+        """Enter the forward of the next optimizer; the end of the batch ends that phase."""
         self._enter("forward")
 
-    def _watch_saving(self, trainer: Trainer) -> None:
-        """Callbacks are told that a checkpoint is being made, never that it was written: go around the one method that does both."""
+    def _wrap_save_checkpoint(self, trainer: Trainer) -> None:
+        """Wrap the method that saves: callbacks learn when a checkpoint starts, but not when it ends."""
         save = trainer.save_checkpoint
 
         @functools.wraps(save)
-        def saved(*arguments: Any, **keywords: Any) -> Any:
+        def save_in_phase(*arguments: Any, **keywords: Any) -> Any:
             with self.run.phase("checkpoint") if self.run is not None else nullcontext():
                 return save(*arguments, **keywords)
 
-        trainer.save_checkpoint = saved
+        trainer.save_checkpoint = save_in_phase
         self._removes.append(lambda: trainer.__dict__.pop("save_checkpoint", None))
 
-    def _log_news(self, trainer: Trainer) -> None:
-        """What was logged since the last time: Lightning keeps old values, the same objects, beside new ones."""
+    def _log_new_values(self, trainer: Trainer) -> None:
+        """Log the new values: Lightning keeps old ones, as the same objects, among them."""
         if self.run is None or not trainer.is_global_zero:
             return
-        step, news = self.run.step, {}
+        step, new_values = self.run.step, {}
         for name, value in select_scalars(trainer.logged_metrics).items():
             last_value, last_step = self._logged.get(name, (None, None))
             if value is not last_value and step != last_step:
-                news[name] = value
+                new_values[name] = value
                 self._logged[name] = value, step
-        if news:
-            self.run.log(news)
+        if new_values:
+            self.run.log(new_values)
 
     def _enter(self, phase: str, batch: Any = None) -> str:
         if self.run is None:
@@ -168,7 +170,10 @@ class MemagentCallback(Callback):
 
 
 def _steps_left(trainer: Trainer, module: LightningModule) -> int | None:
-    """Steps of the first optimizer still to come; None where nobody can know (endless training, several optimizers by hand)."""
+    """Return the remaining steps of the first optimizer.
+
+    None if they are unknown: endless training, or manual optimization with several optimizers.
+    """
     if not module.automatic_optimization and len(trainer.optimizers) > 1:
         return None
     planned = trainer.estimated_stepping_batches
@@ -177,7 +182,7 @@ def _steps_left(trainer: Trainer, module: LightningModule) -> int | None:
 
 
 def _epoch_steps(trainer: Trainer, module: LightningModule) -> int | None:
-    """Steps an epoch; None where nobody can know."""
+    """Return the steps of an epoch, None if they are unknown."""
     batches = trainer.num_training_batches
     if not module.automatic_optimization or not isinstance(batches, int) or batches < 1:
         return None
@@ -189,23 +194,17 @@ def _validates(trainer: Trainer, module: LightningModule) -> bool:
 
 
 def _validate_once(trainer: Trainer, module: LightningModule) -> None:
-    """The first batch through `validation_step`, as the loop would do it; what it logs is nobody's."""
+    """Run the first batch through `validation_step`, like the loop, but discard what it logs."""
     loop = trainer.fit_loop.epoch_loop.val_loop
     loop.setup_data()
     loaders = trainer.val_dataloaders
-    loader = next(
-        iter(
-            loaders.values()
-            if isinstance(loaders, Mapping)
-            else loaders
-            if isinstance(loaders, list)
-            else [loaders]
-        )
-    )
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    loader = loaders[0] if isinstance(loaders, list) else loaders
     batch = trainer.strategy.batch_to_device(next(iter(loader)))
     module.eval()
-    nothing: Callable[..., None] = lambda *_arguments, **_keywords: None  # noqa: E731
-    module.__dict__.update(log=nothing, log_dict=nothing)
+    ignore: Callable[..., None] = lambda *_arguments, **_keywords: None  # noqa: E731
+    module.__dict__.update(log=ignore, log_dict=ignore)
     try:
         with torch.no_grad(), trainer.precision_plugin.val_step_context():
             module.validation_step(batch, 0)

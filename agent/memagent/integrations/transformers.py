@@ -2,10 +2,11 @@
 
     trainer = Trainer(model, args, ..., callbacks=[MemagentCallback()])
 
-The run begins with the first `train()` and ends with it. Its config is the TrainingArguments, its planned steps `state.max_steps`; what
-the Trainer logs is logged, evaluation and saving are the phases `eval` and `checkpoint`. With gradient accumulation a step is one
-update, as in `state.global_step`. An exception that ends the script ends the run as `failed` or `oom`. With `preflight=True` the first
-batch of the Trainer's own evaluation is tried as well.
+The run starts and ends with `train()`. Its config is the TrainingArguments, its planned steps are
+`state.max_steps`, and it logs the Trainer's logs. Evaluation and saving are the phases `eval` and
+`checkpoint`. With gradient accumulation a step is one update, as in `state.global_step`. An exception
+that ends the script ends the run as `failed` or `oom`. With `preflight=True` the first batch of the
+Trainer's evaluation is tried, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class MemagentCallback(TrainerCallback):
-    """`options` are those of `memagent.attach`; `name`, `config` and `total_steps` come from the Trainer unless given."""
+    """Callback with the `options` of `memagent.attach`.
+
+    `name`, `config` and `total_steps` come from the Trainer by default.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.run: Run | NullRun | None = None
@@ -37,20 +41,19 @@ class MemagentCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        if (
-            self.run is not None
-        ):  # the Trainer itself caught an out-of-memory and tries a smaller batch, or the script did
-            self.run.finish("failed", error="training began again before it had ended")
+        if self.run is not None:
+            # The Trainer or the script caught an out-of-memory and tries a smaller batch.
+            self.run.finish("failed", error="training started again before it ended")
         left = state.max_steps - state.global_step
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "name": args.run_name if args.run_name != args.output_dir else None,
             "config": args.to_dict(),
             "total_steps": left if left > 0 else None,
             **self._options,
         }
-        if given.get("preflight") is True and (evaluate := self._first_evaluation()) is not None:
-            given["preflight"] = {"eval_batch": evaluate, "checkpoint": True}
-        self.run = attach(objects["model"], objects["optimizer"], **given)
+        if options.get("preflight") is True and (evaluate := self._first_evaluation()) is not None:
+            options["preflight"] = {"eval_batch": evaluate, "checkpoint": True}
+        self.run = attach(objects["model"], objects["optimizer"], **options)
         epoch_steps = _epoch_steps(args, objects.get("train_dataloader"))
         if epoch_steps is not None and state.global_step % epoch_steps == 0:
             self.run.expect(epoch_steps=epoch_steps)
@@ -65,12 +68,12 @@ class MemagentCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
     ) -> None:
-        self._enter_what_follows(control)
+        self._enter_next_phase(control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
     ) -> None:
-        self._enter_what_follows(control)
+        self._enter_next_phase(control)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_objects: Any
@@ -99,14 +102,16 @@ class MemagentCallback(TrainerCallback):
             self.run.log(select_scalars(logs))
 
     def _first_evaluation(self) -> Callable[[], Any] | None:
-        """What the Trainer does with the first batch of an evaluation; None where it has no data for one. Trainers don't tell their
-        callbacks who they are: ours is the one that has this callback."""
-        mine = (
+        """Return the evaluation of one batch by the Trainer; None if it has no data for one.
+
+        Callbacks get no reference to their Trainer: find the one that has this callback.
+        """
+        trainers = (
             item
             for item in gc.get_objects()
             if issubclass(type(item), Trainer) and self in _callbacks_of(item)
         )
-        trainer = next(mine, None)
+        trainer = next(trainers, None)
         if trainer is None or trainer.eval_dataset is None:
             return None
 
@@ -119,8 +124,8 @@ class MemagentCallback(TrainerCallback):
 
         return evaluate
 
-    def _enter_what_follows(self, control: TrainerControl) -> None:
-        """The Trainer evaluates first, then saves, and calls nobody before either."""
+    def _enter_next_phase(self, control: TrainerControl) -> None:
+        """Enter the phase that follows: the Trainer evaluates, then saves, without a callback before."""
         if control.should_evaluate:
             self._enter("eval")
         elif control.should_save:
@@ -136,7 +141,7 @@ def _callbacks_of(trainer: Any) -> list[Any]:
 
 
 def _epoch_steps(args: TrainingArguments, loader: Any) -> int | None:
-    """Updates an epoch; None where the data has no length."""
+    """Return the updates of an epoch; None if the data has no length."""
     try:
         return -(-len(loader) // int(args.gradient_accumulation_steps)) or None
     except TypeError:

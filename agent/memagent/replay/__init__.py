@@ -1,6 +1,6 @@
-"""A recorded run through the forecaster again: what it would have said, row by row, with no training and no server."""
+"""Replay of a recorded run through the forecaster, row by row, without training or server."""
 
 from memagent.replay.readers import read_trace
-from memagent.replay.replay import Piece, ReplayedForecast, Trace, replay
+from memagent.replay.replay import ReplayedForecast, Trace, replay
 
-__all__ = ["Piece", "ReplayedForecast", "Trace", "read_trace", "replay"]
+__all__ = ["ReplayedForecast", "Trace", "read_trace", "replay"]

@@ -1,6 +1,6 @@
-"""Reading traces: a run file of the agent, the CSV of `memagent export`, or JSON columns written by hand.
+"""Readers of recorded runs: run files, the CSV of `memagent export`, and JSON with columns.
 
-Raises SettingError for a file that is none of these, and names what is wrong with it.
+SettingError names the fault of any other file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import structs
 from memagent.delivery.run_file import SUFFIX, read_frames
 from memagent.errors import SettingError, WireError
 from memagent.forecast import Hints
-from memagent.replay.replay import Piece, Trace
+from memagent.replay.replay import Trace, TracePart
 from memagent.wire.codec import decode
 from memagent.wire.columns import Value, unpack
 from memagent.wire.fields import SCALARS_STREAM, kind_of
@@ -32,21 +32,22 @@ def read_trace(
     limit_bytes: int | None = None,
     total_steps: int | None = None,
 ) -> Trace:
-    """The trace in `path`, by its suffix. limit_bytes: of the device trained on, in place of the recorded one; total_steps: likewise."""
+    """Read a trace by the suffix of `path`.
+
+    `limit_bytes` (of the training device) and `total_steps` replace the recorded values.
+    """
     try:
         trace = _read(path, rank)
     except FileNotFoundError as error:
-        raise SettingError(f"there is no {path}") from error
+        raise SettingError(f"{path} does not exist") from error
     except (OSError, WireError, ValueError, KeyError, TypeError, AttributeError) as error:
-        wanted = f"a run file ({SUFFIX}), the CSV of `memagent export`, or JSON with limit_bytes and columns"
         raise SettingError(
-            f"{path} cannot be replayed ({type(error).__name__}: {error}): give {wanted}"
+            f"{path} cannot be replayed ({type(error).__name__}: {error}): give a run file "
+            f"({SUFFIX}), the CSV of `memagent export`, or JSON with limit_bytes and columns"
         ) from error
     trace = _with(trace, limit_bytes, total_steps)
     if not any(device.limit_bytes for device in trace.devices):
-        raise SettingError(
-            "nothing says which limit this run had: give --limit, as in --limit 24GiB"
-        )
+        raise SettingError("This recording has no limit: give one, as in --limit 24GiB.")
     return trace
 
 
@@ -57,14 +58,14 @@ def _read(path: Path, rank: int | None) -> Trace:
 
 
 def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Trace:
-    devices, pieces = list(trace.devices), trace.pieces
+    devices, parts = list(trace.devices), trace.parts
     if limit_bytes is not None and devices:
         devices[0] = structs.replace(devices[0], limit_bytes=limit_bytes)
     if total_steps is not None:
-        pieces = [
-            replace(piece, hints=replace(piece.hints, total_steps=total_steps)) for piece in pieces
+        parts = [
+            replace(part, hints=replace(part.hints, total_steps=total_steps)) for part in parts
         ]
-    return replace(trace, devices=devices, pieces=pieces)
+    return replace(trace, devices=devices, parts=parts)
 
 
 # -- a run file -----------------------------------------------------------------------------------------------------------
@@ -73,19 +74,19 @@ def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Tra
 def _read_run_file(path: Path) -> Trace:
     frames = list(read_frames(path))
     if not frames:
-        raise WireError("it holds no run")
+        raise WireError("the file holds no run")
     start = decode(frames[0][1], RunStart)
-    hints, pieces, status, oom_step = (
+    hints, parts, status, oom_step = (
         Hints(total_steps=start.total_steps),
-        list[Piece](),
+        list[TracePart](),
         None,
         None,
     )
     for kind, body in frames[1:]:
         if kind == "prediction":
-            said = decode(body, PredictionMessage)
+            prediction = decode(body, PredictionMessage)
             hints = hints.merged_with(
-                {"predicted_peak_bytes": {said.device: said.peak_allocated_bytes}}
+                {"predicted_peak_bytes": {prediction.device: prediction.peak_allocated_bytes}}
             )
         elif kind == "finish":
             status = decode(body, Finish).status
@@ -94,36 +95,35 @@ def _read_run_file(path: Path) -> Trace:
             for event in batch.events:
                 hints = hints.merged_with(event.data) if event.kind in _HINTS else hints
                 oom_step = event.step if event.kind == "oom" else oom_step
-            pieces += _pieces(batch, hints)
-    return Trace(start.run_id, start.rank, start.devices, pieces, status, oom_step)
+            parts += _parts(batch, hints)
+    return Trace(start.run_id, start.rank, start.devices, parts, status, oom_step)
 
 
-def _pieces(batch: Batch, hints: Hints) -> Iterator[Piece]:
+def _parts(batch: Batch, hints: Hints) -> Iterator[TracePart]:
     for chunk in batch.chunks:
         if chunk.stream != SCALARS_STREAM:
             columns = unpack(chunk.packed) if chunk.packed is not None else chunk.columns or {}
-            yield Piece(chunk.stream, columns, hints)
+            yield TracePart(chunk.stream, columns, hints)
 
 
 # -- CSV and JSON ---------------------------------------------------------------------------------------------------------
 
 
 def _read_csv(path: Path, rank: int | None) -> Trace:
-    """One rank, by default the first one there, in its newest attempt."""
+    """Read one rank, by default the first one, in its newest attempt."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["device"] != SCALARS_STREAM]
     ranks = sorted({int(row["rank"]) for row in rows})
     chosen = ranks[0] if rank is None and ranks else rank
     rows = [row for row in rows if int(row["rank"]) == chosen]
     if not rows:
-        raise ValueError(f"it has no samples of rank {chosen}; there are {ranks}")
+        raise ValueError(f"no samples of rank {chosen}; the file has ranks {ranks}")
     newest = max(int(row["attempt"]) for row in rows)
     rows = [row for row in rows if int(row["attempt"]) == newest]
     names = dict.fromkeys(row["device"] for row in rows)
     streams = {name: _columns([row for row in rows if row["device"] == name]) for name in names}
-    ordered = sorted(
-        streams, key=lambda name: name == "host"
-    )  # a host beside a GPU is not what the model trains on
+    # The first device is the one trained on: never the host, if there is a GPU.
+    ordered = sorted(streams, key=lambda name: name == "host")
     return _trace(path.stem, chosen or 0, {name: streams[name] for name in ordered})
 
 
@@ -143,17 +143,20 @@ def _value(name: str, text: str) -> Value:
 
 
 def _read_json(path: Path) -> Trace:
-    """`{"limit_bytes": ..., "total_steps": ..., "columns": {"step": [...], "allocated_bytes": [...]}}`; only columns must be there."""
+    """Read `{"limit_bytes": 1, "total_steps": 2, "columns": {"step": [], "allocated_bytes": []}}`.
+
+    Only `columns` is required.
+    """
     found = json.loads(path.read_text(encoding="utf-8"))
     columns: dict[str, list[Value]] = found["columns"]
     if len({len(column) for column in columns.values()}) != 1:
-        raise ValueError("its columns must all have as many rows")
+        raise ValueError("all columns must have the same number of rows")
     if not all(
         value is None or isinstance(value, int | float)
         for column in columns.values()
         for value in column
     ):
-        raise ValueError("its columns must hold numbers, or null")
+        raise ValueError("columns may only hold numbers and null")
     columns.setdefault("step", list(range(1, len(next(iter(columns.values()))) + 1)))
     trace = _trace(path.stem, 0, {str(found.get("device", "cuda0")): columns})
     return _with(trace, found.get("limit_bytes"), found.get("total_steps"))
@@ -168,5 +171,8 @@ def _trace(run_id: str, rank: int, streams: Mapping[str, Mapping[str, Sequence[V
             Device(id=name, kind=kind, name=name, limit_bytes=limits[-1] if limits else None)
         )
     return Trace(
-        run_id, rank, devices, [Piece(name, columns, Hints()) for name, columns in streams.items()]
+        run_id,
+        rank,
+        devices,
+        [TracePart(name, columns, Hints()) for name, columns in streams.items()],
     )

@@ -11,8 +11,8 @@ from memagent.wire.messages import Device
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Consecutive samples of one device, and what was known ahead when they came."""
+class TracePart:
+    """Consecutive samples of one device, and the hints that were known when they arrived."""
 
     device: str
     columns: Mapping[str, Sequence[Value]]
@@ -21,41 +21,43 @@ class Piece:
 
 @dataclass(frozen=True)
 class Trace:
-    """`pieces` in the order in which they came; the model trains on the first of `devices`. `status`: how the run
-    ended, if it said so."""
+    """A recorded run of one rank; the model trains on the first of `devices`.
+
+    `status` is the end of the run, None if the recording has none.
+    """
 
     run_id: str
     rank: int
     devices: Sequence[Device]
-    pieces: Sequence[Piece] = field(repr=False)
+    parts: Sequence[TracePart] = field(repr=False)
     status: str | None = None
     oom_step: int | None = None
 
 
 @dataclass(frozen=True)
 class ReplayedForecast:
-    """The forecast after one row of a device."""
+    """Forecast after one row of a device."""
 
     device: Device
     forecast: Forecast
 
 
 def replay(trace: Trace) -> Iterator[ReplayedForecast]:
-    """The forecast after each row. Rows of a device without a limit say nothing."""
+    """Yield the forecast after each row; skip devices without a limit."""
     devices = {device.id: device for device in trace.devices}
     forecasters: dict[str, Forecaster] = {}
-    for piece in trace.pieces:
-        device = devices.get(piece.device)
+    for part in trace.parts:
+        device = devices.get(part.device)
         if device is None or not device.limit_bytes:
             continue
         is_secondary_host = device.kind == "host" and device.id != trace.devices[0].id
         if device.id not in forecasters:
-            forecasters[device.id] = piece.hints.forecaster(
+            forecasters[device.id] = part.hints.forecaster(
                 device.id, device.limit_bytes, is_secondary_host=is_secondary_host
             )
-        piece.hints.apply_to(forecasters[device.id], device.id, is_secondary_host=is_secondary_host)
+        part.hints.apply_to(forecasters[device.id], device.id, is_secondary_host=is_secondary_host)
         for forecast in feed_columns(
             forecasters[device.id],
-            select_columns(piece.columns, is_secondary_host=is_secondary_host),
+            select_columns(part.columns, is_secondary_host=is_secondary_host),
         ):
             yield ReplayedForecast(device, forecast)

@@ -97,20 +97,20 @@ def test_it_replays_one_rank_of_an_export_in_its_newest_attempt(tmp_path, capsys
     assert replayed(capsys, path)["samples"] == 3
     assert replayed(capsys, path, "--rank", 1)["devices"][0]["limit_bytes"] == 9 * GIB
     assert main(["replay", str(path), "--rank", "5"]) == 2
-    assert "no samples of rank 5; there are [0, 1]" in capsys.readouterr().err
+    assert "no samples of rank 5; the file has ranks [0, 1]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("no.memagent", None, "there is no"),
+        ("no.memagent", None, "does not exist"),
         ("x.memagent", "hello", "is no run file of memagent"),
         ("x.csv", "a,b\n1,2\n", "cannot be replayed (KeyError: 'device')"),
         ("x.json", "{", "cannot be replayed"),
         ("x.json", "[]", "cannot be replayed"),
-        ("x.json", '{"columns": {"step": [1], "allocated_bytes": []}}', "as many rows"),
-        ("x.json", '{"columns": {"step": ["one"]}}', "must hold numbers"),
-        ("x.json", '{"columns": {"allocated_bytes": [5]}}', "give --limit"),
+        ("x.json", '{"columns": {"step": [1], "allocated_bytes": []}}', "same number of rows"),
+        ("x.json", '{"columns": {"step": ["one"]}}', "may only hold numbers"),
+        ("x.json", '{"columns": {"allocated_bytes": [5]}}', "as in --limit 24GiB"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_that_says_what_to_do(

@@ -139,7 +139,7 @@ def test_a_real_out_of_memory_is_reported_as_such(memagent_run):
 def test_a_memory_budget_fails_the_script_that_exceeds_it(memagent_run):
     assert memagent_run(SCRIPT, "--fail-over", "100GiB")[0].returncode == 0
     process, _ = memagent_run(SCRIPT, "--fail-over", "1MiB")
-    assert process.returncode == 1 and "over the budget of 1.0 MiB" in process.stderr
+    assert process.returncode == 1 and "exceeds the budget of 1.0 MiB" in process.stderr
 
 
 def test_disabled_runs_the_script_alone(memagent_run):

@@ -77,9 +77,9 @@ def test_the_table_fits_the_terminal():
     assert "\033[31moom" in table([row], 200, in_colour=True)[1]
 
 
-def test_nothing_recorded_is_said(capsys):
+def test_it_reports_that_nothing_is_recorded(capsys):
     assert main(["runs"]) == 0
-    assert "no such run in" in capsys.readouterr().err
+    assert "no matching runs in" in capsys.readouterr().err
     assert main(["runs", "--limit", "0"]) == 2
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from memagent.cli import main
 from memagent.delivery.client import Response
-from memagent.doctor import CHECKS, configuration, data_dir, device, examine, host, nvml, server
+from memagent.doctor import CHECKS, configuration, data_dir, device, host, nvml, run_checks, server
 from memagent.doctor.check import Environment, ok
 from memagent.settings import Settings
 
@@ -51,11 +51,11 @@ def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
         never.wait()
         yield ok("never")
 
-    found = examine(
+    found = run_checks(
         {}, checks={"a": raises, "b": hangs, "c": lambda _: iter([ok("fine")])}, deadline_s=0.2
     )
     never.set()
-    assert levels(found["b"]) == ["warning"] and "no answer" in found["b"][0].text
+    assert levels(found["b"]) == ["warning"] and "no result within" in found["b"][0].text
     assert "ZeroDivisionError: oh" in found["a"][-1].text
     assert found["c"] == [ok("fine")]
 
@@ -136,7 +136,7 @@ def test_a_device_that_may_not_be_read_is_a_warning_and_a_slice_is_named(monkeyp
         nvmlDeviceGetMigMode=lambda _: (1, 1),
         nvmlShutdown=lambda: None,
     )
-    monkeypatch.setattr(nvml, "begin", lambda: library)
+    monkeypatch.setattr(nvml, "init_nvml", lambda: library)
     driver, sliced, refused = nvml.check(patient())
     assert (
         "550.54" in driver.text and "1.00 GiB of 80.00 GiB" in sliced.text and "MIG" in sliced.text
@@ -238,7 +238,7 @@ def test_clocks_that_disagree_are_a_warning(ahead_s, level):
     [
         (200, 400, "ok", "send runs and read them"),
         (403, 400, "ok", "not read them"),
-        (200, 403, "problem", "may read, and not send"),
+        (200, 403, "problem", "may read runs, but not send"),
         (401, 401, "problem", "unknown or revoked"),
         (403, 403, "problem", "refused"),
     ],

@@ -42,7 +42,7 @@ def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
     )
     assert done.returncode == 0, done.stderr
     (message,) = slack.messages.values()
-    assert done.stdout == f"slack_bot: taken, ts {message['ts']}, channel C1\n"
+    assert done.stdout == f"slack_bot: accepted, ts {message['ts']}, channel C1\n"
     assert "Test: memagent can reach you here. Nothing is wrong" in message["text"]
 
 
@@ -93,7 +93,7 @@ def test_it_lists_channels(notify):
         "least_severity": "critical",
     }
     assert (
-        "webhook        set up, hears of note and worse"
+        "webhook        configured, from severity note"
         in notify("list", WEBHOOK_URL="http://x").stdout
     )
 

@@ -233,7 +233,7 @@ def test_a_dry_run_tells_and_changes_nothing(record, prune, old):
     status, out, err = prune("--dry-run", "--older-than", "1d")
     assert (status, err) == (0, "")
     assert out.startswith("r  p  r  samples  6 chunks")
-    assert "1 would go" in out
+    assert "1 would be deleted" in out
     assert len(old()) == 1
 
 

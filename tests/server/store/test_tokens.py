@@ -125,13 +125,13 @@ def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
     ("arguments", "named"),
     [
         (("--expires", "soon"), "Invalid --expires 'soon': write 12h, 30d or 8w"),
-        (("--project", ""), "a project has 1 to 200"),
+        (("--project", ""), "The project must have 1 to 200"),
     ],
 )
 def test_a_token_that_makes_no_sense_is_not_made(token, arguments, named):
     status, out, err = token("create", "ci", *arguments)
     assert (status, out) == (2, "") and named in err
-    assert "there is no token" in token("list")[2]
+    assert "no tokens" in token("list")[2]
 
 
 def test_a_token_is_revoked_by_name(token):

@@ -67,8 +67,8 @@ ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 def read_settings(names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the `names` that are set and not empty, from NAME or the file of NAME_FILE.
 
-    Raises SettingError for an unknown MEMAGENT_ variable, a value that is set twice, and a file that
-    can't be read.
+    Raises SettingError for an unknown MEMAGENT_ variable, a value that is set twice, and a file
+    that can't be read.
     """
     for name in environ:
         if name.startswith("MEMAGENT_") and name.removesuffix("_FILE") not in ALL_SETTINGS:

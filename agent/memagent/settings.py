@@ -1,4 +1,4 @@
-"""Settings of the agent: arguments of `attach()` override the environment, which overrides defaults."""
+"""Settings of the agent: arguments override the environment, which overrides defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real small trainings, recorded to a local file, with errors inside the agent raised instead of swallowed."""
+"""Real small trainings, recorded to a local file; errors of the agent are raised."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from memagent.wire.messages import (
 
 @dataclass
 class Recording:
-    """What an agent left in its run file."""
+    """The messages in an agent's run file."""
 
     start: RunStart
     batches: list[Batch]
@@ -33,7 +33,7 @@ class Recording:
     finish: Finish | None
 
     def columns(self, stream: str = "host") -> dict[str, list]:
-        """All samples of a stream, in order; a column that a chunk lacks is None there."""
+        """Return all samples of a stream, in order; None where a chunk has no such column."""
         chunks = [
             unpack(chunk.packed)
             for batch in self.batches
@@ -71,7 +71,7 @@ def read_recording(directory: Path) -> Recording:
 
 @pytest.fixture(autouse=True)
 def clean_settings(monkeypatch, tmp_path) -> Iterator[Path]:
-    """No setting of the developer's own; runs go to a folder of the test's, which is returned."""
+    """Remove all settings; return the directory of the test's runs."""
     for name in [name for name in os.environ if name.startswith("MEMAGENT_")]:
         monkeypatch.delenv(name)
     directory = tmp_path / "runs"
@@ -82,13 +82,13 @@ def clean_settings(monkeypatch, tmp_path) -> Iterator[Path]:
 
 @pytest.fixture
 def recording(clean_settings):
-    """Call it when the run has finished."""
+    """recording() reads the run file when the run has finished."""
     return lambda: read_recording(clean_settings)
 
 
 @pytest.fixture
 def training():
-    """A model, its optimizer and a function that makes one step."""
+    """Return a model, its optimizer and a function that makes one step."""
     import torch
 
     torch.manual_seed(0)

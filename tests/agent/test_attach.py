@@ -1,4 +1,4 @@
-"""`attach` on real trainings, recorded to a file: what is counted, what is left behind, what is refused."""
+"""`attach` on real trainings, recorded to a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_optimizer_step_leaves_one_sample_and_attach_one_at_step_zero(trai
     assert recording().finish.status == "completed" and recording().finish.step == 25
 
 
-def test_the_record_says_who_what_and_where(training, recording):
+def test_the_run_start_describes_user_run_and_host(training, recording):
     model, optimizer, step = training
     with memagent.attach(
         model,
@@ -68,7 +68,7 @@ def test_components_are_exact_once_the_optimizer_has_its_state(training, recordi
     assert 2 * parameters <= columns["optimizer_state_bytes"][-1] <= 2 * parameters + 100
 
 
-def test_the_prediction_is_recorded_beside_the_samples(training, recording):
+def test_the_prediction_is_recorded(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer) as run:
         step()
@@ -79,7 +79,7 @@ def test_the_prediction_is_recorded_beside_the_samples(training, recording):
     assert prediction.peak_allocated_bytes == run.prediction.peak_allocated_bytes > 4 * parameters
 
 
-def test_phases_have_peaks_and_users_add_their_own(training, recording):
+def test_phases_have_peaks_and_users_add_phases(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer) as run:
         step()
@@ -99,7 +99,7 @@ def test_phases_have_peaks_and_users_add_their_own(training, recording):
     assert columns["phase_inner_peak_bytes"][-1] - columns["allocated_bytes"][1] > 200 * 2**20
 
 
-def test_forwards_in_eval_mode_are_a_phase_of_their_own(training, recording):
+def test_forwards_in_eval_mode_are_the_eval_phase(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()
@@ -191,7 +191,7 @@ def test_scalars_are_recorded_at_their_step(training, recording):
     )
 
 
-def test_a_bad_scalar_is_named_and_the_others_are_kept(training, recording):
+def test_an_invalid_scalar_is_reported_and_the_others_are_logged(training, recording):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
     with pytest.raises(SettingError, match="'text' \\(str\\)"):
@@ -223,14 +223,14 @@ def test_disabled_leaves_nothing_behind(training, clean_settings, monkeypatch):
     assert not model._forward_hooks and not clean_settings.exists()
 
 
-def test_disabled_offers_all_that_a_run_does():
+def test_the_null_run_has_the_interface_of_a_run():
     assert {name for name in dir(Run) if name[0] != "_"} - set(dir(NullRun)) == {
         "abandon",
         "retire",
     }
 
 
-def test_a_watched_model_can_be_copied_and_saved(training, recording):
+def test_a_monitored_model_can_be_copied_and_saved(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer) as run:
         step()
@@ -245,7 +245,7 @@ def test_a_watched_model_can_be_copied_and_saved(training, recording):
     assert recording().columns()["step"] == [0, 1]
 
 
-def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recording):
+def test_a_compiled_model_stays_one_graph_and_every_step_counts(training, recording):
     model, _, _ = training
     graphs = []
 
@@ -265,7 +265,7 @@ def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recor
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"model": object()}, "got a object"),
         ({"model": None}, "model is None"),
@@ -285,30 +285,32 @@ def test_a_compiled_model_stays_one_graph_and_every_step_is_seen(training, recor
         ({"mirror": ["tensorboard", 5]}, "mirror cannot be a int"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_hooked(training, arguments, words):
+def test_it_rejects_invalid_arguments_before_any_hook(training, arguments, message):
     model, optimizer, _ = training
-    given = {"model": model, "optimizer": optimizer, **arguments}
-    with pytest.raises(SettingError, match=words):
-        memagent.attach(given.pop("model"), given.pop("optimizer"), **given)
+    values = {"model": model, "optimizer": optimizer, **arguments}
+    with pytest.raises(SettingError, match=message):
+        memagent.attach(values.pop("model"), values.pop("optimizer"), **values)
     assert not model._forward_hooks and not optimizer._optimizer_step_post_hooks
 
 
-def test_what_a_probe_saw_happen_is_an_event_of_the_step(training, recording, monkeypatch):
+def test_probe_events_get_the_step(training, recording, monkeypatch):
     from memagent.probe.host import HostProbe
     from memagent.wire.messages import Event
 
-    seen: list[list[Event]] = []
-    monkeypatch.setattr(HostProbe, "take_events", lambda probe: seen.pop() if seen else [])
+    probe_events: list[list[Event]] = []
+    monkeypatch.setattr(
+        HostProbe, "take_events", lambda probe: probe_events.pop() if probe_events else []
+    )
     model, optimizer, step = training
     with memagent.attach(model, optimizer):
         step()
         step()
-        seen.append([Event(kind="oom_kill", time_s=5.0, data={"processes": 1})])
+        probe_events.append([Event(kind="oom_kill", time_s=5.0, data={"processes": 1})])
     (event,) = recording().events
     assert (event.kind, event.step, event.data) == ("oom_kill", 2, {"processes": 1})
 
 
-def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch, capsys):
+def test_an_unmonitored_device_is_reported_once(training, monkeypatch, capsys):
     from memagent.components import Components
 
     elsewhere = {"cuda:0": Components(1, 1, 1, 1), "cpu": Components(1, 1, 1, 1)}
@@ -319,20 +321,22 @@ def test_a_model_on_a_device_that_is_not_read_is_told_once(training, monkeypatch
     with memagent.attach(model, optimizer):
         step()
         step()
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert (
-        told.count("Tensors found on cuda:0, which is not monitored. Call memagent.attach() after")
+        stderr.count(
+            "Tensors found on cuda:0, which is not monitored. Call memagent.attach() after"
+        )
         == 1
     )
 
 
-def test_numbers_and_tags_of_other_types_become_what_the_server_takes(training, recording):
+def test_arguments_are_converted_to_what_the_server_accepts(training, recording):
     model, optimizer, _ = training
     memagent.attach(model, optimizer, total_steps=312.5, tags=("a", 7)).finish()
     assert recording().start.total_steps == 313 and recording().start.tags == ["a", "7"]
 
 
-def test_text_that_is_no_unicode_is_recorded_as_far_as_it_goes(training, recording, monkeypatch):
+def test_invalid_unicode_is_recorded_as_far_as_possible(training, recording, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "caf\udce9.csv"])
     model, optimizer, _ = training
     memagent.attach(model, optimizer, config={"data": "caf\udce9"}).finish(
@@ -342,7 +346,7 @@ def test_text_that_is_no_unicode_is_recorded_as_far_as_it_goes(training, recordi
 
 
 @pytest.mark.parametrize("name", ["eval!", "x" * 200])
-def test_a_name_that_is_none_of_a_phase_is_told_and_the_script_goes_on(
+def test_an_invalid_phase_name_is_reported_and_the_script_continues(
     training, recording, monkeypatch, capsys, name
 ):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
@@ -356,9 +360,7 @@ def test_a_name_that_is_none_of_a_phase_is_told_and_the_script_goes_on(
     assert recording().columns()["step"] == [0, 1, 2, 3]
 
 
-def test_a_status_that_is_none_ends_the_run_as_failed_and_says_why(
-    training, recording, monkeypatch, capsys
-):
+def test_an_invalid_status_ends_the_run_as_failed(training, recording, monkeypatch, capsys):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, _ = training
     memagent.attach(model, optimizer).finish("crashed")
@@ -369,17 +371,17 @@ def test_a_status_that_is_none_ends_the_run_as_failed_and_says_why(
     )
 
 
-def test_finish_inside_a_signals_handler_during_finish_waits_for_nobody(training, recording):
+def test_finish_in_a_signal_handler_during_finish_does_not_wait(training, recording):
     model, optimizer, _ = training
     run = memagent.attach(model, optimizer)
-    assert run._finish_lock.acquire(blocking=False)  # where the handler may find it
+    assert run._finish_lock.acquire(blocking=False)  # as in the middle of a finish
     run.finish("failed")
     run._finish_lock.release()
     run.finish()
     assert recording().finish.status == "completed"
 
 
-def test_an_error_that_was_caught_does_not_lend_its_phase_to_the_next(training, recording):
+def test_a_caught_error_does_not_set_the_phase_of_the_next(training, recording):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
     step()
@@ -395,7 +397,7 @@ def test_an_error_that_was_caught_does_not_lend_its_phase_to_the_next(training, 
     assert event.data["phase"] == "data"
 
 
-def test_the_innermost_phase_that_an_error_left_is_where_it_happened(training, recording):
+def test_an_error_belongs_to_the_innermost_phase_that_it_left(training, recording):
     model, optimizer, _ = training
     run = memagent.attach(model, optimizer)
     try:
@@ -405,12 +407,12 @@ def test_the_innermost_phase_that_an_error_left_is_where_it_happened(training, r
         with suppress(KeyError), run.phase("eval"):
             raise KeyError("while tidying up") from None
         run.fail_with(error)
-    told = {event.kind: event.data for event in recording().events}
-    assert told["oom"]["phase"] == "checkpoint"
-    assert "checkpoint" not in told  # none was written
+    events = {event.kind: event.data for event in recording().events}
+    assert events["oom"]["phase"] == "checkpoint"
+    assert "checkpoint" not in events  # it was not written
 
 
-def test_gradients_that_another_thread_may_be_writing_are_not_looked_at(recording):
+def test_it_does_not_read_gradients_that_another_thread_may_write(recording):
     def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         model = torch.nn.Sequential(
             torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
@@ -426,7 +428,7 @@ def test_gradients_that_another_thread_may_be_writing_are_not_looked_at(recordin
     networks = [network() for _ in range(4)]
     with memagent.attach(*map(list, zip(*networks, strict=True))):
         train(*networks[0])
-        threads = [threading.Thread(target=train, args=each) for each in networks]
+        threads = [threading.Thread(target=train, args=pair) for pair in networks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -437,9 +439,7 @@ def test_gradients_that_another_thread_may_be_writing_are_not_looked_at(recordin
     assert columns["gradients_bytes"][-1] is None and columns["parameters_bytes"][-1] > 0
 
 
-def test_the_gradients_of_an_optimizer_that_has_not_stepped_yet_are_not_looked_at(
-    training, recording
-):
+def test_it_does_not_read_gradients_of_an_optimizer_before_its_first_step(training, recording):
     model, optimizer, step = training
     other = torch.nn.Linear(64, 64)
     other(torch.randn(1, 64)).sum().backward()
@@ -452,7 +452,7 @@ def test_the_gradients_of_an_optimizer_that_has_not_stepped_yet_are_not_looked_a
     assert recording().columns()["gradients_bytes"] == [0, own, own + 4 * 64 * 65]
 
 
-def test_an_evaluation_that_raises_does_not_turn_what_follows_into_evaluation(training, recording):
+def test_a_failed_evaluation_does_not_extend_the_eval_phase(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer) as run:
         model.eval()
@@ -465,7 +465,7 @@ def test_an_evaluation_that_raises_does_not_turn_what_follows_into_evaluation(tr
 
 
 class Careful(torch.optim.SGD):
-    """torch wraps this `step` with hooks, and the one that it calls as well."""
+    """torch wraps this `step` with hooks, and the one that it calls too."""
 
     def step(self, closure=None):
         if not all(p.grad is not None for group in self.param_groups for p in group["params"]):
@@ -473,7 +473,7 @@ class Careful(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_a_subclass_that_calls_its_base_makes_one_step(training, recording):
+def test_a_step_that_calls_super_counts_once(training, recording):
     model, _, _ = training
     optimizer = Careful(model.parameters(), lr=0.1)
     with memagent.attach(model, optimizer) as run:
@@ -488,7 +488,7 @@ def test_a_subclass_that_calls_its_base_makes_one_step(training, recording):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_a_scripted_model_refuses_hooks_and_its_steps_are_counted(recording):
+def test_steps_of_a_scripted_model_count(recording):
     model = torch.jit.script(torch.nn.Linear(64, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with memagent.attach(model, optimizer):

@@ -1,4 +1,4 @@
-"""TraceML, which times the same steps with patches and hooks of its own, in one process with the agent: both are right."""
+"""TraceML, which patches and hooks the same steps, in one process with the agent: both are right."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_both_see_every_step_of_the_same_training(tmp_path, recording):
 
 @pytest.mark.gpu
 def test_the_peaks_that_traceml_reads_and_resets_are_the_same_beside_the_agent(recording):
-    """It resets the allocator's peak each step and reads it at the end: what it reads must not depend on the agent."""
+    """It resets and reads the allocator's peak in each step: the agent must not change it."""
     import torch
     from traceml_ai.instrumentation import step_events
     from traceml_ai.utils.step_memory import StepMemoryTracker
@@ -103,7 +103,7 @@ def test_the_peaks_that_traceml_reads_and_resets_are_the_same_beside_the_agent(r
 
 
 def run_under_traceml(script: Path, logs: Path) -> dict[str, object]:
-    """Run `script` as `traceml run` does; returns the last line that it printed, which is JSON."""
+    """Run `script` as `traceml run` does; return its last line, parsed as JSON."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the agent must never do to its host, tried on real processes and a real server address."""
+"""The agent never harms its script: tested on real processes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def step():
 
 @pytest.fixture
 def run_script(fork_server) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """run_script(code, NAME="setting"): a real process that attaches and goes on with the code."""
+    """run_script(code, NAME="setting") runs a process that attaches, then runs the code."""
     return lambda code, **environ: fork_server.run(
         "-c", STEPS + textwrap.dedent(code), env={**os.environ, **environ}
     )
 
 
-def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(run_script, recording):
+def test_a_server_that_is_down_costs_no_sample(run_script, recording):
     process = run_script(
         "for _ in range(50): step()\nprint('trained')", MEMAGENT_SERVER="http://127.0.0.1:9"
     )
@@ -46,7 +46,7 @@ def test_a_server_that_is_down_costs_the_script_nothing_and_no_sample(run_script
     )
 
 
-def test_a_server_that_never_answers_does_not_hold_the_script(run_script):
+def test_a_server_that_never_replies_does_not_block_the_script(run_script):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         process = run_script(
             "for _ in range(50): step()\nprint('trained')",
@@ -85,16 +85,14 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
         ),
     ],
 )
-def test_a_script_that_calls_exit_ends_its_run_as_it_says(
-    run_script, recording, ending, status, error
-):
+def test_sys_exit_ends_the_run_with_its_status(run_script, recording, ending, status, error):
     process = run_script("import sys, signal\nstep()\n" + ending)
     assert (process.returncode == 0) == (status == "completed"), process.stderr
     assert (recording().finish.status, recording().finish.error) == (status, error)
     assert [event.kind for event in recording().events] == ["oom"] * (status == "oom")
 
 
-def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(run_script, recording):
+def test_it_reports_an_out_of_memory_error_of_the_training_thread(run_script, recording):
     code = """
         import threading
         def train():
@@ -113,7 +111,7 @@ def test_an_out_of_memory_that_ends_the_thread_that_trains_is_told(run_script, r
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
-def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, recording):
+def test_the_oom_event_leaves_the_process(run_script, recording):
     process = run_script(
         """
         import resource
@@ -125,10 +123,10 @@ def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, record
         """
     )
     assert process.returncode == 1 and "MemoryError" in process.stderr
-    found = recording()
-    assert found.finish.status == "oom", process.stderr + str(found.finish)
-    assert found.finish.step == found.columns()["step"][-1] > 10
-    (event,) = found.events
+    result = recording()
+    assert result.finish.status == "oom", process.stderr + str(result.finish)
+    assert result.finish.step == result.columns()["step"][-1] > 10
+    (event,) = result.events
     host = event.data["devices"]["host"]
     assert event.kind == "oom" and host["used_bytes"] > 0.8 * 2**30 == 0.8 * host["limit_bytes"]
     assert host["components"]["parameters"] == host["components"]["gradients"] > 0
@@ -138,9 +136,7 @@ def test_the_last_words_of_an_out_of_memory_leave_the_process(run_script, record
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
-def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_gets_a_note(
-    run_script, recording
-):
+def test_the_oom_event_has_phase_size_and_largest_tensors(run_script, recording):
     process = run_script(
         """
         import resource
@@ -168,18 +164,16 @@ def test_the_last_words_name_phase_size_and_the_largest_tensors_and_the_error_ge
         ("weight.grad", "gradient"),
         ("weight.momentum_buffer", "optimizer_state"),
     }
-    *_, error, told = process.stderr.rstrip().splitlines()
+    *_, error, note = process.stderr.rstrip().splitlines()
     assert error.startswith("RuntimeError") and "tried to allocate 1073741824 bytes" in error
     if sys.version_info >= (3, 11):
-        assert told.startswith(
+        assert note.startswith(
             "memagent: out of memory in eval of step 2, allocating 1.00 GiB with "
         )
-        assert told.endswith(".memagent")
+        assert note.endswith(".memagent")
 
 
-def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(
-    training, recording, monkeypatch
-):
+def test_a_caught_out_of_memory_error_is_an_event_and_not_the_end(training, recording, monkeypatch):
     model, optimizer, step = training
     observers = []
     monkeypatch.setattr(
@@ -192,15 +186,15 @@ def test_an_out_of_memory_that_the_script_survives_is_a_note_and_not_the_end(
         observers[0](0, 2**31, 2**34, 2**20)
         step()
         step()
-    observers[0](0, 2**31, 2**34, 2**20)  # nobody is listening any more
-    found = recording()
-    (event,) = found.events
+    observers[0](0, 2**31, 2**34, 2**20)  # without a listener
+    result = recording()
+    (event,) = result.events
     assert (event.kind, event.step) == ("oom_survived", 2)
     assert event.data == {"phase": "data", "asked_bytes": 2**31, "free_bytes": 2**20}
-    assert found.finish.status == "completed"
+    assert result.finish.status == "completed"
 
 
-def test_a_kill_loses_at_most_the_last_moments(run_script, recording):
+def test_a_kill_loses_at_most_the_last_samples(run_script, recording):
     process = run_script(
         "import time, os, signal\nfor _ in range(100): step()\ntime.sleep(2.5)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -209,7 +203,7 @@ def test_a_kill_loses_at_most_the_last_moments(run_script, recording):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_sends_nothing_and_the_parent_goes_on(run_script, recording):
+def test_a_forked_child_sends_nothing_and_the_parent_continues(run_script, recording):
     process = run_script(
         """
         import os
@@ -229,7 +223,7 @@ def test_a_forked_child_sends_nothing_and_the_parent_goes_on(run_script, recordi
     )
 
 
-def test_data_loader_workers_leave_the_run_alone(run_script, recording):
+def test_data_loader_workers_do_not_affect_the_run(run_script, recording):
     process = run_script(
         """
         from torch.utils.data import DataLoader
@@ -243,7 +237,7 @@ def test_data_loader_workers_leave_the_run_alone(run_script, recording):
     )
 
 
-def test_errors_inside_the_agent_are_swallowed_counted_and_told_once(
+def test_agent_errors_are_contained_counted_and_logged_once(
     training, recording, monkeypatch, caplog
 ):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
@@ -295,7 +289,8 @@ def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording)
     used = base._pipeline.sampler.tracks[-1].probe.used_bytes()
     base.finish()
     limit = used + 800 * 2**20
-    # a MiB a step: the limit is 800 steps away, beyond the fifth of the plan in which growth may end with a first epoch
+    # A MiB a step: the limit is 800 steps away, beyond the fifth of the plan in which growth
+    # may end with a first epoch.
     run = memagent.attach(
         model, optimizer, limit_bytes=limit, total_steps=2000, on_risk=on_risk, predict=False
     )

@@ -1,4 +1,4 @@
-"""Settings: from arguments, environment or files; whatever is wrong is named."""
+"""Settings from arguments, environment or files; errors name the invalid one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memagent.errors import SettingError
 from memagent.settings import Settings
 
 
-def test_arguments_beat_environment_beat_defaults():
+def test_arguments_override_environment_and_defaults():
     environ = {"MEMAGENT_PROJECT": "from-env", "MEMAGENT_EVERY": "5"}
     settings = Settings.from_environ(environ, project="from-argument")
     assert (settings.project, settings.every, settings.limit_bytes) == ("from-argument", 5, None)
@@ -22,7 +22,7 @@ def test_a_secret_can_come_from_a_file_and_is_not_shown(tmp_path: Path):
     assert settings.token == "hush" and "hush" not in repr(settings)
 
 
-def test_a_limit_is_written_as_people_write_sizes():
+def test_it_parses_a_limit_with_a_unit():
     assert Settings.from_environ({}, limit_bytes="1.5GiB").limit_bytes == 3 * 2**29
 
 
@@ -41,19 +41,19 @@ def test_a_limit_is_written_as_people_write_sizes():
         ({"MEMAGENT_TOKEN_FILE": "/nowhere/at/all"}, "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_named(environ, words):
+def test_it_names_the_invalid_setting(environ, words):
     with pytest.raises(SettingError, match=words.replace("/", "\\/")):
         Settings.from_environ(environ)
 
 
-def test_the_folder_is_found_from_wherever_the_script_goes(tmp_path, monkeypatch):
+def test_the_directory_is_absolute(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for text in ("runs", "~/runs"):
         assert Settings.from_environ({"MEMAGENT_DIR": text}).directory == tmp_path / "runs"
 
 
-def test_a_user_without_a_home_has_a_folder_too(monkeypatch):
+def test_a_user_without_a_home_has_a_directory_too(monkeypatch):
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

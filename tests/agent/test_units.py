@@ -19,12 +19,12 @@ from memagent.units import format_bytes, format_duration, parse_bytes
         (7, 7),
     ],
 )
-def test_it_reads_sizes_as_people_write_them(text, size):
+def test_it_parses_sizes(text, size):
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "12 parsecs", "1e3", "nan"])
-def test_it_refuses_what_is_no_size(text):
+def test_it_rejects_invalid_sizes(text):
     with pytest.raises(SettingError):
         parse_bytes(text)
 
@@ -34,7 +34,7 @@ def test_it_refuses_what_is_no_size(text):
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**20, "1.0 MiB"), (1.21 * 2**30, "1.21 GiB"), (-3 * 2**20, "-3.0 MiB"),
      (None, "–"), (250 * 2**30, "250 GiB")],
 )  # fmt: skip
-def test_it_writes_sizes_for_people(size, text):
+def test_it_formats_sizes(size, text):
     assert format_bytes(size) == text
 
 

@@ -1,11 +1,10 @@
 """The telemetry pipeline of one run: everything between the hooks and the delivery.
 
-The flow of a sample: a hook on the training thread -> `Sampler` reads the probes -> `SampleBuffer` ->
-the collector's thread builds rows, batches them and publishes them on the `SampleBus` (local
-forecast, mirrors, leak monitor) -> the sender's thread delivers the batch.
+A sample: a hook on the training thread -> `Sampler` reads the probes -> `SampleBuffer` -> the
+collector's thread builds rows, batches them and publishes them on the `SampleBus` (local forecast,
+mirror, leak monitor) -> the sender's thread delivers the batch.
 
-The flow of an event: whatever has something to record -> `EventSink.emit`, the collector -> the same
-batch.
+An event: any part of the run -> `EventSink.emit`, which is the collector's -> the same batch.
 """
 
 from __future__ import annotations

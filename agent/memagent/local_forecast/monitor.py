@@ -1,6 +1,6 @@
 """Forecasts of each device and the warnings that follow, without a server.
 
-The server runs the same forecaster; here it sees samples a quarter of a second after they were taken.
+The server runs the same forecaster; here it gets samples a quarter of a second old.
 
 1. A warning goes to stderr when the level rises above all that was reported, and again every minute
    while it lasts.

@@ -1,4 +1,4 @@
-"""The tasks of a preflight: one evaluation, one checkpoint; and the state that they must not change."""
+"""The tasks of a preflight, one evaluation and one checkpoint, and the state to restore after."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _save_modes(modules: Sequence[Any]) -> Restore:
 
 
 def _save_buffers(torch: Any, modules: Sequence[Any]) -> Restore:
-    """Save which tensors are the buffers, and their values; only changed values are written back."""
+    """Save the buffers and their values; only changed values are written back."""
     places = [
         (module._buffers, name, buffer)
         for module in modules

@@ -10,7 +10,7 @@ from memagent.errors import SettingError
 
 
 class OnlyWrites:
-    """What scripts put in the place of sys.stderr to keep a log."""
+    """A replacement of sys.stderr that scripts use to write a log."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -19,26 +19,26 @@ class OnlyWrites:
         self.text += text
 
 
-def test_a_stderr_that_can_only_write_is_enough(monkeypatch):
+def test_it_needs_only_write_of_stderr(monkeypatch):
     monkeypatch.setattr(sys, "stderr", OnlyWrites())
     notify_user("hello")
     assert sys.stderr.text == "memagent: hello\n"
 
 
-def test_without_stderr_nothing_is_told_elsewhere(monkeypatch, capsys):
+def test_without_stderr_it_prints_nothing_elsewhere(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
     notify_user("hello")
     assert capsys.readouterr().out == ""
 
 
-def test_a_closed_stderr_does_no_harm(monkeypatch):
+def test_a_closed_stderr_is_ignored(monkeypatch):
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     notify_user("hello")
 
 
-def test_a_mistake_of_the_script_is_one_line_and_told_once(capsys, caplog):
+def test_a_mistake_of_the_script_is_reported_once_in_one_line(capsys, caplog):
     guard = ErrorGuard()
     for _ in range(3):
         for mistake in ("this", "that"):
@@ -47,16 +47,16 @@ def test_a_mistake_of_the_script_is_one_line_and_told_once(capsys, caplog):
     assert guard.errors == {"run.log": 6} and not caplog.records
 
 
-def test_mistakes_that_never_end_are_told_a_few_times(capsys):
+def test_the_number_of_reported_mistakes_is_limited(capsys):
     guard = ErrorGuard()
     for number in range(100):
         guard.caught("run.log", SettingError(f"mistake {number}"))
     assert len(capsys.readouterr().err.splitlines()) == MAX_REPORTED_MISTAKES
 
 
-def test_an_error_of_ours_is_logged_once_a_place_after_any_mistake_of_the_script(capsys, caplog):
+def test_an_agent_error_is_logged_once_a_section(capsys, caplog):
     guard = ErrorGuard()
     with caplog.at_level(logging.WARNING, logger="memagent"):
-        for error in (SettingError("this"), KeyError("ours"), KeyError("ours")):
+        for error in (SettingError("this"), KeyError("bug"), KeyError("bug")):
             guard.caught("run.log", error)
     assert [record.exc_info is not None for record in caplog.records] == [True]

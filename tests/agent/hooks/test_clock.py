@@ -1,4 +1,4 @@
-"""Which optimizer's steps are the run's; the numbers are those of hooks/clock.py."""
+"""The choice of the optimizer whose steps count; numbers are those of hooks/clock.py."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_1_the_first_optimizer_is_the_clock(two):
     assert count(adaptive(*two), *two * 20) == 20
 
 
-def test_2_one_made_for_the_same_parameters_replaces_it(two):
+def test_2_an_optimizer_of_the_same_parameters_replaces_it(two):
     clock = adaptive(*two)
     count(clock, *two)
     again = optimizer(two[0].param_groups[0]["params"][0])
@@ -51,7 +51,7 @@ def test_2_one_made_for_the_same_parameters_replaces_it(two):
     assert count(clock, again, again, two[1]) == 2
 
 
-def test_3_if_the_clock_is_gone_whoever_steps_next_is_the_clock():
+def test_3_if_the_clock_is_gone_the_next_optimizer_replaces_it():
     one, other = optimizer(), optimizer()
     clock = adaptive(one, other)
     count(clock, one)
@@ -60,14 +60,14 @@ def test_3_if_the_clock_is_gone_whoever_steps_next_is_the_clock():
     assert count(clock, other, other) == 2
 
 
-def test_4_training_something_else_is_counted_from_its_beginning(two):
+def test_4_steps_of_another_training_are_counted_from_its_start(two):
     clock = adaptive(*two)
     count(clock, two[0])
     assert count(clock, *[two[1]] * 7) == 0
     assert count(clock, two[1]) == 8 and count(clock, two[1]) == 1
 
 
-def test_4_a_clock_that_never_steps_is_given_up_at_once(two):
+def test_4_a_clock_that_never_steps_is_replaced_at_once(two):
     assert [adaptive(*two).steps_ended(two[1]), count(adaptive(*two), two[1], two[1], two[1])] == [
         0,
         3,

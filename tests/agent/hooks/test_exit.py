@@ -48,7 +48,7 @@ def chained() -> BaseException:
         (chained(), "oom"),
     ],
 )
-def test_out_of_memory_is_told_from_other_ends(error, status):
+def test_it_recognizes_out_of_memory_errors(error, status):
     assert status_of(error) == status
 
 
@@ -57,12 +57,12 @@ def test_an_error_is_described_in_one_line():
     assert len(describe_error(ValueError("x" * 10_000))) == 2000
 
 
-def test_the_real_allocators_error_is_recognised():
+def test_it_recognizes_the_real_allocators_error():
     import torch
 
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(RuntimeError) as error_info:
         torch.empty(2**62, dtype=torch.uint8)
-    assert status_of(caught.value) == "oom"
+    assert status_of(error_info.value) == "oom"
 
 
 class UnreadableError(RuntimeError):
@@ -70,16 +70,16 @@ class UnreadableError(RuntimeError):
         raise ValueError("no message")
 
 
-def test_an_error_that_cannot_be_read_is_still_told():
+def test_an_error_without_a_readable_message_is_described():
     assert status_of(UnreadableError()) == "failed"
     assert describe_error(UnreadableError()) == "UnreadableError: (its message cannot be read)"
 
 
-def watch(told: list) -> object:
+def install(reported: list) -> object:
     return install_exit_hooks(
-        told.append,
+        reported.append,
         lambda: None,
-        on_possible_exit=lambda error, thread: told.append((error, thread)),
+        on_possible_exit=lambda error, thread: reported.append((error, thread)),
     )
 
 
@@ -87,47 +87,47 @@ def hooks() -> tuple:
     return sys.excepthook, sys.exit, threading.excepthook
 
 
-def test_everything_is_put_back_whatever_the_order():
+def test_removal_restores_everything_in_any_order():
     before = hooks()
-    first, second = watch([]), watch([])
+    first, second = install([]), install([])
     first()
     assert hooks() != before
     second()
     assert hooks() == before
 
 
-def test_what_somebody_else_has_wrapped_stays_and_tells_nobody(monkeypatch):
+def test_a_hook_wrapped_by_other_code_stays_and_does_nothing(monkeypatch):
     monkeypatch.setattr(sys, "exit", sys.exit)
-    told: list = []
-    remove = watch(told)
-    ours = sys.exit
-    theirs = sys.exit = lambda *arguments: ours(*arguments)
+    reported: list = []
+    remove = install(reported)
+    wrapped = sys.exit
+    other = sys.exit = lambda *arguments: wrapped(*arguments)
     remove()
-    assert sys.exit is theirs
+    assert sys.exit is other
     with pytest.raises(SystemExit):
         sys.exit(1)
-    assert told == []
+    assert reported == []
 
 
-def test_a_call_of_exit_is_told_with_what_was_being_handled():
-    told: list = []
-    remove = watch(told)
+def test_it_reports_sys_exit_with_the_handled_error():
+    reported: list = []
+    remove = install(reported)
     try:
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as error_info:
             try:
                 raise MemoryError
             except MemoryError:
                 sys.exit(3)
     finally:
         remove()
-    ((error, thread),) = told
-    assert caught.value.code == error.code == 3 and thread == threading.get_ident()
+    ((error, thread),) = reported
+    assert error_info.value.code == error.code == 3 and thread == threading.get_ident()
     assert status_of(error) == "oom"
 
 
-def test_a_thread_that_ends_itself_is_not_the_end():
-    told: list = []
-    remove = watch(told)
+def test_system_exit_in_a_thread_is_ignored():
+    reported: list = []
+    remove = install(reported)
 
     def leave() -> None:
         with suppress(SystemExit):
@@ -137,10 +137,10 @@ def test_a_thread_that_ends_itself_is_not_the_end():
     thread.start()
     thread.join()
     remove()
-    assert told == []
+    assert reported == []
 
 
-def test_a_second_interrupt_leaves_the_first_one_to_be_printed(monkeypatch):
+def test_a_second_interrupt_still_prints_the_first(monkeypatch):
     printed: list = []
     monkeypatch.setattr(sys, "excepthook", lambda _kind, error, _trace: printed.append(error))
 

@@ -1,4 +1,4 @@
-"""The allocator's observer, with a stand-in for the C function that torch calls it through."""
+"""The allocator's observer, with a fake of the C function that attaches it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memagent.hooks.oom_observer import AllocationFailure, add_failure_listener,
 
 @pytest.fixture
 def core():
-    """What a CUDA build's torch offers, and the observers that it was given."""
+    """The functions of a CUDA build's torch, and the observers attached to it."""
     observers = []
     return SimpleNamespace(
         _C=SimpleNamespace(_cuda_attach_out_of_memory_observer=observers.append),
@@ -22,27 +22,29 @@ def core():
 
 
 def test_1_an_error_in_a_listener_does_not_replace_the_users(core):
-    heard = []
+    failures = []
     remove_first = add_failure_listener(core, lambda failure: 1 / 0)
-    remove_second = add_failure_listener(core, heard.append)
+    remove_second = add_failure_listener(core, failures.append)
     core.observers[0](3, 100, 1000, 10)
     remove_first()
     remove_second()
-    assert heard == [AllocationFailure(asked_bytes=100, device=3, total_bytes=1000, free_bytes=10)]
+    assert failures == [
+        AllocationFailure(asked_bytes=100, device=3, total_bytes=1000, free_bytes=10)
+    ]
 
 
-def test_2_the_process_gets_one_observer_and_runs_come_and_go_behind_it(core):
-    heard = []
+def test_2_all_runs_of_a_process_share_one_observer(core):
+    failures = []
     for _ in range(3):
-        remove = add_failure_listener(core, heard.append)
+        remove = add_failure_listener(core, failures.append)
         core.observers[0](0, 1, 1, 1)
         remove()
         remove()
     core.observers[0](0, 2, 2, 2)
-    assert len(core.observers) == 1 and len(heard) == 3
+    assert len(core.observers) == 1 and len(failures) == 3
 
 
-def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
+def test_3_it_attaches_nothing_before_cuda_is_initialized(core):
     core.cuda.is_initialized = lambda: False
     add_failure_listener(core, print)()
     assert core.observers == []
@@ -50,7 +52,7 @@ def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
 
 
 @pytest.mark.parametrize(
-    ("message", "asked"),
+    ("message", "asked_bytes"),
     [
         (
             "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of",
@@ -60,11 +62,11 @@ def test_3_nothing_is_attached_before_cuda_is_initialised_or_without_it(core):
         ("out of memory", None),
     ],
 )
-def test_the_size_is_read_from_the_message_where_there_is_no_observer(message, asked):
-    assert parse_failure(RuntimeError(message)).asked_bytes == asked
+def test_it_reads_the_size_from_the_message(message, asked_bytes):
+    assert parse_failure(RuntimeError(message)).asked_bytes == asked_bytes
 
 
-def test_the_size_is_read_from_the_real_message_of_the_hosts_allocator():
-    with pytest.raises(RuntimeError) as caught:
+def test_it_reads_the_size_from_the_real_message_of_the_host_allocator():
+    with pytest.raises(RuntimeError) as error_info:
         torch.empty(2**60, dtype=torch.uint8)
-    assert parse_failure(caught.value).asked_bytes == 2**60
+    assert parse_failure(error_info.value).asked_bytes == 2**60

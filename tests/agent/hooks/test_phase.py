@@ -10,21 +10,21 @@ from memagent.hooks.phase import hook_forward, input_size, tensor_shapes
 
 
 @pytest.fixture
-def watched():
-    """Call it with a module: returns the list in which its forwards are noted."""
+def hooked():
+    """hooked(module) returns a list of the calls around its forwards."""
     removes = []
 
     def watch(model: torch.nn.Module) -> list:
-        seen: list = []
+        calls: list = []
         removes.extend(
             hook_forward(
                 [model],
                 ErrorGuard(raise_errors=True),
-                before=lambda training, arguments, keywords: seen.append(("before", training)),
-                after=lambda training: seen.append(("after", training)),
+                before=lambda training, arguments, keywords: calls.append(("before", training)),
+                after=lambda training: calls.append(("after", training)),
             )
         )
-        return seen
+        return calls
 
     yield watch
     for remove in removes:
@@ -42,7 +42,7 @@ class Own(torch.nn.Module):
 
 @pytest.mark.parametrize("how", ["compile(model)", "model.compile()"])
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_1_a_compiled_model_is_one_graph_and_every_forward_is_seen(watched, how, fullgraph):
+def test_1_a_compiled_model_is_one_graph_and_every_forward_is_reported(hooked, how, fullgraph):
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
@@ -52,40 +52,38 @@ def test_1_a_compiled_model_is_one_graph_and_every_forward_is_seen(watched, how,
         model.compile(backend=counter, fullgraph=fullgraph)
     else:
         model = torch.compile(model, backend=counter, fullgraph=fullgraph)
-    seen = watched(model)
+    calls = hooked(model)
     for _ in range(4):
         model(torch.ones(2, 3)).sum().backward()
-    assert seen == [("before", True), ("after", True)] * 4
+    assert calls == [("before", True), ("after", True)] * 4
     assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_2_a_forward_that_checkpointing_repeats_inside_backward_is_part_of_backward(
-    watched, reentrant
-):
+def test_2_a_forward_repeated_by_checkpointing_is_part_of_backward(hooked, reentrant):
     from torch.utils.checkpoint import checkpoint
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
-    seen = watched(model)
+    calls = hooked(model)
     inputs = torch.ones(2, 3, requires_grad=True)
     checkpoint(model, inputs, use_reentrant=reentrant).sum().backward()
-    assert [moment for moment, _ in seen] == ["before", "after"]
+    assert [name for name, _ in calls] == ["before", "after"]
     assert model[0].weight.grad is not None
 
 
-def test_3_a_forward_without_gradients_is_no_training(watched):
+def test_3_a_forward_without_gradients_is_not_training(hooked):
     model = torch.nn.Linear(3, 3)
-    seen = watched(model)
+    calls = hooked(model)
     with torch.no_grad():
         model(torch.ones(1, 3))
     model.eval()
     model(torch.ones(1, 3))
     model.train()
     model(torch.ones(1, 3))
-    assert [training for _, training in seen] == [False] * 4 + [True] * 2
+    assert [training for _, training in calls] == [False] * 4 + [True] * 2
 
 
-def test_the_size_of_the_inputs_is_that_of_all_tensors_one_level_deep():
+def test_the_input_size_counts_tensors_one_level_deep():
     tensor = torch.ones(2, 3)
     arguments, keywords = (
         (tensor, [tensor, "text"], None, 5),

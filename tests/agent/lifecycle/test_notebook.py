@@ -1,4 +1,4 @@
-"""How a notebook shows a run: well-formed, escaped, with the run's own figures."""
+"""The notebook card: well-formed, escaped, with the run's values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ REPORT = {
 
 
 class Page(HTMLParser):
-    """Tags that are open, text, and links; raises where a tag closes another."""
+    """Collects tags, text and links; raises an error for unbalanced tags."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.open, self.tags, self.links, self.said = [], [], [], ""
+        self.open, self.tags, self.links, self.text = [], [], [], ""
         self.feed(html)
         self.close()
 
@@ -39,35 +39,35 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.said += data + "\n"
+        self.text += data + "\n"
 
 
-def test_a_card_shows_what_the_run_knows():
+def test_it_shows_status_peaks_prediction_and_forecast():
     html = render_card(
         REPORT, location="", name="gpt", url="http://box:8420/runs/k3v9", total_steps=5000
     )
     page = Page(html)
     assert page.open == [] and page.links == ["http://box:8420/runs/k3v9"]
     for text in ("gpt", "k3v9", "running", "step 1,200 of 5,000", "peak 36.00 GiB of 40.00 GiB"):
-        assert text in page.said
-    assert "predicted peak 20.00 GiB" in page.said
-    assert "warning: expected to run out of memory at step 1,500 (cause: leak)" in page.said
+        assert text in page.text
+    assert "predicted peak 20.00 GiB" in page.text
+    assert "warning: expected to run out of memory at step 1,500 (cause: leak)" in page.text
     assert "width:90.0%" in html
 
 
-def test_what_is_not_known_is_left_out():
+def test_it_omits_unknown_values():
     bare = {**REPORT, "prediction": None, "forecast": {"level": "ok"}}
     bare["peaks"] = {"host": {"name": None, "peak_allocated_bytes": 0, "limit_bytes": None}}
     page = Page(render_card(bare, location="runs/k3v9.memagent"))
     assert (
-        "predicted" not in page.said
-        and "warning" not in page.said
-        and "runs/k3v9.memagent" in page.said
+        "predicted" not in page.text
+        and "warning" not in page.text
+        and "runs/k3v9.memagent" in page.text
     )
     assert page.links == []
 
 
-def test_texts_are_escaped():
+def test_it_escapes_texts():
     evil = '"><script>alert(1)</script>'
     peaks = {evil: {"name": evil, "peak_allocated_bytes": 1, "limit_bytes": 2}}
     report = {
@@ -81,15 +81,13 @@ def test_texts_are_escaped():
     assert set(page.tags) == {"div", "b", "span", "a"}
 
 
-def test_a_real_run_is_shown_while_it_runs_and_when_it_has_ended(training):
+def test_it_shows_a_real_run_during_and_after_training(training):
     model, optimizer, step = training
-    with memagent.attach(model, optimizer, run_id="shown", name="<mine>") as run:
+    with memagent.attach(model, optimizer, run_id="r1", name="<name>") as run:
         step()
-        assert "running" in Page(run._repr_html_()).said
+        assert "running" in Page(run._repr_html_()).text
     page = Page(run._repr_html_())
-    assert all(
-        text in page.said for text in ("<mine>", "completed", "step 1", "peak", "shown-rank0")
-    )
+    assert all(text in page.text for text in ("<name>", "completed", "step 1", "peak", "r1-rank0"))
 
 
 def test_ipython_chooses_the_card(training):

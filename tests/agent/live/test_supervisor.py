@@ -1,4 +1,4 @@
-"""`memagent run --live` in a real terminal (a pty), and what it draws."""
+"""`memagent run --live` in a real terminal (a pty)."""
 
 from __future__ import annotations
 
@@ -40,44 +40,44 @@ DRAWN = re.compile(r"(?:\n{4}\x1b\[4A)?\x1b7.*?\x1b8", re.DOTALL)
 
 def message(rank: int = 0, steps: int = 10, peak: int = 6 * GIB, **forecast: object) -> dict:
     device = {"name": "a GPU", "peak_allocated_bytes": peak, "limit_bytes": 8 * GIB}
-    said = {"level": "ok", "used_bytes": 4 * GIB, **forecast}
+    forecast_message = {"level": "ok", "used_bytes": 4 * GIB, **forecast}
     about = {"run_id": "r", "rank": rank, "status": "running", "steps": steps, "total_steps": 100}
-    return {**about, "peaks": {"GPU-1": device}, "forecast": said}
+    return {**about, "peaks": {"GPU-1": device}, "forecast": forecast_message}
 
 
-def test_it_has_the_pace_and_what_is_left():
-    seen = RunState()
-    seen.update(message(steps=10), 0.0)
-    seen.update(message(steps=10), 1.0)
-    seen.update(message(steps=30), 2.0)
-    shown = seen.fullest_rank()
-    assert shown is not None and shown.pace == 10.0
-    assert render_line(shown) == (
+def test_it_shows_pace_and_remaining_time():
+    state = RunState()
+    state.update(message(steps=10), 0.0)
+    state.update(message(steps=10), 1.0)
+    state.update(message(steps=30), 2.0)
+    rank = state.fullest_rank()
+    assert rank is not None and rank.pace == 10.0
+    assert render_line(rank) == (
         "step 30 of 100; 10 steps/s; 7 s left; "
         "4.00 GiB of 8.00 GiB (50%), peak 6.00 GiB, headroom 2.00 GiB on a GPU; forecast: ok"
     )
 
 
-def test_it_shows_the_rank_that_is_nearest_to_its_limit():
-    seen = RunState()
-    assert seen.fullest_rank() is None
+def test_it_shows_the_rank_nearest_to_its_limit():
+    state = RunState()
+    assert state.fullest_rank() is None
     for rank, peak in ((0, 2 * GIB), (1, 7 * GIB), (2, 3 * GIB)):
-        seen.update(message(rank, peak=peak), 0.0)
-    shown = seen.fullest_rank()
-    assert shown is not None and (shown.rank, shown.ranks) == (1, 3)
-    assert "headroom 1.00 GiB on a GPU, rank 1 of 3" in render_line(shown)
+        state.update(message(rank, peak=peak), 0.0)
+    rank = state.fullest_rank()
+    assert rank is not None and (rank.rank, rank.ranks) == (1, 3)
+    assert "headroom 1.00 GiB on a GPU, rank 1 of 3" in render_line(rank)
 
 
 @pytest.mark.parametrize("columns", [30, 80, 200])
 def test_every_line_fits_and_the_forecast_says_when_and_why(columns):
     needs_rich()
-    seen = RunState()
-    seen.update(
+    state = RunState()
+    state.update(
         message(level="critical", eta_step=50.0, eta_s=8.0, oom_probability=0.9, cause="leak"), 0.0
     )
-    shown = seen.fullest_rank()
-    assert shown is not None
-    drawn = render_lines(shown, columns, in_color=False)
+    rank = state.fullest_rank()
+    assert rank is not None
+    drawn = render_lines(rank, columns, in_color=False)
     assert len(drawn) == HEIGHT and all(len(line) <= columns for line in drawn)
     if columns >= 80:
         assert drawn[0].startswith("memagent · r · a GPU ") and drawn[2].rstrip().endswith(
@@ -100,12 +100,13 @@ END
 """
 
 
-def beside(folder: Path, end: str = "") -> list[str]:
-    """A process that is told of a run by a script without torch."""
+def live_command(folder: Path, end: str = "") -> list[str]:
+    """A command that publishes a run's state, without torch."""
     content = json.dumps(message()).replace('"steps": 10', '"steps": %d').encode()
     script = folder / "sender.py"
     script.write_text(SENDER.replace("MESSAGE", repr(content)).replace("END", end))
-    call = f"from memagent.live import run_with_view; raise SystemExit(run_with_view([{sys.executable!r}, {str(script)!r}]))"
+    command = [sys.executable, str(script)]
+    call = f"from memagent.live import run_with_view; raise SystemExit(run_with_view({command!r}))"
     return [sys.executable, "-c", call]
 
 
@@ -119,16 +120,16 @@ class Terminal:
         os.close(theirs)
 
     def read(self) -> str:
-        """All that was written, until everybody is gone."""
-        told, until = b"", time.monotonic() + 90
+        """Return all output until the command and its children have exited."""
+        output, until = b"", time.monotonic() + 90
         while time.monotonic() < until and select.select([self._ours], [], [], 60)[0]:
             try:
-                told += os.read(self._ours, 65536)
+                output += os.read(self._ours, 65536)
             except OSError:
                 break
         os.close(self._ours)
         self.process.wait(10)
-        return told.decode().replace("\r\n", "\n")
+        return output.decode().replace("\r\n", "\n")
 
 
 def needs_rich() -> None:
@@ -139,19 +140,19 @@ def needs_rich() -> None:
         pytest.skip(reason)
 
 
-def test_the_view_is_drawn_beside_the_scripts_output_which_stays_as_it_was(tmp_path):
+def test_the_view_does_not_change_the_scripts_output(tmp_path):
     needs_rich()
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     terminal = Terminal(
         [sys.executable, "-m", "memagent", "run", "--live", str(script), "an argument"]
     )
-    told = terminal.read()
+    output = terminal.read()
     assert terminal.process.returncode == 3
-    assert "\x1b[1;20r" in told and told.rindex("\x1b[r") > told.rindex("\x1b[1;20r")
-    drawn = "".join(DRAWN.findall(told))
+    assert "\x1b[1;20r" in output and output.rindex("\x1b[r") > output.rindex("\x1b[1;20r")
+    drawn = "".join(DRAWN.findall(output))
     assert re.search(r"step \d+ · ", drawn) and "headroom" in drawn and "forecast" in drawn
-    rest = DRAWN.sub("", told)
+    rest = DRAWN.sub("", output)
     own = (
         "".join(f"line {step}\n\rbar {step}" for step in range(25))
         + "['an argument'] os.terminal_size(columns=100, lines=24)\n"
@@ -159,30 +160,33 @@ def test_the_view_is_drawn_beside_the_scripts_output_which_stays_as_it_was(tmp_p
     assert rest[rest.index("line 0") :] == own
 
 
-def test_a_killed_script_leaves_the_terminal_as_it_was(tmp_path):
+def test_it_restores_the_terminal_after_a_killed_script(tmp_path):
     needs_rich()
-    terminal = Terminal(beside(tmp_path, end="os.kill(os.getpid(), signal.SIGKILL)"))
-    told = terminal.read()
+    terminal = Terminal(live_command(tmp_path, end="os.kill(os.getpid(), signal.SIGKILL)"))
+    output = terminal.read()
     assert terminal.process.returncode == 137
-    assert told.rindex("\x1b[r") > told.rindex("\x1b[1;20r")
+    assert output.rindex("\x1b[r") > output.rindex("\x1b[1;20r")
 
 
-def test_a_signal_is_handed_on_to_the_script(tmp_path):
+def test_it_forwards_signals_to_the_script(tmp_path):
     needs_rich()
-    end = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); os.kill(os.getppid(), signal.SIGTERM); time.sleep(30)"
-    terminal = Terminal(beside(tmp_path, end=end))
+    end = (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); "
+        "os.kill(os.getppid(), signal.SIGTERM); time.sleep(30)"
+    )
+    terminal = Terminal(live_command(tmp_path, end=end))
     terminal.read()
     assert terminal.process.returncode == 5
 
 
-def test_a_terminal_that_is_too_small_gets_no_view(tmp_path):
+def test_a_small_terminal_has_no_view(tmp_path):
     needs_rich()
-    terminal = Terminal(beside(tmp_path), rows=8)
+    terminal = Terminal(live_command(tmp_path), rows=8)
     assert terminal.read() == "".join(f"line {step}\n" for step in range(4))
 
 
-def test_without_a_terminal_there_are_plain_lines(tmp_path):
-    done = subprocess.run(beside(tmp_path), capture_output=True, text=True, timeout=90)
+def test_without_a_terminal_it_prints_plain_lines(tmp_path):
+    done = subprocess.run(live_command(tmp_path), capture_output=True, text=True, timeout=90)
     assert (done.returncode, done.stdout) == (0, "".join(f"line {step}\n" for step in range(4)))
     assert re.fullmatch(
         r"memagent: step \d of 100; .*headroom 2.00 GiB on a GPU; forecast: ok\n", done.stderr

@@ -1,4 +1,4 @@
-"""Garbage is collected on the training thread when the forecaster asks, and seldom."""
+"""Garbage collection on the training thread, requested by the forecaster and within a budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cycle:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when told to; a collection takes as many as `clock["collecting"]`."""
+    """A manual clock, in seconds; a collection takes `clock["collecting"]`."""
     now = {"at": 0.0, "collecting": 0.05}
     collect = gc.collect
 
@@ -34,14 +34,14 @@ def clock(monkeypatch):
     return now
 
 
-def test_rule_1_who_asks_does_not_wait_and_the_next_boundary_collects():
+def test_rule_1_a_request_does_not_wait_for_the_collection():
     gc.disable()
     try:
         cycle = weakref.ref(Cycle())
-        asked = GarbageCollectionRequest()
-        assert asked.request() is None and asked.is_pending and cycle() is not None
-        asked.collect()
-        assert cycle() is None and not asked.is_pending
+        gc_request = GarbageCollectionRequest()
+        assert gc_request.request() is None and gc_request.is_pending and cycle() is not None
+        gc_request.collect()
+        assert cycle() is None and not gc_request.is_pending
     finally:
         gc.enable()
 
@@ -50,23 +50,25 @@ def test_rule_2_never_while_a_graph_is_captured(monkeypatch):
     capturing = True
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-    asked = GarbageCollectionRequest()
-    asked.request()
-    asked.collect()
-    assert asked.is_pending and asked.collections == 0
+    gc_request = GarbageCollectionRequest()
+    gc_request.request()
+    gc_request.collect()
+    assert gc_request.is_pending and gc_request.collections == 0
     capturing = False
-    asked.collect()
-    assert not asked.is_pending and asked.collections == 1
+    gc_request.collect()
+    assert not gc_request.is_pending and gc_request.collections == 1
 
 
-def test_rule_3_all_of_them_together_take_less_than_a_thousandth_of_the_run(clock):
-    asked = GarbageCollectionRequest()
-    for _ in range(1000):  # asked once a second
+def test_rule_3_collections_take_less_than_a_thousandth_of_the_run(clock):
+    gc_request = GarbageCollectionRequest()
+    for _ in range(1000):  # a request a second
         clock["at"] += 1.0
-        asked.request()
-        if asked.is_pending:
-            asked.collect()
-    assert 0.001 * clock["at"] / 0.05 - 1 <= asked.collections <= 0.001 * clock["at"] / 0.05 + 1
+        gc_request.request()
+        if gc_request.is_pending:
+            gc_request.collect()
+    assert (
+        0.001 * clock["at"] / 0.05 - 1 <= gc_request.collections <= 0.001 * clock["at"] / 0.05 + 1
+    )
 
 
 SAW_TOOTH = """
@@ -80,7 +82,7 @@ class Cycle:
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-gc.disable()  # as scripts do that collect by themselves now and then
+gc.disable()  # as scripts do that collect at times of their choice
 limit = HostProbe().used_bytes() + 800 * 2**20
 risks = []
 run = memagent.attach(model, optimizer, limit_bytes=limit, total_steps=9999, on_risk=risks.append, predict=False)
@@ -94,7 +96,7 @@ while run.step < 195 and not gc_request.collections:
     step()
     Cycle()
     time.sleep(0.02)
-time.sleep(0.5)  # the collector shows the forecaster what is left
+time.sleep(0.5)  # the collector publishes the last samples
 step()
 run.finish()
 print(gc_request.collections, risks)
@@ -103,8 +105,8 @@ print(gc_request.collections, risks)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.long
-def test_reference_cycles_that_grow_like_a_leak_page_nobody():
-    """The first tooth of a saw: 4 MiB a step until somebody collects, in a run that would run out by it."""
+def test_reference_cycles_that_grow_like_a_leak_cause_no_page():
+    """A sawtooth: 4 MiB a step until a collection, in a run that would run out of memory by it."""
     done = subprocess.run(
         [sys.executable, "-c", SAW_TOOTH], capture_output=True, text=True, timeout=120, check=False
     )

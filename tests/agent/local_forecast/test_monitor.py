@@ -1,4 +1,4 @@
-"""What is said at the terminal and to the script, how often, and in which words; and that it comes in time to save a checkpoint."""
+"""Warnings and risks: how often, with which text, and in time to save a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,76 +39,79 @@ PREDICTION = Estimate(
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """What an outlook says of one device whose forecasts are `levels`, each a second after the one before: lines, risks."""
+def report(monkeypatch):
+    """report(*levels) forecasts one device, a level a second; returns printed lines and risks."""
 
     def tell(*levels: str, step_s: float = 1.0) -> tuple[list[str], list[Risk]]:
         lines, risks = [], []
         monkeypatch.setattr(monitor, "notify_user", lines.append)
-        made = ForecastMonitor(0, [GPU], Hints())
-        made.add_risk_listener(risks.append)
+        forecast_monitor = ForecastMonitor(0, [GPU], Hints())
+        forecast_monitor.add_risk_listener(risks.append)
         for second, level in enumerate(levels):
-            made._report(made._forecasts["gpu"], replace(FORECAST, level=level), second * step_s)
+            forecast_monitor._report(
+                forecast_monitor._forecasts["gpu"], replace(FORECAST, level=level), second * step_s
+            )
         return [line.partition(":")[0] for line in lines], risks
 
     return tell
 
 
-def test_a_warning_and_a_worse_one_are_told_once_each(told):
-    lines, risks = told("ok", "warning", "warning", "critical", "critical")
+def test_1_it_reports_a_warning_and_a_worse_one_once_each(report):
+    lines, risks = report("ok", "warning", "warning", "critical", "critical")
     assert lines == ["WARNING", "WARNING"] and [risk.level for risk in risks] == [
         "warning",
         "critical",
     ]
 
 
-def test_it_is_told_again_every_minute_but_asks_for_no_second_checkpoint(told):
-    lines, risks = told(*["warning"] * 150)
+def test_1_it_repeats_a_warning_every_minute_without_a_second_risk(report):
+    lines, risks = report(*["warning"] * 150)
     assert lines == ["WARNING"] * 3 and len(risks) == 1
 
 
-def test_a_level_that_hesitates_is_one_warning(told):
-    lines, risks = told(*["warning", "ok"] * 20)
+def test_2_an_alternating_level_is_one_warning(report):
+    lines, risks = report(*["warning", "ok"] * 20)
     assert lines == ["WARNING", "A100"] and len(risks) == 1
 
 
-def test_a_warning_after_a_quiet_minute_is_a_new_one(told):
-    lines, risks = told("warning", *["ok"] * int(REPEAT_S + 1), "warning")
+def test_3_a_warning_after_a_calm_minute_is_new(report):
+    lines, risks = report("warning", *["ok"] * int(REPEAT_S + 1), "warning")
     assert lines == ["WARNING", "A100", "WARNING"] and len(risks) == 2
 
 
-def test_a_notice_is_told_to_nobody(told):
-    assert told("notice", "ok", "notice") == ([], [])
+def test_it_does_not_report_a_notice(report):
+    assert report("notice", "ok", "notice") == ([], [])
 
 
-def test_the_words_say_when_how_full_why_and_what_it_was_predicted_to_be():
+def test_the_text_contains_eta_fill_cause_and_prediction():
     text = warning_text(monitor.risk_of(0, GPU, FORECAST), "A100", PREDICTION)
     first, cause, change, predicted, saving = text.splitlines()
     assert first == (
-        "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): 30.00 GiB of 40.00 GiB used, growing by 24.0 MiB per step."
+        "WARNING: step 500: A100 will run out of memory in about 420 steps (25 min): "
+        "30.00 GiB of 40.00 GiB used, growing by 24.0 MiB per step."
     )
     assert cause.startswith("  cause: leak. ") and change.startswith("  change: ")
     assert predicted == "  predicted peak: 26.00 GiB (by trace); observed: 30.00 GiB"
     assert saving == "  in this run recomputing activations saves 9.00 GiB: model.checkpointing()"
 
 
-def test_without_a_prediction_the_words_do_without():
+def test_the_text_needs_no_prediction():
     assert len(warning_text(Risk(level="warning"), "A100").splitlines()) == 1
     assert "when it next evaluates" in warning_text(Risk(level="warning", cause="eval"), "A100")
 
 
-def test_a_prediction_is_of_the_device_trained_on(monkeypatch):
+def test_the_prediction_belongs_to_the_first_device(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(monitor, "notify_user", lines.append)
-    made = ForecastMonitor(0, [GPU, HOST], Hints())
-    made.prediction = PREDICTION
+    forecast_monitor = ForecastMonitor(0, [GPU, HOST], Hints())
+    forecast_monitor.prediction = PREDICTION
     for device in ("gpu", "host"):
-        made._report(made._forecasts[device], FORECAST, 0.0)
+        forecast_monitor._report(forecast_monitor._forecasts[device], FORECAST, 0.0)
     assert ["predicted" in line for line in lines] == [True, False]
 
 
-def test_state_that_will_not_fit_is_told_before_the_step_that_would_die(training):
-    """On the thread that trains, with the gradients in place and nothing of the state."""
+def test_it_warns_before_the_first_step_if_the_state_will_not_fit(training):
+    """On the training thread, when gradients exist and the state doesn't."""
     risks, states = [], []
     model = torch.nn.Linear(2048, 2048)  # 16 MiB, its gradient, and 32 MiB of state
     optimizer = torch.optim.AdamW(model.parameters())
@@ -125,7 +128,7 @@ def test_state_that_will_not_fit_is_told_before_the_step_that_would_die(training
     assert (risks[0].cause, risks[0].level, states[0]) == ("optimizer_state", "critical", 0)
 
 
-def test_the_forecaster_is_told_what_the_script_says(training, recording):
+def test_hints_of_the_script_reach_the_forecaster(training, recording):
     model, optimizer, step = training
     run = memagent.attach(
         model, optimizer, config={"epoch_steps": 7, "max_input_size": "no"}, predict=False
@@ -142,7 +145,7 @@ def test_the_forecaster_is_told_what_the_script_says(training, recording):
     assert (forecaster._epoch_steps, forecaster._max_input) == (7, 4096)
 
 
-def test_nothing_to_say_is_no_event(training, recording):
+def test_no_hints_are_no_event(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, predict=False):
         step()
@@ -150,7 +153,7 @@ def test_nothing_to_say_is_no_event(training, recording):
 
 
 @pytest.mark.parametrize("value", [0, -3, "many", True, float("nan")])
-def test_what_is_no_number_is_told_and_not_believed(training, monkeypatch, capsys, value):
+def test_it_reports_an_invalid_hint_and_ignores_it(training, monkeypatch, capsys, value):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, _ = training
     run = memagent.attach(model, optimizer, predict=False)
@@ -159,7 +162,7 @@ def test_what_is_no_number_is_told_and_not_believed(training, monkeypatch, capsy
     assert f"epoch_steps must be a number of 1 or more, got {value!r}" in capsys.readouterr().err
 
 
-def test_the_estimators_answer_reaches_the_local_forecaster(training):
+def test_the_prediction_reaches_the_forecaster(training):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
     step()
@@ -194,9 +197,7 @@ while True:
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
-def test_a_script_that_leaks_to_its_death_saves_a_checkpoint_first(
-    fork_server, tmp_path, recording
-):
+def test_a_leaking_script_saves_a_checkpoint_before_it_crashes(fork_server, tmp_path, recording):
     path = tmp_path / "checkpoint.pt"
     done = fork_server.run("-c", LEAKING, str(path))
     assert done.returncode == 1 and done.stdout.startswith("saved at "), done.stderr

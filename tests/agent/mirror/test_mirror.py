@@ -1,4 +1,4 @@
-"""Real trainings mirrored into the real trackers, offline, and read back from what those wrote."""
+"""Real trainings mirrored to the real trackers, offline, and read back from their files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trained(training, **options: Any) -> Any:
     return run
 
 
-# -- points ---------------------------------------------------------------------------------------------------------------
+# -- points ----------------------------------------------------------------------------------------
 
 
 def test_it_keeps_the_last_of_a_state_and_the_maximum_of_a_peak():
@@ -69,22 +69,22 @@ def test_it_keeps_the_last_of_a_state_and_the_maximum_of_a_peak():
     )
 
 
-def test_it_has_no_point_where_nothing_came():
+def test_it_has_no_point_without_rows():
     assert Window().point() is None
     assert merge_points([]) is None
 
 
-def test_it_merges_points_as_it_sums_up_rows():
+def test_it_merges_points_like_rows():
     first = Point(1, 1.0, {"host/allocated_bytes": 5, "host/host_rss_bytes": 9, "host/step_s": 1.0})
     second = Point(2, 2.0, {"host/allocated_bytes": 4, "host/host_rss_bytes": 3})
     expected = {"host/allocated_bytes": 4, "host/host_rss_bytes": 9, "host/step_s": 1.0}
     assert merge_points([first, second]) == Point(2, 2.0, expected)
 
 
-# -- what is asked for ----------------------------------------------------------------------------------------------------
+# -- targets ---------------------------------------------------------------------------------------
 
 
-def test_it_takes_names_in_a_text_or_a_list_once_each():
+def test_it_accepts_names_in_a_text_or_a_list_once_each():
     needed("tensorboard")
     assert (
         parse_mirror("tensorboard, tensorboard")
@@ -104,7 +104,7 @@ def test_it_says_what_to_install(monkeypatch):
     ("name", "advice"), [("wandb", r"wandb\.init\(\)"), ("mlflow", r"mlflow\.start_run\(\)")]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_starts_no_run_of_its_own_and_says_how_to(training, name, advice, tmp_path, monkeypatch):
+def test_it_starts_no_run_and_says_how_to(training, name, advice, tmp_path, monkeypatch):
     needed(name)
     monkeypatch.chdir(tmp_path)
     model, optimizer, _ = training
@@ -118,7 +118,7 @@ def test_names_mean_nothing_on_other_ranks_than_0():
     assert open_trackers(["wandb", "mlflow"], run_id="r", rank=1) == []
 
 
-def test_a_tracker_that_cannot_be_used_is_an_error_with_its_reason(monkeypatch):
+def test_a_tracker_that_fails_to_open_is_an_error_with_its_reason(monkeypatch):
     def broken(run_id: str) -> None:
         raise RuntimeError("a wrong protobuf")
 
@@ -127,11 +127,11 @@ def test_a_tracker_that_cannot_be_used_is_an_error_with_its_reason(monkeypatch):
         open_trackers(["wandb"], run_id="r", rank=0)
 
 
-# -- the run is never harmed ----------------------------------------------------------------------------------------------
+# -- isolation from the run ------------------------------------------------------------------------
 
 
 class Recorder:
-    """A tracker that keeps what it gets."""
+    """A tracker that records all calls."""
 
     name = "a recorder"
 
@@ -163,14 +163,14 @@ class Broken(Recorder):
 
 @pytest.fixture
 def recorder(monkeypatch) -> Recorder:
-    """What `mirror="wandb"` leads to."""
-    found = Recorder()
+    """The tracker that `mirror="wandb"` opens."""
+    result = Recorder()
     monkeypatch.setattr("memagent.mirror.trackers.find_spec", lambda _: SimpleNamespace())
-    monkeypatch.setattr("memagent.mirror.wandb.discover", lambda run_id: found)
-    return found
+    monkeypatch.setattr("memagent.mirror.wandb.discover", lambda run_id: result)
+    return result
 
 
-def test_every_sample_is_in_a_point_and_none_was_made_on_the_training_thread(training, recorder):
+def test_points_contain_every_sample_and_are_written_on_another_thread(training, recorder):
     trained(training, mirror="wandb")
     assert recorder.points[-1].step == 5
     assert recorder.points[-1].values["host/peak_allocated_bytes"] > 0
@@ -178,7 +178,7 @@ def test_every_sample_is_in_a_point_and_none_was_made_on_the_training_thread(tra
     assert recorder.closed == 1
 
 
-def test_a_setting_asks_for_it_and_the_argument_beats_it(training, recorder, monkeypatch):
+def test_the_argument_overrides_the_setting(training, recorder, monkeypatch):
     monkeypatch.setenv("MEMAGENT_MIRROR", "wandb")
     trained(training, mirror=[])
     assert recorder.points == []
@@ -186,9 +186,7 @@ def test_a_setting_asks_for_it_and_the_argument_beats_it(training, recorder, mon
     assert recorder.points[-1].step == 5
 
 
-def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missing(
-    training, recording, monkeypatch, capsys
-):
+def test_an_automatic_run_does_without_a_missing_tracker(training, recording, monkeypatch, capsys):
     from memagent.attach import start_run
     from memagent.lifecycle.options import AttachOptions
     from memagent.settings import Settings
@@ -211,7 +209,7 @@ def test_a_run_that_nobody_attached_is_recorded_without_the_mirror_that_is_missi
     assert recording().columns()["step"] == [0, 1]
 
 
-def test_a_run_that_ends_without_memory_says_so(training, recorder):
+def test_it_warns_when_the_run_ends_out_of_memory(training, recorder):
     import torch
 
     with pytest.raises(torch.OutOfMemoryError):
@@ -222,7 +220,7 @@ def test_a_run_that_ends_without_memory_says_so(training, recorder):
     assert recorder.warnings == [("out of memory", True)]
 
 
-def test_what_a_tracker_raises_is_told_once_and_others_go_on(capsys):
+def test_a_trackers_error_is_reported_once_and_others_continue(capsys):
     recorder = Recorder()
     mirror = Mirror([Broken(), recorder], [HOST], 0)
     for step in (1, 2):
@@ -238,7 +236,7 @@ def test_what_a_tracker_raises_is_told_once_and_others_go_on(capsys):
     )
 
 
-def test_a_tracker_that_hangs_holds_up_nobody(monkeypatch):
+def test_a_tracker_that_hangs_does_not_block_the_end(monkeypatch):
     monkeypatch.setattr("memagent.mirror.mirror.CLOSE_S", 0.05)
     forever = threading.Event()
 
@@ -260,7 +258,7 @@ def test_without_trackers_there_is_no_thread():
     assert "memagent-mirror" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_forecasts_prediction_rank_and_device_are_in_the_names():
+def test_series_names_contain_rank_and_device():
     recorder = Recorder()
     risk = Risk(
         level="warning",
@@ -287,7 +285,7 @@ def test_forecasts_prediction_rank_and_device_are_in_the_names():
     assert "a GPU will run out of memory in about 33 steps" in title and not is_critical
 
 
-# -- W&B ------------------------------------------------------------------------------------------------------------------
+# -- W&B -------------------------------------------------------------------------------------------
 
 
 def test_points_wait_for_rows_of_the_script_and_the_oldest_are_merged():
@@ -324,7 +322,7 @@ def wandb_run(tmp_path, monkeypatch) -> Iterator[Any]:
 
 
 def wandb_records(folder: Path) -> list[Any]:
-    """What an offline run left; W&B's own process may still be writing it when `finish` returns."""
+    """Records of an offline run; W&B's process may still be writing when `finish` returns."""
     (path,) = folder.glob("wandb/offline-*/*.wandb")
     for _ in range(300):
         records = list(read_wandb(path))
@@ -362,9 +360,7 @@ def wandb_rows(folder: Path) -> list[dict[str, str]]:
     ]
 
 
-def test_wandb_shows_it_in_the_scripts_own_rows_at_the_scripts_own_steps(
-    training, wandb_run, tmp_path
-):
+def test_wandb_adds_points_to_the_scripts_rows(training, wandb_run, tmp_path):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, predict=False, mirror="wandb") as run:
         for epoch in range(3):
@@ -389,17 +385,17 @@ def test_wandb_shows_it_in_the_scripts_own_rows_at_the_scripts_own_steps(
     ]
 
 
-def test_wandb_shows_it_where_the_script_logs_nothing(training, wandb_run, tmp_path):
+def test_wandb_logs_points_of_a_script_that_logs_nothing(training, wandb_run, tmp_path):
     trained(training, mirror=wandb_run)
     wandb_run.finish()
     assert [row["memagent/step"] for row in wandb_rows(tmp_path) if SERIES in row][-1] == "5"
 
 
-# -- MLflow ---------------------------------------------------------------------------------------------------------------
+# -- MLflow ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
-def test_mlflow_has_it_as_metrics_of_the_active_run(training, tmp_path):
+def test_mlflow_logs_metrics_of_the_active_run(training, tmp_path):
     needed("mlflow")
     import mlflow
 
@@ -415,12 +411,12 @@ def test_mlflow_has_it_as_metrics_of_the_active_run(training, tmp_path):
             run._pipeline.mirror.warn("careful\nbecause", step=2, is_critical=True)
     history = client.get_metric_history(active.info.run_id, SERIES)
     assert [metric.step for metric in history][-1] == 2
-    found = client.get_run(active.info.run_id).data
-    assert found.metrics["memagent/host/phase_odd_name_peak_bytes"] > 0
-    assert found.tags["memagent.critical"] == "careful\nbecause"
+    result = client.get_run(active.info.run_id).data
+    assert result.metrics["memagent/host/phase_odd_name_peak_bytes"] > 0
+    assert result.tags["memagent.critical"] == "careful\nbecause"
 
 
-# -- TensorBoard ----------------------------------------------------------------------------------------------------------
+# -- TensorBoard -----------------------------------------------------------------------------------
 
 
 def read_events(folder: Path) -> Any:
@@ -430,7 +426,7 @@ def read_events(folder: Path) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_has_it_in_the_scripts_own_writer(training, tmp_path):
+def test_tensorboard_writes_to_the_scripts_writer(training, tmp_path):
     needed("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 

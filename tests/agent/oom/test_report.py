@@ -1,4 +1,4 @@
-"""What killed a run, in plain words."""
+"""The report of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from memagent.oom.report import EXPANDABLE, oom_report, rate_text
 from memagent.units import GIB, MIB
 
-WORDS = {
+EVENT_DATA = {
     "phase": "backward",
     "asked_bytes": 2 * GIB,
     "free_bytes": GIB,
@@ -25,8 +25,8 @@ WORDS = {
 }
 
 
-def test_it_says_where_what_was_asked_for_and_how_full_it_was():
-    report = oom_report(WORDS, 311)
+def test_it_reports_phase_request_and_fill():
+    report = oom_report(EVENT_DATA, 311)
     assert report.title == "Out of memory in backward of step 312 on NVIDIA H100"
     assert any(
         "gradients are created while activations still exist" in finding
@@ -42,16 +42,18 @@ def test_it_says_where_what_was_asked_for_and_how_full_it_was():
 @pytest.mark.parametrize(
     ("allocated", "helps"), [(76.5 * GIB, True), (77.5 * GIB, False), (70 * GIB, True)]
 )
-def test_expandable_segments_are_advised_where_the_pieces_would_have_been_enough(allocated, helps):
+def test_it_advises_expandable_segments_if_they_would_have_sufficed(allocated, helps):
     report = oom_report(
-        WORDS, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": int(allocated)}
+        EVENT_DATA, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": int(allocated)}
     )
     assert any(EXPANDABLE in code for _, _, code in report.changes) == helps
 
 
-def test_a_large_cache_that_is_still_not_enough_is_said_to_be_no_help():
-    words = {**WORDS, "asked_bytes": 40 * GIB}
-    report = oom_report(words, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": 60 * GIB})
+def test_it_says_if_a_large_cache_would_not_have_sufficed():
+    event_data = {**EVENT_DATA, "asked_bytes": 40 * GIB}
+    report = oom_report(
+        event_data, 0, reading={"reserved_bytes": 78 * GIB, "allocated_bytes": 60 * GIB}
+    )
     assert any(
         "merging the fragments would not have been enough" in finding for finding in report.findings
     )
@@ -67,38 +69,38 @@ def test_a_large_cache_that_is_still_not_enough_is_said_to_be_no_help():
         ("eval", "inference_mode"),
     ],
 )
-def test_phases_are_told_apart_and_advised_on_accordingly(phase, advice):
-    report = oom_report({**WORDS, "phase": phase}, 0)
+def test_it_describes_each_phase_and_advises_on_it(phase, advice):
+    report = oom_report({**EVENT_DATA, "phase": phase}, 0)
     assert advice in report.changes[-1][0]
     others = {
-        p: oom_report({**WORDS, "phase": p}, 0).findings[0]
+        p: oom_report({**EVENT_DATA, "phase": p}, 0).findings[0]
         for p in ("forward", "backward", "optimizer", "eval")
     }
     assert len(set(others.values())) == 4
 
 
-def test_the_estimators_advice_comes_with_its_saving():
+def test_it_lists_the_estimators_advice_with_its_saving():
     advice = [{"change": "Use bf16", "saving_bytes": 9 * GIB, "code": "model.bfloat16()"}]
-    report = oom_report(WORDS, 0, advice=advice)
+    report = oom_report(EVENT_DATA, 0, advice=advice)
     assert report.changes[0] == ("Use bf16", 9 * GIB, "model.bfloat16()")
     assert "  change: Use bf16 (saves 9.00 GiB)" in report.lines()
 
 
-def test_the_prediction_and_other_processes_are_mentioned():
+def test_it_mentions_prediction_and_other_processes():
     reading = {"peak_allocated_bytes": 66 * GIB, "other_processes_bytes": 5 * GIB}
-    findings = oom_report(WORDS, 0, reading=reading, predicted_peak_bytes=60 * GIB).findings
+    findings = oom_report(EVENT_DATA, 0, reading=reading, predicted_peak_bytes=60 * GIB).findings
     assert "Other processes held 5.00 GiB of the device." in findings
     assert "The newest peak was 66.00 GiB, 10 % above the prediction of 60.00 GiB." in findings
 
 
-def test_suspects_are_named_with_their_line_and_what_grows_is_to_be_stopped_first():
+def test_it_names_suspects_and_advises_to_fix_them_first():
     suspect = {
         "file": "train.py",
         "line": 42,
         "holder": "history: list of 412",
         "fix": "Append a number.",
     } | {"bytes_per_step": 2048}
-    report = oom_report(WORDS, 0, suspects=[suspect], advice=[{"change": "Use bf16"}])
+    report = oom_report(EVENT_DATA, 0, suspects=[suspect], advice=[{"change": "Use bf16"}])
     assert (
         "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number."
         in report.lines()
@@ -106,7 +108,7 @@ def test_suspects_are_named_with_their_line_and_what_grows_is_to_be_stopped_firs
     assert [change.split()[0] for change, _, _ in report.changes] == ["Fix", "Use", "Use"]
 
 
-def test_a_suspects_tensors_are_told_from_all_that_grew_and_when_it_was_so_long():
+def test_it_separates_tensor_growth_from_all_growth():
     suspect = {
         "file": "train.py",
         "line": 42,
@@ -114,59 +116,70 @@ def test_a_suspects_tensors_are_told_from_all_that_grew_and_when_it_was_so_long(
         "holder": "history: list of 20",
         "bytes_per_step": 2048,
     }
-    words = {
-        **WORDS,
+    event_data = {
+        **EVENT_DATA,
         "suspects": [suspect],
         "suspect_search": {"step": 26, "growth_bytes_per_step": 4096},
     }
-    [line] = [line for line in oom_report(words, 311).lines() if "suspect: " in line]
+    [line] = [line for line in oom_report(event_data, 311).lines() if "suspect: " in line]
     assert (
-        "history: list of 20 at step 26, 2.0 KiB a step in tensors alone (memory in use grew by 4.0 KiB)."
-        in line
+        "history: list of 20 at step 26, 2.0 KiB a step in tensors alone "
+        "(memory in use grew by 4.0 KiB)." in line
     )
 
 
 @pytest.mark.parametrize(("kind", "growth"), [("list", 2100), ("list", None), ("worker", 9000)])
-def test_growth_that_tells_nothing_more_is_left_out(kind, growth):
+def test_it_omits_growth_that_adds_nothing(kind, growth):
     assert rate_text(kind, 2048, growth) == ", 2.0 KiB a step"
 
 
-def test_the_peaks_of_the_last_steps_tell_how_it_got_there():
-    words = {**WORDS, "last_peaks": [[309, 70 * GIB], [310, None], [311, 77 * GIB]]}
-    assert "Peaks of steps 309 to 311: 70.00 GiB, 77.00 GiB." in oom_report(words, 311).findings
+def test_it_lists_the_peaks_of_the_last_steps():
+    event_data = {**EVENT_DATA, "last_peaks": [[309, 70 * GIB], [310, None], [311, 77 * GIB]]}
+    assert (
+        "Peaks of steps 309 to 311: 70.00 GiB, 77.00 GiB." in oom_report(event_data, 311).findings
+    )
     assert not any(
         "Peaks of" in finding
-        for finding in oom_report({**WORDS, "last_peaks": [[311, GIB]]}, 311).findings
+        for finding in oom_report({**EVENT_DATA, "last_peaks": [[311, GIB]]}, 311).findings
     )
 
 
 @pytest.mark.parametrize("junk", ["words", 3, [3], ["a", {}], {"step": "x"}, [[1], [1, "2"]]])
-def test_nonsense_in_the_last_words_breaks_no_report(junk):
+def test_malformed_event_data_does_not_break_it(junk):
     report = oom_report(
-        {**WORDS, "suspects": junk, "suspect_search": junk, "last_peaks": junk}, 311
+        {**EVENT_DATA, "suspects": junk, "suspect_search": junk, "last_peaks": junk}, 311
     )
     assert report.suspects == () and not any("Peaks of" in finding for finding in report.findings)
 
 
-def test_nothing_is_needed_of_the_last_words():
+def test_it_needs_no_event_data():
     report = oom_report({}, 0)
     assert report.title == "Out of memory in step 1"
     assert (report.findings, report.changes, report.lines()) == ((), (), [report.title])
 
 
-def test_nobody_found_and_nobody_looked_are_told_apart():
-    found = oom_report(
-        {**WORDS, "suspects": [], "suspect_search": {"first_step": 5, "step": 26}}, 311
+def test_it_distinguishes_no_suspect_from_no_diagnosis():
+    report = oom_report(
+        {**EVENT_DATA, "suspects": [], "suspect_search": {"first_step": 5, "step": 26}}, 311
     )
-    assert found.search == "No suspect was found: the leak diagnosis covered steps 5 to 26."
-    assert "  no suspect was found: the leak diagnosis covered steps 5 to 26." in found.lines()
-    nobody = oom_report({**WORDS, "suspect_search": {"why_not": "no growth was suspected"}}, 311)
+    assert report.search == "No suspect was found: the leak diagnosis covered steps 5 to 26."
+    assert "  no suspect was found: the leak diagnosis covered steps 5 to 26." in report.lines()
+    nobody = oom_report(
+        {**EVENT_DATA, "suspect_search": {"why_not": "no growth was suspected"}}, 311
+    )
     assert "  no leak diagnosis was run: no growth was suspected." in nobody.lines()
 
 
-def test_the_last_words_own_suspects_stand_where_no_others_are_known():
+def test_it_falls_back_to_the_suspects_of_the_event():
     suspect = {"file": "train.py", "line": 42, "holder": "history: list of 412"}
-    words = {**WORDS, "suspects": [suspect], "suspect_search": {"first_step": 5, "step": 26}}
-    assert oom_report(words, 0).suspects == (suspect,) and oom_report(words, 0).search is None
+    event_data = {
+        **EVENT_DATA,
+        "suspects": [suspect],
+        "suspect_search": {"first_step": 5, "step": 26},
+    }
+    assert (
+        oom_report(event_data, 0).suspects == (suspect,)
+        and oom_report(event_data, 0).search is None
+    )
     other = {**suspect, "line": 7}
-    assert oom_report(words, 0, suspects=[other]).suspects == (other,)
+    assert oom_report(event_data, 0, suspects=[other]).suspects == (other,)

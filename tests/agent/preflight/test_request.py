@@ -1,4 +1,4 @@
-"""What `preflight=` takes, and what it says to what it does not take."""
+"""Values that `preflight=` accepts, and errors for the others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def evaluate() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, False])
-def test_nothing_asked_is_nothing_tried(nothing):
+def test_no_request_is_none(nothing):
     assert parse_preflight(nothing) is None
 
 
-def test_true_asks_for_the_checkpoint_and_the_state_alone():
+def test_true_requests_the_checkpoint_only():
     assert parse_preflight(True) == PreflightRequest(eval_batch=None, checkpoint=True)
 
 
@@ -40,12 +40,12 @@ def test_true_asks_for_the_checkpoint_and_the_state_alone():
     ],
     ids=["tensor", "tuple", "list", "dict", "mapping", "nested"],
 )
-def test_a_batch_of_any_kind_is_evaluated(batch):
-    found = parse_preflight(batch)
-    assert found.eval_batch is batch and found.checkpoint is True
+def test_it_accepts_batches_of_any_type(batch):
+    request = parse_preflight(batch)
+    assert request.eval_batch is batch and request.checkpoint is True
 
 
-def test_a_mapping_or_dataclass_says_which():
+def test_it_accepts_options_in_a_mapping_or_dataclass():
     @dataclass
     class Mine:
         eval_batch: object
@@ -60,7 +60,7 @@ def test_a_mapping_or_dataclass_says_which():
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         (3, "preflight cannot be a int: pass True, a batch"),
         ("yes", "preflight cannot be a str"),
@@ -81,8 +81,8 @@ def test_a_mapping_or_dataclass_says_which():
         ),
     ],
 )
-def test_attach_says_what_is_wrong_before_anything_is_watched(training, value, words):
+def test_attach_rejects_an_invalid_request_before_any_hook(training, value, message):
     model, optimizer, _ = training
-    with pytest.raises(SettingError, match=words):
+    with pytest.raises(SettingError, match=message):
         memagent.attach(model, optimizer, preflight=value)
     assert not optimizer._optimizer_step_pre_hooks

@@ -1,4 +1,4 @@
-"""Trials on real models: what they measure, and that nothing of the training is changed by them."""
+"""Preflights of real models: what they measure, and that they change nothing of the training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 class Net(torch.nn.Module):
-    """Normalises and drops, counts its forwards in a buffer, and holds `width` floats a sample for a moment."""
+    """Uses batch norm and dropout, counts forwards in a buffer, allocates `width` floats a sample."""
 
     def __init__(self, width: int = 2**16) -> None:
         super().__init__()
@@ -38,15 +38,15 @@ class Net(torch.nn.Module):
     def forward(self, x, mask=None, targets=None):
         self.forwards += 1
         self.last = x[:1, 0].detach()
-        self.seen = (mask is not None, targets is not None, self.training, torch.is_grad_enabled())
+        self.call = (mask is not None, targets is not None, self.training, torch.is_grad_enabled())
         wide = torch.ones(len(x), self.width)
         self.while_held()
         return self.head(self.drop(self.norm(x))) * wide.sum(1, keepdim=True)
 
 
 @pytest.fixture
-def until_seen(monkeypatch):
-    """Waits until who watches over a trial has looked: on a busy machine memory may come and go between two looks."""
+def until_polled(monkeypatch):
+    """Wait for a poll: on a busy machine memory may come and go between two of them."""
     looks, look = 0, PeakMonitor._update
 
     def counted(watch):
@@ -66,14 +66,14 @@ def until_seen(monkeypatch):
 
 
 @pytest.fixture
-def net(until_seen):
+def net(until_polled):
     torch.manual_seed(0)
     model = Net()
-    model.while_held = until_seen
+    model.while_held = until_polled
     return model, torch.optim.AdamW(model.parameters())
 
 
-def tried(model, optimizer, **request):
+def try_tasks(model, optimizer, **request):
     return run_preflight(
         PreflightRequest(**{"checkpoint": False, **request}), [HostProbe()], [model], [optimizer]
     )
@@ -81,13 +81,13 @@ def tried(model, optimizer, **request):
 
 def test_an_evaluation_is_measured_without_gradients_in_eval_mode(net):
     model, optimizer = net
-    found = tried(model, optimizer, eval_batch=torch.randn(512, 8))  # 512 times 2**16 floats
-    assert 0.9 * 128 * MIB < found.needs[0].eval_bytes < 1.5 * 128 * MIB
-    assert model.seen == (False, False, False, False)
-    assert found.fits and found.needs[0].limit_bytes and found.trials[0].error is None
+    result = try_tasks(model, optimizer, eval_batch=torch.randn(512, 8))  # 512 times 2**16 floats
+    assert 0.9 * 128 * MIB < result.needs[0].eval_bytes < 1.5 * 128 * MIB
+    assert model.call == (False, False, False, False)
+    assert result.fits and result.needs[0].limit_bytes and result.trials[0].error is None
 
 
-def test_nothing_of_the_training_is_changed(net):
+def test_it_restores_modes_buffers_and_generators(net):
     model, optimizer = net
     model.drop.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -98,11 +98,11 @@ def test_nothing_of_the_training_is_changed(net):
         model(torch.randn(16, 8))
         random.random(), numpy.random.rand()
 
-    found = tried(model, optimizer, eval_batch=evaluate, checkpoint=True)
-    assert found.trials[1].error is None and model.seen[2:] == (
+    result = try_tasks(model, optimizer, eval_batch=evaluate, checkpoint=True)
+    assert result.trials[1].error is None and model.call[2:] == (
         True,
         True,
-    )  # a callable is left to itself
+    )  # a callable runs as it is
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert model.last is last
     assert model.training and model.norm.training and not model.drop.training
@@ -111,12 +111,12 @@ def test_nothing_of_the_training_is_changed(net):
     assert not optimizer.state and all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_training_goes_on_bit_for_bit_as_without_it():
-    def weights(preflight) -> torch.Tensor:
+def test_training_continues_bit_for_bit_as_without_it():
+    def weights(option) -> torch.Tensor:
         torch.manual_seed(0)
         model = Net(16)
         optimizer = torch.optim.AdamW(model.parameters())
-        with memagent.attach(model, optimizer, preflight=preflight, predict=False):
+        with memagent.attach(model, optimizer, preflight=option, predict=False):
             for _ in range(5):
                 optimizer.zero_grad()
                 model(torch.randn(32, 8)).pow(2).mean().backward()
@@ -127,7 +127,7 @@ def test_a_training_goes_on_bit_for_bit_as_without_it():
 
 
 @pytest.mark.parametrize(
-    ("batch", "seen"),
+    ("batch", "call"),
     [
         ((torch.ones(4, 8), torch.ones(4)), (False, False)),
         ({"x": torch.ones(4, 8), "targets": torch.ones(4), "index": 3}, (False, True)),
@@ -135,97 +135,99 @@ def test_a_training_goes_on_bit_for_bit_as_without_it():
     ],
     ids=["what a loader gives", "by name", "one"],
 )
-def test_a_batch_is_handed_over_as_forward_takes_it(net, batch, seen):
+def test_it_passes_a_batch_as_forward_takes_it(net, batch, call):
     model, optimizer = net
-    assert tried(model, optimizer, eval_batch=batch).trials[0].error is None
-    assert model.seen[:2] == seen
+    assert try_tasks(model, optimizer, eval_batch=batch).trials[0].error is None
+    assert model.call[:2] == call
 
 
-def test_targets_beside_the_inputs_are_handed_over(net):
+def test_it_passes_targets_too(net):
     class WithLoss(torch.nn.Linear):
         def forward(self, x, targets=None):
-            self.seen = targets
+            self.call = targets
             return super().forward(x)
 
     model = WithLoss(8, 4)
-    tried(model, torch.optim.SGD(model.parameters()), eval_batch=(torch.ones(2, 8), torch.ones(2)))
-    assert model.seen is not None
+    try_tasks(
+        model, torch.optim.SGD(model.parameters()), eval_batch=(torch.ones(2, 8), torch.ones(2))
+    )
+    assert model.call is not None
 
 
-def test_an_out_of_memory_is_a_finding_and_memory_is_given_back(net):
+def test_running_out_of_memory_is_a_result_and_memory_is_released(net):
     model, optimizer = net
     probe = HostProbe()
 
     def evaluate():
-        kept = torch.ones(64 * MIB)  # 256 MiB
+        tensor = torch.ones(64 * MIB)  # 256 MiB
         torch.empty(2**50)
-        return kept
+        return tensor
 
     before = probe.used_bytes()
-    found = run_preflight(PreflightRequest(evaluate, False), [probe], [model], [optimizer])
+    result = run_preflight(PreflightRequest(evaluate, False), [probe], [model], [optimizer])
     assert probe.used_bytes() - before < 64 * MIB
-    assert found.fits is False and found.trials[0].ran_out and found.needs[0].eval_bytes > 2**50
-    assert "at least" in found.verdict()
+    assert result.fits is False and result.trials[0].ran_out and result.needs[0].eval_bytes > 2**50
+    assert "at least" in result.verdict()
 
 
-def test_what_fails_otherwise_is_told_and_says_nothing_of_memory(net):
+def test_another_error_is_reported_without_a_size(net):
     model, optimizer = net
-    found = tried(model, optimizer, eval_batch=torch.ones(4, 5))
-    assert found.needs[0].eval_bytes is None and found.fits is True
-    assert "could not be tried: RuntimeError" in found.verdict() and model.training
+    result = try_tasks(model, optimizer, eval_batch=torch.ones(4, 5))
+    assert result.needs[0].eval_bytes is None and result.fits is True
+    assert "could not be preflight: RuntimeError" in result.verdict() and model.training
 
 
-def test_ctrl_c_is_the_users(net):
+def test_ctrl_c_passes(net):
     model, optimizer = net
 
     def interrupt():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tried(model, optimizer, eval_batch=interrupt)
+        try_tasks(model, optimizer, eval_batch=interrupt)
     assert not [thread for thread in threading.enumerate() if thread.name == "memagent-preflight"]
 
 
-def test_the_optimizers_state_counts_until_it_is_there(net):
+def test_the_optimizers_state_counts_until_it_exists(net):
     model, optimizer = net
     parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
-    (need,) = tried(model, optimizer).needs
+    (need,) = try_tasks(model, optimizer).needs
     assert 2 * parameters <= need.optimizer_state_bytes <= 2 * parameters + 4 * 4
     assert need.gradients_bytes == parameters
     model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
-    (need,) = tried(model, optimizer).needs
+    (need,) = try_tasks(model, optimizer).needs
     assert need.optimizer_state_bytes == need.gradients_bytes == 0
 
 
-def test_a_step_counts_as_the_estimator_sees_it(net):
+def test_a_step_counts_as_estimated(net):
     model = torch.nn.Linear(2048, 2048)  # 16 MiB
     optimizer = torch.optim.SGD(model.parameters())
     probe = HostProbe()
     probe.context_bytes = probe.used_bytes() - 16 * MIB  # as attach takes it
     (need,) = run_preflight(PreflightRequest(None, False), [probe], [model], [optimizer]).needs
     assert need.step_is_least and 15 * MIB < need.step_bytes < 50 * MIB  # a gradient at least
-    seen = Estimate("trace", probe.used_bytes() + 300 * MIB, {})
+    estimate = Estimate("trace", probe.used_bytes() + 300 * MIB, {})
     (need,) = run_preflight(
-        PreflightRequest(None, False), [probe], [model], [optimizer], prediction=seen
+        PreflightRequest(None, False), [probe], [model], [optimizer], prediction=estimate
     ).needs
     assert not need.step_is_least and 290 * MIB < need.step_bytes <= 300 * MIB
 
 
-def test_a_checkpoint_of_the_scripts_own_is_measured(net, until_seen):
+def test_it_measures_the_scripts_checkpoint_callable(net, until_polled):
     model, optimizer = net
 
     def save():
         copies = [torch.ones(32 * MIB) for _ in range(2)]  # as a state_dict on the host
-        until_seen()
+        until_polled()
         del copies
 
-    found = tried(model, optimizer, checkpoint=save)
-    assert found.needs[0].checkpoint_bytes > 0.9 * 256 * MIB
+    result = try_tasks(model, optimizer, checkpoint=save)
+    assert result.needs[0].checkpoint_bytes > 0.9 * 256 * MIB
 
 
-def test_a_replica_of_several_is_tried_without_the_others(net):
-    """A forward of DDP itself would wait for the other ranks."""
+def test_it_tries_one_replica_without_the_others(net):
+    """The forward of DDP itself would wait for the other ranks."""
     from torch import distributed
 
     model, optimizer = net
@@ -233,54 +235,54 @@ def test_a_replica_of_several_is_tried_without_the_others(net):
     try:
         wrapped = torch.nn.parallel.DistributedDataParallel(model)
         wrapped.register_forward_pre_hook(lambda *_: pytest.fail("the wrapper was called"))
-        found = tried(
+        result = try_tasks(
             wrapped, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4)), checkpoint=True
         )
     finally:
         distributed.destroy_process_group()
-    assert [trial.error for trial in found.trials] == [None, None] and model.seen[0] is False
+    assert [trial.error for trial in result.trials] == [None, None] and model.call[0] is False
 
 
-def test_a_compiled_model_is_handed_what_its_own_forward_takes(net):
+def test_it_passes_a_compiled_model_what_its_forward_takes(net):
     model, optimizer = net
     compiled = torch.compile(model, backend="eager")
     assert (
-        tried(compiled, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4))).trials[0].error
+        try_tasks(compiled, optimizer, eval_batch=(torch.ones(4, 8), torch.ones(4))).trials[0].error
         is None
     )
-    assert model.seen[:2] == (False, False)
+    assert model.call[:2] == (False, False)
 
 
-def test_parameters_sharded_over_ranks_are_left_alone(net):
+def test_it_does_not_try_sharded_models(net):
     model, optimizer = net
     model.head.weight._local_tensor = model.head.weight.data  # as a DTensor has it
     assert is_sharded([model])
-    found = tried(model, optimizer, eval_batch=torch.ones(4, 8), checkpoint=True)
-    assert all("sharded" in trial.error for trial in found.trials) and model.forwards == 0
-    assert tried(model, optimizer, eval_batch=lambda: None).trials[0].error is None
+    result = try_tasks(model, optimizer, eval_batch=torch.ones(4, 8), checkpoint=True)
+    assert all("sharded" in trial.error for trial in result.trials) and model.forwards == 0
+    assert try_tasks(model, optimizer, eval_batch=lambda: None).trials[0].error is None
 
 
-# -- through a run -----------------------------------------------------------------------------------------------------
+# -- through a run ---------------------------------------------------------------------------------
 
 
-def test_attach_tries_tells_and_records_it(net, recording, capsys):
+def test_attach_runs_reports_and_records_it(net, recording, capsys):
     model, optimizer = net
     with memagent.attach(model, optimizer, preflight=torch.randn(512, 8), predict=False):
         model(torch.randn(4, 8)).sum().backward()
         optimizer.step()
-    found = recording()
-    (event,) = [event for event in found.events if event.kind == "preflight"]
+    result = recording()
+    (event,) = [event for event in result.events if event.kind == "preflight"]
     assert (
         event.step == 0
         and event.data["fits"] is True
         and event.data["eval_bytes"]["host"] > 100 * MIB
     )
     assert "memagent: preflight: eval needs 1" in capsys.readouterr().err
-    columns = found.columns()
+    columns = result.columns()
     assert columns["step"] == [0, 1] and columns["phase_preflight_peak_bytes"][1] > MIB
 
 
-def test_a_run_tries_again_when_it_is_asked_and_returns_what_it_found(net, monkeypatch, capsys):
+def test_a_run_repeats_it_on_request(net, monkeypatch, capsys):
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer = net
     run = memagent.attach(model, optimizer, predict=False)
@@ -290,7 +292,7 @@ def test_a_run_tries_again_when_it_is_asked_and_returns_what_it_found(net, monke
     assert run.preflight(eval_batch=torch.ones(4, 8)) is None
 
 
-def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
+def test_a_task_that_will_not_fit_is_a_risk_before_the_first_evaluation(net):
     model, optimizer = net
     risks = []
     limit = HostProbe().used_bytes() + 64 * MIB
@@ -316,9 +318,7 @@ def test_what_will_not_fit_is_a_risk_before_the_first_evaluation_comes(net):
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
-def test_a_real_limit_that_the_evaluation_breaks_does_not_end_the_script(
-    fork_server, clean_settings
-):
+def test_an_evaluation_beyond_a_real_limit_does_not_end_the_script(fork_server, clean_settings):
     script = """
 import resource, torch, memagent
 torch.set_num_threads(1)
@@ -328,8 +328,8 @@ resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
 run = memagent.attach(model, optimizer, preflight=torch.randn(100_000, 64), predict=False)
 for _ in range(3):
     model(torch.randn(8, 64)).sum().backward(); optimizer.step()
-found = run.preflight(eval_batch=torch.randn(8, 64))
-print("trained", found.fits, found.needs[0].eval_bytes < 2**20)
+result = run.preflight(eval_batch=torch.randn(8, 64))
+print("trained", result.fits, result.needs[0].eval_bytes < 2**20)
 """
     done = fork_server.run("-c", script)
     assert done.stdout == "trained True True\n", done.stderr

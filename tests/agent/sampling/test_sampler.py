@@ -1,4 +1,4 @@
-"""Moments to rows, with a probe that replays what it is told."""
+"""From phase marks to rows, with a probe that a test controls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memagent.wire.messages import Device
 
 
 class ReplayProbe:
-    """Reads `now`, which a test sets; peaks as the host's: the higher of both ends."""
+    """Reads `now`, which a test sets; a peak is the higher of both readings, as on a host."""
 
     columns = ("allocated_bytes",)
     context_bytes = None
@@ -89,13 +89,14 @@ def test_2_peaks_cover_the_steps_that_are_skipped(probe):
     for used in (10, 70, 10, 10, 10, 30):
         go(sampler, probe, ("forward", 5), ("backward", used), ("optimizer", 6))
         sampler.end_step()
-    found = rows(sampler)
+    sampled = rows(sampler)
     assert [
-        (row["step"], row["peak_allocated_bytes"], row["phase_forward_peak_bytes"]) for row in found
+        (row["step"], row["peak_allocated_bytes"], row["phase_forward_peak_bytes"])
+        for row in sampled
     ] == [(3, 70, 70), (6, 30, 30)]
 
 
-def test_3_a_phase_of_the_users_holds_whatever_the_hooks_see(probe):
+def test_3_hooks_do_not_change_a_phase_of_the_user(probe):
     sampler = Sampler([probe], DroppedSamples())
     assert sampler.set_user_phase("validation") is None
     go(sampler, probe, ("eval", 10), ("data", 90))
@@ -113,7 +114,7 @@ def test_3_a_phase_of_the_users_holds_whatever_the_hooks_see(probe):
     assert (second["phase_data_peak_bytes"], second["phase_validation_peak_bytes"]) == (40, 40)
 
 
-def test_4_beside_a_gpu_the_host_is_read_at_the_end_of_steps_only(probe):
+def test_4_the_host_of_a_gpu_is_read_at_the_end_of_steps_only(probe):
     host = ReplayProbe("host")
     sampler = Sampler([probe, host], DroppedSamples())
     read = (probe.marks, host.marks)
@@ -122,7 +123,7 @@ def test_4_beside_a_gpu_the_host_is_read_at_the_end_of_steps_only(probe):
     assert (probe.marks - read[0], host.marks - read[1]) == (4, 1)
 
 
-def test_5_an_evaluation_of_hours_keeps_its_peak_in_bounded_memory(probe):
+def test_5_a_long_evaluation_keeps_its_peak_in_bounded_memory(probe):
     sampler = Sampler([probe], DroppedSamples())
     most = 0
     for index in range(5 * MAX_MARKS):
@@ -135,7 +136,7 @@ def test_5_an_evaluation_of_hours_keeps_its_peak_in_bounded_memory(probe):
     assert row["phase_eval_peak_bytes"] == row["peak_allocated_bytes"] == 900
 
 
-def test_without_phases_only_the_peak_is_told(probe):
+def test_without_phases_only_the_peak_is_recorded(probe):
     sampler = Sampler([probe], DroppedSamples(), phases=False)
     go(sampler, probe, ("optimizer", 50))
     sampler.end_step()

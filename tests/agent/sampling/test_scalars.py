@@ -1,4 +1,4 @@
-"""What `run.log` takes, and that nothing in it ever waits for a device."""
+"""Values that `run.log` accepts, and that it never waits for a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memagent.sampling.scalars import ScalarLog
 
 
 class Rows:
-    """A log and what it has written."""
+    """A log and its rows."""
 
     def __init__(self) -> None:
         self.drops = DroppedSamples()
@@ -36,7 +36,7 @@ def rows() -> Rows:
     return Rows()
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def rows() -> Rows:
     ],
     ids=repr,
 )
-def test_numbers_of_every_make_are_taken(rows, value, number):
+def test_it_accepts_numbers_of_every_type(rows, value, number):
     rows.log.log(3, {"x": value})
     assert rows.columns()["x"] == [number]
 
@@ -89,13 +89,13 @@ def test_nested_names_are_joined(rows):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_number_is_refused_and_the_rest_is_kept(rows, value):
+def test_it_rejects_other_types_and_logs_the_rest(rows, value):
     with pytest.raises(SettingError, match=f"'bad' \\({type(value).__name__}\\)"):
         rows.log.log(1, {"bad": value, "good": 1.0})
     assert rows.values() == [{"good": 1.0}]
 
 
-def test_a_refused_name_is_complained_about_once(rows):
+def test_it_reports_a_rejected_name_once(rows):
     for _ in range(3):
         try:
             rows.log.log(1, {"bad": "text", "good": 1.0})
@@ -108,24 +108,24 @@ def test_a_refused_name_is_complained_about_once(rows):
 
 
 @pytest.mark.parametrize("name", ["step", "time_s", "", "9lives", "a" * 200, "ünï"])
-def test_a_name_that_cannot_be_a_column_is_refused(rows, name):
+def test_it_rejects_a_name_that_cannot_be_a_column(rows, name):
     with pytest.raises(SettingError, match="cannot record"):
         rows.log.log(1, {name: 1.0})
     assert rows.values() == []
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "3", None, 2**60])
-def test_what_is_no_step_is_refused(rows, step):
+def test_it_rejects_an_invalid_step(rows, step):
     with pytest.raises(SettingError, match="step="):
         rows.log.log(step, {"x": 1.0})
 
 
-def test_a_step_of_numpy_is_a_step(rows):
+def test_it_accepts_a_step_of_numpy(rows):
     rows.log.log(np.int64(5), {"x": 1.0})
     assert rows.columns()["step"] == [5]
 
 
-def test_names_that_hold_the_steps_number_do_not_become_columns_for_ever(rows, monkeypatch):
+def test_it_limits_the_number_of_names(rows, monkeypatch):
     monkeypatch.setattr(scalars, "MAX_NAMES", 10)
     for step in range(10):
         rows.log.log(step, {f"loss_{step}": 1.0})
@@ -135,7 +135,7 @@ def test_names_that_hold_the_steps_number_do_not_become_columns_for_ever(rows, m
     assert len(rows.values()) == 11
 
 
-def test_a_mapping_that_holds_itself_ends(rows):
+def test_a_recursive_mapping_ends(rows):
     loop: dict[str, Any] = {"x": 1.0}
     loop["loop"] = loop
     with pytest.raises(SettingError, match="loop/loop"):
@@ -154,18 +154,18 @@ def test_many_threads_may_log(rows):
     for thread in threads:
         thread.join()
     rows.log.flush(wait=True)
-    found = rows.values()
-    assert len(found) == 2000
+    values = rows.values()
+    assert len(values) == 2000
     for number in range(4):
-        mine = [row[f"thread{number}"] for row in found if f"thread{number}" in row]
-        assert mine == [float(step) for step in range(500)]
+        logged = [row[f"thread{number}"] for row in values if f"thread{number}" in row]
+        assert logged == [float(step) for step in range(500)]
 
 
-# -- device tensors, on a stand-in for CUDA that refuses to be waited for -----------------------------------------------------------
+# -- device tensors, on a fake device that rejects synchronization ---------------------------------
 
 
 class OnDevice(torch.Tensor):
-    """A CPU tensor that says it lies on a device, notes copies from it, and refuses whatever would synchronise."""
+    """A CPU tensor that claims to be on a device, counts copies and rejects synchronization."""
 
     kind = "cuda"
     copies: list[tuple[Any, bool]]
@@ -201,7 +201,7 @@ class OnDevice(torch.Tensor):
 
 
 class Device:
-    """Events of a device that works when it is told to."""
+    """Events of a device that a test runs by hand."""
 
     def __init__(self) -> None:
         self.done, self.recorded, self.pinned = False, [], []
@@ -222,7 +222,7 @@ class Device:
         return Event()
 
     def arrive(self, value: float) -> None:
-        """The device gets round to the copies."""
+        """Complete the copies."""
         for target, _ in OnDevice.copies:
             target.fill_(value)
         self.done = True
@@ -266,13 +266,13 @@ def test_a_device_tensor_is_read_when_its_copy_has_arrived(rows, device):
     assert device.pinned == [True]
 
 
-def test_one_event_tells_of_all_values_of_a_call(rows, device):
+def test_one_event_covers_all_values_of_a_call(rows, device):
     rows.log.log(5, {f"loss{number}": on_device([0.0]) for number in range(5)})
     assert len(OnDevice.copies) == 5
     assert len(device.recorded) == 1
 
 
-def test_values_are_copied_in_their_own_dtype_so_that_no_kernel_is_launched(rows, device):
+def test_it_copies_values_in_their_dtype_without_a_kernel(rows, device):
     rows.log.log(
         5, {"a": on_device(0.0, dtype=torch.bfloat16), "b": on_device(7, dtype=torch.int64)}
     )
@@ -296,7 +296,7 @@ def test_a_device_that_never_answers_costs_no_memory(rows, device, monkeypatch):
     assert rows.drops == {"scalars_waiting": 15}
 
 
-def test_the_end_waits_a_moment_and_keeps_what_is_there(rows, device, monkeypatch):
+def test_the_final_flush_waits_shortly_and_keeps_what_has_arrived(rows, device, monkeypatch):
     monkeypatch.setattr(scalars, "FINAL_WAIT_S", 0.01)
     rows.log.log(1, {"loss": on_device(0.0), "lr": 0.1})
     rows.log.log(2, {"lr": 0.2})
@@ -305,7 +305,7 @@ def test_the_end_waits_a_moment_and_keeps_what_is_there(rows, device, monkeypatc
     assert rows.drops == {"scalars_lost": 1}
 
 
-def test_a_lost_device_loses_its_values_only(rows, device, monkeypatch):
+def test_a_lost_device_loses_only_its_values(rows, device, monkeypatch):
     rows.log.log(1, {"loss": on_device(0.0), "lr": 0.1})
     monkeypatch.setattr(
         scalars.PendingCopy,
@@ -316,7 +316,7 @@ def test_a_lost_device_loses_its_values_only(rows, device, monkeypatch):
     assert rows.values() == [{"lr": 0.1}]
 
 
-def test_nothing_is_copied_while_a_graph_is_captured(rows, device, monkeypatch):
+def test_it_copies_nothing_while_a_graph_is_captured(rows, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: OnDevice.kind == "cuda")
     if OnDevice.kind != "cuda":
         rows.log.log(1, {"loss": on_device(0.0)})
@@ -327,10 +327,10 @@ def test_nothing_is_copied_while_a_graph_is_captured(rows, device, monkeypatch):
     assert OnDevice.copies == []
 
 
-# -- DTensor -------------------------------------------------------------------------------------------------------------------------
+# -- DTensor ---------------------------------------------------------------------------------------
 
 
-def test_a_replicated_dtensor_is_read_and_a_partial_one_is_refused(rows, tmp_path):
+def test_it_reads_a_replicated_dtensor_and_rejects_a_partial_one(rows, tmp_path):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Replicate

@@ -16,11 +16,11 @@ from types import TracebackType
 
 from benchmarks.reliability.expected_samples import ROWS, STREAMS, batch_of
 from memagent.delivery import sender as delivery
+from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.buffer import DroppedSamples
-from memagent.delivery.envelope import Envelope, Transport, parcel
+from memagent.delivery.envelope import Envelope, Transport, seal
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
-from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import decode
@@ -137,7 +137,7 @@ class Load:
             finish = Finish(
                 rank=rank, status="completed", step=self._next_seq * ROWS, finished_at=self._clock()
             )
-            sender.put(parcel(self.record.run_id, finish))
+            sender.put(seal(self.record.run_id, finish))
             sender.close(5.0)
 
     def wait_for(self, batches: int, patience_s: float = 60.0) -> None:
@@ -185,7 +185,7 @@ class Load:
                 at = self._clock()
                 self.record.made[rank, self._next_seq] = at
                 sender.put(
-                    parcel(
+                    seal(
                         self.record.run_id,
                         batch_of(self.record.run_id, rank, self._next_seq, at),
                         ROWS * len(STREAMS),
@@ -195,7 +195,7 @@ class Load:
 
     def _sender(self, server: str, rank: int, folder: Path, timeout_s: float) -> Sender:
         run_id = self.record.run_id
-        start = parcel(
+        start = seal(
             run_id,
             RunStart(run_id=run_id, rank=rank, world_size=self._ranks, project="reliability"),
         )
@@ -212,7 +212,7 @@ def shortened_delays() -> Iterator[None]:
     """
     names = {
         "FIRST_DELAY_S": 0.1,
-        "LONGEST_DELAY_S": 3.0,
+        "MAX_DELAY_S": 3.0,
         "CATCH_UP_PAUSE_S": 0.005,
         "notify_user": _ignore,
     }

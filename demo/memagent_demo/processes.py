@@ -9,14 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import urllib3
 
-from memagent.errors import MemagentError
+from memagent.delivery.api_client import ApiClient
+from memagent.errors import DeliveryError, MemagentError
 
 TRAIN = Path(__file__).with_name("train.py")
 START_TIMEOUT_S = 60.0
@@ -69,10 +70,11 @@ class Server:
 
     def get(self, path: str) -> Any:
         """Return the JSON of a GET request."""
-        response = urllib3.request("GET", f"{self.url}{path}", timeout=10, retries=3)
+        with closing(ApiClient(self.url)) as client:
+            response = client.request(path, timeout_s=10)
         if response.status != 200:
-            raise MemagentError(f"{path} answered {response.status}: {response.data[:200]!r}")
-        return msgspec.json.decode(response.data)
+            raise MemagentError(f"{path} answered {response.status}: {response.body[:200]!r}")
+        return msgspec.json.decode(response.body)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -85,14 +87,9 @@ class Server:
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if (
-                    urllib3.request("GET", f"{self.url}/readyz", timeout=2, retries=False).status
-                    == 200
-                ):
+            with suppress(DeliveryError), closing(ApiClient(self.url)) as client:
+                if client.request("/readyz", timeout_s=2).status == 200:
                     return
-            except (urllib3.exceptions.HTTPError, OSError):
-                pass
             time.sleep(0.1)
         log = (self.folder / "server.log").read_text()[-2000:]
         self.stop()

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.buffer import DroppedSamples
-from memagent.delivery.envelope import parcel
+from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
-from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import SettingError
 from memagent.wire.messages import Batch, Chunk, RunStart
@@ -111,7 +111,7 @@ def test_an_agent_waits_as_it_is_told_and_loses_nothing(
     database.close()
     transport = HttpTransport(server.url, token)
     drops, replies = DroppedSamples(), []
-    start = parcel("r", RunStart(run_id="r"))
+    start = seal("r", RunStart(run_id="r"))
     sender = Sender(
         RunFile(tmp_path / "r.memagent", start),
         transport,
@@ -121,7 +121,7 @@ def test_an_agent_waits_as_it_is_told_and_loses_nothing(
     )
     for seq in range(11):
         batch = Batch(seq=seq, chunks=[Chunk(stream="host", columns={"step": [seq]})])
-        sender.put(parcel("r", batch, samples=1))
+        sender.put(seal("r", batch, samples=1))
     until = time.monotonic() + 30
     while len(replies) < 11 and time.monotonic() < until:
         time.sleep(0.05)

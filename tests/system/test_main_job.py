@@ -106,7 +106,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(
     server = start_server(data=data, listen=listen)
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert "training goes on" in output and "delivery works again" in output
+    assert "training continues" in output and "delivery works again" in output
     assert all_steps(server, "survivor") == list(range(1201))
     run = server.get("/api/v1/runs/survivor").json
     assert (run["status"], run["dropped_samples"]) == ("completed", {})

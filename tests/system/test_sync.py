@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from memagent.delivery.envelope import parcel
+from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.wire.codec import decode
 from memagent.wire.columns import pack, unpack
@@ -176,7 +176,7 @@ def test_a_run_delivers_everything_to_a_server_that_returns(start_server, train,
     process = train(
         """
         from memagent.delivery import sender
-        sender.LONGEST_DELAY_S = 0.2
+        sender.MAX_DELAY_S = 0.2
         run = memagent.attach(model, optimizer)
         for number in range(3):
             for _ in range(200): step(); time.sleep(0.002)
@@ -245,11 +245,11 @@ def test_an_interrupted_and_repeated_sync_loses_and_duplicates_nothing(live_serv
 
 
 def write_run(folder, batches):
-    file = RunFile(folder / "r-rank0-1.memagent", parcel("r", RunStart(run_id="r", attempt=1)))
+    file = RunFile(folder / "r-rank0-1.memagent", seal("r", RunStart(run_id="r", attempt=1)))
     for seq in range(batches):
         chunk = Chunk(stream="host", packed=pack({"step": [2 * seq, 2 * seq + 1]}))
-        file.append(parcel("r", Batch(attempt=1, seq=seq, chunks=[chunk])))
-    file.append(parcel("r", Finish(status="failed", attempt=1)))
+        file.append(seal("r", Batch(attempt=1, seq=seq, chunks=[chunk])))
+    file.append(seal("r", Finish(status="failed", attempt=1)))
     file.close()
 
 
@@ -368,7 +368,7 @@ def test_the_output_says_what_was_uploaded(live_server, folder):
         if len(outputs) == 2:
             (folder / "notes.memagent").unlink()
     bad = "RUNS/notes.memagent: cannot be read; kept as RUNS/notes.memagent\n"
-    why = "memagent: RUNS/notes.memagent: RUNS/notes.memagent is no run file of memagent\n"
+    why = "memagent: RUNS/notes.memagent: RUNS/notes.memagent isn't a run file of memagent\n"
     assert outputs == [
         (1, bad + "run r, rank 0: 6 samples would be uploaded (failed)\n", why),
         (1, bad + "run r, rank 0: 6 samples uploaded (failed)\n", why),

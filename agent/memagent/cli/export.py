@@ -7,11 +7,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 from memagent.cli.progress import Progress
-from memagent.delivery.download import download
+from memagent.delivery.api_client import ApiClient
 from memagent.errors import MemagentError, SettingError
 from memagent.settings import Settings
 from memagent.units import format_bytes
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
     if settings.server is not None:
         path_and_query = f"/api/v1/runs/{quote(arguments.run_id, safe='')}/export?format={form}"
-        _write(download(settings.server, path_and_query, token=settings.token), path)
+        with closing(ApiClient(settings.server, settings.token)) as client:
+            _write(client.download(path_and_query), path)
     else:
         _from_database(arguments.run_id, form, path)
     return 0

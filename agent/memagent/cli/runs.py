@@ -9,12 +9,13 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlencode
 
 from memagent.cli import say
-from memagent.delivery.client import ask
+from memagent.delivery.api_client import ApiClient
 from memagent.delivery.local_runs import recorded_runs
 from memagent.errors import DeliveryError, SettingError
 from memagent.settings import Settings
@@ -94,7 +95,8 @@ def _terminal_width() -> int | None:
 
 
 def _request_runs(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = ask(server, f"/api/v1/runs?{urlencode(query)}", token=token)
+    with closing(ApiClient(server, token)) as client:
+        answer = client.request(f"/api/v1/runs?{urlencode(query)}")
     found = answer.fields()
     if answer.status != 200 or "runs" not in found:
         detail = found.get("detail") or "is it a memagent server? Run `memagent doctor` to check"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from memagent.cli import say
 from memagent.cli.progress import Progress
-from memagent.delivery.transport import HttpTransport
+from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.upload import SYNCED, Upload, find_files, upload
 from memagent.errors import SettingError
 from memagent.settings import Settings

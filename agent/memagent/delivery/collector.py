@@ -1,7 +1,8 @@
-"""The thread that turns rows into batches on a timer, shows them to the local forecaster, and hands them to the sender.
+"""Collector thread: turns rows into batches on a timer and hands them to the sender.
 
-Rows leave the process twice: at every tick as a draft on the disk, unpacked and cheap, so that a kill costs no more than a tick; and once
-a second, or with BATCH_ROWS of them, in the batch that takes the drafts' place.
+Rows leave the process twice. At every tick they're written to the disk as a draft, unpacked and
+cheap, so a kill loses no more than a tick. Once a second, or once there are BATCH_ROWS of them, a
+batch replaces the drafts. Observers, such as the local forecaster, see the rows after that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer, to_columns
-from memagent.delivery.envelope import parcel
+from memagent.delivery.envelope import seal
 from memagent.delivery.partial_batch import Columns, pack_chunk
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import ErrorGuard
@@ -19,22 +20,24 @@ from memagent.wire.codec import encode
 from memagent.wire.messages import Batch, Chunk, Event
 
 TICK_S = 0.2
-"""How often buffers are drained to the disk: with what the tick itself takes, a killed process loses less than 250 ms."""
+"""Interval at which buffers are drained to the disk. A tick takes time itself: a killed process
+loses less than 250 ms."""
 BATCH_EVERY_S = 1.0
 BATCH_ROWS = 500
 HEARTBEAT_S = 15.0
-"""An empty batch is sent after this much silence, so that the server can tell a long evaluation from a dead process."""
+"""Silence after which an empty batch is sent, so a long evaluation doesn't look like a crash."""
 REFRESH_S = 1.0
-HELD_ROWS = 20_000
+MAX_PENDING_ROWS = 20_000
 """Rows kept per stream while the sender has no room."""
-STOP_S = 0.5
-"""A thread that does not stop within this hangs in somebody's driver or disk: it is left alone."""
+STOP_TIMEOUT_S = 0.5
+"""A thread that takes longer to stop hangs in a driver or on a disk, and is abandoned."""
 
 
 class Collector:
-    """Drains `buffers`. `observe(stream, columns)` sees all rows soon after they were taken; `refresh` is called once a second.
+    """Drains `buffers`.
 
-    Each on a thread of its own.
+    `observe(stream, columns)` gets all rows soon after they were taken. `refresh` is called once a
+    second, on another thread: a driver that takes seconds must not keep rows from the disk.
     """
 
     def __init__(
@@ -50,10 +53,17 @@ class Collector:
         observe: Callable[[str, Columns], None],
         refresh: Callable[[], None],
     ) -> None:
-        self._run_id, self._rank, self._attempt = run_id, rank, attempt
-        self._buffers, self._sender, self._drops, self._guard = buffers, sender, drops, guard
-        self._observe, self._refresh = observe, refresh
-        self._held: list[list[Row]] = [[] for _ in buffers]
+        self._run_id = run_id
+        self._rank = rank
+        self._attempt = attempt
+        self._buffers = buffers
+        self._sender = sender
+        self._drops = drops
+        self._guard = guard
+        self._observe = observe
+        self._refresh = refresh
+        self._pending: list[list[Row]] = [[] for _ in buffers]
+        """Rows of the batch in progress, by buffer."""
         self._events: list[Event] = []
         self._drafted_events = 0
         self._seq = 0
@@ -63,7 +73,7 @@ class Collector:
             target=self._collect, name="memagent-collector", daemon=True
         )
         self._refreshing = threading.Thread(
-            target=self._refresh_on, name="memagent-refresher", daemon=True
+            target=self._refresh_periodically, name="memagent-refresher", daemon=True
         )
         self._collecting.start()
         self._refreshing.start()
@@ -72,20 +82,19 @@ class Collector:
         self._events.append(event)
 
     def close(self) -> None:
-        """Take what is in the buffers, make the last batch of it, and stop."""
+        """Send the last batch with all that is in the buffers, and stop."""
         self._stop.set()
-        until = time.monotonic() + STOP_S
-        self._collecting.join(STOP_S)
+        until = time.monotonic() + STOP_TIMEOUT_S
+        self._collecting.join(STOP_TIMEOUT_S)
         self._refreshing.join(max(0.0, until - time.monotonic()))
         if self._collecting.is_alive():
-            self._drops["not_delivered_at_exit"] += sum(map(len, self._held)) + sum(
-                map(len, self._buffers)
-            )
+            rows = sum(map(len, self._pending)) + sum(map(len, self._buffers))
+            self._drops["not_delivered_at_exit"] += rows
             return
         with self._guard.section("collector"):
-            fresh = self._drain()
+            new_rows = self._drain()
             self._send()
-            self._show(fresh)
+            self._notify(new_rows)
 
     def _collect(self) -> None:
         due_at = time.monotonic() + TICK_S
@@ -95,72 +104,70 @@ class Collector:
             with self._guard.section("collector"):
                 self._tick(now)
 
-    def _refresh_on(self) -> None:
-        """On a thread of its own: a driver that takes seconds to answer must not keep rows from the disk."""
+    def _refresh_periodically(self) -> None:
         while not self._stop.wait(REFRESH_S):
             with self._guard.section("probe refresh"):
                 self._refresh()
 
     def _tick(self, now: float) -> None:
-        """What takes time comes after what must not be lost."""
-        fresh = self._drain()
+        """Write first, as rows must not be lost; observers may take their time."""
+        new_rows = self._drain()
         if self._sender.has_room():
             if self._is_due(now):
                 self._send()
             else:
-                self._draft(fresh)
-        self._show(fresh)
+                self._draft(new_rows)
+        self._notify(new_rows)
 
     def _is_due(self, now: float) -> bool:
-        waiting = max((len(rows) for rows in self._held), default=0)
-        silence = now - self._sent_at
-        if waiting >= BATCH_ROWS or silence >= HEARTBEAT_S:
+        rows = max((len(rows) for rows in self._pending), default=0)
+        silence_s = now - self._sent_at
+        if rows >= BATCH_ROWS or silence_s >= HEARTBEAT_S:
             return True
-        return silence >= BATCH_EVERY_S and bool(waiting or self._events)
+        return silence_s >= BATCH_EVERY_S and bool(rows or self._events)
 
     def _drain(self) -> list[tuple[str, Columns]]:
-        """Take what is in the buffers; what is new is returned by stream."""
-        fresh = []
-        for buffer, held in zip(self._buffers, self._held, strict=True):
+        """Move rows from the buffers to the batch in progress. Return them as columns by stream."""
+        new_rows = []
+        for buffer, pending in zip(self._buffers, self._pending, strict=True):
             rows = buffer.drain()
             if not rows:
                 continue
-            fresh.append((buffer.stream, to_columns(buffer.columns, rows)))
-            room = HELD_ROWS - len(held)
-            held.extend(rows[:room])
+            new_rows.append((buffer.stream, to_columns(buffer.columns, rows)))
+            room = MAX_PENDING_ROWS - len(pending)
+            pending.extend(rows[:room])
             if len(rows) > room:
                 self._drops["queue_full"] += len(rows) - room
-        return fresh
+        return new_rows
 
-    def _show(self, fresh: list[tuple[str, Columns]]) -> None:
-        for stream, columns in fresh:
+    def _notify(self, new_rows: list[tuple[str, Columns]]) -> None:
+        for stream, columns in new_rows:
             with self._guard.section("local forecast"):
                 self._observe(stream, columns)
 
-    def _draft(self, fresh: list[tuple[str, Columns]]) -> None:
-        """Keep on the disk what came since the last draft."""
+    def _draft(self, new_rows: list[tuple[str, Columns]]) -> None:
+        """Write to the disk what came since the last draft."""
         events = self._events[self._drafted_events :]
-        if not fresh and not events:
+        if not new_rows and not events:
             return
         self._drafted_events += len(events)
-        chunks = [Chunk(stream=stream, columns=columns) for stream, columns in fresh]
+        chunks = [Chunk(stream=stream, columns=columns) for stream, columns in new_rows]
         self._sender.draft(encode(self._batch(chunks, events)))
 
     def _send(self) -> None:
-        """One batch of all that is held; the sequence number is used up only now, so dropping leaves no gap."""
-        held, self._held = self._held, [[] for _ in self._buffers]
+        """Send a batch of all pending rows. Its number is taken only now, so drops leave no gap."""
+        pending, self._pending = self._pending, [[] for _ in self._buffers]
         events = list(self._events)
-        del self._events[
-            : len(events)
-        ]  # not a new list: another thread may be about to add to this one
+        # Not a new list: another thread may be about to append to this one.
+        del self._events[: len(events)]
         self._drafted_events = 0
         chunks = [
             chunk
-            for buffer, rows in zip(self._buffers, held, strict=True)
+            for buffer, rows in zip(self._buffers, pending, strict=True)
             if rows and (chunk := self._pack(buffer, rows))
         ]
         self._sender.put(
-            parcel(self._run_id, self._batch(chunks, events), samples=sum(map(len, held)))
+            seal(self._run_id, self._batch(chunks, events), samples=sum(map(len, pending)))
         )
         self._seq += 1
         self._sent_at = time.monotonic()

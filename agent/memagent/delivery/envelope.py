@@ -1,4 +1,4 @@
-"""A message on its way: encoded once, so that every attempt to deliver it sends the same bytes."""
+"""Envelope: a message encoded once, so that every attempt to deliver it sends the same bytes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from memagent.wire.messages import (
     SnapshotMessage,
 )
 
-Kind = Literal["start", "batch", "prediction", "snapshot", "finish"]
+MessageKind = Literal["start", "batch", "prediction", "snapshot", "finish"]
 Message = RunStart | Batch | PredictionMessage | SnapshotMessage | Finish
 
-_KINDS: dict[type[msgspec.Struct], Kind] = {
+_KINDS: dict[type[msgspec.Struct], MessageKind] = {
     RunStart: "start",
     Batch: "batch",
     PredictionMessage: "prediction",
@@ -31,23 +31,27 @@ _KINDS: dict[type[msgspec.Struct], Kind] = {
 
 @dataclass(frozen=True)
 class Envelope:
-    """`samples` is how many are lost if it never arrives."""
+    """An encoded message. `samples` are lost if it never arrives."""
 
-    kind: Kind
+    kind: MessageKind
     run_id: str
     body: bytes
     samples: int = 0
 
 
-def parcel(run_id: str, message: Message, samples: int = 0) -> Envelope:
+def seal(run_id: str, message: Message, samples: int = 0) -> Envelope:
+    """Return the envelope of a message."""
     return Envelope(_KINDS[type(message)], run_id, encode(message), samples)
 
 
 class Transport:
-    """Takes parcels somewhere. `deliver` raises DeliveryError to be called again later, RejectedError to never be."""
+    """Delivers envelopes. See `HttpTransport`."""
 
     def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
-        """The reply to a batch, or None for what has no reply."""
+        """Deliver, and return the reply to a batch, or None for other messages.
+
+        Raises DeliveryError if a retry may help, RejectedError if not.
+        """
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""Drafts: what a batch holds while it is still being gathered, on disk for the case that it never gets made.
+"""Drafts: the rows of the batch in progress, on disk in case the process is killed.
 
-Writing a draft must cost next to nothing, so its columns are not packed; that is done by whoever finds the drafts of a dead process.
+Writing a draft must cost next to nothing, so its columns aren't packed. The reader of a killed
+process's file does that.
 """
 
 from __future__ import annotations
@@ -17,50 +18,52 @@ Columns = dict[str, list[Value]]
 
 
 def pack_chunk(stream: str, columns: Mapping[str, Sequence[Value]]) -> Chunk:
-    """A packed chunk. Raises WireError for columns that cannot be packed."""
+    """Return a packed chunk. Raises WireError if the columns can't be packed."""
     kinds = scalar_kind_of if stream == SCALARS_STREAM else kind_of
     return Chunk(stream=stream, packed=pack(columns, kind_of=kinds))
 
 
 def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | None:
-    """The batch that `bodies` would have become; the same bytes for the same drafts, so it can be sent again.
+    """Return the batch that drafts would have become, or None if there is none.
 
-    Drafts of the batch `after`, or of an older one, have been made into it: they don't count. None where nothing is left.
+    The same drafts give the same bytes, so it can be sent again. Drafts of the batch `after`, and
+    of older ones, are skipped: those batches were written.
     """
-    least = 0 if after is None else decode(after, Batch).seq + 1
-    drafts = [draft for draft in (decode(body, Batch) for body in bodies) if draft.seq >= least]
+    first_seq = 0 if after is None else decode(after, Batch).seq + 1
+    drafts = [draft for draft in (decode(body, Batch) for body in bodies) if draft.seq >= first_seq]
     if not drafts:
         return None
     newest = max(draft.seq for draft in drafts)
     drafts = [draft for draft in drafts if draft.seq == newest]
     last = drafts[-1]
-    columns: dict[str, Columns] = {}
-    for piece in (chunk for draft in drafts for chunk in draft.chunks):
-        _extend(columns.setdefault(piece.stream, {}), piece.columns or {})
-    merged = Batch(
+    streams: dict[str, Columns] = {}
+    for chunk in (chunk for draft in drafts for chunk in draft.chunks):
+        _extend(streams.setdefault(chunk.stream, {}), chunk.columns or {})
+    chunks = (_pack_if_valid(stream, columns) for stream, columns in streams.items())
+    batch = Batch(
         rank=last.rank,
         attempt=last.attempt,
         seq=last.seq,
-        chunks=[chunk for stream, found in columns.items() if (chunk := _packed(stream, found))],
+        chunks=[chunk for chunk in chunks if chunk],
         events=[event for draft in drafts for event in draft.events],
         dropped_samples=last.dropped_samples,
     )
-    return encode(merged)
+    return encode(batch)
 
 
 def _extend(columns: Columns, more: Mapping[str, Sequence[Value]]) -> None:
-    """Add rows; a column that one side lacks is None there."""
-    before, added = _rows(columns), _rows(more)
+    """Add rows. A column that one side lacks is None there."""
+    before, added = _row_count(columns), _row_count(more)
     for name in dict.fromkeys((*columns, *more)):
         columns.setdefault(name, [None] * before).extend(more.get(name, [None] * added))
 
 
-def _rows(columns: Mapping[str, Sequence[Value]]) -> int:
+def _row_count(columns: Mapping[str, Sequence[Value]]) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _packed(stream: str, columns: Columns) -> Chunk | None:
+def _pack_if_valid(stream: str, columns: Columns) -> Chunk | None:
     try:
         return pack_chunk(stream, columns)
     except WireError:
-        return None  # the batch would have lacked it too
+        return None  # the batch would have lacked it, too

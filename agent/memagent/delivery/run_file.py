@@ -1,13 +1,17 @@
-"""Run files: frames of exactly what a server is, or would have been, sent. One format for two uses.
+"""Run file: the frames that a server was, or would have been, sent. One format for two uses.
 
-1. Without a server the file is the recording. With one it is the spool: what the server has not acknowledged yet.
-2. Layout: the line `memagent run file 1`, the frame of the run's start, then more frames: kind (1 byte: s, b, p, n, f, d), length and
-   CRC-32 of the body (uint32, little endian), body. Reading ends at a frame that is torn or damaged.
-3. A *draft* (kind d) holds the newest rows of the batch that is still being gathered, as a batch message with unpacked columns.
-   Drafts stay at the end of the file, and the batch, when it is made, takes their place. Only a killed process leaves drafts;
-   readers get them as the batch they would have become.
-4. The writer holds a lock (flock) on its file as long as it lives. A file appears under its name whole and locked.
-5. Nothing is synced to the disk: that is for machines that lose power, and this is for processes that get killed.
+1. Without a server, the file is the recording. With one, it's the spool of what the server hasn't
+   acknowledged yet.
+2. Layout: the line `memagent run file 1`, the frame of the run's start, then more frames. A frame
+   is a kind (1 byte: s, b, p, n, f, d), length and CRC-32 of the body (uint32, little endian), and
+   the body. Reading ends at a torn or damaged frame.
+3. A *draft* (kind d) holds the newest rows of the batch in progress, as a batch message with
+   unpacked columns. Drafts stay at the end of the file until the batch replaces them, so only a
+   killed process leaves any. Readers get them as the batch that they would have become.
+4. The writer holds a lock (flock) on its file as long as it lives. A file gets its name when it's
+   complete and locked.
+5. Nothing is synced to the disk: that would help if the machine loses power, not if a process is
+   killed.
 """
 
 from __future__ import annotations
@@ -21,14 +25,14 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.delivery.envelope import Envelope, Kind
+from memagent.delivery.envelope import Envelope, MessageKind
 from memagent.delivery.partial_batch import merge_drafts
 from memagent.errors import WireError
 
 MAGIC = b"memagent run file 1\n"
 SUFFIX = ".memagent"
 _FRAME = struct.Struct("<cII")
-_LETTERS: dict[Kind, bytes] = {
+_LETTERS: dict[MessageKind, bytes] = {
     "start": b"s",
     "batch": b"b",
     "prediction": b"p",
@@ -38,14 +42,14 @@ _LETTERS: dict[Kind, bytes] = {
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 _DRAFT = b"d"
 
-_written: weakref.WeakSet[RunFile] = weakref.WeakSet()
+_open_files: weakref.WeakSet[RunFile] = weakref.WeakSet()
 
 
 class RunFile:
-    """The file of one rank and attempt, as its process writes it; made when the first parcel comes.
+    """The file of one rank and attempt, as its process writes it. Created with the first envelope.
 
-    Methods raise OSError where the disk is full or the folder cannot be written; nothing half stays in the file then. Offsets are
-    bytes. Calls come one at a time: the caller has the lock.
+    Methods raise OSError if the disk is full or the folder isn't writable; no partial frame stays
+    in the file then. Offsets are bytes. Not thread-safe: the caller has a lock.
     """
 
     def __init__(self, path: Path, start: Envelope) -> None:
@@ -54,40 +58,39 @@ class RunFile:
         self._drafts = b""
         self._fd: int | None = None
         self._is_closed = False
-        _written.add(self)
+        _open_files.add(self)
 
     def append(self, item: Envelope) -> None:
-        """Add a parcel. A batch takes the place of its drafts; anything else goes before them."""
-        self._rewrite(
-            self.end,
-            _frame(_LETTERS[item.kind], item.body),
-            b"" if item.kind == "batch" else self._drafts,
-        )
+        """Add an envelope. A batch replaces its drafts; anything else goes before them."""
+        drafts = b"" if item.kind == "batch" else self._drafts
+        self._rewrite(self.end, _frame(_LETTERS[item.kind], item.body), drafts)
 
     def draft(self, body: bytes) -> None:
-        """Add rows of the batch that is still being gathered."""
+        """Add rows of the batch in progress."""
         frame = _frame(_DRAFT, body)
         _write_all(self._open(), frame, self.end + len(self._drafts))
         self._drafts += frame
 
-    def read(self, at: int) -> tuple[Envelope, int]:
-        """The parcel at an offset, and the offset of the next one. Raises WireError where the file was damaged by somebody."""
+    def read(self, offset: int) -> tuple[Envelope, int]:
+        """Return the envelope at an offset, and the offset of the next one.
+
+        Raises WireError if another program damaged the file.
+        """
         fd = self._open()
-        letter, length, checksum = _FRAME.unpack(
-            os.pread(fd, _FRAME.size, at).ljust(_FRAME.size, b"\0")
-        )
-        body = os.pread(fd, length, at + _FRAME.size) if letter in _KINDS else b""
+        head = os.pread(fd, _FRAME.size, offset).ljust(_FRAME.size, b"\0")
+        letter, length, checksum = _FRAME.unpack(head)
+        body = os.pread(fd, length, offset + _FRAME.size) if letter in _KINDS else b""
         if letter not in _KINDS or len(body) != length or zlib.crc32(body) != checksum:
             raise WireError(f"{self.path} was damaged")
-        return Envelope(_KINDS[letter], self.start.run_id, body), at + _FRAME.size + length
+        return Envelope(_KINDS[letter], self.start.run_id, body), offset + _FRAME.size + length
 
-    def forget(self) -> None:
-        """Leave only the run's start, and drafts: the far end has the rest."""
+    def clear(self) -> None:
+        """Remove all but the run's start and drafts, since the server has the rest."""
         if self._fd is not None:
             self._rewrite(self.first, b"", self._drafts)
 
     def close(self, *, remove: bool = False) -> None:
-        """Release the file; with `remove` nothing of it is left, unless there are drafts. Safe to call twice."""
+        """Release the file; with `remove`, delete it unless it has drafts. May be called twice."""
         self._is_closed = True
         if self._fd is not None:
             if remove and not self._drafts:
@@ -97,23 +100,25 @@ class RunFile:
             self._fd = None
 
     def abandon(self) -> None:
-        """In a forked child: the file is the parent's. Its lock is too, for as long as the parent keeps its descriptor."""
+        """Close the descriptor in a forked child. File and lock stay the parent's."""
         self.close()
 
-    def _rewrite(self, at: int, frame: bytes, drafts: bytes) -> None:
-        """Make `frame` and `drafts` what follows after `at`. A kill inside the write itself may cost the drafts, nothing else."""
+    def _rewrite(self, offset: int, frame: bytes, drafts: bytes) -> None:
+        """Write `frame` and `drafts` at an offset, and cut off what follows.
+
+        A kill during the write may lose the drafts, nothing else.
+        """
         fd = self._open()
         try:
-            _write_all(fd, frame + drafts, at)
+            _write_all(fd, frame + drafts, offset)
         except OSError:
             self._drafts = b""
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self.end)
             raise
-        self.end, self._drafts = at + len(frame), drafts
-        with contextlib.suppress(
-            OSError
-        ):  # what is left behind the end can be told by its sequence number
+        self.end = offset + len(frame)
+        self._drafts = drafts
+        with contextlib.suppress(OSError):  # readers skip old drafts by their sequence number
             os.ftruncate(fd, self.end + len(drafts))
 
     def _open(self) -> int:
@@ -125,10 +130,10 @@ class RunFile:
         return self._fd
 
 
-def read_frames(path: Path) -> Iterator[tuple[Kind, bytes]]:
-    """Kind and body of every whole frame of a run file, drafts as the batch they would have become.
+def read_frames(path: Path) -> Iterator[tuple[MessageKind, bytes]]:
+    """Yield kind and body of every complete frame, drafts as the batch they would have become.
 
-    Stops at a torn or damaged frame: `unread_bytes` tells. Raises WireError for another file.
+    Stops at a torn or damaged frame; see `unread_bytes`. Raises WireError for other files.
     """
     drafts: list[bytes] = []
     last_batch: bytes | None = None
@@ -143,13 +148,13 @@ def read_frames(path: Path) -> Iterator[tuple[Kind, bytes]]:
 
 
 def unread_bytes(path: Path) -> int:
-    """How much of the file lies behind the last whole frame. Raises WireError for another file."""
+    """Return the bytes after the last complete frame. Raises WireError for other files."""
     end = max((end for _, _, end in _frames(path)), default=len(MAGIC))
     return path.stat().st_size - end
 
 
 def try_lock(fd: int) -> bool:
-    """Whether the file is ours now. Raises OSError on a filesystem that knows no locks."""
+    """Return True if the lock is acquired. Raises OSError on a filesystem without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -158,10 +163,10 @@ def try_lock(fd: int) -> bool:
 
 
 def _frames(path: Path) -> Iterator[tuple[bytes, bytes, int]]:
-    """Letter and body of every whole frame, and the offset behind it."""
+    """Yield letter and body of every complete frame, and the offset after it."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise WireError(f"{path} is no run file of memagent")
+            raise WireError(f"{path} isn't a run file of memagent")
         while len(head := file.read(_FRAME.size)) == _FRAME.size:
             letter, length, checksum = _FRAME.unpack(head)
             if letter not in _KINDS and letter != _DRAFT:
@@ -173,22 +178,20 @@ def _frames(path: Path) -> Iterator[tuple[bytes, bytes, int]]:
 
 
 def _create(path: Path, content: bytes) -> int:
-    """Descriptor of a new, locked file; it appears under its name when it has its content."""
-    unborn = path.with_name(path.name + ".new")
-    fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """Create a file with its content, locked, under its final name. Return the descriptor."""
+    temporary = path.with_name(path.name + ".new")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # a filesystem without locks: `memagent sync` leaves its files alone
+        with contextlib.suppress(OSError):  # without locks, `memagent sync` skips the file
             try_lock(fd)
         _write_all(fd, content, 0)
         if path.exists():
             raise FileExistsError(f"{path} exists")
-        unborn.rename(path)
+        temporary.rename(path)
     except OSError:
         os.close(fd)
         with contextlib.suppress(OSError):
-            unborn.unlink()
+            temporary.unlink()
         raise
     return fd
 
@@ -197,14 +200,14 @@ def _frame(letter: bytes, body: bytes) -> bytes:
     return _FRAME.pack(letter, len(body), zlib.crc32(body)) + body
 
 
-def _write_all(fd: int, data: bytes, at: int) -> None:
+def _write_all(fd: int, data: bytes, offset: int) -> None:
     written = 0
     while written < len(data):
-        written += os.pwrite(fd, data[written:], at + written)
+        written += os.pwrite(fd, data[written:], offset + written)
 
 
 def _abandon_all() -> None:
-    for file in list(_written):
+    for file in list(_open_files):
         file.abandon()
 
 

@@ -1,11 +1,14 @@
-"""Uploading a run file whose process is gone: all of it arrives, once, whatever interrupts it.
+"""Upload of a run file whose process has ended: all of it arrives, once, whatever interrupts it.
 
-1. The file is locked. If it cannot be, its process still lives (or another upload is at it), and it is left alone.
-2. Start, then every parcel in order, the very bytes that the process sent or would have sent: the server takes each batch once.
-   A reply names the first batch that the server lacks, so what it has is skipped.
-3. Nothing is added: a run that never said how it ended is not given an end here.
-4. Only when all has arrived is the file removed, or renamed where it is to be kept or holds bytes that could not be read.
-   Until then it is not touched, so an upload that was interrupted begins anew.
+1. The file is locked. If that fails, its process still runs or another upload is active, and the
+   file is left alone.
+2. The start is delivered, then every envelope in order: the same bytes that the process sent, or
+   would have sent. The server accepts each batch once. Its reply names the first batch that it
+   lacks, so what it has is skipped.
+3. Nothing is added: a run that never reported how it ended gets no end here.
+4. When everything has arrived, the file is removed. It's renamed instead if the caller keeps files,
+   or if it has unreadable bytes. Until then it isn't changed, so an interrupted upload starts
+   again.
 """
 
 from __future__ import annotations
@@ -18,80 +21,87 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from memagent.delivery.envelope import Envelope, Kind, Transport
+from memagent.delivery.api_client import UnknownRunError
+from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.delivery.run_file import SUFFIX, read_frames, try_lock, unread_bytes
-from memagent.delivery.transport import UnknownRunError
 from memagent.errors import DeliveryError, RejectedError, WireError
 from memagent.wire.codec import decode
 from memagent.wire.columns import read_header
 from memagent.wire.messages import Batch, BatchReply, Finish, RunStart
+from memagent.wire.retry import retry_delay_s
 
 SYNCED = ".synced"
 TIMEOUT_S = 30.0
-TRIES = 4
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+MAX_ATTEMPTS = 4
+FIRST_DELAY_S = 0.5
+MAX_DELAY_S = 30.0
 
-Outcome = Literal["uploaded", "waiting", "in_use", "refused", "unreadable"]
-"""`waiting`: not (all) uploaded, try again; `refused`: the server will never take some of it. All but `uploaded` leave the file there."""
+UploadOutcome = Literal["uploaded", "waiting", "in_use", "refused", "unreadable"]
+"""`waiting`: not all uploaded, a retry may help. `refused`: the server rejects some of it. Only
+`uploaded` files are removed or renamed."""
 
 
 @dataclass
 class Upload:
-    """What became of one file. `status` is how the run said that it ended, None if it never did."""
+    """Result for one file. `status`: how the run ended, None if it never reported it."""
 
     path: Path
     run_id: str | None = None
     rank: int | None = None
     attempt: int | None = None
-    outcome: Outcome = "waiting"
+    outcome: UploadOutcome = "waiting"
     status: str | None = None
     parcels: int = 0
+    """Envelopes of the file, as `memagent sync --json` calls them."""
     samples: int = 0
     refused: int = 0
     notes: list[str] = field(default_factory=list)
 
 
 def find_files(paths: Iterable[Path]) -> list[Upload]:
-    """Run files in folders, and those named themselves; older launches first, as the server takes a newer one for the current."""
-    found = [
+    """Return run files in folders, and those given by name, older launches first.
+
+    The server takes the newest launch for the current one.
+    """
+    files = [
         file
         for path in paths
         for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])
     ]
-    uploads = [_look_at(path) for path in dict.fromkeys(found)]
-    return sorted(
-        uploads, key=lambda upload: (upload.run_id or "", upload.attempt or 0, upload.rank or 0)
-    )
+    uploads = [_read_start(path) for path in dict.fromkeys(files)]
+    return sorted(uploads, key=lambda item: (item.run_id or "", item.attempt or 0, item.rank or 0))
 
 
 def upload(
-    found: Upload,
+    file: Upload,
     transport: Transport | None,
     *,
     keep: bool = False,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Upload:
-    """Deliver a file of `find_files`, or with no transport only count what is in it. Errors end up in `outcome` and `notes`. `advance`
-    hears the bytes of each parcel that is done."""
-    if found.outcome == "unreadable":
-        return found
+    """Deliver a file of `find_files`; without a transport, only count what it holds.
+
+    Errors are put into `outcome` and `notes`. `advance` gets the bytes of each completed envelope.
+    """
+    if file.outcome == "unreadable":
+        return file
     try:
-        with _locked(found.path) as refusal:
+        with _locked(file.path) as refusal:
             if refusal is not None:
-                found.outcome = "in_use"
-                found.notes.append(refusal)
+                file.outcome = "in_use"
+                file.notes.append(refusal)
             else:
-                _deliver_all(found, transport, advance, keep=keep)
+                _upload_frames(file, transport, advance, keep=keep)
     except FileNotFoundError:
-        found.outcome = "uploaded"
-        found.notes.append("another sync was faster")
+        file.outcome = "uploaded"
+        file.notes.append("another sync has uploaded it")
     except (OSError, WireError) as error:
-        found.outcome = "unreadable"
-        found.notes.append(str(error))
-    return found
+        file.outcome = "unreadable"
+        file.notes.append(str(error))
+    return file
 
 
-def _look_at(path: Path) -> Upload:
+def _read_start(path: Path) -> Upload:
     try:
         kind, body = next(read_frames(path), (None, b""))
         if kind != "start":
@@ -104,18 +114,22 @@ def _look_at(path: Path) -> Upload:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[str | None]:
-    """Hold the file's lock; gives the reason where it cannot be had. Raises FileNotFoundError if it is gone by then."""
+    """Hold the file's lock. Yield the reason if it's not available.
+
+    Raises FileNotFoundError if the file is gone by then.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         try:
-            is_ours = try_lock(fd)
+            is_locked = try_lock(fd)
         except OSError as error:
             raise OSError(
                 f"{path} cannot be locked ({error.strerror}): copy it to another filesystem"
             ) from error
-        if not is_ours:
-            yield "its process still runs, or another sync is at it"
+        if not is_locked:
+            yield "the run is still active, or another sync is uploading it"
             return
+        # Another upload may have removed the file between open and lock.
         if path.stat().st_ino != os.fstat(fd).st_ino:
             raise FileNotFoundError(path)
         yield None
@@ -123,98 +137,98 @@ def _locked(path: Path) -> Iterator[str | None]:
         os.close(fd)
 
 
-def _deliver_all(
-    found: Upload, transport: Transport | None, advance: Callable[[int], None], *, keep: bool
+def _upload_frames(
+    file: Upload, transport: Transport | None, advance: Callable[[int], None], *, keep: bool
 ) -> None:
-    courier = _FileUploader(found, transport)
+    uploader = _FileUploader(file, transport)
     try:
-        for kind, body in read_frames(found.path):
-            courier.take(kind, body)
+        for kind, body in read_frames(file.path):
+            uploader.upload(kind, body)
             advance(len(body))
-    except RejectedError:  # of the start: without it the server takes nothing else
-        found.outcome = "refused"
+    except RejectedError:  # of the start: without it, the server accepts nothing else
+        file.outcome = "refused"
         return
     except DeliveryError as error:
-        found.notes.append(str(error))
+        file.notes.append(str(error))
         return
-    if unread := unread_bytes(found.path):
-        found.notes.append(f"{unread} bytes at its end are torn or damaged")
+    if unread := unread_bytes(file.path):
+        file.notes.append(f"{unread} bytes at its end are torn or damaged")
     if transport is None:
         return
-    found.notes += courier.gaps()
-    found.outcome = "refused" if found.refused else "uploaded"
-    if found.outcome == "uploaded":
-        _put_away(found, keep=keep or unread > 0)
+    file.notes += uploader.gaps()
+    file.outcome = "refused" if file.refused else "uploaded"
+    if file.outcome == "uploaded":
+        _remove(file, keep=keep or unread > 0)
 
 
-def _put_away(found: Upload, *, keep: bool) -> None:
+def _remove(file: Upload, *, keep: bool) -> None:
+    """Remove an uploaded file, or rename it."""
     try:
         if not keep:
-            found.path.unlink()
-        elif found.path.suffix != SYNCED:
-            found.path = found.path.rename(found.path.with_name(found.path.name + SYNCED))
+            file.path.unlink()
+        elif file.path.suffix != SYNCED:
+            file.path = file.path.rename(file.path.with_name(file.path.name + SYNCED))
     except OSError as error:
-        found.notes.append(f"{found.path} stays, although all of it was uploaded: {error.strerror}")
+        file.notes.append(f"{file.path} was uploaded, but cannot be removed: {error.strerror}")
 
 
 class _FileUploader:
-    """Takes the parcels of one file to the server, or with no transport only counts them."""
+    """Delivers the envelopes of one file; without a transport, it only counts them."""
 
-    def __init__(
-        self,
-        found: Upload,
-        transport: Transport | None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._found, self._transport, self._sleep = found, transport, sleep
+    def __init__(self, file: Upload, transport: Transport | None) -> None:
+        self._file = file
+        self._transport = transport
         self._start: Envelope | None = None
-        self._next_seq, self._last_seq = 0, -1
+        self._next_seq = 0
+        self._last_seq = -1
 
-    def take(self, kind: Kind, body: bytes) -> None:
-        """Deliver one parcel. Raises DeliveryError when the server is away."""
-        found = self._found
-        item = Envelope(kind, found.run_id or "", body)
-        found.parcels += 1
+    def upload(self, kind: MessageKind, body: bytes) -> None:
+        """Deliver one envelope. Raises DeliveryError if the server is away."""
+        file = self._file
+        item = Envelope(kind, file.run_id or "", body)
+        file.parcels += 1
         if kind == "start":
             self._start = item
         elif kind == "finish":
-            found.status = decode(body, Finish).status
+            file.status = decode(body, Finish).status
         elif kind == "batch":
             batch = decode(body, Batch)
-            found.samples += _samples(batch)
+            file.samples += _count_samples(batch)
             self._last_seq = batch.seq
             if batch.seq < self._next_seq:
                 return
-        self._deliver(item)
+        if self._transport is not None:
+            self._deliver(self._transport, item)
 
     def gaps(self) -> list[str]:
+        """Return a note if the server lacks a batch that the file doesn't hold."""
         if self._next_seq > self._last_seq:
             return []
         return [
-            f"the server lacks batch {self._next_seq}: it was lost before it reached the disk, or refused"
+            f"the server lacks batch {self._next_seq}: "
+            "it was lost before it reached the disk, or refused"
         ]
 
-    def _deliver(self, item: Envelope) -> None:
-        if self._transport is None:
-            return
-        for number in range(1, TRIES + 1):
+    def _deliver(self, transport: Transport, item: Envelope) -> None:
+        for number in range(1, MAX_ATTEMPTS + 1):
             try:
-                reply = self._attempt(self._transport, item)
+                reply = self._attempt(transport, item)
             except RejectedError as error:
-                self._found.refused += 1
-                self._found.notes.append(str(error))
+                self._file.refused += 1
+                self._file.notes.append(str(error))
                 if item.kind == "start":
                     raise
                 return
             except DeliveryError as error:
-                if number == TRIES:
+                if number == MAX_ATTEMPTS:
                     raise
-                delay_s = (
-                    FIRST_DELAY_S * 2 ** (number - 1)
-                    if error.retry_after_s is None
-                    else error.retry_after_s
+                delay_s = retry_delay_s(
+                    number,
+                    first_s=FIRST_DELAY_S,
+                    max_s=MAX_DELAY_S,
+                    retry_after_s=error.retry_after_s,
                 )
-                self._sleep(min(delay_s, LONGEST_DELAY_S))
+                time.sleep(delay_s)
                 continue
             if reply is not None:
                 self._next_seq = reply.next_seq
@@ -230,7 +244,7 @@ class _FileUploader:
             return transport.deliver(item, timeout_s=TIMEOUT_S)
 
 
-def _samples(batch: Batch) -> int:
+def _count_samples(batch: Batch) -> int:
     rows = 0
     for chunk in batch.chunks:
         if chunk.packed is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 
 from memagent import __version__
-from memagent.delivery.client import Response, ask
+from memagent.delivery.api_client import ApiClient, Response
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.errors import DeliveryError
 
@@ -20,14 +21,15 @@ def check(environment: Environment) -> Iterator[Finding]:
         yield ok("no server set: runs are recorded to files (set MEMAGENT_SERVER to send them)")
         return
     try:
-        health = ask(server, "/healthz")
+        # The token is sent only to a server that has identified itself as memagent's.
+        with closing(ApiClient(server)) as client:
+            health = client.request("/healthz")
         yield from _judge_health(server, health)
         if _is_memagent(health):
-            yield from judge_access(
-                ask(server, "/api/v1/runs?limit=1", token=token),
-                ask(server, "/api/v1/runs", token=token, method="POST"),
-                has_token=token is not None,
-            )
+            with closing(ApiClient(server, token)) as client:
+                read = client.request("/api/v1/runs?limit=1")
+                post = client.request("/api/v1/runs", method="POST")
+            yield from judge_access(read, post, has_token=token is not None)
     except DeliveryError as error:
         yield problem(
             str(error), "runs are kept in files meanwhile: `memagent sync` uploads them later"

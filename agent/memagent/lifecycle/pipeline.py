@@ -16,12 +16,12 @@ from typing import Any
 
 from msgspec import structs
 
+from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import Message, parcel
+from memagent.delivery.envelope import Message, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
-from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.console import notify_user
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.errors import SettingError
@@ -86,7 +86,7 @@ class Pipeline:
         self.leaks = LeakMonitor(
             identity, self.sampler, guard, self._send, settings.directory / file_name
         )
-        self._file = RunFile(path, parcel(identity.run_id, self._run_start(settings, options)))
+        self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
         transport = HttpTransport(settings.server, settings.token) if settings.server else None
         self._sender = Sender(self._file, transport, self.drops, guard, self.leaks.handle_reply)
         self.events = Collector(
@@ -271,7 +271,7 @@ class Pipeline:
             self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
 
     def _send(self, message: Message) -> None:
-        self._sender.put(parcel(self._identity.run_id, message))
+        self._sender.put(seal(self._identity.run_id, message))
 
     def _refresh_probes(self) -> None:
         for probe in self._probes:

@@ -104,7 +104,7 @@ def test_it_replays_one_rank_of_an_export_in_its_newest_attempt(tmp_path, capsys
     ("name", "content", "words"),
     [
         ("no.memagent", None, "does not exist"),
-        ("x.memagent", "hello", "is no run file of memagent"),
+        ("x.memagent", "hello", "isn't a run file of memagent"),
         ("x.csv", "a,b\n1,2\n", "cannot be replayed (KeyError: 'device')"),
         ("x.json", "{", "cannot be replayed"),
         ("x.json", "[]", "cannot be replayed"),

@@ -10,7 +10,7 @@ import pytest
 from memagent.delivery import collector as collecting
 from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import parcel
+from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import ErrorGuard
@@ -27,7 +27,7 @@ class Recorder:
         self.drops, guard = DroppedSamples(), ErrorGuard(raise_errors=True)
         self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
         self.seen: list[int] = []
-        file = RunFile(path, parcel("r", RunStart(run_id="r")))
+        file = RunFile(path, seal("r", RunStart(run_id="r")))
         self.sender = Sender(file, None, self.drops, guard, lambda reply: None)
         self.collector = Collector(
             "r",
@@ -111,7 +111,7 @@ def test_many_rows_do_not_wait_for_the_second(recorder):
 
 
 def test_with_no_room_rows_are_held_and_then_the_newest_are_dropped(recorder, monkeypatch):
-    monkeypatch.setattr(collecting, "HELD_ROWS", 3)
+    monkeypatch.setattr(collecting, "MAX_PENDING_ROWS", 3)
     monkeypatch.setattr(recorder.sender, "has_room", lambda: False)
     recorder.step(*range(5))
     recorder.tick(2.0)
@@ -149,7 +149,7 @@ def test_a_driver_that_hangs_keeps_no_rows_from_the_disk(tmp_path, monkeypatch):
     assert entered.wait(20)
     recorder.step(1, 2)
     wait_for(lambda: recorder.path.exists() and recorder.steps() == [[1, 2]])
-    monkeypatch.setattr(collecting, "STOP_S", 20.0)
+    monkeypatch.setattr(collecting, "STOP_TIMEOUT_S", 20.0)
     closing = threading.Thread(target=recorder.collector.close)
     recorder.step(3)
     closing.start()
@@ -165,7 +165,7 @@ def test_a_driver_that_hangs_keeps_no_rows_from_the_disk(tmp_path, monkeypatch):
 
 
 def test_a_collector_that_hangs_is_left_alone_and_what_it_held_is_counted(recorder, monkeypatch):
-    monkeypatch.setattr(collecting, "STOP_S", 0.0)
+    monkeypatch.setattr(collecting, "STOP_TIMEOUT_S", 0.0)
     monkeypatch.setattr(recorder.collector._collecting, "is_alive", lambda: True)
     recorder.step(1, 2, 3)
     recorder.collector.close()

@@ -10,13 +10,13 @@ import textwrap
 
 import pytest
 
-from memagent.delivery.envelope import parcel
+from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
 from memagent.errors import WireError
 from memagent.wire.codec import decode, encode
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 
-START = parcel("r", RunStart(run_id="r"))
+START = seal("r", RunStart(run_id="r"))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def file(tmp_path):
 
 
 def batch(seq):
-    return parcel("r", Batch(seq=seq))
+    return seal("r", Batch(seq=seq))
 
 
 def draft(seq, *steps):
@@ -77,7 +77,7 @@ def test_a_damaged_frame_ends_the_reading(file):
 
 def test_another_file_is_refused(tmp_path):
     (tmp_path / "x").write_text("hello")
-    with pytest.raises(WireError, match="no run file"):
+    with pytest.raises(WireError, match="a run file"):
         list(read_frames(tmp_path / "x"))
 
 
@@ -97,7 +97,7 @@ def test_a_batch_takes_the_place_of_its_drafts(file):
 
 def test_whatever_else_comes_leaves_the_drafts_alone(file):
     file.draft(draft(0, 1))
-    finish = parcel("r", Finish(status="failed"))
+    finish = seal("r", Finish(status="failed"))
     file.append(finish)
     file.draft(draft(0, 2))
     assert [kind for kind, _ in read_frames(file.path)] == ["start", "finish", "batch"]
@@ -106,7 +106,7 @@ def test_whatever_else_comes_leaves_the_drafts_alone(file):
 def test_forgetting_leaves_the_start_and_the_drafts(file):
     file.append(batch(0))
     file.draft(draft(1, 5))
-    file.forget()
+    file.clear()
     assert seqs(file.path) == [1] and next(read_frames(file.path)) == ("start", START.body)
     file.append(batch(1))
     assert seqs(file.path) == [1] and unread_bytes(file.path) == 0
@@ -180,10 +180,10 @@ def test_a_new_program_does_not_inherit_it(tmp_path, start):
         import os, subprocess, sys
         from pathlib import Path
         from memagent.delivery.run_file import RunFile
-        from memagent.delivery.envelope import parcel
+        from memagent.delivery.envelope import seal
         from memagent.wire.messages import Batch, RunStart
-        file = RunFile(Path({str(path)!r}), parcel("r", RunStart(run_id="r")))
-        file.append(parcel("r", Batch(seq=0)))
+        file = RunFile(Path({str(path)!r}), seal("r", RunStart(run_id="r")))
+        file.append(seal("r", Batch(seq=0)))
         command = ["/bin/ls", "-l", "/proc/self/fd"]
         subprocess.run(["/bin/ls", "-l", f"/proc/{{os.getpid()}}/fd"], check=True)
         print("THEIRS", flush=True)
@@ -208,13 +208,13 @@ def test_a_full_disk_leaves_no_half_frame_and_the_next_one_fits(tmp_path):
         import resource, signal
         from pathlib import Path
         from memagent.delivery.run_file import RunFile, read_frames, unread_bytes
-        from memagent.delivery.envelope import parcel
+        from memagent.delivery.envelope import seal
         from memagent.wire.messages import Batch, RunStart
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        file = RunFile(Path({str(tmp_path / "run")!r}), parcel("r", RunStart(run_id="r")))
-        file.append(parcel("r", Batch(seq=0)))
+        file = RunFile(Path({str(tmp_path / "run")!r}), seal("r", RunStart(run_id="r")))
+        file.append(seal("r", Batch(seq=0)))
         resource.setrlimit(resource.RLIMIT_FSIZE, (file.end + 10, resource.RLIM_INFINITY))
-        item = parcel("r", Batch(seq=1, dropped_samples={{"x" * 50: 1}}))
+        item = seal("r", Batch(seq=1, dropped_samples={{"x" * 50: 1}}))
         try:
             file.append(item)
         except OSError:

@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.buffer import DroppedSamples
-from memagent.delivery.envelope import Envelope, parcel
+from memagent.delivery.envelope import Envelope, seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
-from memagent.delivery.transport import HttpTransport
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
@@ -92,7 +92,7 @@ def make_sender(drops, path):
     made = []
 
     def make(url: str | None, token: str | None = None) -> Sender:
-        file = RunFile(path, parcel("r1", RunStart(run_id="r1")))
+        file = RunFile(path, seal("r1", RunStart(run_id="r1")))
         transport = HttpTransport(url, token) if url else None
         sender = Sender(file, transport, drops, ErrorGuard(raise_errors=True), replies.append)
         sender.replies = replies
@@ -105,7 +105,7 @@ def make_sender(drops, path):
 
 
 def batch(seq: int, samples: int = 10):
-    return parcel("r1", Batch(seq=seq), samples=samples)
+    return seal("r1", Batch(seq=seq), samples=samples)
 
 
 def test_it_starts_the_run_then_sends_in_order(far_end, make_sender, drops):
@@ -139,7 +139,7 @@ def test_it_sends_the_same_bytes_again_after_a_failure(far_end, make_sender, dro
     sender.close(5)
     bodies = [body for path, _, body in far_end.requests if path.endswith("/batches")]
     assert len(bodies) == 2 and bodies[0] == bodies[1] and not drops
-    assert "training goes on" in capsys.readouterr().err
+    assert "training continues" in capsys.readouterr().err
 
 
 def test_a_rejected_batch_is_counted_and_the_next_ones_go_on(far_end, make_sender, drops, capsys):
@@ -274,7 +274,7 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_the_server_gets_all_the_
         sender.draft(b"")
     sender.close(5)
     assert far_end.batches() == [0, 1, 2, 3, 4]
-    assert capsys.readouterr().err.count("cannot be written") == 1
+    assert capsys.readouterr().err.count("cannot write") == 1
 
 
 def test_what_is_only_in_memory_at_the_end_is_counted(make_sender, drops, path, capsys):
@@ -284,7 +284,7 @@ def test_what_is_only_in_memory_at_the_end_is_counted(make_sender, drops, path, 
     sender.put(batch(1, samples=4))
     sender.close(0.0)
     assert drops == {"not_delivered_at_exit": 7}
-    assert "gave up delivering 7 samples" in capsys.readouterr().err
+    assert "dropped 7 undelivered samples" in capsys.readouterr().err
 
 
 def test_without_a_disk_memory_is_bounded(make_sender, path):

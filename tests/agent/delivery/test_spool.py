@@ -8,7 +8,7 @@ import pytest
 
 from memagent.delivery import spool
 from memagent.delivery.buffer import DroppedSamples
-from memagent.delivery.envelope import parcel
+from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.spool import Spool
 from memagent.wire.codec import decode
@@ -22,7 +22,7 @@ def drops():
 
 @pytest.fixture
 def file(tmp_path):
-    file = RunFile(tmp_path / "runs" / "r.memagent", parcel("r", RunStart(run_id="r")))
+    file = RunFile(tmp_path / "runs" / "r.memagent", seal("r", RunStart(run_id="r")))
     yield file
     file.close()
 
@@ -33,7 +33,7 @@ def make_spool(file, drops):
 
 
 def batch(seq, samples=10):
-    return parcel("r", Batch(seq=seq), samples)
+    return seal("r", Batch(seq=seq), samples)
 
 
 def take_all(queue):
@@ -71,7 +71,7 @@ def test_the_order_is_kept_over_a_disk_that_fails_for_a_while(make_spool, file):
     working, file._fd = file._fd, os.open(os.devnull, os.O_RDONLY)  # a disk that takes nothing
     queue.put(batch(1))
     queue.put(batch(2))
-    assert queue.samples_in_memory == 20 and "cannot be written" in queue.trouble
+    assert queue.samples_in_memory == 20 and "cannot write" in queue.trouble
     os.close(file._fd)
     file._fd = working
     queue.put(batch(3))
@@ -80,7 +80,7 @@ def test_the_order_is_kept_over_a_disk_that_fails_for_a_while(make_spool, file):
 
 
 def test_the_file_is_bounded_and_the_oldest_stay(make_spool, monkeypatch):
-    monkeypatch.setattr(spool, "SPOOL_BYTES", 500)
+    monkeypatch.setattr(spool, "MAX_FILE_BYTES", 500)
     queue = make_spool()
     put = 0
     while queue.has_room():
@@ -90,7 +90,7 @@ def test_the_file_is_bounded_and_the_oldest_stay(make_spool, monkeypatch):
 
 
 def test_a_recording_is_not_bounded_and_waits_for_nobody(make_spool, monkeypatch, file):
-    monkeypatch.setattr(spool, "SPOOL_BYTES", 500)
+    monkeypatch.setattr(spool, "MAX_FILE_BYTES", 500)
     queue = make_spool(is_destination=True)
     for seq in range(100):
         queue.put(batch(seq))

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from memagent.delivery import upload as uploading
-from memagent.delivery.envelope import Transport, parcel
+from memagent.delivery.api_client import UnknownRunError
+from memagent.delivery.envelope import Transport, seal
 from memagent.delivery.run_file import RunFile
-from memagent.delivery.transport import UnknownRunError
 from memagent.delivery.upload import find_files, upload
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import decode, encode
@@ -56,18 +56,18 @@ def make_file(tmp_path):
     """A run file whose process is gone."""
 
     def make(batches=3, *, run_id="r", rank=0, attempt=1, finish="completed", drafts=0):
-        start = parcel(
+        start = seal(
             run_id, RunStart(run_id=run_id, rank=rank, attempt=attempt, world_size=rank + 1)
         )
         file = RunFile(tmp_path / f"{run_id}-rank{rank}-{attempt}.memagent", start)
         for seq in range(batches):
             chunk = Chunk(stream="host", packed=pack({"step": [2 * seq, 2 * seq + 1]}))
-            file.append(parcel(run_id, Batch(rank=rank, attempt=attempt, seq=seq, chunks=[chunk])))
+            file.append(seal(run_id, Batch(rank=rank, attempt=attempt, seq=seq, chunks=[chunk])))
         for number in range(drafts):
             chunk = Chunk(stream="host", columns={"step": [2 * batches + number]})
             file.draft(encode(Batch(rank=rank, attempt=attempt, seq=batches, chunks=[chunk])))
         if finish:
-            file.append(parcel(run_id, Finish(status=finish, rank=rank, attempt=attempt)))
+            file.append(seal(run_id, Finish(status=finish, rank=rank, attempt=attempt)))
         file.close()
         return file.path
 
@@ -228,10 +228,10 @@ def test_older_launches_come_first_whatever_the_names(make_file, tmp_path):
 
 
 def test_a_file_whose_process_lives_is_left_alone(tmp_path, far_end):
-    file = RunFile(tmp_path / "r.memagent", parcel("r", RunStart(run_id="r")))
-    file.append(parcel("r", Batch(seq=0)))
+    file = RunFile(tmp_path / "r.memagent", seal("r", RunStart(run_id="r")))
+    file.append(seal("r", Batch(seq=0)))
     done = upload_one(file.path, far_end)
-    assert done.outcome == "in_use" and far_end.asked == [] and "still runs" in done.notes[0]
+    assert done.outcome == "in_use" and far_end.asked == [] and "still active" in done.notes[0]
     file.close()
     assert upload_one(file.path, far_end).outcome == "uploaded"
 
@@ -259,7 +259,7 @@ def test_a_file_that_another_one_finished_in_between_is_no_error(make_file, far_
     path = make_file()
     (found,) = find_files([path])
     path.unlink()
-    assert upload(found, far_end).notes == ["another sync was faster"] and far_end.asked == []
+    assert upload(found, far_end).notes == ["another sync has uploaded it"] and far_end.asked == []
 
 
 def test_without_a_transport_it_only_counts(make_file):

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from memagent.cli import main
-from memagent.delivery.client import Response
+from memagent.delivery.api_client import Response
 from memagent.doctor import CHECKS, configuration, data_dir, device, host, nvml, run_checks, server
 from memagent.doctor.check import Environment, ok
 from memagent.settings import Settings
@@ -219,7 +219,7 @@ def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
         )
     assert "refused" in finding.text
     (finding,) = server.check(patient(MEMAGENT_SERVER="http://no-such-host.invalid"))
-    assert "host name is not known" in finding.text
+    assert "unknown host name" in finding.text
 
 
 @pytest.mark.parametrize(("ahead_s", "level"), [(0.0, "ok"), (-60.0, "warning"), (60.0, "warning")])

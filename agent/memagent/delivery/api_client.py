@@ -1,0 +1,213 @@
+"""HTTP client of the server's API: requests of the command line, downloads, and delivery of
+envelopes.
+
+A failed connection is explained with what to do about it, in the terminal and in a training run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from memagent import __version__
+from memagent.delivery.envelope import Envelope, MessageKind, Transport
+from memagent.errors import DeliveryError, RejectedError
+from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
+from memagent.wire.messages import BatchReply
+
+REQUEST_TIMEOUT_S = 5.0
+DOWNLOAD_TIMEOUT_S = 60.0
+"""Silence after which a server that sends a file hangs."""
+_CHUNK_BYTES = 2**18
+_MAX_PROBLEM_BYTES = 10_000
+
+_REASONS = {
+    "NameResolutionError": "unknown host name: check the spelling, the DNS and the VPN",
+    "SSLError": "TLS failed: check the certificate, and whether it is http:// or https://",
+    "ReadTimeoutError": "connected, but no answer in time: a proxy, or a server that hangs",
+    "NewConnectionError": (
+        "connection refused: start `memagent serve` there, or check host and port"
+    ),
+    "ConnectTimeoutError": "no answer in time: a firewall, or the wrong address",
+    "ProtocolError": "connection closed: check the port, and whether it is http:// or https://",
+}
+"""Explanation by the name of urllib3's error. If an error is several of these, the first counts."""
+_PATHS: dict[MessageKind, str] = {
+    "start": "/api/v1/runs",
+    "batch": "/api/v1/runs/{run_id}/batches",
+    "prediction": "/api/v1/runs/{run_id}/predictions",
+    "snapshot": "/api/v1/runs/{run_id}/snapshots",
+    "finish": "/api/v1/runs/{run_id}/finish",
+}
+_RETRIABLE = (401, 403, 408, 425, 429)
+"""The 4xx that people or time can fix: a token that is replaced, a server that is busy."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response with header names in lower case.
+
+    `began_at` and `ended_at` are Unix seconds by this machine's clock.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    began_at: float
+    ended_at: float
+
+    def fields(self) -> dict[str, Any]:
+        """Return the body as a JSON object, empty if it isn't one."""
+        try:
+            return msgspec.json.decode(self.body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+
+
+class ApiClient:
+    """A client of one server, with one kept connection. Redirects aren't followed.
+
+    The token is sent with each request and kept out of every message and repr.
+    """
+
+    def __init__(
+        self, server: str, token: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.server = server
+        self._headers = {
+            "Accept": "application/json",
+            "User-Agent": f"memagent/{__version__}",
+            **(headers or {}),
+        }
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._pool: Any = None
+
+    def request(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Response:
+        """Send a request and return the response, whatever its status.
+
+        Raises DeliveryError, which says what to do, if there is no response.
+        """
+        began_at = time.time()
+        response = self._send(method, path, body=body, timeout_s=timeout_s)
+        headers = {name.lower(): text for name, text in response.headers.items()}
+        return Response(response.status, headers, response.data, began_at, time.time())
+
+    def download(self, path: str) -> Iterator[bytes]:
+        """Yield a file in chunks. Raises DeliveryError if the server refuses or breaks off."""
+        import urllib3
+
+        response = self._send("GET", path, timeout_s=DOWNLOAD_TIMEOUT_S, is_streamed=True)
+        try:
+            if response.status != 200:
+                detail = problem_detail(response.data)
+                raise DeliveryError(f"{self.server} answered {response.status}{detail}")
+            yield from response.stream(_CHUNK_BYTES)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise DeliveryError(f"{self.server}: {explain(error)}") from error
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.clear()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        timeout_s: float,
+        is_streamed: bool = False,
+    ) -> Any:
+        import urllib3  # takes 40 ms and more: the sender's thread pays, not attach()
+
+        if self._pool is None:
+            self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False)
+        headers = self._headers
+        total_s: float | None = timeout_s
+        if is_streamed:  # a file of any type; only silence is limited, not the total time
+            headers = {**headers, "Accept": "*/*"}
+            total_s = None
+        timeout = urllib3.Timeout(total=total_s, connect=timeout_s, read=timeout_s)
+        try:
+            return self._pool.request(
+                method,
+                self.server + path,
+                body=body,
+                headers=headers,
+                timeout=timeout,
+                redirect=False,
+                preload_content=not is_streamed,
+            )
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise DeliveryError(f"{self.server} cannot be reached: {explain(error)}") from error
+
+
+def explain(error: BaseException) -> str:
+    """Return what is wrong with a connection, and what to do."""
+    errors = (error, error.__cause__, getattr(error, "reason", None))
+    names = {kind.__name__ for item in errors if item is not None for kind in type(item).__mro__}
+    reasons = (reason for name, reason in _REASONS.items() if name in names)
+    return next(reasons, str(error) or type(error).__name__)
+
+
+def problem_detail(body: bytes) -> str:
+    """Return `: detail` of a problem response, empty if it has none."""
+    try:
+        problem = msgspec.json.decode(body[:_MAX_PROBLEM_BYTES], type=dict[str, object])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return f": {problem['detail']}" if problem.get("detail") else ""
+
+
+class UnknownRunError(DeliveryError):
+    """The server doesn't know the run, so its start must be delivered (again) first."""
+
+
+class HttpTransport(Transport):
+    """Delivers envelopes over HTTP. `replayed`: they are of processes that have ended."""
+
+    def __init__(self, server: str, token: str | None = None, *, replayed: bool = False) -> None:
+        headers = {"Content-Type": MSGPACK, **({REPLAYED_HEADER: "1"} if replayed else {})}
+        self._client = ApiClient(server, token, headers)
+
+    def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
+        path = _PATHS[item.kind].format(run_id=item.run_id)
+        response = self._client.request(path, method="POST", body=item.body, timeout_s=timeout_s)
+        if not 200 <= response.status < 300:
+            raise self._error(item, response)
+        if item.kind != "batch":
+            return None
+        try:
+            return msgspec.json.decode(response.body, type=BatchReply)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DeliveryError(
+                f"{self._client.server} sent a reply that isn't a memagent server's"
+            ) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _error(self, item: Envelope, response: Response) -> DeliveryError:
+        status, detail = response.status, problem_detail(response.body)
+        message = f"{self._client.server} answered {status} to a {item.kind}{detail}"
+        if status == 404 and item.kind != "start":
+            return UnknownRunError(message)
+        if 400 <= status < 500 and status not in _RETRIABLE:
+            return RejectedError(message)
+        retry_after = response.headers.get("retry-after", "")
+        delay = float(retry_after) if retry_after.isdigit() else None
+        return DeliveryError(message, retry_after_s=delay)

@@ -11,9 +11,14 @@ from memagent.cli import main
 from memagent.estimator.trace.isolation import can_fork
 
 CONFIG = {
-    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 12, "n_embd": 768, "n_head": 12,
-    "vocab_size": 50257, "n_positions": 1024,
-}  # fmt: skip
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 12,
+    "n_embd": 768,
+    "n_head": 12,
+    "vocab_size": 50257,
+    "n_positions": 1024,
+}
 SMALL = {
     **CONFIG,
     "n_layer": 2,
@@ -65,7 +70,7 @@ def rows(out: str) -> dict[str, str]:
     return {line[:18].strip(): line[18:] for line in out.splitlines()}
 
 
-def test_a_model_by_name_is_a_table_with_bars_levels_and_a_verdict(estimate):
+def test_it_prints_bars_levels_and_a_verdict_for_a_model_by_name(estimate):
     status, out, err = estimate("--model", "gpt2-xl", "--batch", "4", "--gpu", "24GiB")
     lines = rows(out)
     assert (status, err) == (0, "")
@@ -125,7 +130,7 @@ def held(out: str) -> list[float]:
         (["--tensor", "4"], (1 / 4, 1 / 4, 1 / 4)),
     ],
 )
-def test_gpus_that_share_hold_their_part(estimate, options, shares):
+def test_each_gpu_holds_its_share(estimate, options, shares):
     whole = held(estimate("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
     part = held(estimate("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
     assert [b / a for a, b in zip(whole, part, strict=True)] == pytest.approx(shares, rel=0.01)
@@ -133,10 +138,18 @@ def test_gpus_that_share_hold_their_part(estimate, options, shares):
 
 @pytest.mark.parametrize(
     "options",
-    [["--checkpointing", "full"], ["--checkpointing", "full", "--checkpoint-every", "4"], ["--loss", "fused"], ["--dtype", "bf16"],
-     ["--optimizer", "adamw8bit"], ["--offload", "parameters"], ["--pipeline", "4"], ["--tensor", "2", "--sequence-parallel"]],
-)  # fmt: skip
-def test_each_way_to_save_saves(estimate, options):
+    [
+        ["--checkpointing", "full"],
+        ["--checkpointing", "full", "--checkpoint-every", "4"],
+        ["--loss", "fused"],
+        ["--dtype", "bf16"],
+        ["--optimizer", "adamw8bit"],
+        ["--offload", "parameters"],
+        ["--pipeline", "4"],
+        ["--tensor", "2", "--sequence-parallel"],
+    ],
+)
+def test_each_option_that_saves_memory_lowers_the_peak(estimate, options):
     usual = json.loads(estimate("--model", "llama-7b", "--batch", "4", "--json")[1])
     saving = json.loads(estimate("--model", "llama-7b", "--batch", "4", *options, "--json")[1])
     assert saving["peak_allocated_bytes"] < usual["peak_allocated_bytes"]
@@ -183,14 +196,14 @@ def test_a_sweep_in_json_has_an_estimate_for_each_cell(estimate):
     ]
 
 
-def test_a_sweep_alone_is_over_usual_batches(estimate):
+def test_a_sweep_without_values_uses_the_usual_batches(estimate):
     _, out, _ = estimate("--model", "gpt2", "--seq", "512", "--sweep", "--json")
     assert [(row["batch"], row["sequence"]) for row in json.loads(out)] == [
         (size, 512) for size in (1, 2, 4, 8, 16)
     ]
 
 
-def test_a_config_of_hugging_face_is_read_without_its_hub(estimate, config):
+def test_it_reads_a_config_without_the_hub(estimate, config):
     by_config = json.loads(estimate("--model", config(CONFIG), "--method", "formula", "--json")[1])
     by_name = json.loads(estimate("--model", "gpt2", "--json")[1])
     assert by_config["components"] == by_name["components"]
@@ -211,7 +224,7 @@ def test_a_config_is_traced_with_the_class_of_the_installed_transformers(estimat
     assert formula["components"]["parameters"] == found["components"]["parameters"]
 
 
-def test_a_config_that_transformers_does_not_know_is_reckoned(estimate, config):
+def test_a_config_unknown_to_transformers_is_estimated_by_formula(estimate, config):
     content = {
         **CONFIG,
         "model_type": "starcoder",
@@ -223,7 +236,7 @@ def test_a_config_that_transformers_does_not_know_is_reckoned(estimate, config):
     assert status == 2 and "starcoder" in err
 
 
-def test_all_advice_has_its_lines_of_code(estimate):
+def test_advice_lists_all_changes_with_code(estimate):
     short = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam")[1]
     assert (
         "What would save memory" in short
@@ -234,12 +247,12 @@ def test_all_advice_has_its_lines_of_code(estimate):
     assert "    optimizer = bitsandbytes.optim.Adam8bit(model.parameters(), lr=lr)" in out
 
 
-def test_what_costs_least_of_what_makes_it_fit_is_said(estimate):
+def test_it_names_the_cheapest_change_that_fits(estimate):
     out = estimate("--model", "llama-7b", "--gpu", "a100", "--batch", "2", "--dtype", "mixed")[1]
     assert "The cheapest change that makes it fit: Weights, gradients and states in bf16." in out
 
 
-def test_changes_that_are_needed_together_are_named_together(estimate):
+def test_it_lists_changes_that_fit_only_together(estimate):
     out = estimate("--model", "llama-7b", "--gpu", "rtx4090", "--batch", "8")[1]
     named = out.partition("No change alone makes it fit on this GPU.")[2].splitlines()
     assert sum(line.startswith("  + ") for line in named) == 2
@@ -254,7 +267,7 @@ def test_a_factory_is_traced(estimate, factory):
 
 
 @traced
-def test_a_factorys_screen_names_its_largest_tensors_and_its_advice(estimate, factory):
+def test_it_lists_the_largest_tensors_and_advice_of_a_factory(estimate, factory):
     _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "512MiB")
     assert "Largest tensors at the peak" in out and "reserved by torch" in out
     assert out.endswith("--advice tries changes that would make it fit.\n")
@@ -312,7 +325,7 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         (["--model", "x.py:make", "--input", "8x8"], "x.py does not exist"),
     ],
 )
-def test_mistakes_are_one_line_that_says_what_to_do(estimate, arguments, words):
+def test_a_mistake_is_one_line_that_says_what_to_do(estimate, arguments, words):
     status, out, err = estimate(*arguments)
     assert (status, out) == (2, "")
     assert words in err and err.count("\n") == 1 and err.startswith("memagent: ")
@@ -327,19 +340,19 @@ def test_mistakes_are_one_line_that_says_what_to_do(estimate, arguments, words):
         (["--input", "8x8", "--batch", "4"], "a factory's are in --input"),
     ],
 )
-def test_mistakes_about_a_factory_are_as_clear(estimate, factory, options, words):
+def test_a_mistake_about_a_factory_is_one_line(estimate, factory, options, words):
     status, out, err = estimate("--model", factory, *options)
     assert (status, out) == (2, "") and words in err and err.count("\n") == 1
 
 
-def test_a_trace_does_not_pretend_to_know_what_only_the_formula_does(estimate, config):
+def test_a_trace_refuses_options_of_the_formula_only(estimate, config):
     status, _, err = estimate(
         "--model", config(SMALL), "--method", "trace", "--zero", "3", "--ranks", "8"
     )
     assert status == 2 and "--ranks, --zero" in err and "--method formula" in err
 
 
-def test_a_config_that_is_none_is_named(estimate, config):
+def test_it_names_an_invalid_config(estimate, config):
     assert "no object" in estimate("--model", config([]))[2]
     status, _, err = estimate("--model", config({"hidden_size": 3}), "--method", "formula")
     assert status == 2 and "model_type" in err

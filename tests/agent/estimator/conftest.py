@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def zoo() -> ModuleType:
-    """`zoo.py` beside this file: small models of transformers, and recorders of what they hold."""
+    """`zoo.py` next to this file: small models of transformers, and recorders of what they hold."""
     spec = importlib.util.spec_from_file_location(
         "estimator_zoo", Path(__file__).with_name("zoo.py")
     )

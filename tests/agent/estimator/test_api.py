@@ -1,4 +1,4 @@
-"""`memagent.estimate` on real models: what it answers, what it leaves alone, and what it says when it cannot."""
+"""`memagent.estimate` on real models: results, side effects and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ MIB = 2**20
 class Block(torch.nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+        self.up = torch.nn.Linear(width, 4 * width)
+        self.down = torch.nn.Linear(4 * width, width)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs + self.down(torch.nn.functional.gelu(self.up(inputs)))
@@ -45,7 +46,7 @@ def mean(output: torch.Tensor) -> torch.Tensor:
     return output.mean()
 
 
-def test_components_are_exact_and_the_model_is_left_as_it_is():
+def test_it_counts_components_exactly_and_does_not_change_the_model():
     model = Stack()
     before = {name: (id(p), p.data_ptr(), type(p)) for name, p in model.named_parameters()}
     inputs = torch.randn(32, 256)
@@ -71,7 +72,7 @@ def test_a_model_of_seven_billion_parameters_needs_no_memory_to_be_estimated():
     assert found.components["parameters"] == 86_000**2 * 4
 
 
-def test_foreach_temporaries_are_seen_and_a_fused_optimizer_has_none():
+def test_it_counts_foreach_temporaries_and_none_of_a_fused_optimizer():
     parameters = sum(p.numel() * 4 for p in Stack().parameters())
     foreach = estimate(Stack, ((1, 256), "float32"), loss=mean)
     fused = estimate(
@@ -87,7 +88,7 @@ def test_foreach_temporaries_are_seen_and_a_fused_optimizer_has_none():
     )
 
 
-def test_checkpointing_and_autocast_change_what_is_kept():
+def test_checkpointing_and_autocast_reduce_the_peak():
     inputs = ((4096, 256), "float32")
     plain = estimate(Stack, inputs, loss=mean)
     checkpointed = estimate(Stack, inputs, loss=mean, checkpointing="full")
@@ -100,12 +101,12 @@ def test_checkpointing_and_autocast_change_what_is_kept():
     )
 
 
-def test_on_a_host_the_peak_is_what_was_asked_for_and_nothing_is_reserved():
+def test_a_host_has_no_reserved_level():
     found = estimate(Stack, ((32, 256), "float32"), loss=mean, device="cpu")
     assert found.peak_reserved_bytes is None and found.assumptions["traced_for"] == "cpu"
 
 
-def test_a_limit_decides_and_the_allocator_gives_its_cache_back_before_it_gives_up():
+def test_the_allocator_releases_its_cache_before_it_fails():
     inputs = ((4096, 256), "float32")
     free = estimate(Stack, inputs, loss=mean, context_bytes=0)
     assert free.fits is None
@@ -128,7 +129,7 @@ def test_a_limit_decides_and_the_allocator_gives_its_cache_back_before_it_gives_
     )
 
 
-def test_a_card_brings_its_memory_and_its_context():
+def test_a_gpu_sets_the_limit_and_the_context():
     found = estimate(Stack, ((32, 256), "float32"), loss=mean, gpu="a100")
     assert found.limit_bytes == 80 * 2**30 and found.components["context"] > 100 * MIB
     assert (
@@ -138,7 +139,7 @@ def test_a_card_brings_its_memory_and_its_context():
     assert found.terms["cublas_workspace"] == found.components["workspace"] > 0
 
 
-def test_what_cannot_be_traced_gets_the_formula_and_says_at_which_operator():
+def test_an_untraceable_step_gets_the_formula_and_names_the_operator():
     class Asks(Stack):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return super().forward(inputs) * float(inputs.sum())
@@ -174,25 +175,25 @@ def test_a_factory_in_a_file_is_estimated(tmp_path):
         ({"accumulation": 0}, EstimateError, "accumulation is 0"),
     ],
 )
-def test_bad_arguments_are_named(options, error, words):
+def test_it_names_an_invalid_argument(options, error, words):
     with pytest.raises(error, match=words):
         estimate(Stack, ((8, 256), "float32"), **{"loss": mean, **options})
 
 
 @pytest.mark.parametrize("inputs", [None, 3, {}, {"labels": None}, "ids"])
-def test_inputs_without_a_tensor_are_named(inputs):
+def test_it_names_inputs_without_a_tensor(inputs):
     with pytest.raises(EstimateError, match="holds no tensor"):
         estimate(Stack, inputs, loss=mean)
 
 
-def test_an_optimizer_of_another_model_is_named():
+def test_it_names_an_optimizer_of_another_model():
     with pytest.raises(EstimateError, match="none of the model's parameters"):
         estimate(
             Stack(), ((8, 256), "float32"), optimizer=torch.optim.SGD(Stack().parameters(), lr=0.1)
         )
 
 
-def test_torchs_dtypes_and_true_are_taken_for_the_names():
+def test_it_accepts_torch_dtypes_and_booleans():
     def asked(**options):
         return estimate(Stack, ((64, 256), "float32"), loss=mean, **options)
 
@@ -225,13 +226,15 @@ def test_the_dict_is_json_with_a_timeline():
     )
 
 
-def test_a_trace_says_how_attention_ran_and_whether_the_model_recomputes():
+def test_it_reports_how_attention_ran_and_if_the_model_recomputes():
     """The server names these where a run keeps more than was predicted."""
 
     class Attends(torch.nn.Module):
         def __init__(self, *, fused: bool, recomputes: bool) -> None:
             super().__init__()
-            self.inner, self.fused, self.recomputes = Block(64), fused, recomputes
+            self.inner = Block(64)
+            self.fused = fused
+            self.recomputes = recomputes
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             if self.recomputes:
@@ -240,16 +243,16 @@ def test_a_trace_says_how_attention_ran_and_whether_the_model_recomputes():
                 return torch.nn.functional.scaled_dot_product_attention(inputs, inputs, inputs)
             return (inputs @ inputs.transpose(-1, -2)).softmax(-1) @ inputs
 
-    def told(**model):
+    def assumptions(**model):
         assumed = estimate(Attends(**model), ((2, 2, 128, 64), "float32"), loss=mean).assumptions
         return assumed["attention"], assumed["checkpointing"]
 
-    assert told(fused=True, recomputes=False) == ("sdpa", "none")
-    assert told(fused=False, recomputes=True) == ("eager", "by the model")
+    assert assumptions(fused=True, recomputes=False) == ("sdpa", "none")
+    assert assumptions(fused=False, recomputes=True) == ("eager", "by the model")
     assert "attention" not in estimate(Stack(), ((8, 256), "float32"), loss=mean).assumptions
 
 
-def test_checkpointing_of_transformers_warns_of_nothing():
+def test_checkpointing_of_transformers_emits_no_warning():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -265,13 +268,14 @@ def test_checkpointing_of_transformers_warns_of_nothing():
         warnings.simplefilter("error")
         recomputing = CheckpointedModel(model)()
     assert any(getattr(part, "gradient_checkpointing", False) for part in recomputing.modules())
-    kept = estimate(
+    recomputed = estimate(
         transformers.LlamaForCausalLM(config),
         {"input_ids": ids, "labels": ids},
         checkpointing="full",
     )
     assert (
-        kept.method == "trace" and kept.components["activations"] < whole.components["activations"]
+        recomputed.method == "trace"
+        and recomputed.components["activations"] < whole.components["activations"]
     )
 
 
@@ -279,7 +283,7 @@ def test_it_is_public_and_costs_nothing_to_import():
     assert memagent.estimate is sys.modules["memagent.estimator.api"].estimate
 
 
-def test_inputs_of_another_batch_keep_their_nesting():
+def test_inputs_keep_their_nesting_with_another_batch():
     tensor = torch.zeros(8, 3)
     given = {
         "ids": ((8, 16), "int64"),
@@ -288,8 +292,11 @@ def test_inputs_of_another_batch_keep_their_nesting():
         "table": ((5, 2), "float32"),
     }
     assert with_batch(given, 4, instead_of=batch_of(given)) == {
-        "ids": ((4, 16), "int64"), "more": (((4, 3), "float32"), None), "flag": True, "table": ((5, 2), "float32"),
-    }  # fmt: skip
+        "ids": ((4, 16), "int64"),
+        "more": (((4, 3), "float32"), None),
+        "flag": True,
+        "table": ((5, 2), "float32"),
+    }
     with pytest.raises(EstimateError, match="no tensor"):
         batch_of({"flag": True})
 

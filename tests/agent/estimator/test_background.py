@@ -1,4 +1,4 @@
-"""Predictions of real runs: the formula's at once, the trace's soon after, and reasons where there is none."""
+"""Predictions of real runs: the formula's at once, then the trace's or the reason for none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 def wait_for_answer(run) -> None:
-    """Until the trace has answered, or it is said why there is none."""
+    """Wait until the trace's prediction or the reason for none is there."""
     wait_until(
         lambda: (
             run.prediction
@@ -77,13 +77,13 @@ def losses(attach: bool) -> tuple[list[float], torch.Tensor]:
     return found, torch.get_rng_state()
 
 
-def test_nothing_of_the_training_changes():
+def test_it_does_not_change_the_training():
     bare, bare_state = losses(attach=False)
     watched, state = losses(attach=True)
     assert watched == bare and torch.equal(state, bare_state)
 
 
-def test_a_model_that_cannot_be_traced_says_at_which_operator(recording):
+def test_an_untraceable_model_names_the_operator(recording):
     class Asks(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -111,7 +111,7 @@ def autocast_model() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_a_script_under_autocast_is_predicted_as_it_really_runs(recording, dtype):
+def test_it_predicts_a_script_under_autocast(recording, dtype):
     """Real tensors of the same step, seen by the same recorder, are the truth."""
     rows = torch.randn(512, 256)
     name = None if dtype is None else "bf16"
@@ -131,7 +131,7 @@ def test_a_script_under_autocast_is_predicted_as_it_really_runs(recording, dtype
     assert found == truth.phase_peak_bytes
 
 
-def test_where_memory_is_short_the_prediction_says_what_would_save_some(recording):
+def test_a_prediction_has_advice_if_memory_is_tight(recording):
     def block():
         return torch.nn.Sequential(
             torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)
@@ -144,7 +144,10 @@ def test_where_memory_is_short_the_prediction_says_what_would_save_some(recordin
         optimizer.step()
         wait_until(lambda: run.prediction and run.prediction.advice)
     _, before, trace = recording().predictions
-    assert (before.method, before.advice) == ("trace", [])  # told at once; the advice comes later
+    assert (before.method, before.advice) == (
+        "trace",
+        [],
+    )  # delivered at once; the advice comes later
     assert before.peak_allocated_bytes == trace.peak_allocated_bytes
     changes = {item.change: item.saving_bytes for item in trace.advice}
     assert changes["Activation checkpointing"] > 4 * 2**20
@@ -153,11 +156,11 @@ def test_where_memory_is_short_the_prediction_says_what_would_save_some(recordin
 
 
 def children() -> set[int]:
-    """Processes of ours, ended ones that nobody waited for among them; other tests of this worker may have left some."""
+    """Return the child processes, zombies included; other tests may have left some."""
     return {child.pid for child in psutil.Process().children()}
 
 
-def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch):
+def test_the_estimate_is_delivered_without_advice_that_takes_too_long(recording, monkeypatch):
     before = children()
     monkeypatch.setattr(background, "ADVICE_TIMEOUT_S", 0.01)
     monkeypatch.setattr(background, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
@@ -175,7 +178,7 @@ def test_the_estimate_stands_where_advice_takes_too_long(recording, monkeypatch)
     assert children() <= before
 
 
-def test_a_run_that_ends_first_leaves_no_process_behind(training):
+def test_a_short_run_leaves_no_process_behind(training):
     model, optimizer, step = training
     before = children()
     run = memagent.attach(model, optimizer)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.estimator` as it is called, and the truths it rests on. How good an estimate is, or how fast, is not judged."""
+"""`python -m benchmarks.estimator` and its truths; accuracy and speed are not judged here."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ TORCH_ONLY = [
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Many small operators are no faster on many threads, and much slower where other tests run beside."""
+    """Use one thread: many small operators gain nothing from more, and other tests run too."""
     with truth_cpu.one_thread():
         yield
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """What `--quick` prints and writes."""
+    """Return the output and the file of `--quick`."""
     out = tmp_path_factory.mktemp("figures") / "figures.json"
     done = run("--quick", "--json", str(out))
     assert done.returncode == 0, done.stderr
@@ -106,8 +106,20 @@ def test_the_zoo_holds_forty_cases_of_every_kind_asked_for():
     assert len({case.name for case in cases}) == len(cases) >= 40
     assert len(zoo.large()) == len(cases)
     kinds = [
-        "mlp", "resnet", "unet", "vit", "bert", "gpt2", "llama", "t5", "scan", "moe", "lstm", "graph", "diffusion",
-    ]  # fmt: skip
+        "mlp",
+        "resnet",
+        "unet",
+        "vit",
+        "bert",
+        "gpt2",
+        "llama",
+        "t5",
+        "scan",
+        "moe",
+        "lstm",
+        "graph",
+        "diffusion",
+    ]
     assert {case.family for case in cases} >= set(kinds)
     assert {case.optimizer for case in cases} >= {"adamw", "sgd", "momentum", "adamw_8bit"}
     assert any(case.autocast for case in cases) and any(case.lora for case in cases)
@@ -117,9 +129,9 @@ def test_the_zoo_holds_forty_cases_of_every_kind_asked_for():
         "ddp_views",
         "fsdp2",
     }
-    assert any(case.accumulation > 1 for case in cases) and {case.checkpointing for case in cases} >= {
-        "none", "reentrant", "non_reentrant",
-    }  # fmt: skip
+    assert any(case.accumulation > 1 for case in cases) and {
+        case.checkpointing for case in cases
+    } >= {"none", "reentrant", "non_reentrant"}
 
 
 @pytest.mark.parametrize("case", TORCH_ONLY, ids=lambda case: case.name)
@@ -171,7 +183,7 @@ def test_the_profiler_counts_the_same_for_it_and_a_scalar_of_scratch():
 
 
 def test_what_a_dispatch_mode_adds_is_not_in_the_truth():
-    """A tensor with many uses: autograd adds up its gradients in place, but out of place while any dispatch mode is on."""
+    """Autograd adds up a tensor's gradients in place, but not while a dispatch mode is on."""
 
     class ManyUses(torch.nn.Module):
         def __init__(self):
@@ -300,7 +312,7 @@ def test_published_rows_hold_the_facts_and_can_be_rebuilt():
 
 
 def test_the_loss_and_the_cache_of_an_older_transformers_are_put_back():
-    """Views of the projection stay with the output until it is dropped, not those of a layer that is recomputed."""
+    """Views of the projection stay with the output, except those of a recomputed layer."""
 
     class Attention(torch.nn.Module):
         def __init__(self):
@@ -322,7 +334,7 @@ def test_the_loss_and_the_cache_of_an_older_transformers_are_put_back():
 
     model = public.as_of_4_48(Model(), upcast=False, keeps_cache=True)
     output = model(torch.ones(2, 3, 4))
-    assert [tuple(kept.shape) for kept in output["past_key_values"]] == [(2, 3, 6)] * 2
+    assert [tuple(cached.shape) for cached in output["past_key_values"]] == [(2, 3, 6)] * 2
     model.transformer.h[0].attn.c_attn(torch.ones(2, 3, 4))
     assert len(output["past_key_values"]) == 2
     logits, labels = torch.randn(2, 3, 5, dtype=torch.bfloat16), torch.ones(2, 3, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What a process holds beside tensors, against the sizes known from torch's source."""
+"""Memory besides tensors, against the sizes in torch's source."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from memagent.wire.messages import PredictionMessage
 GB = 10**9
 
 
-def told(**changes: object) -> Estimate:
+def estimate_with(**changes: object) -> Estimate:
     """60 GB of tensors (58 to 63), 70 on the device (66 to 76), 1 of it the context."""
     known: dict[str, object] = {
         "peak_reserved_bytes": 69 * GB,
@@ -28,39 +28,41 @@ def told(**changes: object) -> Estimate:
 def test_it_takes_the_interval_of_the_device_for_the_5th_and_95th_percentile(
     limit: int, probability: float
 ) -> None:
-    assert told(limit_bytes=limit * GB).fit_probability == pytest.approx(probability)
+    assert estimate_with(limit_bytes=limit * GB).fit_probability == pytest.approx(probability)
 
 
-def test_it_asks_only_tensors_and_context_where_the_cache_is_given_back() -> None:
-    assert told(
+def test_only_tensors_and_context_count_if_the_cache_is_released() -> None:
+    assert estimate_with(
         limit_bytes=64 * GB, fits_by_replay=True, gives_back=True
     ).fit_probability == pytest.approx(0.95)
-    assert told(limit_bytes=64 * GB, fits_by_replay=False).fit_probability < 0.05
+    assert estimate_with(limit_bytes=64 * GB, fits_by_replay=False).fit_probability < 0.05
 
 
-def test_it_is_surely_too_large_only_where_no_cache_could_help() -> None:
-    assert told(limit_bytes=58 * GB).surely_too_large
-    assert not told(
+def test_it_is_surely_too_large_only_if_no_cache_could_help() -> None:
+    assert estimate_with(limit_bytes=58 * GB).surely_too_large
+    assert not estimate_with(
         limit_bytes=60 * GB
     ).surely_too_large  # the lower end for tensors and the context, 59, is below
-    assert told(limit_bytes=60 * GB).fits is False
+    assert estimate_with(limit_bytes=60 * GB).fits is False
 
 
-def test_it_knows_no_probability_without_a_limit_or_an_interval() -> None:
-    assert told().fit_probability is None and told().fits is None
-    assert told(limit_bytes=GB, intervals={}).fit_probability is None
+def test_it_has_no_probability_without_a_limit_or_an_interval() -> None:
+    assert estimate_with().fit_probability is None and estimate_with().fits is None
+    assert estimate_with(limit_bytes=GB, intervals={}).fit_probability is None
 
 
-def test_it_is_certain_where_the_interval_is_a_point() -> None:
-    host = told(peak_device_bytes=None, intervals={"allocated": (60 * GB, 60 * GB)})
+def test_it_is_certain_if_the_interval_is_a_point() -> None:
+    host = estimate_with(peak_device_bytes=None, intervals={"allocated": (60 * GB, 60 * GB)})
     assert [
         Estimate(**{**vars(host), "limit_bytes": size}).fit_probability
         for size in (59 * GB, 60 * GB)
     ] == [0.0, 1.0]
 
 
-def test_it_tells_all_levels_with_their_intervals_on_the_wire() -> None:
-    estimate = told(limit_bytes=80 * GB, phases={"forward": 60 * GB}, terms={"weight_casts": GB})
+def test_it_sends_all_levels_with_their_intervals() -> None:
+    estimate = estimate_with(
+        limit_bytes=80 * GB, phases={"forward": 60 * GB}, terms={"weight_casts": GB}
+    )
     sent = decode(encode(estimate.to_message(rank=1, device="GPU-0")), PredictionMessage)
     assert (sent.peak_allocated_bytes, sent.peak_reserved_bytes, sent.peak_device_bytes) == (
         60 * GB,

@@ -1,4 +1,4 @@
-"""A config.json is traced with the class of the installed transformers: what it is asked with, and what it is refused for."""
+"""A config.json traced with the class of the installed transformers: inputs and errors."""
 
 from __future__ import annotations
 
@@ -31,28 +31,51 @@ LLAMA = {
 }
 KINDS = {
     "llama": (LLAMA, {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")}),
-    "bert": ({"model_type": "bert", **SMALL}, {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")}),
+    "bert": (
+        {"model_type": "bert", **SMALL},
+        {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")},
+    ),
     "bert classifying": (
         {"model_type": "bert", "architectures": ["BertForSequenceClassification"], **SMALL},
         {"input_ids": ((2, 16), "int64"), "labels": ((2,), "int64")},
     ),
     "vit": (
-        {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 32, "patch_size": 8, **SMALL},
+        {
+            "model_type": "vit",
+            "architectures": ["ViTForImageClassification"],
+            "image_size": 32,
+            "patch_size": 8,
+            **SMALL,
+        },
         {"pixel_values": ((2, 3, 32, 32), "float32"), "labels": ((2,), "int64")},
     ),
     "t5 without a start token": (
-        {"model_type": "t5", "d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 100},
+        {
+            "model_type": "t5",
+            "d_model": 64,
+            "d_ff": 128,
+            "num_layers": 2,
+            "num_heads": 4,
+            "d_kv": 16,
+            "vocab_size": 100,
+        },
         {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")},
     ),
     "mamba, which has no attention": (
-        {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "state_size": 8},
+        {
+            "model_type": "mamba",
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "vocab_size": 100,
+            "state_size": 8,
+        },
         {"input_ids": ((2, 16), "int64"), "labels": ((2, 16), "int64")},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_model_is_called_with_what_it_trains_on(kind):
+def test_each_kind_of_model_gets_its_training_inputs(kind):
     config, expected = KINDS[kind]
     request = request_for_config(config, batch=2, sequence=16, precision="fp32", device="cpu")
     assert request.inputs == expected
@@ -80,7 +103,7 @@ def test_a_file_its_folder_and_its_content_are_the_same_request(tmp_path):
     assert asked[0] == asked[1] == asked[2]
 
 
-def test_rotary_models_are_asked_for_2048_tokens_and_others_for_all_their_positions():
+def test_rotary_models_get_2048_tokens_and_others_all_their_positions():
     assert inputs_for(LLAMA, batch=1, sequence=None)["input_ids"] == ((1, 2048), "int64")
     assert inputs_for({"model_type": "bert", **SMALL}, batch=1, sequence=None)["input_ids"] == (
         (1, 512),
@@ -88,7 +111,7 @@ def test_rotary_models_are_asked_for_2048_tokens_and_others_for_all_their_positi
     )
 
 
-def test_precision_is_what_weights_and_autocast_take():
+def test_precision_sets_the_dtypes_of_weights_and_autocast():
     def sizes(precision):
         found = estimate_config(LLAMA, batch=2, sequence=16, precision=precision)
         return found.components["parameters"], found.assumptions["autocast"]
@@ -99,7 +122,7 @@ def test_precision_is_what_weights_and_autocast_take():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers by an old name
-def test_adapters_are_all_that_is_trained():
+def test_only_adapters_are_trained():
     pytest.importorskip("peft")
     found = estimate_config(
         LLAMA,
@@ -137,6 +160,6 @@ def test_it_is_the_same_as_tracing_the_model_by_hand():
         ("nowhere/config.json", {}, "nowhere"),
     ],
 )
-def test_what_makes_no_sense_is_named(config, options, words):
+def test_it_names_an_invalid_config_or_option(config, options, words):
     with pytest.raises(EstimateError, match=words):
         request_for_config(config, **options)

@@ -1,4 +1,4 @@
-"""Intervals: shares of what comes and goes, widths that add up as squares, and the context's range."""
+"""Intervals: ratios of the passing bytes, widths that add up as squares, the context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memagent.units import GIB, MIB
 SPREAD = ErrorModel(tensors=(0.03, 0.06), fragmentation=(0.04, 0.08))
 
 
-def test_it_widens_with_what_comes_and_goes_and_not_with_what_is_held():
+def test_it_widens_with_the_passing_bytes_only():
     few = intervals_of(SPREAD, passing_bytes=100, allocated=10_000)
     many = intervals_of(SPREAD, passing_bytes=5000, allocated=10_000)
     assert few == {"allocated": (9997, 10_006)} and many == {"allocated": (9850, 10_300)}
@@ -30,14 +30,14 @@ def test_it_adds_the_widths_of_independent_errors_as_squares():
     assert found["device"] == (2570, 2960)  # 50 and 120 below, 100 and 240 above
 
 
-def test_it_never_goes_below_what_is_held_for_sure():
+def test_it_never_goes_below_the_constant_bytes():
     found = intervals_of(
         ErrorModel(tensors=(3.0, 1.0)), passing_bytes=500, allocated=1000, reserved=1000
     )
     assert found["allocated"][0] == 500 == found["reserved"][0]
 
 
-def test_a_context_that_was_measured_is_not_in_doubt():
+def test_a_measured_context_has_no_interval():
     assert context_widths(480 * MIB, None) is None
     assert context_widths(480 * MIB, CONTEXT_RANGE_BYTES) == (180 * MIB, 860 * MIB)
     spec = TrainingSpec(preset("gpt2"), batch=8, sequence=1024, gpu="a100")

@@ -1,7 +1,9 @@
-"""Measured fine-tunings on an A100-80GB: fms-acceleration's public benchmarks (Apache-2.0), all with checkpointing.
+"""Measured fine-tunings on an A100-80GB: fms-acceleration's public benchmarks (Apache-2.0), all
+with checkpointing.
 
-Bytes are `max_memory_allocated`, the steady `memory_allocated` and nvidia-smi's. `benchmarks.estimator.public.spec_of` says what the
-libraries of these rows did. Rows that are far off stay, with the reason.
+Bytes are `max_memory_allocated`, the steady `memory_allocated` and nvidia-smi's.
+`benchmarks.estimator.public.spec_of` says what the libraries of these rows did. Rows that are far
+off stay, with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from memagent.estimator.formula.training import estimate_training
 ROWS = [row for row in public.rows(truths.FOLDER / public.FILE) if row.levels]
 EXACT_ENOUGH = 0.005
 WITH_FP32_EXPERTS = 0.03
-"""Mixtral prepared by peft: what its loop over experts gathers and scatters in fp32 is not all counted."""
+"""Mixtral prepared by peft: its loop over experts has fp32 copies that are not counted."""
 EACH = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.case.name)
 
 
@@ -34,10 +36,10 @@ def test_the_peak_is_near_the_measured_one(row):
 
 
 @EACH
-def test_what_stays_between_steps_is_near_the_measured_bytes(row):
+def test_bytes_between_steps_are_near_the_measured_ones(row):
     estimate = estimate_training(row.spec)
-    kept = sum(size for name, size in estimate.terms.items() if name != "weight_casts")
-    held = estimate.components["parameters"] + estimate.components["optimizer_state"] + kept
+    terms = sum(size for name, size in estimate.terms.items() if name != "weight_casts")
+    held = estimate.components["parameters"] + estimate.components["optimizer_state"] + terms
     held += 3 * 8 * row.spec.tokens  # tokens, mask and labels of the last batch
     assert held == pytest.approx(
         row.steady_bytes, rel=0.05 if "santacoder" in row.case.name else 0.01
@@ -45,7 +47,7 @@ def test_what_stays_between_steps_is_near_the_measured_bytes(row):
 
 
 def test_nine_of_ten_peaks_lie_within_their_intervals():
-    """At both levels that were measured. The intervals were made with these rows at hand: this says that they still hold."""
+    """Check both measured levels; the intervals were fitted with these rows, too."""
     for level in ("allocated", "device"):
         inside = 0
         for row in ROWS:

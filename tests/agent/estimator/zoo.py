@@ -1,4 +1,4 @@
-"""Small models of each family from transformers, and what a step of them really holds on the CPU. No downloads: random weights."""
+"""Small models of transformers' families with random weights, and their steps on the CPU."""
 
 from __future__ import annotations
 
@@ -82,9 +82,16 @@ def _bert(kind: str, layers: int, drop: float) -> Any:
 
 def _t5(layers: int, drop: float, projection: str) -> Any:
     return library().T5Config(
-        num_layers=layers, d_model=HIDDEN, num_heads=HEADS, d_ff=FFN, d_kv=16, vocab_size=VOCAB, dropout_rate=drop,
-        feed_forward_proj=projection, decoder_start_token_id=0,
-    )  # fmt: skip
+        num_layers=layers,
+        d_model=HIDDEN,
+        num_heads=HEADS,
+        d_ff=FFN,
+        d_kv=16,
+        vocab_size=VOCAB,
+        dropout_rate=drop,
+        feed_forward_proj=projection,
+        decoder_start_token_id=0,
+    )
 
 
 CONFIGS = {
@@ -159,11 +166,12 @@ def build(
 
 
 class LiveStorages(TorchDispatchMode):
-    """The sum of all storages that are alive, each once from its first sight to its end, and its peak by phase."""
+    """The sum of all live storages, each counted once, and its peak by phase."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now, self.phase = 0, "setup"
+        self.now = 0
+        self.phase = "setup"
         self.peaks: dict[str, int] = {}
         self._alive: dict[int, int] = {}
 
@@ -209,17 +217,17 @@ def real_peaks(
 
 
 def really_saved(case: Case) -> int:
-    """Bytes of the storages that autograd keeps for backward, parameters left out."""
+    """Return the bytes of the storages that autograd saves, without parameters."""
     own = {parameter.untyped_storage().data_ptr() for parameter in case.model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
+    storages: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.untyped_storage().data_ptr() not in own:
-            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = case.model(**case.inputs)
-    size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    size = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
     del output
     return size

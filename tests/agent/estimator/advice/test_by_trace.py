@@ -1,4 +1,4 @@
-"""Advice for a traced step: each saving is what another estimate gives, and what does not apply is not said."""
+"""Advice for a traced step: each saving is that of another estimate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ INPUTS = ((2048, 128), "float32")
 class Block(torch.nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+        self.up = torch.nn.Linear(width, 4 * width)
+        self.down = torch.nn.Linear(4 * width, width)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs + self.down(torch.nn.functional.gelu(self.up(inputs)))
@@ -46,7 +47,8 @@ class Language(torch.nn.Module):
 
     def __init__(self, *, fused_attention: bool = False) -> None:
         super().__init__()
-        self.embed, self.head = torch.nn.Embedding(4000, 64), torch.nn.Linear(64, 4000)
+        self.embed = torch.nn.Embedding(4000, 64)
+        self.head = torch.nn.Linear(64, 4000)
         self.fused_attention = fused_attention
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -78,7 +80,7 @@ def asked(**options):
     return estimate(Stack, INPUTS, **{"loss": mean, "gpu": "a100", **options})
 
 
-def test_savings_are_what_another_estimate_gives(stack):
+def test_savings_are_those_of_another_estimate(stack):
     saved = savings(stack)
     need = stack.needed_bytes
     assert saved["Activation checkpointing"] == need - asked(checkpointing="full").needed_bytes
@@ -89,7 +91,7 @@ def test_savings_are_what_another_estimate_gives(stack):
     assert set(saved) <= set(KEYS_BY_NAME)
 
 
-def test_a_rewritten_trace_is_what_running_the_change_gives():
+def test_a_rewritten_trace_equals_the_trace_of_the_change():
     plain = TraceRequest(Stack, INPUTS, loss=mean, **device_fields(gpu="a100"))
     step = TracedStep.of(plain, engine.record(plain))
     (without,) = BY_KEY["optimizer_step"].apply_to_trace(step).rewrites
@@ -99,7 +101,7 @@ def test_a_rewritten_trace_is_what_running_the_change_gives():
     assert rewritten.phases["optimizer"] == run.phases["optimizer"] - counters
 
 
-def test_bf16_is_traced_with_the_model_so_changed(stack):
+def test_bf16_weights_are_traced_with_the_edited_model(stack):
     half = estimate(
         lambda: Stack().to(torch.bfloat16), (INPUTS[0], "bfloat16"), loss=mean, gpu="a100"
     )
@@ -141,8 +143,10 @@ def test_sharding_divides_what_its_stage_says():
     step = TracedStep.of(plain, engine.record(plain))
     before = engine.estimate_trace(plain, step.trace).components
     for stage, divided in (
-        (1, {"optimizer_state"}), (2, {"optimizer_state", "gradients"}), (3, {"optimizer_state", "gradients", "parameters"}),
-    ):  # fmt: skip
+        (1, {"optimizer_state"}),
+        (2, {"optimizer_state", "gradients"}),
+        (3, {"optimizer_state", "gradients", "parameters"}),
+    ):
         (rewrite,) = BY_KEY[f"zero_{stage}"].apply_to_trace(step).rewrites
         after = engine.estimate_trace(plain, rewrite(step.trace)).components
         for name in ("parameters", "gradients", "optimizer_state"):
@@ -150,7 +154,7 @@ def test_sharding_divides_what_its_stage_says():
             assert after[name] == pytest.approx(before[name] / share, rel=0.01)
 
 
-def test_scores_and_logits_are_found_and_what_is_not_there_is_not_advised():
+def test_it_finds_scores_and_logits_and_advises_nothing_else():
     inputs = ((4, 512), "int64")
     eager = savings(estimate(Language, inputs, loss=next_token, advice=True))
     assert {"Attention by SDPA or FlashAttention", "Loss in chunks"} <= set(eager)
@@ -162,21 +166,21 @@ def test_scores_and_logits_are_found_and_what_is_not_there_is_not_advised():
     assert eager["Attention by SDPA or FlashAttention"] >= scores
 
 
-def test_gradients_that_are_zeroed_in_place_are_advised_to_be_freed():
+def test_freeing_gradients_is_advised_if_they_are_zeroed_in_place():
     wide = lambda **options: estimate(  # noqa: E731
         lambda: Stack(width=256), ((256, 256), "float32"), loss=mean, context_bytes=0, **options
     )
-    kept, freed = wide(set_to_none=False, advice=True), wide(advice=True)
+    zeroed, freed = wide(set_to_none=False, advice=True), wide(advice=True)
     assert (
-        savings(kept)["Gradients freed between steps"]
-        == kept.needed_bytes - freed.needed_bytes
+        savings(zeroed)["Gradients freed between steps"]
+        == zeroed.needed_bytes - freed.needed_bytes
         > MIB
     )
-    assert kept.phases["forward"] - freed.phases["forward"] == freed.components["gradients"]
+    assert zeroed.phases["forward"] - freed.phases["forward"] == freed.components["gradients"]
     assert "Gradients freed between steps" not in savings(freed)
 
 
-def test_what_is_done_already_is_not_advised():
+def test_an_applied_change_is_not_advised():
     found = asked(
         checkpointing="full",
         autocast="bf16",
@@ -185,13 +189,19 @@ def test_what_is_done_already_is_not_advised():
         allocator="expandable_segments:True",
     )
     assert not set(savings(found)) & {
-        "Activation checkpointing", "Autocast to bf16", "8-bit Adam", "Expandable segments in the allocator", "ZeRO-1",
-        "Attention by SDPA or FlashAttention", "Loss in chunks", "QLoRA: LoRA on NF4 weights",
-    }  # fmt: skip
+        "Activation checkpointing",
+        "Autocast to bf16",
+        "8-bit Adam",
+        "Expandable segments in the allocator",
+        "ZeRO-1",
+        "Attention by SDPA or FlashAttention",
+        "Loss in chunks",
+        "QLoRA: LoRA on NF4 weights",
+    }
 
 
 @pytest.mark.long
-def test_a_model_that_recomputes_by_itself_is_not_told_to():
+def test_checkpointing_is_not_advised_to_a_model_that_recomputes():
     class Recomputing(Stack):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             for block in self.blocks:
@@ -200,11 +210,11 @@ def test_a_model_that_recomputes_by_itself_is_not_told_to():
 
     found = estimate(
         Recomputing, INPUTS, loss=mean, context_bytes=0, advice=True
-    )  # beside a context all savings are small
+    )  # next to a context all savings are small
     assert "Activation checkpointing" not in savings(found) and found.advice
 
 
-def test_on_the_cpu_nothing_is_said_about_gpus():
+def test_the_cpu_gets_no_advice_about_gpus():
     found = estimate(Stack, INPUTS, loss=mean, device="cpu", advice=True)
     assert set(savings(found)) <= {
         "Activation checkpointing",
@@ -213,7 +223,7 @@ def test_on_the_cpu_nothing_is_said_about_gpus():
     }
 
 
-def test_where_no_change_alone_is_enough_a_set_that_fits_comes_first():
+def test_a_set_that_fits_comes_first_if_no_change_alone_is_enough():
     found = asked(gpu=None, context_bytes=0, limit_bytes=24 * MIB, advice=True)
     first = found.advice[0]
     assert found.fits is False and first.change.startswith("Together: ")
@@ -259,7 +269,7 @@ def test_no_more_is_traced_than_allowed(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_model_of_transformers_is_advised_in_its_own_words():
+def test_a_model_of_transformers_gets_snippets_for_transformers():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.GPT2Config(
         n_layer=4,

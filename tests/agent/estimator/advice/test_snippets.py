@@ -1,7 +1,7 @@
-"""The lines of code that advice carries are run as they stand, on a small model of each kind.
+"""Every snippet runs unchanged on a small model of each kind.
 
-What needs a GPU is run as far as it goes without one: WITHOUT_GPU says what is read otherwise, and the offloading optimizer of torchao is
-looked up but not made.
+Without a GPU, WITHOUT_GPU replaces what needs one, and torchao's offloading optimizer is only looked
+up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def advise(spec: TrainingSpec, limit_bytes: int | None = None) -> tuple[AdviceIt
 class Plain(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.head = torch.nn.Embedding(50, 64), torch.nn.Linear(64, 50)
+        self.embed = torch.nn.Embedding(50, 64)
+        self.head = torch.nn.Linear(64, 50)
         self.blocks = torch.nn.ModuleList(torch.nn.Sequential() for _ in range(2))
         for block in self.blocks:
             block.add_module("up", torch.nn.Linear(64, 128))
@@ -68,9 +69,16 @@ class Plain(torch.nn.Module):
 
 def llama():
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2, attn_implementation="eager",
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=50,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        attn_implementation="eager",
+    )
     return transformers.LlamaForCausalLM(config)
 
 
@@ -88,11 +96,19 @@ def names_for(script: ScriptProfile, name: str = "") -> dict[str, object]:
     model = llama() if script.transformers else Plain()
     heads = torch.randn(3, 4, 16, 8).unbind(0)
     return {
-        "torch": torch, "model": model, "lr": 1e-3, "name": name, "batch": {"input_ids": ids, "labels": ids}, "inputs": ids, "targets": ids,
+        "torch": torch,
+        "model": model,
+        "lr": 1e-3,
+        "name": name,
+        "batch": {"input_ids": ids, "labels": ids},
+        "inputs": ids,
+        "targets": ids,
         "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
-        "loss_of": lambda output, targets: torch.nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten()),
+        "loss_of": lambda output, targets: torch.nn.functional.cross_entropy(
+            output.flatten(0, 1), targets.flatten()
+        ),
         **dict(zip(("query", "key", "value"), heads, strict=True)),
-    }  # fmt: skip
+    }
 
 
 def run(key: str, script: ScriptProfile, name: str = "") -> dict[str, object]:
@@ -138,14 +154,14 @@ def train(names: dict[str, object]) -> torch.Tensor:
         SmallerBatch.key,
     ],
 )
-def test_lines_run_as_they_stand(key, script):
+def test_a_snippet_runs_unchanged(key, script):
     if key == "no_cache" and not script.transformers:
         pytest.skip("plain torch has no key-value cache")
     assert train(run(key, script)).isfinite()
 
 
 @pytest.mark.parametrize("script", [PLAIN, TRANSFORMERS], ids=["torch", "transformers"])
-def test_the_loss_in_chunks_is_the_same_loss(script):
+def test_the_chunked_loss_is_the_same_loss(script):
     names = run("chunked_loss", script)
     model, batch = names["model"], names["batch"]
     right = (
@@ -167,13 +183,13 @@ def test_checkpointing_recomputes_every_block_with_the_same_gradients(script):
     without["model"].train()
     assert train(with_it) == train(without)
     assert len(calls) == 2 * len(modules)
-    for mine, right in zip(
+    for actual, right in zip(
         with_it["model"].parameters(), without["model"].parameters(), strict=True
     ):
-        assert torch.allclose(mine.grad, right.grad, atol=1e-6)
+        assert torch.allclose(actual.grad, right.grad, atol=1e-6)
 
 
-def test_transformers_is_not_asked_for_what_it_deprecates():
+def test_snippets_call_nothing_that_transformers_deprecates():
     assert hasattr(transformers.PreTrainedModel, checkpointing_method())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -186,12 +202,12 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(script):
     parts["optimizer"] = whole["optimizer"] = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     exec(BY_KEY[SmallerBatch.key].snippet(script), parts)
     train(whole)
-    for mine, right in zip(parts["model"].parameters(), whole["model"].parameters(), strict=True):
-        assert torch.allclose(mine.grad, right.grad, atol=1e-5)
+    for actual, right in zip(parts["model"].parameters(), whole["model"].parameters(), strict=True):
+        assert torch.allclose(actual.grad, right.grad, atol=1e-5)
 
 
 def train_sharded(folder: str) -> None:
-    """Every line that shards, on a process group of this process alone: it leaves threads behind, so it has a process of its own."""
+    """Run the snippets that shard, in a subprocess: the process group leaves threads behind."""
     warnings.simplefilter("ignore")
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/group", rank=0, world_size=1
@@ -203,9 +219,12 @@ def train_sharded(folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_sharding_lines_run_on_one_rank(tmp_path):
+def test_sharding_snippets_run_on_one_rank(tmp_path):
     here = ".".join(Path(__file__).relative_to(ROOT).with_suffix("").parts)
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from {here} import train_sharded; train_sharded({str(tmp_path)!r})"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from {here} import train_sharded; "
+        f"train_sharded({str(tmp_path)!r})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == [key for key in SHARDED for _ in range(2)], done.stderr
 
@@ -236,7 +255,7 @@ def test_qlora_loads_in_four_bits(saved):
     )
 
 
-def test_the_offloading_optimizer_takes_these_arguments():
+def test_the_offloading_optimizer_accepts_the_arguments():
     torchao = pytest.importorskip("torchao.optim", reason="torchao is not installed")
     inspect.signature(torchao.CPUOffloadOptimizer).bind(
         [], torch.optim.AdamW, lr=1e-3
@@ -244,16 +263,19 @@ def test_the_offloading_optimizer_takes_these_arguments():
     compile(BY_KEY["offload_optimizer"].snippet(PLAIN), "offload", "exec")
 
 
-def test_the_allocators_setting_is_one_that_torch_takes():
+def test_the_allocators_setting_is_exported():
     line = BY_KEY["expandable_segments"].snippet(PLAIN)
-    asked = subprocess.run(
-        ["sh", "-c", f'{line}; exec "$0" -c "import os; print(os.environ[\'PYTORCH_CUDA_ALLOC_CONF\'])"', sys.executable],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert asked.stdout == "expandable_segments:True\n"
+    code = "import os; print(os.environ['PYTORCH_CUDA_ALLOC_CONF'])"
+    finished = subprocess.run(
+        ["sh", "-c", f'{line}; exec "$0" -c "{code}"', sys.executable],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert finished.stdout == "expandable_segments:True\n"
 
 
-def test_every_change_has_lines_that_were_run_here():
+def test_every_snippet_has_a_test():
     here = {
         "zero_grad",
         "attention",
@@ -278,7 +300,7 @@ def test_every_change_has_lines_that_were_run_here():
     assert here == set(BY_KEY)
 
 
-def test_lines_use_what_the_script_uses():
+def test_snippets_fit_the_script():
     assert profile_of_spec(TrainingSpec(preset("gpt2"), optimizer="sgd")) == ScriptProfile(
         True, "SGD", "model.transformer.h", ("c_attn", "c_proj")
     )
@@ -291,11 +313,11 @@ def test_lines_use_what_the_script_uses():
     )
 
 
-def test_a_script_is_read_off_its_trace():
+def test_it_reads_the_profile_from_a_trace():
     ids = ((2, 8), "int64")
     plain = profile_of_trace(engine.record(TraceRequest(Plain, ids, optimizer="sgd")))
     assert plain == ScriptProfile(False, "SGD", "model.blocks", ("up", "down"))
-    large = ((16, 512), "int64")  # small tensors are not asked where they come from
+    large = ((16, 512), "int64")  # small tensors have no source line
     traced = profile_of_trace(
         engine.record(TraceRequest(llama, {"input_ids": large, "labels": large}))
     )

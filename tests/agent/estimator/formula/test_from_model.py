@@ -1,4 +1,4 @@
-"""The prediction for live models, beside what autograd and the optimizer really keep."""
+"""The prediction for live models, against autograd's and the optimizer's tensors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from memagent_demo.train import GPT
 
 
 def really_saved(model: nn.Module, forward) -> int:
-    """Bytes of the storages that autograd saves for backward, parameters left out."""
+    """Return the bytes of the storages that autograd saves, without parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    seen: dict[int, torch.Tensor] = {}
+    storages: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.untyped_storage().data_ptr() not in parameters:
-            seen.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        kept = forward()
-    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+        output = forward()
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
 def mlp() -> tuple[nn.Module, torch.Tensor]:
@@ -35,8 +35,18 @@ def mlp() -> tuple[nn.Module, torch.Tensor]:
 
 
 def cnn() -> tuple[nn.Module, torch.Tensor]:
-    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1),
-              nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]  # fmt: skip
+    layers = [
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    ]
     return nn.Sequential(*layers), torch.randn(32, 3, 32, 32)
 
 
@@ -45,7 +55,7 @@ def gpt() -> tuple[nn.Module, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("make", "allowed"), [(mlp, 0.02), (cnn, 0.02), (gpt, 0.15)])
-def test_activations_are_near_what_autograd_keeps(make, allowed):
+def test_activations_are_near_those_that_autograd_saves(make, allowed):
     model, inputs = make()
 
     def forward():
@@ -73,7 +83,7 @@ def test_activations_are_near_what_autograd_keeps(make, allowed):
         lambda p: torch.optim.Adagrad(p),
     ],
 )
-def test_parameters_gradients_and_optimizer_state_are_what_is_really_held(make):
+def test_parameters_gradients_and_optimizer_state_are_exact(make):
     model, inputs = mlp()
     optimizer = make(model.parameters())
     prediction = predict([model], [optimizer], inputs=(((256, 64), "float32"),))
@@ -95,16 +105,16 @@ def test_frozen_parameters_have_no_gradients_and_no_state():
     assert parts["gradients"] == sum(p.numel() * 4 for p in trained) < parts["parameters"]
 
 
-def test_without_inputs_it_says_that_activations_are_left_out():
+def test_without_inputs_activations_are_not_included():
     model, _ = mlp()
     prediction = predict([model], [torch.optim.Adam(model.parameters())])
     assert (
         prediction.components["activations"] == 0
-        and "left out" in prediction.assumptions["activations"]
+        and "not included" in prediction.assumptions["activations"]
     )
 
 
-def test_what_it_does_not_know_it_names():
+def test_it_names_unknown_modules_and_optimizers():
     class Strange(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""What libraries do to a step's memory, in numbers from their code: quantisation, mixed precision, losses, caches, optimizers."""
+"""Effects of libraries on a step's memory, in numbers from their code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ LOGITS = TOKENS * 32_000
     ],
 )
 def test_quantised_weights_take_their_bits_and_their_scales(name, bits):
-    """int8 a byte; GPTQ one fp16 scale to 128; NF4 one fp32 scale to 64; double: 8 bits, and fp32 to 256 of those (QLoRA, section 3)."""
+    """int8: a byte. GPTQ: an fp16 scale for 128. NF4: an fp32 scale for 64.
+
+    Double quantisation: 8 bits, and fp32 for 256 of those (QLoRA, section 3).
+    """
     linear = sum(m.parameters for m in matrices(LLAMA) if m.layered and m.kind == "linear")
     spec = replace(SPEC, lora_rank=8, quantised=name)
     dense = estimate_training(replace(spec, quantised=None)).components["parameters"]
@@ -57,7 +60,7 @@ def test_quantised_weights_take_their_bits_and_their_scales(name, bits):
 
 
 def test_fp8_saves_inputs_in_one_byte_and_holds_each_weight_twice_more():
-    """Transformer Engine: an fp8 copy and a transposed one of each weight, over bf16 weights with fp32 master copies."""
+    """Transformer Engine: two fp8 copies of each bf16 weight, one transposed; fp32 masters."""
     fp8, mixed = replace(SPEC, precision="fp8"), replace(SPEC, precision="mixed")
     linear = sum(
         m.copies * m.rows * m.cols for m in matrices(LLAMA) if m.kind in ("linear", "head")
@@ -71,8 +74,8 @@ def test_fp8_saves_inputs_in_one_byte_and_holds_each_weight_twice_more():
     )
 
 
-def test_lbfgs_holds_what_torch_s_does():
-    """torch/optim/lbfgs.py: history_size pairs of vectors, direction and last gradient; the newest gradient is there within a step."""
+def test_lbfgs_holds_the_state_of_torchs():
+    """torch/optim/lbfgs.py: history_size pairs of vectors, direction and last gradient."""
     weight = torch.nn.Parameter(torch.ones(50))
     scale, history = torch.arange(1.0, 51.0), 7
     optimizer = torch.optim.LBFGS([weight], lr=0.01, history_size=history, max_iter=20)
@@ -114,23 +117,41 @@ def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
 
 
 @pytest.mark.parametrize(
-    ("options", "kept", "forward", "backward"),
+    ("options", "saved", "forward", "backward"),
     [
         ({}, 4, 2 + 4 + 4, 2 + 12),
         ({"shifted_copy": True, "keeps_output": False}, 4, 2 + 4 + 4 + 4, 12),
         ({"logits_upcast": False, "keeps_output": False}, 2, 2 + 2, 6),
-        ({"logits_upcast": False, "keeps_output": False, "precision": "bf16-amp", "shifted_copy": True}, 4, 2 + 2 + 4 + 4, 12),
-        ({"keeps_output": True, "precision": "bf16-amp", "output_bytes": 4.0}, 4, 4 + 2 + 4, 4 + 12),
+        (
+            {
+                "logits_upcast": False,
+                "keeps_output": False,
+                "precision": "bf16-amp",
+                "shifted_copy": True,
+            },
+            4,
+            2 + 2 + 4 + 4,
+            12,
+        ),
+        (
+            {"keeps_output": True, "precision": "bf16-amp", "output_bytes": 4.0},
+            4,
+            4 + 2 + 4,
+            4 + 12,
+        ),
         ({"loss": "inplace", "shifted_copy": True, "keeps_output": False}, 4, 2 + 4 + 4, 4 + 4),
     ],
-)  # fmt: skip
-def test_a_logit_takes_as_many_bytes_as_its_loss_makes_copies(options, kept, forward, backward):
+)
+def test_a_logit_takes_as_many_bytes_as_its_loss_makes_copies(options, saved, forward, backward):
     found = loss_bytes(replace(SPEC, **options))
-    assert found == LossBytes(kept * LOGITS, forward * LOGITS, backward * LOGITS)
+    assert found == LossBytes(saved * LOGITS, forward * LOGITS, backward * LOGITS)
 
 
 def test_fused_and_chunked_losses_hold_a_part_of_the_logits_and_the_gradient_of_their_input():
-    """Liger takes hidden / vocabulary of the rows at a time, rounded up; each part as logits, fp32 copy, log-softmax and gradient."""
+    """Liger takes hidden / vocabulary of the rows at a time, rounded up.
+
+    Each part has logits, an fp32 copy, log-softmax and gradient.
+    """
     gradient = TOKENS * 4096 * 2
     parts = {"chunked": 8, "fused": -(-32_000 // 4096)}
     for loss, count in parts.items():
@@ -140,14 +161,14 @@ def test_fused_and_chunked_losses_hold_a_part_of_the_logits_and_the_gradient_of_
         assert held_output_bytes(replace(SPEC, loss=loss)) == 0
 
 
-def test_an_output_that_accelerate_turned_into_fp32_is_held_in_fp32():
+def test_an_output_converted_by_accelerate_is_held_in_fp32():
     assert held_output_bytes(SPEC) == 2 * LOGITS
     assert held_output_bytes(replace(SPEC, output_bytes=4.0)) == 4 * LOGITS
     assert held_output_bytes(replace(SPEC, keeps_output=False)) == 0
 
 
 def test_a_cache_of_views_keeps_the_whole_projection_alive():
-    """Multi-query: 2,048 values of the query and 2 x 128 of the one key and value a token, in every layer."""
+    """Multi-query: 2,048 query values, 2 x 128 of one key and value, a token and layer."""
     spec = replace(CODER, cache_survives=True)
     assert surviving_cache_bytes(spec, layers=24) == 24 * TOKENS * (2048 + 2 * 128) * 2
     assert surviving_cache_bytes(CODER, layers=24) == 0
@@ -161,7 +182,7 @@ def test_a_cache_of_views_keeps_the_whole_projection_alive():
     assert with_cache["forward"] - without["forward"] == surviving_cache_bytes(spec, layers=24)
 
 
-def test_autocast_s_layernorm_makes_the_stream_behind_quantised_layers_fp32():
+def test_autocasts_layernorm_makes_the_stream_of_quantised_layers_fp32():
     quantised = replace(CODER, quantised="nf4-double")
     stream = TOKENS * 2048
     assert activation_stack(CODER, layers=24, decoders=0)[0] == 24 * 2 * stream
@@ -174,7 +195,7 @@ def test_autocast_s_layernorm_makes_the_stream_behind_quantised_layers_fp32():
     assert llama.dtype_bytes.residual == 2  # RMSNorm is not on autocast's list
 
 
-def test_a_frozen_head_s_input_is_held_by_forward_alone():
+def test_only_forward_holds_the_input_of_a_frozen_head():
     assert last_norm_bytes(SPEC) == 0
     assert last_norm_bytes(replace(SPEC, lora_rank=8)) == TOKENS * 4096 * 2
     frozen = replace(SPEC, lora_rank=8, quantised="nf4", residual_bytes=4.0)
@@ -195,7 +216,7 @@ def test_fused_norms_keep_their_input_instead_of_an_fp32_copy():
     )
 
 
-def test_prefetch_adds_a_layer_and_a_sharded_layer_s_whole_gradient_is_there_once():
+def test_prefetch_adds_a_layer_to_the_gathered_ones():
     layer = sum(m.parameters for m in matrices(LLAMA) if m.layered) / 32 * 2
     for prefetch in (0, 1, 2):
         plan = Parallel(data=8, zero=3, prefetch=prefetch)

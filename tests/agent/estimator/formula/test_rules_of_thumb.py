@@ -105,7 +105,7 @@ def test_fp32_takes_four_bytes_for_each_and_eight_for_adam():
     assert parts["optimizer_state"] == 8 * GPT2.parameter_count()
 
 
-def test_the_peak_is_the_largest_moment_and_the_bounds_hold_it():
+def test_the_peak_is_the_largest_phase_and_lies_in_its_interval():
     estimate = estimate_step(
         StepSizes(100, 100, 200, activations_bytes=1000, temporaries_bytes=50), limit_bytes=1300
     )
@@ -117,7 +117,7 @@ def test_the_peak_is_the_largest_moment_and_the_bounds_hold_it():
     assert small.peak_allocated_bytes == 300 + 100 + 50 and small.fits is None
 
 
-def test_it_becomes_a_message_and_a_dict():
+def test_it_converts_to_a_message_and_a_dict():
     estimate = estimate_step(StepSizes(1, 2, 3), limit_bytes=100, assumptions={"a": 1})
     message = estimate.to_message(rank=2, device="GPU-1")
     assert (message.rank, message.device, message.components["gradients"], message.limit_bytes) == (

@@ -1,7 +1,7 @@
-"""What the formula says that autograd keeps, and a step holds, beside what it really does: transformers on the CPU, random weights.
+"""Saved tensors and peaks by formula, against autograd's for random weights on the CPU.
 
-The cases are wide, not chosen: every family, three precisions, with and without checkpointing, SDPA and eager attention, dropout on
-and off.
+The cases are wide, not chosen: every family, three precisions, with and without checkpointing, SDPA
+and eager attention, dropout on and off.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def spec_of(zoo, case, *, drop=0.0, **options) -> TrainingSpec:
     return TrainingSpec(shape, zoo.BATCH, zoo.LENGTH, device="cpu", **options)
 
 
-def kept(spec: TrainingSpec) -> float:
+def saved(spec: TrainingSpec) -> float:
     shape = spec.model
     layers = shape.layers * layer_saved(spec).total
     decoder = (
@@ -53,26 +53,26 @@ def kept(spec: TrainingSpec) -> float:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_autograd_keeps_is_known_within_a_few_percent(zoo, family, precision):
+def test_saved_tensors_are_within_a_few_percent_of_autograds(zoo, family, precision):
     # SDPA with a learned bias (T5) takes another kernel on CUDA than the CPU's
     attention = "eager" if family == "t5" else "sdpa"
     case = zoo.build(family, layers=3, attention=attention, dtype=DTYPES[precision])
     spec = spec_of(zoo, case, precision=precision, attention=attention)
-    assert kept(spec) == pytest.approx(zoo.really_saved(case), rel=0.04)
+    assert saved(spec) == pytest.approx(zoo.really_saved(case), rel=0.04)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert", "phi", "gpt_neox"])
-def test_one_more_layer_keeps_exactly_what_is_listed(zoo, family):
+def test_one_more_layer_saves_exactly_the_listed_tensors(zoo, family):
     cases = [zoo.build(family, layers=layers) for layers in (2, 3)]
     more = zoo.really_saved(cases[1]) - zoo.really_saved(cases[0])
     assert layer_saved(spec_of(zoo, cases[0], precision="fp32")).total == more
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert", "vit"])
-def test_eager_attention_keeps_scores_that_grow_with_the_square(zoo, family):
+def test_eager_attention_saves_scores_that_grow_with_the_square(zoo, family):
     case = zoo.build(family, layers=3, attention="eager", drop=0.1)
     spec = spec_of(zoo, case, precision="fp32", attention="eager", drop=0.1)
-    assert kept(spec) == pytest.approx(zoo.really_saved(case), rel=0.03)
+    assert saved(spec) == pytest.approx(zoo.really_saved(case), rel=0.03)
     one = layer_saved(spec).split["attention_scores"]
     if family != "vit":  # a picture has the length that it has
         assert (

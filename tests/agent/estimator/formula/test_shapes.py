@@ -1,4 +1,4 @@
-"""Parameter counts of presets and configs, against transformers' own models built without memory (meta device)."""
+"""Parameter counts of presets and configs, against models on the meta device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,24 @@ from memagent.estimator.formula.shapes import ModelShape, matrices
 from memagent.estimator.huggingface import from_config
 
 TRANSFORMERS = [name for name, shape in PRESETS.items() if shape.parameters is None]
-SMALL = ("gpt2", "gpt_bigcode", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "phi", "phi3", "gpt_neox",
-    "bert", "roberta", "vit",
-    "t5", "t5-gated")  # fmt: skip
+SMALL = (
+    "gpt2",
+    "gpt_bigcode",
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "phi",
+    "phi3",
+    "gpt_neox",
+    "bert",
+    "roberta",
+    "vit",
+    "t5",
+    "t5-gated",
+)
 
 
 def config_of(zoo, shape: ModelShape):
@@ -85,7 +100,7 @@ def config_of(zoo, shape: ModelShape):
 
 @pytest.fixture(scope="module")
 def built(zoo):
-    """By name: the real model's parameters, and its config.json."""
+    """The real model's parameters and its config.json, by name."""
 
     @functools.cache
     def build(name: str) -> tuple[int, dict]:
@@ -119,10 +134,14 @@ def test_a_small_config_of_every_family_is_counted_exactly(zoo, family):
 
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [("AutoModel", "bert"), ("AutoModelForSequenceClassification", "bert"), ("AutoModel", "vit"),
-    ("AutoModelForSequenceClassification", "llama"),
-     ("AutoModel", "gpt2")],
-)  # fmt: skip
+    [
+        ("AutoModel", "bert"),
+        ("AutoModelForSequenceClassification", "bert"),
+        ("AutoModel", "vit"),
+        ("AutoModelForSequenceClassification", "llama"),
+        ("AutoModel", "gpt2"),
+    ],
+)
 def test_other_heads_are_counted_exactly(zoo, kind, family):
     known = zoo.library()
     config = zoo.CONFIGS[family](2, 0.0)
@@ -135,13 +154,24 @@ def test_other_heads_are_counted_exactly(zoo, kind, family):
 
 
 def test_published_counts_hold_without_any_library():
-    counts = {"gpt2": 124_439_808, "gpt2-xl": 1_557_611_200, "llama-2-7b": 6_738_415_616, "llama-3-8b": 8_030_261_248,
-              "mistral-7b": 7_241_732_096, "mixtral-8x7b": 46_702_792_704, "bert-base": 109_514_298, "t5-base": 222_903_552,
-              "vit-b-16": 86_567_656, "resnet-50": 25_557_032, "qwen2.5-7b": 7_615_616_512, "gemma-2b": 2_506_172_416}  # fmt: skip
+    counts = {
+        "gpt2": 124_439_808,
+        "gpt2-xl": 1_557_611_200,
+        "llama-2-7b": 6_738_415_616,
+        "llama-3-8b": 8_030_261_248,
+        "mistral-7b": 7_241_732_096,
+        "mixtral-8x7b": 46_702_792_704,
+        "bert-base": 109_514_298,
+        "t5-base": 222_903_552,
+        "vit-b-16": 86_567_656,
+        "resnet-50": 25_557_032,
+        "qwen2.5-7b": 7_615_616_512,
+        "gemma-2b": 2_506_172_416,
+    }
     assert {name: preset(name).parameter_count() for name in counts} == counts
 
 
-def test_names_are_found_as_people_write_them():
+def test_it_finds_a_model_by_the_usual_spellings():
     assert preset("meta-llama/Llama-2-7b-hf") is preset("llama-7b")
     assert preset("GPT2-XL").layers == 48
     with pytest.raises(EstimateError, match="mistral-7b"):
@@ -150,14 +180,18 @@ def test_names_are_found_as_people_write_them():
 
 @pytest.mark.parametrize(
     ("config", "words"),
-    [({}, "no model_type"), ({"model_type": "mamba"}, "mamba"), ({"model_type": "llama", "hidden_size": 8}, "num_hidden_layers")],
-)  # fmt: skip
-def test_a_config_that_cannot_be_read_is_refused_by_name(config, words):
+    [
+        ({}, "no model_type"),
+        ({"model_type": "mamba"}, "mamba"),
+        ({"model_type": "llama", "hidden_size": 8}, "num_hidden_layers"),
+    ],
+)
+def test_it_names_the_fault_of_an_unreadable_config(config, words):
     with pytest.raises(EstimateError, match=words):
         from_config(config)
 
 
-def test_shapes_without_sense_are_refused():
+def test_invalid_shapes_are_refused():
     with pytest.raises(EstimateError, match="heads is 0"):
         ModelShape(1, 8, 0)
     with pytest.raises(EstimateError, match="experts_per_token"):

@@ -1,4 +1,4 @@
-"""How a run is trained, and what that does to its memory: the tutorials' rules, and what they leave out."""
+"""Effects of a training's options on its memory: the tutorials' rules, and more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parts(spec: TrainingSpec) -> dict[str, int]:
     ("precision", "weights", "gradients", "state"),
     [("fp32", 28, 28, 56), ("mixed", 14, 14, 84), ("bf16", 14, 14, 28), ("amp", 28, 28, 56)],
 )
-def test_seven_billion_parameters_take_what_the_tutorials_say(precision, weights, gradients, state):
+def test_seven_billion_parameters_agree_with_the_tutorials(precision, weights, gradients, state):
     found = parts(replace(SEVEN_BILLION, precision=precision))
     gigabytes = [found[name] / 1e9 for name in ("parameters", "gradients", "optimizer_state")]
     assert gigabytes == pytest.approx([weights, gradients, state], rel=1e-9)
@@ -81,7 +81,7 @@ def test_double_quantisation_saves_its_scales():
 
 
 def test_attention_scores_are_batch_heads_sequence_squared():
-    """The tutorials' batch x heads x sequence^2 x 2 bytes: Llama keeps them in fp32 too, for its softmax."""
+    """Batch x heads x sequence^2 x 2 bytes; Llama saves them in fp32 too, for its softmax."""
     scores = layer_saved(replace(SPEC, batch=4, attention="eager")).split["attention_scores"]
     assert scores == (4 + 2) * 4 * 32 * 2048**2
     assert "attention_scores" not in layer_saved(SPEC).split
@@ -96,7 +96,7 @@ def test_the_peak_is_the_largest_phase_and_not_their_sum():
     assert set(estimate.components) <= set(COMPONENTS)
 
 
-def test_it_is_json_and_lists_what_it_took_for_granted():
+def test_it_is_json_and_lists_its_assumptions():
     written = estimate_training(replace(SPEC, gpu="a100")).to_dict()
     assert json.loads(json.dumps(written)) == written
     assert (
@@ -120,7 +120,7 @@ def test_hoppers_workspace_is_larger():
     assert estimate_training(replace(SPEC, gpu="h100")).terms["cublas_workspace"] == 2 * 32 * 2**20
 
 
-def test_a_measured_context_stands_for_the_usual_one():
+def test_a_measured_context_replaces_the_usual_one():
     assert (
         estimate_training(replace(SPEC, gpu="a100"), context_bytes=700 * 2**20).components[
             "context"
@@ -131,7 +131,7 @@ def test_a_measured_context_stands_for_the_usual_one():
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_every_optimizer_and_precision_can_be_asked_for(optimizer, precision):
+def test_every_optimizer_and_precision_can_be_estimated(optimizer, precision):
     estimate = estimate_training(replace(SPEC, optimizer=optimizer, precision=precision))
     assert estimate.peak_allocated_bytes > LLAMA.parameter_count() * 2
     assert estimate.components["optimizer_state"] >= 0
@@ -203,8 +203,8 @@ def test_accumulation_keeps_gradients_during_forward():
         estimate_training(replace(SPEC, accumulation=n)).phases["forward"] for n in (1, 4)
     )
     assert more - plain == 2 * LLAMA.parameter_count()
-    kept = estimate_training(replace(SPEC, set_to_none=False)).phases["forward"]
-    assert kept == more
+    filled = estimate_training(replace(SPEC, set_to_none=False)).phases["forward"]
+    assert filled == more
 
 
 def test_no_sync_keeps_whole_gradients_under_zero():
@@ -226,7 +226,7 @@ def test_ddp_holds_its_buckets_unless_gradients_are_views():
     )
 
 
-def test_fsdp_gathers_layers_and_holds_all_where_it_does_not_reshard():
+def test_fsdp_gathers_layers_and_holds_all_without_resharding():
     gathered = [
         estimate_training(replace(SPEC, parallel=Parallel(data=8, zero=3, **options))).terms[
             "gathered_layers"
@@ -254,7 +254,7 @@ def test_a_pipelines_first_stage_holds_as_many_microbatches_as_there_are_stages(
     assert many > 2.5 * few
 
 
-def test_what_is_offloaded_is_not_on_the_device():
+def test_offloaded_tensors_are_not_on_the_device():
     assert parts(replace(SPEC, offload_optimizer=True))["optimizer_state"] == 0
     offloaded = estimate_training(replace(SPEC, offload_optimizer=True, offload_parameters=True))
     assert offloaded.components["parameters"] == 0 and offloaded.terms["gathered_layers"] > 0
@@ -280,13 +280,13 @@ def test_mixtures_hold_all_experts_and_run_some():
     assert layer_saved(spec).split["ffn"] == 2 * (one["ffn"] + one["ffn_hidden"])
 
 
-def test_a_model_known_by_its_parameters_alone_says_that_activations_are_left_out():
+def test_a_model_known_by_its_parameters_only_has_no_activations():
     estimate = estimate_training(
         TrainingSpec(preset("resnet-50"), 64, precision="fp32", optimizer="momentum")
     )
     assert (
         estimate.components["activations"] == 0
-        and "left out" in estimate.assumptions["activations"]
+        and "not included" in estimate.assumptions["activations"]
     )
     assert estimate.components["parameters"] == 4 * 25_557_032
 
@@ -304,11 +304,18 @@ def test_every_preset_can_be_estimated_and_grows_with_its_batch(name):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"batch": 0}, "batch is 0"), ({"precision": "fp3"}, "fp3"), ({"optimizer": "magic"}, "magic"), ({"gpu": "voodoo"}, "voodoo"),
-     ({"quantised": "nf4"}, "lora_rank"), ({"lora_rank": 8, "lora_targets": ("c_attn",)}, "c_attn"), ({"sequence": 0}, "sequence is 0"),
-     ({"lora_rank": 8, "quantised": "int3"}, "int3")],
-)  # fmt: skip
-def test_nonsense_is_refused_by_name(options, words):
+    [
+        ({"batch": 0}, "batch is 0"),
+        ({"precision": "fp3"}, "fp3"),
+        ({"optimizer": "magic"}, "magic"),
+        ({"gpu": "voodoo"}, "voodoo"),
+        ({"quantised": "nf4"}, "lora_rank"),
+        ({"lora_rank": 8, "lora_targets": ("c_attn",)}, "c_attn"),
+        ({"sequence": 0}, "sequence is 0"),
+        ({"lora_rank": 8, "quantised": "int3"}, "int3"),
+    ],
+)
+def test_it_names_an_invalid_option(options, words):
     with pytest.raises(EstimateError, match=words):
         replace(SPEC, **options)
 
@@ -316,6 +323,6 @@ def test_nonsense_is_refused_by_name(options, words):
 @pytest.mark.parametrize(
     ("options", "words"), [({"data": 0}, "data is 0"), ({"zero": 4}, "zero is 4")]
 )
-def test_a_plan_without_sense_is_refused(options, words):
+def test_an_invalid_plan_is_refused(options, words):
     with pytest.raises(EstimateError, match=words):
         Parallel(**options)

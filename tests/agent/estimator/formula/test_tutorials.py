@@ -1,7 +1,8 @@
-"""The numbers that four widely read tutorials on GPU memory give, asked of the formula: GB are 10^9 bytes, as theirs are.
+"""The numbers that four widely read tutorials on GPU memory give, asked of the formula: GB are 10^9
+bytes, as theirs are.
 
-Those about bytes a parameter, ZeRO's table, 8-bit states, QLoRA's weights and attention's scores are in `test_training.py`; here are whole
-budgets, and the places where a tutorial is wrong.
+Those about bytes a parameter, ZeRO's table, 8-bit states, QLoRA's weights and attention's scores
+are in `test_training.py`; here are whole budgets, and the places where a tutorial is wrong.
 """
 
 from __future__ import annotations
@@ -84,25 +85,32 @@ def test_no_batch_brings_full_training_of_seven_billion_to_24_though_a_tutorial_
 
 
 def test_layer_inputs_are_half_a_gibibyte_a_sample_of_2048_tokens():
-    """8 KiB a token and layer, 16 MiB a sequence and layer, 512 MiB a sample, 4 GiB in a batch of 8: what checkpointing keeps."""
+    """8 KiB a token and layer, 512 MiB a sample, 4 GiB in a batch of 8."""
     for batch, size in ((1, 512 * 2**20), (8, 4 * 2**30)):
         spec = replace(BF16, batch=batch, checkpointing="full")
-        kept, _, _ = activation_stack(spec, layers=LLAMA.layers, decoders=0)
-        assert kept == size
+        saved, _, _ = activation_stack(spec, layers=LLAMA.layers, decoders=0)
+        assert saved == size
     without, _, _ = activation_stack(BF16, layers=LLAMA.layers, decoders=0)
     assert without > 10 * 512 * 2**20  # and without it a layer keeps far more than its input
 
 
 def test_scores_are_256_mebibytes_a_sample_and_grow_fourfold_with_twice_the_sequence():
     scores = [
-        layer_saved(replace(BF16, sequence=length, attention="eager", model=replace(LLAMA, attention_dropout=0.0)))
-        .split["attention_scores"] for length in (1024, 2048)
-    ]  # fmt: skip
+        layer_saved(
+            replace(
+                BF16,
+                sequence=length,
+                attention="eager",
+                model=replace(LLAMA, attention_dropout=0.0),
+            )
+        ).split["attention_scores"]
+        for length in (1024, 2048)
+    ]
     assert scores[1] == 4 * scores[0]
     assert scores[1] % (256 * 2**20) == 0
 
 
-def test_checkpointing_saves_what_the_tutorials_say_and_more():
+def test_checkpointing_saves_at_least_as_much_as_the_tutorials_say():
     """They say 40 to 70 % of the activations."""
     share = (
         1
@@ -147,14 +155,17 @@ def test_qlora_of_seven_billion_with_all_savings_is_about_6():
     assert gigabytes(spec)["peak"] == pytest.approx(6, rel=0.1)
     assert (
         gigabytes(replace(spec, batch=4))["peak"] > 9
-    )  # the tutorial's own batch of 4: logits of 32,000 words are left out
+    )  # the tutorial's own batch of 4: logits of 32,000 tokens are not counted
 
 
 @pytest.mark.parametrize(
     ("stage", "says", "holds"), [(0, 112, 112), (1, 98, 38.5), (2, 56, 26.25), (3, 14, 14)]
 )
-def test_zero_over_eight_gpus_where_a_tutorial_is_wrong(stage, says, holds):
-    """Its table says 98 and 56 for stages 1 and 2; Rajbhandari et al. (table 1) divide 12 and 14 of the 16 bytes by eight."""
+def test_zero_over_eight_gpus_corrects_a_tutorial(stage, says, holds):
+    """Its table says 98 and 56 for stages 1 and 2.
+
+    Rajbhandari et al. (table 1) divide 12 and 14 of the 16 bytes by eight.
+    """
     mixed = replace(
         BF16,
         precision="mixed",
@@ -165,7 +176,7 @@ def test_zero_over_eight_gpus_where_a_tutorial_is_wrong(stage, says, holds):
     assert holds <= says
 
 
-def test_accumulation_takes_no_more_than_its_small_batch_and_the_gradients_that_wait():
+def test_accumulation_takes_its_small_batch_and_the_gradients():
     whole, parts = (
         replace(BF16, batch=16, precision="mixed"),
         replace(BF16, batch=2, precision="mixed", accumulation=8),
@@ -178,11 +189,15 @@ def test_accumulation_takes_no_more_than_its_small_batch_and_the_gradients_that_
 
 @pytest.mark.parametrize(
     ("model", "gpu", "options"),
-    [("llama-7b", "rtx4090", {"lora_rank": 16}), ("llama-13b", "a100-40gb", {"lora_rank": 32}), ("llama-7b", "a100", {}),
-     ("llama-13b", "rtx4090", {"lora_rank": 16, "quantised": "nf4-double"})],
-)  # fmt: skip
-def test_what_the_tutorials_recommend_for_a_card_fits_it(model, gpu, options):
-    """With checkpointing, as they all say. The full training of 7 billion on 80 GB takes a fused step to be sure of it."""
+    [
+        ("llama-7b", "rtx4090", {"lora_rank": 16}),
+        ("llama-13b", "a100-40gb", {"lora_rank": 32}),
+        ("llama-7b", "a100", {}),
+        ("llama-13b", "rtx4090", {"lora_rank": 16, "quantised": "nf4-double"}),
+    ],
+)
+def test_the_tutorials_recommendations_fit_their_gpus(model, gpu, options):
+    """Use checkpointing, as they all say, and a fused step for 7 billion on 80 GB."""
     spec = replace(
         BF16, model=preset(model), checkpointing="full", gpu=gpu, implementation="fused", **options
     )

@@ -132,7 +132,7 @@ def _phases(estimate: Estimate) -> Iterator[str]:
         listed = "  ".join(f"{name} {format_bytes(size)}" for name, size in peaks.items())
         yield f"{'in each phase':<{_NAME_WIDTH}}{listed}"
     if sum(estimate.components.values()) > _MIN_EXCESS_RATIO * estimate.needed_bytes:
-        yield "(the parts above do not all exist at once: their sum is more than the peak)"
+        yield "(the parts above do not all live at once: they add up to more than the peak)"
 
 
 def _verdict(estimate: Estimate, style: Style) -> str:
@@ -194,7 +194,7 @@ def _together(
 ) -> Iterator[str]:
     then = format_bytes(estimate.needed_bytes - item.saving_bytes)
     yield style.bold(
-        f"No change alone makes it fit on this GPU. Together these do, and then it needs {then}:"
+        f"No change alone makes it fit on this GPU. These do together, and then it needs {then}:"
     )
     yield from (f"  + {name}" for name in item.change.removeprefix(TOGETHER).split(" + "))
     yield f"  {style.dim(item.cost)}"

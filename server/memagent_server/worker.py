@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.alerts.sharding import BEAT_S, AllShards, LeasedShards, LostShards, Share
 from memagent_server.notify import channels
@@ -24,7 +22,7 @@ from memagent_server.notify.channel import Channel, MissingChannel
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.engine import Database
-from memagent_server.store.errors import reason_of, trouble_of
+from memagent_server.store.errors import SQLAlchemyError, problem_of, reason_of
 from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.retention import Maintenance
 from memagent_server.store.runs import is_silent_since, last_seen_of_running, lose_contact
@@ -198,7 +196,7 @@ def _repeat(
 
 
 def _tell(error: Exception, wait_s: float) -> None:
-    trouble = trouble_of(error)
+    trouble = problem_of(error)
     if isinstance(error, SQLAlchemyError) and trouble is not None:
         what, why = trouble.what, reason_of(error)
         log.error(

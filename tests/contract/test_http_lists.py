@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from urllib3.util import parse_url
 
-from memagent_server.store.cuda_contexts import learn_contexts
+from memagent_server.store.cuda_contexts import store_contexts
 from memagent_server.store.models import Forecast, Rank, Run, Stream
 from memagent_server.store.runs import lock_run
 
@@ -57,7 +57,7 @@ def client(sqlite_app, sqlite_client, fill):
                 session.query(Stream).filter_by(run_id=run_id, kind="cuda").one(),
             )
             stream.latest = {**stream.latest, "context_bytes": 5}
-            learn_contexts(
+            store_contexts(
                 session, run, session.get_one(Rank, (run_id, 0, 0)), 1.0 if at < 2 else 2.0
             )
             of_a = session.query(Stream).filter_by(run_id="a", kind="cuda").one()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import inspect, select
 
 from memagent_server.store.models import Base
-from memagent_server.store.project_scope import SHARED
+from memagent_server.store.project_scope import SHARED_TABLES
 
 HIDDEN, SEEN = "hidden-marker", "seen-marker"
 SCOPES = ("ingest", "read", "admin")
@@ -169,6 +169,6 @@ def test_every_table_is_scoped_to_a_project_or_to_the_server():
         for model in (m.class_ for m in Base.registry.mappers)
         if not set(leading) & set(inspect(model).columns.keys())
     }
-    assert own - set(SHARED) == {
+    assert own - set(SHARED_TABLES) == {
         model for model in own if model.__name__ in ("Token", "WorkerRow", "Shard")
     }

@@ -23,8 +23,6 @@ from heapq import nlargest
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
@@ -46,8 +44,8 @@ from memagent_server.alerts.stream_state import (
     start_evaluation,
 )
 from memagent_server.store.alerts import open_alerts_by_run, runs_with_stale_alerts
-from memagent_server.store.engine import Database
-from memagent_server.store.errors import trouble_of
+from memagent_server.store.engine import Database, Session
+from memagent_server.store.errors import problem_of
 from memagent_server.store.evaluation import (
     PendingChunks,
     Running,
@@ -415,7 +413,7 @@ def _isolated(subject: str) -> Iterator[None]:
     except LostShards:
         pass
     except Exception as error:
-        if trouble_of(error) is not None:
+        if problem_of(error) is not None:
             raise
         log.exception("%s could not be evaluated", subject)
 

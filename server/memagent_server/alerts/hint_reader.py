@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from memagent.forecast import Hints
+from memagent_server.store.engine import Session
 from memagent_server.store.evaluation import StreamHead
 from memagent_server.store.events import events_after
 from memagent_server.store.predictions import predictions_after

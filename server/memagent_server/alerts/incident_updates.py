@@ -15,14 +15,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from memagent_server.alerts.rules import RULES
 from memagent_server.alerts.state import worst_severity, worst_state
 from memagent_server.alerts.stream_state import AlertChange
 from memagent_server.alerts.summaries import closing_summary
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import add_transition, change_alert, find_open, notify, open_alert
+from memagent_server.store.engine import Session
 from memagent_server.store.incidents import alerts_of, change_incident, join_incident
 from memagent_server.store.models import Alert, Incident, Transition
 

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
-
 from memagent.forecast import Forecast
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.sharding import LostShards, Share
@@ -28,7 +25,8 @@ from memagent_server.alerts.stream_state import (
     dump_evaluation,
     open_alerts,
 )
-from memagent_server.store.engine import Database
+from memagent_server.store.engine import Database, Session
+from memagent_server.store.errors import OperationalError
 from memagent_server.store.evaluation import (
     Mark,
     StreamHead,

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.alerts.rules import RULES, TELLS, Rule
 from memagent_server.settings import Severity
+from memagent_server.store.engine import Session
 from memagent_server.store.models import RuleSetting
 from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_settings
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy.orm import Session
-
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import AlertState, state_after_run
 from memagent_server.store.alerts import open_alerts, unreported_ends, was_warned
+from memagent_server.store.engine import Session
 from memagent_server.store.models import Rank, Run, Stream
 from memagent_server.store.streams import current_streams
 

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import psutil
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
 from memagent_server.store import leases
-from memagent_server.store.engine import Database
+from memagent_server.store.engine import Database, Session
+from memagent_server.store.errors import OperationalError
 from memagent_server.store.leases import Peer, shard_of
 from memagent_server.store.models import SHARDS
 

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgspec
-from sqlalchemy.orm import Session
 
 from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, later, select_columns
 from memagent.forecast.replay_columns import READINGS
@@ -28,6 +27,7 @@ from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import AlertState, next_state
 from memagent_server.store.chunks import Stats
+from memagent_server.store.engine import Session
 from memagent_server.store.evaluation import Mark, StreamHead
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
 from memagent_server.store.streams import used_bytes

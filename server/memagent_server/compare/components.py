@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from math import prod
 
-from sqlalchemy.orm import Session
-
 from memagent.wire.fields import COMPONENTS, PHASES
 from memagent_server.compare.mismatch_reasons import Facts, reason, reason_of_phase
 from memagent_server.schemas.runs import (
@@ -23,6 +21,7 @@ from memagent_server.schemas.runs import (
     PhaseResidual,
     Residual,
 )
+from memagent_server.store.engine import Session
 from memagent_server.store.models import Prediction, Run, Stream
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.streams import current_streams, phase_of

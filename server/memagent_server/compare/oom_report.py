@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy.orm import Session
 
 from memagent.diagnostics.console import display_roots
 from memagent.oom.report import OomReport, oom_report
+from memagent_server.store.engine import Session
 from memagent_server.store.events import oom_events
 from memagent_server.store.models import Event, Run, Stream
 from memagent_server.store.predictions import prediction_for

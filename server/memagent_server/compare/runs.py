@@ -9,11 +9,10 @@ from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.compare.components import components
 from memagent_server.schemas.runs import ComparedRun, Comparison, RunSummary
+from memagent_server.store.engine import Session
 from memagent_server.store.models import Run, Stream
 from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams

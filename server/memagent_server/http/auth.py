@@ -27,13 +27,12 @@ from urllib.parse import quote, urlsplit
 
 from flask import Flask, Response, current_app, g, request
 from itsdangerous import BadData, URLSafeTimedSerializer
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from memagent_server.http.api_route import CHANGE, READ, RequiredScope, required_scope_of
 from memagent_server.http.context import Context, current, limit_to_projects
 from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
+from memagent_server.store.engine import Connection, Session
 from memagent_server.store.models import Token
 from memagent_server.store.tokens import (
     ValidToken,

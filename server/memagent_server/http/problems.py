@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 from flask import Flask, Response, current_app, request
-from sqlalchemy.exc import DataError, DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
 from memagent.errors import WireError
@@ -21,9 +19,12 @@ from memagent_server.store.errors import (
     SOON_S,
     BusyError,
     ConflictError,
+    DataError,
+    DBAPIError,
+    PoolTimeoutError,
     UnknownRunError,
+    problem_of,
     reason_of,
-    trouble_of,
 )
 
 ERROR_PAGE = "memagent_error_page"
@@ -140,7 +141,7 @@ def _http_error(error: HTTPException) -> Response:
 def _database_error(error: DBAPIError | PoolTimeoutError) -> Response:
     if isinstance(error, DataError):
         return respond(Problem(422, "A value is out of the database's range."))
-    trouble = trouble_of(error)
+    trouble = problem_of(error)
     if trouble is None:
         _log.error("the database refused %s %s", request.method, request.path, exc_info=error)
         return respond(_unavailable("The database refused the request. Try again.", SOON_S))

@@ -24,12 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from memagent_server import file_lock
 from memagent_server.observability import self_metrics
-
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
@@ -83,14 +79,14 @@ class SharedCounters:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._lock:
-            if self._file is None or fcntl is None:
+            if self._file is None:
                 yield
                 return
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            file_lock.lock(self._file)
             try:
                 yield
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                file_lock.unlock(self._file)
 
 
 def open_counters(name: str, width: int, secret: str) -> SharedCounters:

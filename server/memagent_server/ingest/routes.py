@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from flask import Blueprint, Response, request
-from sqlalchemy import Connection
 
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.wire.codec import REPLAYED_HEADER
@@ -28,7 +27,7 @@ from memagent_server.ingest.validate import check_batch, check_snapshot, check_s
 from memagent_server.observability import self_metrics
 from memagent_server.schemas.base import Created
 from memagent_server.schemas.runs import RunEnded, RunStarted
-from memagent_server.store.engine import Database
+from memagent_server.store.engine import Connection, Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import Rank

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.samples import Sample
-from sqlalchemy.orm import Session
 
 from memagent.wire.fields import COMPONENTS
 from memagent_server.metrics.definitions import BY_NAME, METRICS
 from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.store.alerts import count_firing
-from memagent_server.store.engine import Database
+from memagent_server.store.engine import Database, Session
 from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.predictions import newest_components
 from memagent_server.store.streams import active_streams, phase_of

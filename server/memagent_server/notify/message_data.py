@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy.orm import Session
 
 from memagent.diagnostics.console import display_path, display_roots
 from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
 from memagent_server.notify.channel import AlertMessage, EstimatedSaving, MemoryCurve
+from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
 from memagent_server.store.forecasts import FORECAST_COLUMNS
 from memagent_server.store.models import (

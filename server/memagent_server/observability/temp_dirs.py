@@ -19,10 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
+from memagent_server import file_lock
 
 OWNER = "owner"
 
@@ -44,24 +41,21 @@ def folder(prefix: str, clean_up: Callable[[Path], object] = lambda _: None) -> 
 
 @contextlib.contextmanager
 def _lock_owner(path: Path) -> Iterator[None]:
-    if fcntl is None:
-        yield
-        return
     # Children don't inherit the descriptor: a folder that only they use is abandoned.
     with (path / "new").open("wb") as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)
+        file_lock.lock(owner.fileno())
         (path / "new").rename(path / OWNER)
         yield
 
 
 def _delete_abandoned(prefix: str, clean_up: Callable[[Path], object]) -> None:
-    if fcntl is None:
+    if not file_lock.IS_SUPPORTED:
         return
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError), _open_owner(path) as owner:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            clean_up(path)
-            shutil.rmtree(path, ignore_errors=True)
+            if file_lock.try_lock(owner):
+                clean_up(path)
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

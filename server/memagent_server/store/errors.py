@@ -1,82 +1,103 @@
-"""What the store refuses.
+"""Errors of the store, and what driver errors mean: for the log, for the response, and for retries.
 
 MemagentError
-├── DatabaseError   the database does not answer, or not as it should
-├── BusyError       too much waits to be written
-├── SchemaError     the database is of another version than this program
-├── UnknownRunError a run was named that does not exist
+├── DatabaseError   the database doesn't answer, or not as it should
+├── BusyError       too many writes are waiting
+├── SchemaError     the database has another version than this program
+├── UnknownRunError a run doesn't exist
 └── ConflictError   a key exists with other content
 
-What is wrong with the database, in words: for the log, for the answer to whoever asked, and for how long they should wait.
-
-Only what passes or what people can mend is named here. Everything else that a driver raises is a mistake of ours, and shows its traceback.
+SQLAlchemy's errors are re-exported: no module outside of the store imports SQLAlchemy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from memagent.errors import MemagentError
 
+__all__ = [
+    "BROKEN_DISK",
+    "BUSY",
+    "DAMAGED",
+    "DISK_FULL",
+    "READ_ONLY",
+    "SOON_S",
+    "UNAVAILABLE",
+    "BusyError",
+    "ConflictError",
+    "DBAPIError",
+    "DataError",
+    "DatabaseError",
+    "DatabaseProblem",
+    "OperationalError",
+    "PoolTimeoutError",
+    "SQLAlchemyError",
+    "SchemaError",
+    "UnknownRunError",
+    "problem_of",
+    "reason_of",
+]
+
+SOON_S = 2
+LATER_S = 10
+
 
 class DatabaseError(MemagentError):
-    """The database does not answer, or not as it should."""
+    """The database doesn't answer, or not as it should."""
 
 
 class BusyError(MemagentError):
-    """Too much waits to be written: nothing was done, and it may be tried again."""
+    """Too many writes are waiting: nothing was done, and the request can be retried."""
 
 
 class SchemaError(MemagentError):
-    """The database is newer than this program, or no database of memagent."""
+    """The database is newer than this program, or not a database of memagent."""
 
 
 class UnknownRunError(MemagentError):
-    """A run was named that does not exist (any more)."""
+    """A run doesn't exist (any more)."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run {run_id!r} is known; start it first with POST /api/v1/runs")
+        super().__init__(f"Unknown run {run_id!r}: start it with POST /api/v1/runs.")
 
 
 class ConflictError(MemagentError):
-    """A key exists already, with other content."""
-
-
-SOON_S, LATER_S = 2, 10
+    """A key exists with other content."""
 
 
 @dataclass(frozen=True)
 class DatabaseProblem:
-    """`what` completes "the database ..."; `retry_after_s` is when it is worth another try."""
+    """A problem that is temporary or that people can fix. `what` completes "the database ..."."""
 
     what: str
     retry_after_s: int
 
 
-AWAY = DatabaseProblem("does not answer", SOON_S)
+UNAVAILABLE = DatabaseProblem("does not answer", SOON_S)
 BUSY = DatabaseProblem("is busy", SOON_S)
-FULL = DatabaseProblem("has no room left on its disk: make room", LATER_S)
+DISK_FULL = DatabaseProblem("has no space left on its disk: free some", LATER_S)
 READ_ONLY = DatabaseProblem("is read-only: make it writable", LATER_S)
 BROKEN_DISK = DatabaseProblem("cannot read or write its disk", LATER_S)
 DAMAGED = DatabaseProblem("is damaged: restore a backup", LATER_S)
 
-_SQLITE = {
-    "database or disk is full": FULL,
+_BY_SQLITE_MESSAGE = {
+    "database or disk is full": DISK_FULL,
     "readonly database": READ_ONLY,
     "is locked": BUSY,
     "disk I/O error": BROKEN_DISK,
-    "unable to open database file": AWAY,
+    "unable to open database file": UNAVAILABLE,
     "malformed": DAMAGED,
     "file is not a database": DAMAGED,
 }
-"""By what the message says: the codes came to Python with 3.11."""
-_POSTGRESQL = {
-    "08": AWAY,
-    "57P": AWAY,
-    "53100": FULL,
+"""By part of the message: Python 3.10's sqlite3 has no error codes."""
+_BY_SQLSTATE = {
+    "08": UNAVAILABLE,
+    "57P": UNAVAILABLE,
+    "53100": DISK_FULL,
     "53": BUSY,
     "25006": READ_ONLY,
     "55P03": BUSY,
@@ -86,38 +107,38 @@ _POSTGRESQL = {
     "XX001": DAMAGED,
     "XX002": DAMAGED,
 }
-"""By SQLSTATE or its beginning: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+"""By the beginning of the code: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 
-def trouble_of(error: BaseException) -> DatabaseProblem | None:
-    """The trouble that an error tells of; None where it tells of none."""
+def problem_of(error: BaseException) -> DatabaseProblem | None:
+    """Return the problem behind a database error.
+
+    None means a bug of this program, whose traceback belongs in the log.
+    """
     if isinstance(error, PoolTimeoutError):
         return BUSY
     if not isinstance(error, DBAPIError):
         return None
-    told = _trouble_of_driver(error.orig)
-    return AWAY if told is None and error.connection_invalidated else told
+    problem = _problem_of_driver(error.orig)
+    return UNAVAILABLE if problem is None and error.connection_invalidated else problem
 
 
-def _trouble_of_driver(error: BaseException | None) -> DatabaseProblem | None:
-    """The same for what the driver itself raised."""
+def _problem_of_driver(error: BaseException | None) -> DatabaseProblem | None:
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
-        return next(
-            (trouble for code, trouble in _POSTGRESQL.items() if state.startswith(code)), None
-        )
+        problems = (problem for code, problem in _BY_SQLSTATE.items() if state.startswith(code))
+        return next(problems, None)
     if type(error).__module__.startswith("psycopg"):
-        # without a code, its operational errors are of the connection: it was refused, lost or never answered
-        return (
-            AWAY if "OperationalError" in (kind.__name__ for kind in type(error).__mro__) else None
-        )
-    return next((trouble for words, trouble in _SQLITE.items() if words in str(error)), None)
+        # an OperationalError without a code is about the connection: refused, lost or timed out
+        kinds = (kind.__name__ for kind in type(error).__mro__)
+        return UNAVAILABLE if "OperationalError" in kinds else None
+    message = str(error)
+    return next((problem for part, problem in _BY_SQLITE_MESSAGE.items() if part in message), None)
 
 
 def reason_of(error: SQLAlchemyError) -> str:
-    """What the driver said, in one line, without the statement and its values."""
-    raised = getattr(error, "orig", None) or error
-    told = getattr(
-        getattr(raised, "diag", None), "message_primary", None
-    )  # all of PostgreSQL's error quotes the statement
-    return " ".join(str(told or raised).split())
+    """Return the driver's message in one line, without the statement and its values."""
+    cause = getattr(error, "orig", None) or error
+    # the whole text of a PostgreSQL error would quote the statement
+    primary = getattr(getattr(cause, "diag", None), "message_primary", None)
+    return " ".join(str(primary or cause).split())

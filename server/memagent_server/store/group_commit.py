@@ -1,11 +1,14 @@
-"""Group commit: pieces of work that come while one transaction is under way share the next one.
+"""Group commit: jobs that arrive during a transaction share the next one.
 
-1. Who comes while nobody leads, leads: it takes what waits, its own first, does it all in one transaction and commits. Then the first
-   of those who came meanwhile leads. No thread of our own, and no wait where there is no crowd.
-2. A piece of work is acknowledged after the commit. If that fails, all of the group fail, and none of it is there.
-3. A piece that fails before it has changed anything fails alone. If it has changed something, everything is rolled back, and each is done
-   again in a transaction of its own: one bad piece does not harm the others. So work must bear being done twice.
-4. No more than MOST_WAITING wait, and none for longer than `patience_s`: BusyError, nothing has been done.
+1. A thread that arrives while no commit is in progress becomes the leader: it commits all waiting
+   jobs, its own first, in one transaction. Then the first thread that arrived meanwhile leads. There
+   is no extra thread, and without contention no wait.
+2. A job is acknowledged after the commit. If the commit fails, all jobs of the group fail, and none
+   of them is stored.
+3. A job that fails before it has changed anything fails alone. If it has changed something, the
+   transaction is rolled back, and each job runs again in a transaction of its own: one bad job doesn't
+   harm the others. Jobs must therefore tolerate running twice.
+4. At most `max_waiting` jobs wait, each at most `max_wait_s`: BusyError, nothing was done.
 """
 
 from __future__ import annotations
@@ -14,138 +17,141 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection
 
 from memagent_server.store.errors import BusyError, DatabaseError
 
-MOST_AT_ONCE = 64
-MOST_WAITING = 24
-PATIENCE_S = 5.0
+MAX_GROUP = 64
+MAX_WAITING = 24
+MAX_WAIT_S = 5.0
 
 T = TypeVar("T")
-Work = Callable[[Connection], T]
+WriteFunction = Callable[[Connection], T]
 
 
 class GroupWriter:
-    """`begin` opens a transaction that commits on success and rolls back on an exception."""
+    """Runs jobs in shared transactions. `begin` opens one that commits, or rolls back on an exception."""
 
     def __init__(
         self,
         begin: Callable[[], AbstractContextManager[Connection]],
         *,
-        most_waiting: int = MOST_WAITING,
-        patience_s: float = PATIENCE_S,
+        max_waiting: int = MAX_WAITING,
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
-        self._begin, self._most_waiting, self._patience_s = begin, most_waiting, patience_s
+        self._begin = begin
+        self._max_waiting = max_waiting
+        self._max_wait_s = max_wait_s
         self._lock = threading.Lock()
-        self._waiting: deque[_Job] = deque()
-        self._is_led = False
+        self._waiting: deque[_Job[Any]] = deque()
+        self._has_leader = False
 
-    def run(self, work: Work[T]) -> T:
-        """What `work` returns, once it is committed. Raises what it raises, what the database does, or BusyError."""
-        job = _Job(work)
-        if self._enter(job) or self._wait(job):
+    def run(self, write: WriteFunction[T]) -> T:
+        """Return the result of `write` after the commit.
+
+        Raises what it or the database raises, or BusyError.
+        """
+        job = _Job(write)
+        if self._enqueue(job) or self._wait(job):
             self._lead()
         if job.error is not None:
             raise job.error
-        value: T = job.value
-        return value
+        result: T = job.result
+        return result
 
-    def _enter(self, job: _Job) -> bool:
-        """Whether the job's thread leads."""
+    def _enqueue(self, job: _Job[Any]) -> bool:
+        """Return True if the job's thread has to lead."""
         with self._lock:
-            if len(self._waiting) >= self._most_waiting:
+            if len(self._waiting) >= self._max_waiting:
                 raise BusyError(
-                    f"{self._most_waiting} batches wait to be written already; send it again later"
+                    f"{self._max_waiting} batches are waiting to be written: retry later."
                 )
             self._waiting.append(job)
-            if self._is_led:
+            if self._has_leader:
                 return False
-            self._is_led = True
+            self._has_leader = True
             return True
 
-    def _wait(self, job: _Job) -> bool:
-        """Until the job is settled (False) or its thread is to lead (True)."""
-        if not job.called.wait(self._patience_s):
+    def _wait(self, job: _Job[Any]) -> bool:
+        """Wait until the job is done (False) or its thread has to lead (True)."""
+        if not job.woken.wait(self._max_wait_s):
             with self._lock:
-                if not job.called.is_set() and job in self._waiting:
+                if not job.woken.is_set() and job in self._waiting:
                     self._waiting.remove(job)
                     raise BusyError(
-                        f"nothing could be written for {self._patience_s:.0f} s; send it again later"
+                        f"Nothing could be written for {self._max_wait_s:.0f} s: retry later."
                     )
-            job.called.wait()  # it is being written
-        return not job.is_settled
+            job.woken.wait()  # a leader has taken the job: its result is on the way
+        return not job.is_done
 
     def _lead(self) -> None:
         with self._lock:
-            group = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
+            group = [self._waiting.popleft() for _ in range(min(MAX_GROUP, len(self._waiting)))]
         try:
             self._commit(group)
         finally:
+            # hand the lead over before the group's threads are woken, so that no job waits for them
             with self._lock:
-                self._is_led = bool(self._waiting)
+                self._has_leader = bool(self._waiting)
                 if self._waiting:
-                    self._waiting[0].called.set()
+                    self._waiting[0].woken.set()
             for job in group:
-                job.settle()
+                job.is_done = True
+                job.woken.set()
 
-    def _commit(self, group: Sequence[_Job]) -> None:
+    def _commit(self, group: Sequence[_Job[Any]]) -> None:
         try:
             with self._begin() as connection:
                 for job in group:
-                    job.attempt(connection)
-        except _SpoiledError:
+                    job.run(connection)
+        except _PartialChangeError:
             for job in group:
                 self._commit_alone(job)
-        except Exception as error:  # noqa: BLE001 - of BEGIN or COMMIT: nothing is there, and everybody is told
+        except Exception as error:  # noqa: BLE001 - BEGIN or COMMIT failed: no job is stored
             for job in group:
                 job.fail(error)
 
-    def _commit_alone(self, job: _Job) -> None:
+    def _commit_alone(self, job: _Job[Any]) -> None:
         try:
             with self._begin() as connection:
-                job.value, job.error = job.work(connection), None
-        except Exception as error:  # noqa: BLE001 - for the thread that waits for it
+                job.result, job.error = job.write(connection), None
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the job
             job.fail(error)
 
 
-class _SpoiledError(Exception):
-    """A piece of work failed half done, and the transaction has its half."""
+class _PartialChangeError(Exception):
+    """A job failed after it had changed rows in the group's transaction."""
 
 
-class _Job:
-    """A piece of work and what became of it. `called` is set when its thread has something to do: go on, or lead."""
+class _Job(Generic[T]):
+    """A write and its outcome. `woken` is set when its thread can go on, or has to lead."""
 
-    def __init__(self, work: Work[Any]) -> None:
-        self.work = work
-        self.called = threading.Event()
-        self.is_settled = False
-        self.value: Any = None
+    def __init__(self, write: WriteFunction[T]) -> None:
+        self.write = write
+        self.woken = threading.Event()
+        self.is_done = False
+        self.result: Any = None
         self.error: Exception | None = DatabaseError(
-            "the writer was interrupted before it came to this batch"
+            "The writer was interrupted before this batch was written."
         )
 
-    def attempt(self, connection: Connection) -> None:
-        """Do it in the group's transaction. Raises _SpoiledError."""
-        before = _changes(connection)
+    def run(self, connection: Connection) -> None:
+        """Run the job in the group's transaction. Raises _PartialChangeError."""
+        before = _change_state(connection)
         try:
-            self.value, self.error = self.work(connection), None
+            self.result, self.error = self.write(connection), None
         except Exception as error:
-            if _changes(connection) != before:
-                raise _SpoiledError from error
+            if _change_state(connection) != before:
+                raise _PartialChangeError from error
             self.error = error
 
     def fail(self, error: Exception) -> None:
-        self.value, self.error = None, error
-
-    def settle(self) -> None:
-        self.is_settled = True
-        self.called.set()
+        self.result, self.error = None, error
 
 
-def _changes(connection: Connection) -> tuple[int, bool]:
-    """Rows changed so far by the connection, and whether its transaction is still open: a full disk ends it."""
+def _change_state(connection: Connection) -> tuple[int, bool]:
+    """Return the rows changed by the connection, and if its transaction is open: a full disk ends it."""
     raw: Any = connection.connection.dbapi_connection
     return raw.total_changes, raw.in_transaction

@@ -1,12 +1,16 @@
-"""Sessions that see the runs of some projects only, and nothing of any other.
+"""Sessions that see the runs of some projects only.
 
-A token that is limited to projects must not lead to another project's run by any route, today's or tomorrow's. So it is not the routes
-that filter but the session they are given: it adds to every statement, for every table in it, that the row belongs to one of the projects.
+A token that is limited to projects must not reach another project's run by any route, present or
+future. So the session filters, not the routes: it adds to every statement, for every table in it, that
+the row belongs to one of the projects.
 
-1. How a row belongs to a run is read off its table: by `project`, by `run_id`, or by the stream or alert that it refers to.
-2. Tables with none of these are the server's own. SHARED ones are open to all; the others (tokens) show nothing to a limited session.
-3. Rules of every project (`*`) are seen, for they apply, but not changed.
-4. Inserts are not looked at: what is inserted belongs to a row that was found before, but for a run itself, whose project the route checks.
+1. A table's columns show how its rows belong to a run: by `project`, by `run_id`, or by the stream or
+   alert that they refer to.
+2. Tables with none of these are the server's own. SHARED_TABLES are open to all; the others (tokens)
+   are empty for a scoped session.
+3. Rules of every project (`*`) can be read, since they apply, but not changed.
+4. Inserts aren't filtered: a new row belongs to a row that was found before. Only for a new run the
+   route checks the project.
 """
 
 from __future__ import annotations
@@ -22,76 +26,79 @@ from sqlalchemy.sql.elements import ColumnElement
 from memagent_server.store.models import Alert, Base, DeviceContext, RuleSetting, Run, Stream
 from memagent_server.store.rules import EVERY_PROJECT
 
-SHARED: tuple[type[Base], ...] = (DeviceContext,)
-"""Tables of the server's own that hold nothing of any one run."""
-
-_OPTIONS = "memagent_limits"
+SHARED_TABLES: tuple[type[Base], ...] = (DeviceContext,)
+"""Tables of the server's own that hold nothing of a single run."""
+_INFO_KEY = "memagent_project_scope"
 
 
 class ProjectSession(Session):
-    """A session whose statements see rows of some projects only; made by `limited_info`."""
+    """A session whose statements see rows of some projects only. Its `info` comes from `scope_info`."""
 
 
-def limited_info(projects: tuple[str, ...]) -> dict[Any, Any]:
-    """What a ProjectSession of these projects carries in its `info`."""
-    return {_OPTIONS: _criteria(projects)}
+def scope_info(projects: tuple[str, ...]) -> dict[Any, Any]:
+    """Return the `info` of a ProjectSession of these projects."""
+    return {_INFO_KEY: _criteria(projects)}
 
 
 @event.listens_for(ProjectSession, "do_orm_execute")
-def _limit(state: ORMExecuteState) -> None:
-    reading, changing = state.session.info[_OPTIONS]
+def _add_criteria(state: ORMExecuteState) -> None:
+    read_criteria, write_criteria = state.session.info[_INFO_KEY]
     if state.is_select or state.is_update or state.is_delete:
-        state.statement = state.statement.options(*(reading if state.is_select else changing))
+        criteria = read_criteria if state.is_select else write_criteria
+        state.statement = state.statement.options(*criteria)
 
 
-class _Limit(LoaderCriteriaOption):
-    """A criterion that holds for an alias that is joined, too: SQLAlchemy (2.0 and 2.1) turns it to the alias in WHERE, but not in ON."""
+class _ProjectCriterion(LoaderCriteriaOption):
+    """A criterion that also holds for a joined alias.
 
-    _traverse_internals = (
-        LoaderCriteriaOption._traverse_internals
-    )  # what tells it apart in the cache of statements, as its parent
+    SQLAlchemy (2.0 and 2.1) adapts criteria to aliases in WHERE, but not in ON.
+    """
+
+    # identifies the option in SQLAlchemy's statement cache, as for its parent
+    _traverse_internals = LoaderCriteriaOption._traverse_internals
 
     def _resolve_where_criteria(self, ext_info: Any) -> ColumnElement[bool]:
         criterion = super()._resolve_where_criteria(ext_info)
-        turned: ColumnElement[bool] = (
-            ext_info._adapter.traverse(criterion) if ext_info.is_aliased_class else criterion
-        )
-        return turned
+        if ext_info.is_aliased_class:
+            criterion = ext_info._adapter.traverse(criterion)
+        return criterion
 
 
 @lru_cache(maxsize=256)
 def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
-    """Loader options for statements that read, and for those that change."""
-    reading, changing = [], []
+    """Return the loader options of statements that read, and of those that write."""
+    read_criteria, write_criteria = [], []
     for mapper in Base.registry.mappers:
         model: type[Base] = mapper.class_
-        if model in SHARED:
+        if model in SHARED_TABLES:
             continue
-        seen = (*projects, EVERY_PROJECT) if model is RuleSetting else projects
-        reading.append(_Limit(model, belongs(model, seen), include_aliases=True))
-        changing.append(_Limit(model, belongs(model, projects), include_aliases=True))
-    return reading, changing
+        readable = (*projects, EVERY_PROJECT) if model is RuleSetting else projects
+        read_criteria.append(
+            _ProjectCriterion(model, belongs(model, readable), include_aliases=True)
+        )
+        write_criteria.append(
+            _ProjectCriterion(model, belongs(model, projects), include_aliases=True)
+        )
+    return read_criteria, write_criteria
 
 
 def belongs(model: type[Base], projects: Sequence[str]) -> ColumnElement[bool]:
-    """Whether a row belongs to one of the projects; false for tables that do not say."""
+    """Build the condition that a row belongs to one of the projects; false for the server's tables."""
     for name in ("project", "run_id", "stream_id", "alert_id"):
         if name in model.__table__.columns:
-            found: ColumnElement[bool] = _points(getattr(model, name), name, projects)
-            return found
+            condition: ColumnElement[bool] = _leads_to(getattr(model, name), name, projects)
+            return condition
     return false()
 
 
-def _points(column: Any, name: str, projects: Sequence[str]) -> Any:
-    """Whether a column of that name leads to one of the projects."""
+def _leads_to(column: Any, name: str, projects: Sequence[str]) -> Any:
     if name == "project":
         return column.in_(projects)
-    model, further = _PARENTS[name]
-    # in terms of the table, not of the class, and apart from the statement around it: what is inside a limit is not limited again
-    table = model.__table__.alias()
-    return column.in_(
-        select(table.c["id"]).where(_points(table.c[further], further, projects)).correlate(None)
-    )
+    parent, parent_column = _PARENTS[name]
+    # an alias of the table, not of the class, and uncorrelated: criteria must not filter themselves
+    table = parent.__table__.alias()
+    condition = _leads_to(table.c[parent_column], parent_column, projects)
+    return column.in_(select(table.c["id"]).where(condition).correlate(None))
 
 
 _PARENTS: dict[str, tuple[type[Base], str]] = {
@@ -99,4 +106,4 @@ _PARENTS: dict[str, tuple[type[Base], str]] = {
     "stream_id": (Stream, "run_id"),
     "alert_id": (Alert, "run_id"),
 }
-"""What a column refers to, and which column of that leads on."""
+"""The table that a column refers to, and that table's column that leads on to the project."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from flask import Blueprint, Response, current_app, request
-from sqlalchemy.orm import Session
 
 import memagent
 from memagent_server.compare import compare_runs, components
@@ -24,6 +23,7 @@ from memagent_server.schemas import base, queries, runs
 from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.cuda_contexts import page_contexts
+from memagent_server.store.engine import Session
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.events import list_events
 from memagent_server.store.export import MIMETYPES, ExportError, export

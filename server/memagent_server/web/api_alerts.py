@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 import msgspec
 from flask import Blueprint, Response, request
 from msgspec import Meta
-from sqlalchemy.orm import Session
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import RuleConfig, read_policy, wanted
@@ -34,6 +33,7 @@ from memagent_server.schemas.queries import (
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.alerts import describe_alert, list_alerts
+from memagent_server.store.engine import Session
 from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
 from memagent_server.store.outbox import list_notifications, retry
 from memagent_server.store.rules import forget_rules, put_rule

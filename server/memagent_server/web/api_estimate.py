@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy.orm import Session
 
 from memagent.errors import EstimateError
 from memagent.estimator.advice import advise
@@ -24,6 +23,7 @@ from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.http.problems import Problem
 from memagent_server.store.cuda_contexts import context_of
+from memagent_server.store.engine import Session
 
 Size = Annotated[int, Meta(ge=1, le=10**8)]
 Ranks = Annotated[int, Meta(ge=1, le=10**6)]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Response, redirect, render_template, request
-from sqlalchemy.orm import Session
 
 from memagent_server.http import auth
 from memagent_server.http.context import current
+from memagent_server.store.engine import Session
 from memagent_server.store.incidents import count_firing_incidents
 
 REFRESH_S = 3

@@ -13,12 +13,12 @@ BATCHES = "/api/v1/runs/r/batches"
 def test_a_batch_that_cannot_be_written_soon_is_sent_away(sqlite_app, sqlite_database):
     client = sqlite_app.test_client()
     client.post("/api/v1/runs", json={"run_id": "r"})
-    sqlite_database._writer = writer = GroupWriter(sqlite_database._begin, patience_s=0.05)
+    sqlite_database._group_writer = writer = GroupWriter(sqlite_database._begin, max_wait_s=0.05)
     with ThreadPoolExecutor(1) as pool:
         with sqlite_database.write():  # somebody writes, and goes on writing
             first = pool.submit(sqlite_app.test_client().post, BATCHES, json=batch(0))
             until = time.monotonic() + 10
-            while not writer._is_led or writer._waiting:
+            while not writer._has_leader or writer._waiting:
                 assert time.monotonic() < until
                 time.sleep(0.001)
             refused = client.post(BATCHES, json=batch(1))

@@ -19,14 +19,14 @@ ROW = {
 
 
 def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
-    monkeypatch.setattr(wal_checkpoint, "LOG_BYTES", 256 * 1024)
-    sqlite_database._checkpoints._begin_at = 256 * 1024
+    monkeypatch.setattr(wal_checkpoint, "CHECKPOINT_BYTES", 256 * 1024)
+    sqlite_database._checkpointer._start_bytes = 256 * 1024
     path = sqlite_database.engine.url.database
     sizes = []
     for number in range(400):
         add_run(sqlite_database, f"r{number}")
         sizes.append(os.path.getsize(path + "-wal"))
-    sqlite_database._checkpoints.close()
+    sqlite_database._checkpointer.close()
     of_one = sizes[1] - sizes[0]
     assert of_one > 8000 and max(sizes) < 400 * of_one / 2, "the log never began anew"
     other = Database(sqlite_database.url)
@@ -36,14 +36,14 @@ def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
 
 
 def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monkeypatch, caplog):
-    monkeypatch.setattr(wal_checkpoint, "LOG_BYTES", 64 * 1024)
-    sqlite_database._checkpoints._begin_at = 64 * 1024
+    monkeypatch.setattr(wal_checkpoint, "CHECKPOINT_BYTES", 64 * 1024)
+    sqlite_database._checkpointer._start_bytes = 64 * 1024
     with sqlite_database.read() as session, caplog.at_level(logging.WARNING):
         assert session.scalars(select(Run.id)).all() == []
         for number in range(60):
             add_run(sqlite_database, f"r{number}")
         assert session.scalars(select(Run.id)).all() == []
-    wait_until(lambda: not sqlite_database._checkpoints._thread.is_alive())
+    wait_until(lambda: not sqlite_database._checkpointer._thread.is_alive())
     for number in range(10):
         add_run(sqlite_database, f"later-{number}")
     wait_until(lambda: os.path.getsize(sqlite_database.engine.url.database + "-wal") < 64 * 1024)

@@ -25,7 +25,7 @@ def trouble(database, **fields):
         write(database, **fields)
     assert "\n" not in errors.reason_of(caught.value)
     assert "INSERT INTO" not in errors.reason_of(caught.value)
-    return errors.trouble_of(caught.value)
+    return errors.problem_of(caught.value)
 
 
 def on_its_connection(database, statement):
@@ -52,13 +52,13 @@ def test_a_connection_on_which_one_of_a_group_cannot_write_is_replaced(sqlite_da
 
     with pytest.raises(DBAPIError) as caught:
         sqlite_database.write_grouped(work)
-    assert errors.trouble_of(caught.value) == errors.READ_ONLY
+    assert errors.problem_of(caught.value) == errors.READ_ONLY
     write(sqlite_database)
 
 
 def test_a_full_disk(sqlite_database):
     on_its_connection(sqlite_database, "PRAGMA max_page_count = 1")  # no page more than there are
-    assert trouble(sqlite_database, config={"long": "x" * 10**6}) == errors.FULL
+    assert trouble(sqlite_database, config={"long": "x" * 10**6}) == errors.DISK_FULL
     with sqlite_database.read() as session:
         assert get_run(session, "r") is None
 
@@ -82,7 +82,7 @@ def test_a_lock_that_is_not_given_in_time(database_url, monkeypatch):
 )
 def test_a_database_that_is_away(scheme, tmp_path):
     database = Database(scheme.format(tmp_path / "nowhere"))
-    assert trouble(database) == errors.AWAY
+    assert trouble(database) == errors.UNAVAILABLE
     database.close()
 
 
@@ -90,7 +90,7 @@ def test_a_postgresql_that_takes_connections_and_says_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         database = Database(f"postgresql+psycopg://postgres@127.0.0.1:{port}/x?connect_timeout=2")
-        assert trouble(database) == errors.AWAY
+        assert trouble(database) == errors.UNAVAILABLE
         database.close()
 
 
@@ -104,5 +104,5 @@ def test_a_file_that_is_no_database(tmp_path):
 def test_what_is_our_own_mistake_is_no_trouble(database):
     with pytest.raises(DBAPIError) as caught, database.read() as session:
         session.execute(text("SELECT * FROM no_such_table"))
-    assert errors.trouble_of(caught.value) is None
-    assert errors.trouble_of(ValueError()) is None
+    assert errors.problem_of(caught.value) is None
+    assert errors.problem_of(ValueError()) is None

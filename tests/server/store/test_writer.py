@@ -60,7 +60,7 @@ def crowd(sqlite_database):
 
 def seen(database):
     """How many wait; the first of them leads, and waits for its turn instead."""
-    return len(database._writer._waiting)
+    return len(database._group_writer._waiting)
 
 
 def wait_until(condition, timeout_s=10.0):
@@ -154,11 +154,11 @@ def test_a_repeat_of_spoiled_work_is_done_once(sqlite_database, crowd):
 
 
 def test_too_many_are_told_to_come_again(sqlite_database):
-    writer = GroupWriter(sqlite_database._begin, most_waiting=1)
+    writer = GroupWriter(sqlite_database._begin, max_waiting=1)
     with ThreadPoolExecutor(2) as pool:
         with sqlite_database.write():
             leading = pool.submit(writer.run, add("a"))
-            wait_until(lambda: writer._is_led and not writer._waiting)
+            wait_until(lambda: writer._has_leader and not writer._waiting)
             waiting = pool.submit(writer.run, add("b"))
             wait_until(lambda: writer._waiting)
             with pytest.raises(BusyError, match="send it again later"):
@@ -168,11 +168,11 @@ def test_too_many_are_told_to_come_again(sqlite_database):
 
 
 def test_nobody_waits_longer_than_agreed(sqlite_database):
-    writer = GroupWriter(sqlite_database._begin, patience_s=0.05)
+    writer = GroupWriter(sqlite_database._begin, max_wait_s=0.05)
     with ThreadPoolExecutor(1) as pool:
         with sqlite_database.write():
             leading = pool.submit(writer.run, add("a"))
-            wait_until(lambda: writer._is_led and not writer._waiting)
+            wait_until(lambda: writer._has_leader and not writer._waiting)
             with pytest.raises(BusyError, match="nothing could be written"):
                 writer.run(add("b"))
         assert leading.result() == "a"

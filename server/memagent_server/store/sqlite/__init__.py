@@ -1,1 +1,1 @@
-"""TODO: say what sqlite holds."""
+"""SQLite's writers: a fair lock for them, and the checkpoints of the write-ahead log."""

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from flask import Blueprint, Response
-from sqlalchemy.orm import Session
 
 from memagent.diagnostics.console import display_frame, display_roots, with_display_path
 from memagent.estimator.advice.by_cause import advice_for_cause
@@ -19,6 +18,7 @@ from memagent.forecast.types import LEVELS
 from memagent_server.compare import autopsy, components
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.store.engine import Session
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents

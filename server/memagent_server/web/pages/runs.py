@@ -9,13 +9,13 @@ from typing import cast
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
-from sqlalchemy.orm import Session
 
 from memagent_server.http import auth
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.base import RUN_STATUSES
+from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
 from memagent_server.store.run_list import (
     SORTS,

@@ -26,10 +26,10 @@ from typing import Any
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
-from memagent_server.alerts.hint_reader import RunHints, listen, secondary_hosts
+from memagent_server.alerts.hint_reader import RunHints, read_new_hints, secondary_hosts
 from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
-from memagent_server.alerts.run_end import RunEndings, end_alerts
+from memagent_server.alerts.run_end import UnreportedDeaths, end_alerts
 from memagent_server.alerts.run_rules import (
     ALIVE_FOR_S,
     RunEvaluation,
@@ -90,7 +90,7 @@ class Evaluator:
         self._channels = tuple(channels)
         self._share = share or AllShards()
         self._writer = ResultWriter(database, channels, self._share)
-        self._endings = RunEndings()
+        self._deaths = UnreportedDeaths()
         self._evaluations: dict[int, StreamEvaluation] = {}
         self._run_evaluations: dict[str, RunEvaluation] = {}
         self._hints: dict[str, RunHints] = {}
@@ -192,7 +192,7 @@ class Evaluator:
         }
         results = []
         with self._database.read() as session:
-            listen(session, run_hints)
+            read_new_hints(session, run_hints)
             latest = latest_of(session, list(by_id))
             failed = self._start_evaluations(session, streams, runs, latest)
             read_seqs = {
@@ -355,7 +355,7 @@ class Evaluator:
     def _runs_to_close(self, followed: Collection[int], now: float) -> list[str]:
         """Return runs with an ended launch that still has an evaluation or an open alert.
 
-        Runs whose end was never notified are among them.
+        Dead runs without a notification are among them.
         """
         unfollowed = {
             stream_id: evaluation
@@ -364,8 +364,8 @@ class Evaluator:
         }
         run_ids = dict.fromkeys(evaluation.run_id for evaluation in unfollowed.values())
         with self._database.read() as session:
-            unheard = self._endings.unheard(session, self._policies, now)
-            candidates = dict.fromkeys([*run_ids, *runs_with_stale_alerts(session), *unheard])
+            unreported = self._deaths.find(session, self._policies, now)
+            candidates = dict.fromkeys([*run_ids, *runs_with_stale_alerts(session), *unreported])
         lost = [run_id for run_id in run_ids if not self._share.holds(run_id)]
         self._drop(self._evaluations_of(lost))
         return [run_id for run_id in candidates if self._share.holds(run_id)]

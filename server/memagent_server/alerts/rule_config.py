@@ -1,4 +1,4 @@
-"""How a project wants its rules: the rules' defaults under what the store has. Pure but for what reads."""
+"""Configuration of the rules per project: stored settings on top of the rules' defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_s
 
 @dataclass(frozen=True)
 class RuleConfig:
-    """How one rule is wanted. `tells` is the least severity that people are told of, or `never`."""
+    """Configuration of one rule; `tells` is the lowest severity that notifies, or `never`."""
 
     rule: Rule
     is_on: bool
@@ -25,7 +25,7 @@ class RuleConfig:
     is_default: bool = True
 
     def severity(self, level: str) -> Severity | None:
-        """What a finding of `level` is to people; None for a calm one."""
+        """Return the severity of a result of `level`, None for a calm one."""
         if level not in PAGING_LEVELS:
             return None
         if self.tells == "never" or (self.tells == "critical" and level != "critical"):
@@ -34,23 +34,24 @@ class RuleConfig:
 
 
 Policy = Mapping[str, RuleConfig]
+"""Configuration of every rule, by name."""
 
 
 class Policies:
-    """What every project wants, from all that is stored."""
+    """Policies of all projects, from all stored settings."""
 
     def __init__(self, stored: Iterable[RuleSetting]) -> None:
         self._stored: dict[str, dict[str, RuleSetting]] = {}
         for row in stored:
             self._stored.setdefault(row.project, {})[row.rule] = row
-        self._made: dict[str, Policy] = {}
+        self._cache: dict[str, Policy] = {}
 
     def of(self, project: str) -> Policy:
-        """Every rule by name, as `project` wants it."""
-        if project not in self._made:
+        """Return a project's policy."""
+        if project not in self._cache:
             rows = {**self._stored.get(EVERY_PROJECT, {}), **self._stored.get(project, {})}
-            self._made[project] = _policy(rows)
-        return self._made[project]
+            self._cache[project] = _policy(rows)
+        return self._cache[project]
 
 
 def read_policies(session: Session) -> Policies:
@@ -58,23 +59,24 @@ def read_policies(session: Session) -> Policies:
 
 
 def read_policy(session: Session, project: str) -> Policy:
-    """Every rule by name, as `project` wants it."""
+    """Return a project's policy, without those of other projects."""
     return _policy(rule_settings(session, project))
 
 
 def _policy(stored: Mapping[str, RuleSetting]) -> Policy:
-    found: dict[str, RuleConfig] = {}
+    policy: dict[str, RuleConfig] = {}
     for rule in RULES.values():
         row = stored.get(rule.name)
-        found[rule.name] = (
-            wanted(rule)
-            if row is None
-            else wanted(rule, row.is_on, row.tells, row.thresholds, is_default=False)
-        )
-    return found
+        if row is None:
+            policy[rule.name] = configure_rule(rule)
+        else:
+            policy[rule.name] = configure_rule(
+                rule, row.is_on, row.tells, row.thresholds, is_default=False
+            )
+    return policy
 
 
-def wanted(
+def configure_rule(
     rule: Rule,
     is_on: bool = True,
     tells: str | None = None,
@@ -82,7 +84,7 @@ def wanted(
     *,
     is_default: bool = True,
 ) -> RuleConfig:
-    """A rule with its defaults where nothing else is said."""
+    """Return a rule's configuration, with defaults for missing values."""
     stored = thresholds or {}
     numbers = {item.name: float(stored.get(item.name, item.default)) for item in rule.thresholds}
     return RuleConfig(rule, is_on, tells if tells in TELLS else rule.tells, numbers, is_default)

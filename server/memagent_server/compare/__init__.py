@@ -1,4 +1,4 @@
-"""Runs against their predictions, and against each other; and why one died."""
+"""Comparison of runs with their predictions and with each other, and the OOM report."""
 
 from memagent_server.compare.components import components
 from memagent_server.compare.oom_report import autopsy

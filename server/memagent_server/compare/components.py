@@ -1,11 +1,11 @@
-"""Predicted beside observed, per component: where a prediction was wrong, and by how much.
+"""Predicted against observed memory: by component, by level and by phase.
 
-Predicted beside observed, by level and by phase.
-
-1. A level is where one looks: what tensors take (allocated), what the caching allocator has obtained for them (reserved), what the device
-   shows of the process (device). Each has an interval of its own, in which nine of ten runs should lie.
-2. A phase's peak is the most allocated while it ran, over all steps of the launch; the prediction's is that of a steady step.
-3. A host has no caching allocator and no context of its own: only the first level is observed there.
+1. Levels are views of the same memory: bytes of tensors (allocated), bytes that the caching allocator
+   obtained for them (reserved), bytes of the process on the device (device). Each has an interval
+   that should contain nine of ten runs.
+2. A phase's observed peak is the highest of all its steps in the launch. The prediction's is that of
+   a steady step.
+3. A host has neither a caching allocator nor a context: only the first level is observed there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from memagent.wire.fields import COMPONENTS, PHASES
-from memagent_server.compare.mismatch_reasons import Facts, reason, reason_of_phase
+from memagent_server.compare.mismatch_reasons import MismatchFacts, reason, reason_of_phase
 from memagent_server.schemas.runs import (
     ComponentResidual,
     Components,
@@ -35,20 +35,21 @@ OBSERVED_COLUMNS = (
     "context",
 )
 """Components that agents measure: the column of `parameters` is `parameters_bytes`."""
+LEVELS = ("allocated", "reserved", "device")
 
 
 def components(session: Session, run_id: str) -> Components | None:
-    """Predicted and observed bytes of each component that either side knows, in the shape of docs/http.md; None for an unknown run.
+    """Return predicted and observed bytes of each known component; None for an unknown run.
 
-    The newest prediction counts, a traced one before a formula's; observed are the readings of its rank and device in the newest
-    launch. A residual is observed minus predicted.
+    The newest prediction counts, a traced one before a formula's. Observed are the readings of its
+    rank and device in the newest launch. A residual is observed minus predicted.
     """
     if session.get(Run, run_id) is None:
         return None
-    prediction = _best(list_predictions(session, run_id))
+    prediction = _best_prediction(list_predictions(session, run_id))
     stream = _stream_of(current_streams(session, [run_id]), prediction)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
-    facts = _facts(prediction, stream)
+    facts = _mismatch_facts(prediction, stream)
     return Components(
         run_id=run_id,
         rank=stream.rank if stream else prediction.rank if prediction else 0,
@@ -74,10 +75,10 @@ def components(session: Session, run_id: str) -> Components | None:
 
 
 def observe(stream: Stream | None) -> dict[str, int]:
-    """Bytes of each component that a stream's newest readings tell.
+    """Return the bytes of each component in a stream's newest readings.
 
-    Fragmentation is what the caching allocator had at its peak over what tensors took at theirs: cache that the peak uses is none. A host
-    has no such allocator.
+    Fragmentation is the peak of reserved minus that of allocated memory: cache that the peak needs
+    doesn't count. A host has no caching allocator.
     """
     if stream is None:
         return {}
@@ -96,27 +97,30 @@ def observe(stream: Stream | None) -> dict[str, int]:
     return observed
 
 
-def _facts(prediction: Prediction | None, stream: Stream | None) -> Facts:
+def _mismatch_facts(prediction: Prediction | None, stream: Stream | None) -> MismatchFacts:
     assumptions = prediction.assumptions if prediction else {}
-    seen = sum(
+    predicted_size = sum(
         prod(shape)
-        for given in assumptions.get("inputs", ())
-        if (shape := given.get("shape")) is not None
+        for tensor in assumptions.get("inputs", ())
+        if (shape := tensor.get("shape")) is not None
     )
-    came = stream.latest.get("input_size") if stream else None
-    return Facts(
+    observed_size = stream.latest.get("input_size") if stream else None
+    return MismatchFacts(
         method=prediction.method if prediction else "formula",
         assumptions=assumptions,
-        input_ratio=came / seen if seen and came else None,
+        input_ratio=observed_size / predicted_size if predicted_size and observed_size else None,
         on_host=stream is not None and stream.kind == "host",
-        kept_bytes=_kept(stream),
+        retained_bytes=_retained_bytes(stream),
     )
 
 
-def _kept(stream: Stream | None) -> int | None:
-    """What the newest step left that belongs to no component; None where the agent did not read what that takes."""
-    held = stream.latest.get("allocated_bytes") if stream is not None else None
-    if stream is None or held is None:
+def _retained_bytes(stream: Stream | None) -> int | None:
+    """Return what is allocated after the newest step and belongs to no component.
+
+    None if a reading is missing.
+    """
+    allocated = stream.latest.get("allocated_bytes") if stream is not None else None
+    if stream is None or allocated is None:
         return None
     names = (
         "parameters",
@@ -126,16 +130,16 @@ def _kept(stream: Stream | None) -> int | None:
         *(("context",) if stream.kind == "host" else ()),
     )
     parts = [size for name in names if (size := stream.latest.get(f"{name}_bytes")) is not None]
-    return max(0, held - sum(parts)) if len(parts) == len(names) else None
+    return max(0, allocated - sum(parts)) if len(parts) == len(names) else None
 
 
-def _best(predictions: list[Prediction]) -> Prediction | None:
+def _best_prediction(predictions: list[Prediction]) -> Prediction | None:
     traced = [prediction for prediction in predictions if prediction.method == "trace"]
     return next(iter(traced or predictions), None)
 
 
 def _stream_of(streams: list[Stream], prediction: Prediction | None) -> Stream | None:
-    """The stream that the prediction is about, or without one the first of the lowest rank."""
+    """Return the prediction's stream; without a prediction the first stream of the lowest rank."""
     if prediction is not None:
         for stream in streams:
             if (stream.rank, stream.device) == (prediction.rank, prediction.device):
@@ -144,11 +148,8 @@ def _stream_of(streams: list[Stream], prediction: Prediction | None) -> Stream |
     return min(streams, key=lambda stream: (stream.rank, stream.id), default=None)
 
 
-LEVELS = ("allocated", "reserved", "device")
-
-
 def levels(prediction: Prediction | None, stream: Stream | None) -> list[LevelResidual]:
-    """The levels that either side knows, with the interval and whether the observed peak lies in it."""
+    """Return the known levels, with their interval and whether it contains the observed peak."""
     rows = []
     for level in LEVELS:
         predicted = getattr(prediction, f"peak_{level}_bytes", None)
@@ -171,9 +172,9 @@ def levels(prediction: Prediction | None, stream: Stream | None) -> list[LevelRe
 
 
 def phases(
-    prediction: Prediction | None, stream: Stream | None, facts: Facts
+    prediction: Prediction | None, stream: Stream | None, facts: MismatchFacts
 ) -> list[PhaseResidual]:
-    """The phases that either side knows, in the order of a step and then the user's own, with the likely reason of a large residual."""
+    """Return the known phases, those of a step first, with the likely reason of a large residual."""
     predicted = dict(prediction.phases) if prediction else {}
     observed = (
         {phase: peak for name, peak in stream.peaks.items() if (phase := phase_of(name))}

@@ -1,9 +1,10 @@
-"""Why a component is not what was predicted: the likely reason in one sentence, where the difference is worth one.
+"""Likely reason for a component that differs from its prediction, in one sentence.
 
-1. A difference is told from a tenth of the prediction and 256 MiB on; below that, and where one side is not known, there is none.
-2. The facts decide between the reasons that a component can have: what the estimator took for granted, the size of the inputs it was
-   given and of those that came, the ratio of the two figures.
-3. A phase's peak holds all there is, so what a run keeps from step to step explains it before anything that the phase does.
+1. A difference is explained from a tenth of the prediction and 256 MiB on, if both sides are known.
+2. Facts decide between the possible reasons of a component: the estimator's assumptions, the size of
+   predicted and observed inputs, the ratio of the two figures.
+3. A phase's peak includes everything: memory retained from step to step explains it before anything
+   that the phase does.
 """
 
 from __future__ import annotations
@@ -12,31 +13,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LEAST_SHARE = 0.1
-LEAST_BYTES = 256 * 2**20
-_LARGER_INPUT = 1.05
-_TWICE = 1.8
+MIN_RATIO = 0.1
+MIN_BYTES = 256 * 2**20
+_LARGER_INPUT_RATIO = 1.05
+_DOUBLE_RATIO = 1.8
+"""Ratio that counts as twice the size: fp32 in place of 16 bits, with some slack."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """`assumptions` are the prediction's; `input_ratio` is the largest input that came over the one predicted with, if both are known;
-    `on_host`: the readings are of the process's memory, not of tensors; `kept_bytes` is what the newest step left that belongs to no
-    component."""
+class MismatchFacts:
+    """Facts that explain a mismatch.
+
+    `method` and `assumptions` are the prediction's. `input_ratio` is the size of the observed inputs
+    divided by that of the predicted ones. `on_host`: readings are of the process, not of tensors.
+    `retained_bytes` are allocated after the newest step and belong to no component.
+    """
 
     method: str
     assumptions: Mapping[str, Any]
     input_ratio: float | None = None
     on_host: bool = False
-    kept_bytes: int | None = None
+    retained_bytes: int | None = None
 
 
-def reason(component: str, predicted: int | None, observed: int | None, facts: Facts) -> str | None:
-    """One sentence, or None where the difference is small or nothing likely explains it. Sizes in bytes."""
+def reason(
+    component: str, predicted: int | None, observed: int | None, facts: MismatchFacts
+) -> str | None:
+    """Return one sentence, or None if the difference is small or has no likely reason."""
     if predicted is None or observed is None:
         return None
     difference = abs(observed - predicted)
-    if difference <= LEAST_BYTES or difference <= LEAST_SHARE * predicted:
+    if difference <= MIN_BYTES or difference <= MIN_RATIO * predicted:
         return None
     if component == "activations":
         return _more_activations(facts) if observed > predicted else _fewer_activations(facts)
@@ -47,74 +54,89 @@ def reason(component: str, predicted: int | None, observed: int | None, facts: F
 
 
 def reason_of_phase(
-    phase: str, predicted: int | None, observed: int | None, facts: Facts
+    phase: str, predicted: int | None, observed: int | None, facts: MismatchFacts
 ) -> str | None:
-    """As `reason`, of the peak of a phase."""
-    found = reason(_SUBJECT.get(phase, "activations"), predicted, observed, facts)
-    if found is None or predicted is None or observed is None or facts.kept_bytes is None:
-        return found
-    return _KEPT if facts.kept_bytes > (observed - predicted) / 2 > 0 else found
+    """Return the reason for the peak of a phase, like `reason`."""
+    sentence = reason(_PHASE_SUBJECTS.get(phase, "activations"), predicted, observed, facts)
+    if sentence is None or predicted is None or observed is None or facts.retained_bytes is None:
+        return sentence
+    return _RETAINED if facts.retained_bytes > (observed - predicted) / 2 > 0 else sentence
 
 
-_SUBJECT = {"optimizer": "phase_optimizer"}
-"""What a reason is looked for under; a phase's peak is else a matter of activations."""
-_KEPT = "most of it is kept from step to step and belongs to no component, which a prediction does not foresee: a leak does that"
+_PHASE_SUBJECTS = {"optimizer": "phase_optimizer"}
+"""Subject of the reason for a phase; other phases peak because of activations."""
+_RETAINED = (
+    "most of it survives from step to step and belongs to no component, like a leak, "
+    "which a prediction can't include"
+)
 
 _MORE_OR_LESS = {
     "phase_optimizer": (
-        "the optimizer's step takes more temporaries than was assumed: foreach implementations keep a copy of what they update",
-        "the optimizer's step takes fewer temporaries than was assumed: fused, or one tensor after the other (foreach=False)",
+        "the optimizer's step needs more temporaries than assumed: "
+        "foreach implementations copy what they update",
+        "the optimizer's step needs fewer temporaries than assumed: "
+        "it is fused, or updates one tensor at a time (foreach=False)",
     ),
     "parameters": (
-        "there is a second copy of the weights: fp32 master weights, or an average (EMA) in the model",
+        "there is a second copy of the weights: fp32 master weights, or an average (EMA)",
         "the weights are sharded, quantised or offloaded",
     ),
     "gradients": (
-        "gradients are kept in a wider type than the parameters, or twice (communication buckets)",
+        "gradients have a wider type than the parameters, or two copies (communication buckets)",
         "some gradients are freed before the optimizer's step, or parameters are frozen",
     ),
     "context": (
-        "the CUDA context and what libraries hold (cuBLAS, cuDNN, NCCL) grow with driver, GPU and version",
-        "the CUDA context and what libraries hold (cuBLAS, cuDNN, NCCL) are smaller with this driver, GPU and version",
+        "the CUDA context and libraries (cuBLAS, cuDNN, NCCL) take more with this driver and GPU",
+        "the CUDA context and libraries (cuBLAS, cuDNN, NCCL) take less with this driver and GPU",
     ),
 }
 
 
-def _more_activations(facts: Facts) -> str:
-    if facts.input_ratio is not None and facts.input_ratio > _LARGER_INPUT:
-        return _inputs(facts.input_ratio)
+def _more_activations(facts: MismatchFacts) -> str:
+    if facts.input_ratio is not None and facts.input_ratio > _LARGER_INPUT_RATIO:
+        return _input_size_reason(facts.input_ratio)
     if facts.assumptions.get("checkpointing") not in (None, "none", False):
-        return "activation checkpointing was assumed and does not seem to be active"
+        return "activation checkpointing was assumed, but seems to be inactive"
     if facts.assumptions.get("attention") in ("sdpa", "flash", "efficient"):
-        return "attention may have fallen back to the eager path, which keeps the scores (batch x heads x sequence^2)"
+        return (
+            "attention may have fallen back to the eager path, "
+            "which saves the scores (batch x heads x sequence^2)"
+        )
     if facts.method == "formula":
-        return "the formula does not see what runs outside of modules, such as functional activations and the loss"
-    return "tensors live longer than the trace saw: outputs that are kept, hooks, or another path through the model"
+        return (
+            "the formula doesn't include what runs outside of modules, "
+            "such as functional activations and the loss"
+        )
+    return (
+        "tensors live longer than in the trace: stored outputs, hooks, "
+        "or another path through the model"
+    )
 
 
-def _fewer_activations(facts: Facts) -> str:
+def _fewer_activations(facts: MismatchFacts) -> str:
     if facts.on_host:
-        return "malloc keeps what a step frees for the next one, so a host's readings hardly show activations"
-    if facts.input_ratio is not None and facts.input_ratio < 1 / _LARGER_INPUT:
-        return _inputs(facts.input_ratio)
+        return "malloc retains what a step frees, so a host's readings hardly show activations"
+    if facts.input_ratio is not None and facts.input_ratio < 1 / _LARGER_INPUT_RATIO:
+        return _input_size_reason(facts.input_ratio)
     if facts.method == "formula":
-        return "activation checkpointing or autocast is active, which the formula does not see"
-    return "less is kept for backward than the trace saw: checkpointing, frozen layers, or another path through the model"
+        return "activation checkpointing or autocast is active, which the formula doesn't include"
+    return (
+        "less is saved for backward than in the trace: checkpointing, frozen layers, "
+        "or another path through the model"
+    )
 
 
-def _inputs(ratio: float) -> str:
-    return f"inputs were {ratio:.2f} times the size of those that the prediction saw"
+def _input_size_reason(ratio: float) -> str:
+    return f"inputs were {ratio:.2f} times as large as those of the prediction"
 
 
 def _optimizer_state(predicted: int, observed: int) -> str:
-    if observed >= _TWICE * predicted:
-        return "the optimizer keeps its state, or a master copy of the weights, in fp32"
+    if observed >= _DOUBLE_RATIO * predicted:
+        return "the optimizer stores its state, or a master copy of the weights, in fp32"
     if observed > predicted:
-        return "the optimizer keeps more for each parameter than was assumed"
+        return "the optimizer stores more per parameter than assumed"
     if observed == 0:
-        return "the optimizer has not made its state yet: it comes with the first step"
-    if observed <= predicted / _TWICE:
-        return (
-            "the optimizer's state is quantised, sharded, or made for the trained parameters only"
-        )
+        return "the optimizer hasn't created its state yet: the first step does"
+    if observed <= predicted / _DOUBLE_RATIO:
+        return "the optimizer's state is quantised, sharded, or exists for trained parameters only"
     return "some parameters have had no gradient yet, and so no state"

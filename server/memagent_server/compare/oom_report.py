@@ -1,4 +1,4 @@
-"""What killed a run, from what the store knows: the last words, the newest readings, the prediction, and who is blamed for growth."""
+"""OOM report of a run from the store: the OOM event, newest readings, prediction and suspects."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from memagent_server.store.snapshots import suspects_of
 
 
 def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | None:
-    """The report of the run's death, as `stream`'s rank and device had it; None for a run that did not run out of memory, or could
-    not say so."""
-    died = _last_words(session, run, stream) if run.status == "oom" else None
-    if died is None:
+    """Return the OOM report of a run for `stream`'s rank and device.
+
+    None if the run didn't run out of memory, or sent no OOM event.
+    """
+    event = _oom_event(session, run, stream) if run.status == "oom" else None
+    if event is None:
         return None
     prediction = prediction_for(session, run.id, stream)
     return oom_report(
-        died.data,
-        died.step,
+        event.data,
+        event.step,
         device=stream.device if stream else None,
         reading=_allocator_reading(stream) if stream else None,
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
@@ -34,13 +36,15 @@ def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | No
     )
 
 
-def _last_words(session: Session, run: Run, stream: Stream | None) -> Event | None:
-    """The newest `oom` event of the newest launch; the stream's own rank is asked before the others."""
-    found = oom_events(session, run.id)[::-1]
-    own = [event for event in found if stream is not None and event.rank == stream.rank]
-    return next(iter(own or found), None)
+def _oom_event(session: Session, run: Run, stream: Stream | None) -> Event | None:
+    """Return the newest `oom` event of the newest launch, preferably of the stream's rank."""
+    newest_first = oom_events(session, run.id)[::-1]
+    same_rank = [
+        event for event in newest_first if stream is not None and event.rank == stream.rank
+    ]
+    return next(iter(same_rank or newest_first), None)
 
 
 def _allocator_reading(stream: Stream) -> dict[str, Any]:
-    """A stream's newest sample. A host has no caching allocator: what reads `reserved` there is mapped memory, and no cache."""
+    """Return a stream's newest sample; a host's `reserved` is mapped memory, not a cache."""
     return stream.latest if stream.kind != "host" else {**stream.latest, "reserved_bytes": None}

@@ -1,6 +1,6 @@
-"""Runs beside each other: their summaries, their components, and the settings and surroundings in which they differ.
+"""Comparison of runs: summaries, components, and differences of configs and environments.
 
-One run as it stands beside others: its fullest stream, what that leaves of the limit, how long a step takes, and what it logs.
+Each run also has its fullest stream, the headroom of that stream, a step time and its scalars.
 """
 
 from __future__ import annotations
@@ -18,12 +18,23 @@ from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import nearest_to_limit, summarize
 
-FEWEST_RUNS, MOST_RUNS = 2, 20
-MOST_DIFFERENCES = 300
+MIN_RUNS = 2
+MAX_RUNS = 20
+MAX_DIFFERENCES = 300
+TOKEN_SCALARS = (
+    "tokens",
+    "num_tokens",
+    "tokens_seen",
+    "num_input_tokens_seen",
+    "train/num_input_tokens_seen",
+)
+"""Names of trainers for a count of all tokens; the first one that a run logs is used."""
+_STEP_POINTS = 200
+_MAX_SCALARS = 200
 
 
 def compare_runs(session: Session, runs: Sequence[Run], *, public_url: str = "") -> Comparison:
-    """The shape of GET /compare: runs in the order given, and {key: [value per run]} of what differs in configs and environments."""
+    """Return the response of GET /compare: the runs, and {key: [value per run]} of differences."""
     summaries = summarize(session, runs, public_url=public_url)
     return Comparison(
         runs=[
@@ -38,7 +49,10 @@ def compare_runs(session: Session, runs: Sequence[Run], *, public_url: str = "")
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Keys whose values are not the same in all configs, nested ones with dots; a missing value is None. At most MOST_DIFFERENCES."""
+    """Return the keys whose values differ between configs, at most MAX_DIFFERENCES.
+
+    Nested keys have dots; a missing value is None.
+    """
     flat = [_flatten(config) for config in configs]
     keys = sorted({key for config in flat for key in config})
     by_key = {key: [config.get(key) for config in flat] for key in keys}
@@ -47,7 +61,7 @@ def differences(configs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
         for key, values in by_key.items()
         if any(value != values[0] for value in values)
     ]
-    return dict(differing[:MOST_DIFFERENCES])
+    return dict(differing[:MAX_DIFFERENCES])
 
 
 def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -60,34 +74,24 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-TOKEN_SCALARS = (
-    "tokens",
-    "num_tokens",
-    "tokens_seen",
-    "num_input_tokens_seen",
-    "train/num_input_tokens_seen",
-)
-"""Scalars that count tokens from the start, by what trainers call them; the first that a run logs counts."""
-_STEP_POINTS = 200
-_MOST_SCALARS = 200
-
-
 def sides(session: Session, summaries: Sequence[RunSummary]) -> list[dict[str, Any]]:
-    """What a comparison says of each run besides its RunSummary, in their order: see `side_of`."""
+    """Return each run's fields of the comparison, apart from its summary; see `side_of`."""
     memory, scalars = _by_run(session, [summary["id"] for summary in summaries])
     return [
         side_of(
-            summary, stream := nearest_to_limit(memory[summary["id"]]), scalars[summary["id"]],
+            summary,
+            stream := nearest_to_limit(memory[summary["id"]]),
+            scalars[summary["id"]],
             step_s=_step_s(session, stream) if stream is not None else None,
         )
         for summary in summaries
-    ]  # fmt: skip
+    ]
 
 
 def side_of(
     summary: RunSummary, stream: Stream | None, scalars: Collection[str], *, step_s: float | None
 ) -> dict[str, Any]:
-    """The stream that is nearest to its limit (rank, attempt), bytes of headroom and residual, seconds of a step, the scalars."""
+    """Return the fields of a run whose `stream` is nearest to its limit."""
     peak, limit, predicted = (
         summary[f"{name}_bytes"] for name in ("peak", "limit", "predicted_peak")
     )
@@ -99,7 +103,7 @@ def side_of(
         "headroom_bytes": limit - peak if limit is not None and peak is not None else None,
         "residual_bytes": peak - predicted if peak is not None and predicted is not None else None,
         "step_s": step_s,
-        "scalars": sorted(scalars)[:_MOST_SCALARS],
+        "scalars": sorted(scalars)[:_MAX_SCALARS],
         "tokens_scalar": next((name for name in TOKEN_SCALARS if name in scalars), None),
     }
 
@@ -107,7 +111,7 @@ def side_of(
 def _by_run(
     session: Session, run_ids: Sequence[str]
 ) -> tuple[dict[str, list[Stream]], dict[str, set[str]]]:
-    """The streams with memory and the names of the scalars of each run's newest launch."""
+    """Return the memory streams and the names of scalars of each run's newest launch."""
     memory: dict[str, list[Stream]] = {run_id: [] for run_id in run_ids}
     scalars: dict[str, set[str]] = {run_id: set() for run_id in run_ids}
     for stream in current_streams(session, run_ids, scalars=True):
@@ -119,10 +123,15 @@ def _by_run(
 
 
 def _step_s(session: Session, stream: Stream) -> float | None:
-    """The median over parts of the run, so that one slow evaluation says nothing."""
-    found = series(
-        session, stream.run_id, fields=("step_s",), rank=stream.rank, device=stream.device, attempt=stream.attempt,
+    """Return the median step time over parts of the run: one slow evaluation has no effect."""
+    chart = series(
+        session,
+        stream.run_id,
+        fields=("step_s",),
+        rank=stream.rank,
+        device=stream.device,
+        attempt=stream.attempt,
         points=_STEP_POINTS,
-    )  # fmt: skip
-    known = [value for value in found.series["step_s"].last if value is not None]
+    )
+    known = [value for value in chart.series["step_s"].last if value is not None]
     return float(median(known)) if known else None

@@ -1,12 +1,10 @@
-"""What a message can say: read from the store, one `AlertMessage` a notification."""
+"""Content of a message: one `AlertMessage` per notification, read from the store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
-from msgspec.structs import asdict
 
 from memagent.diagnostics.console import display_path, display_roots
 from memagent.wire.messages import Suspect
@@ -48,7 +46,7 @@ def load_message(
     *,
     with_curve: bool = False,
 ) -> AlertMessage:
-    """Everything a message about this notification's transition can say."""
+    """Return the message about a notification's transition."""
     alert = session.get_one(Alert, notification.alert_id)
     transition = session.get_one(Transition, notification.transition_id)
     run = session.get_one(Run, alert.run_id)
@@ -101,26 +99,31 @@ def load_message(
 def refresh_message(
     session: Session, notification: Notification, public_url: str, now: float
 ) -> AlertMessage:
-    """The message of a sent notification as it is now: the nearest forecast of its open alerts, and what people have said of it since."""
+    """Return a sent notification's message as of now.
+
+    It has the nearest forecast of its open alerts, and the latest acknowledgement and snooze.
+    """
     message = load_message(session, notification, public_url, now)
     forecast = nearest_forecast(session, notification)
     if forecast is not None and forecast.step >= message.facts.get("step", 0):
         stream = session.get_one(Stream, forecast.stream_id)
-        message = _for_stream(
-            session,
-            replace(message, facts={**message.facts, **_current_facts(forecast, stream)}),
-            stream,
-        )
-        message = replace(message, step=message.facts["step"])
+        facts = {**message.facts, **_current_facts(forecast, stream)}
+        message = replace(message, facts=facts, step=facts["step"])
+        message = _for_stream(session, message, stream)
     return replace(message, delayed_s=0.0)
 
 
 def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
-    """What of a message is worth an edit when it changes; kept with the receipt. Steps left to two digits."""
+    """Return the parts of a message whose change is worth an edit; the receipt keeps them.
+
+    The remaining steps are rounded to two digits.
+    """
     eta = message.facts.get("eta_step")
-    left = None if eta is None else float(f"{max(0.0, eta - message.facts.get('step', 0)):.1e}")
+    steps_left = None
+    if eta is not None:
+        steps_left = float(f"{max(0.0, eta - message.facts.get('step', 0)):.1e}")
     return {
-        "steps_left": left,
+        "steps_left": steps_left,
         "ranks": list(message.ranks),
         "acked_by": message.acked_by,
         "snoozed_until": message.snoozed_until,
@@ -128,21 +131,17 @@ def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
 
 
 def _current_facts(forecast: Forecast, stream: Stream) -> dict[str, Any]:
-    """The forecast as of the stream's newest step: a steady leak keeps its forecast, and comes nearer all the same."""
+    """Return a forecast as of the newest step: a steady leak's ETA stays, but gets closer."""
     facts = {name: getattr(forecast, name) for name in FORECAST_COLUMNS}
     step = max(forecast.step, stream.last_step or 0)
-    if (
-        forecast.eta_step is not None
-        and forecast.eta_s is not None
-        and forecast.eta_step > forecast.step
-    ):
-        share = max(0.0, forecast.eta_step - step) / (forecast.eta_step - forecast.step)
-        facts["eta_s"] = forecast.eta_s * share
+    eta_step, eta_s = forecast.eta_step, forecast.eta_s
+    if eta_step is not None and eta_s is not None and eta_step > forecast.step:
+        facts["eta_s"] = eta_s * max(0.0, eta_step - step) / (eta_step - forecast.step)
     return {**facts, "step": step, "used_step": forecast.step}
 
 
 def _for_stream(session: Session, message: AlertMessage, stream: Stream | None) -> AlertMessage:
-    """The message as this rank and device have it."""
+    """Return the message with the details of a stream's rank and device."""
     if stream is None:
         return message
     prediction = prediction_for(session, stream.run_id, stream)
@@ -168,31 +167,42 @@ def _saving(prediction: Prediction | None) -> EstimatedSaving | None:
 
 def _autopsy(session: Session, run: Run, stream: Stream | None) -> tuple[str, ...]:
     report = autopsy(session, run, stream)
-    return (
-        tuple(line[0].upper() + line[1:] for line in report.details()) if report is not None else ()
-    )
+    if report is None:
+        return ()
+    return tuple(line[0].upper() + line[1:] for line in report.details())
 
 
 def _suspect(session: Session, run: Run) -> Suspect | None:
-    """The line that is blamed most, in the newest snapshots of the ranks."""
+    """Return the most likely suspect from the newest snapshots of the ranks."""
     first = next(iter(suspects_of(session, run.id)), None)
     if first is None or not first.file:
         return None
     file = display_path(first.file, display_roots(run.environment))
     holder = f"{first.holder} at step {first.step:,}"
-    fields = {
-        name: value for name, value in asdict(first).items() if name in Suspect.__struct_fields__
-    }
-    return Suspect(**{**fields, "file": file, "holder": holder})
+    return Suspect(
+        kind=first.kind,
+        holder=holder,
+        file=file,
+        line=first.line,
+        function=first.function,
+        bytes_per_step=first.bytes_per_step,
+        confidence=first.confidence,
+        fix=first.fix,
+    )
 
 
 def _load_curve(session: Session, stream: Stream) -> MemoryCurve:
-    found = series(
-        session, stream.run_id, fields=_CURVE_FIELDS, rank=stream.rank, device=stream.device, attempt=stream.attempt,
+    chart = series(
+        session,
+        stream.run_id,
+        fields=_CURVE_FIELDS,
+        rank=stream.rank,
+        device=stream.device,
+        attempt=stream.attempt,
         points=CURVE_POINTS,
-    )  # fmt: skip
-    columns: list[list[Any]] = [found.series[name].max for name in _CURVE_FIELDS]
-    peaks, held, whole = columns
-    steps: list[Any] = [*found.step]
-    used = [peak if peak is not None else size for peak, size in zip(peaks, held, strict=True)]
-    return MemoryCurve(tuple(steps), tuple(used), tuple(whole))
+    )
+    columns: list[list[Any]] = [chart.series[name].max for name in _CURVE_FIELDS]
+    peaks, allocated, device = columns
+    steps: list[Any] = [*chart.step]
+    used = [peak if peak is not None else size for peak, size in zip(peaks, allocated, strict=True)]
+    return MemoryCurve(tuple(steps), tuple(used), tuple(device))

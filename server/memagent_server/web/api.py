@@ -12,7 +12,7 @@ from flask import Blueprint, Response, current_app, request
 
 import memagent
 from memagent_server.compare import compare_runs, components
-from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
+from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http import openapi
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
@@ -312,9 +312,9 @@ def get_export(run_id: str) -> Response:
 def get_comparison() -> Response:
     """Compare runs: their figures, and the settings and environments in which they differ."""
     ids, context = query.read(queries.CompareQuery).runs, current()
-    if len(set(ids)) < FEWEST_RUNS:
+    if len(set(ids)) < MIN_RUNS:
         raise Problem(
-            422, f"runs: name {FEWEST_RUNS} to {MOST_RUNS} runs, separated by commas.", field="runs"
+            422, f"runs: name {MIN_RUNS} to {MAX_RUNS} runs, separated by commas.", field="runs"
         )
     with context.database.read() as session:
         rows = [_require_run(session, run_id) for run_id in dict.fromkeys(ids)]

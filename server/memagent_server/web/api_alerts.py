@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 from msgspec import Meta
 
 from memagent.units import DAY_S
-from memagent_server.alerts.rule_config import RuleConfig, read_policy, wanted
+from memagent_server.alerts.rule_config import RuleConfig, configure_rule, read_policy
 from memagent_server.alerts.rules import RULES, TELLS, Rule
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
@@ -201,7 +201,7 @@ def save_rules(session: Session, project: str, changes: RuleChanges) -> None:
     for name, settings in changes.rules.items():
         if settings is None:
             continue
-        config = wanted(RULES[name], settings.is_on, settings.tells, settings.thresholds)
+        config = configure_rule(RULES[name], settings.is_on, settings.tells, settings.thresholds)
         if _differs(config, inherited[name]):
             put_rule(
                 session,

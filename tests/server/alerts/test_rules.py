@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memagent.forecast import Forecast
-from memagent_server.alerts.rule_config import wanted
+from memagent_server.alerts.rule_config import configure_rule
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.rules import RULES, TELLS
 from memagent_server.alerts.summaries import closing_summary
@@ -73,7 +73,7 @@ FINDS_NOTHING = [
 
 def decide(name, facts, *, is_open=False):
     rule = RULES[name]
-    return rule.decide(facts, wanted(rule).thresholds, is_open)
+    return rule.decide(facts, configure_rule(rule).thresholds, is_open)
 
 
 @pytest.mark.parametrize(("name", "facts", "level", "words"), FINDS)
@@ -141,7 +141,7 @@ def test_only_what_people_get_up_for_tells_them_by_default():
     ],
 )
 def test_what_nobody_is_told_of_is_a_note(tells, severities):
-    how = wanted(RULES["host_memory"], tells=tells)
+    how = configure_rule(RULES["host_memory"], tells=tells)
     assert [how.severity(level) for level in ("warning", "critical")] == severities
     assert how.severity("ok") is None and tells in TELLS
 

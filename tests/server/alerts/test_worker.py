@@ -58,7 +58,7 @@ def test_each_change_tells_each_channel_once(bench):
 @pytest.mark.parametrize(
     ("status", "state", "words"),
     [
-        ("oom", "oom", "died of out-of-memory"),
+        ("oom", "oom", "ran out of memory"),
         ("completed", "finished", "completed"),
         ("failed", "finished", "failed"),
     ],

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server.compare.mismatch_reasons import LEAST_BYTES, Facts, reason, reason_of_phase
+from memagent_server.compare.mismatch_reasons import (
+    MIN_BYTES,
+    MismatchFacts,
+    reason,
+    reason_of_phase,
+)
 
 GIB = 2**30
-TRACE = Facts(method="trace", assumptions={})
-FORMULA = Facts(method="formula", assumptions={})
+TRACE = MismatchFacts(method="trace", assumptions={})
+FORMULA = MismatchFacts(method="formula", assumptions={})
 
 
 @pytest.mark.parametrize(
     ("predicted", "observed"),
-    [(None, GIB), (GIB, None), (GIB, GIB + LEAST_BYTES), (100 * GIB, 109 * GIB), (GIB, GIB)],
+    [(None, GIB), (GIB, None), (GIB, GIB + MIN_BYTES), (100 * GIB, 109 * GIB), (GIB, GIB)],
 )
 def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
     assert reason("parameters", predicted, observed, TRACE) is None
@@ -26,40 +31,40 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
             "activations",
             10,
             20,
-            Facts("trace", {"checkpointing": "full"}),
+            MismatchFacts("trace", {"checkpointing": "full"}),
             "checkpointing was assumed",
         ),
         (
             "activations",
             10,
             20,
-            Facts("trace", {"checkpointing": "by the model"}),
+            MismatchFacts("trace", {"checkpointing": "by the model"}),
             "checkpointing was assumed",
         ),
-        ("activations", 10, 20, Facts("trace", {"attention": "flash"}), "eager path"),
+        ("activations", 10, 20, MismatchFacts("trace", {"attention": "flash"}), "eager path"),
         (
             "activations",
             10,
             20,
-            Facts("trace", {"checkpointing": "none", "attention": "sdpa"}),
+            MismatchFacts("trace", {"checkpointing": "none", "attention": "sdpa"}),
             "eager path",
         ),
         (
             "activations",
             10,
             20,
-            Facts("trace", {"checkpointing": "none", "attention": "eager"}),
+            MismatchFacts("trace", {"checkpointing": "none", "attention": "eager"}),
             "tensors live longer",
         ),
-        ("activations", 10, 20, Facts("trace", {}, input_ratio=2.0), "2.00 times the size"),
-        ("activations", 10, 20, Facts("trace", {}, input_ratio=0.5), "tensors live longer"),
+        ("activations", 10, 20, MismatchFacts("trace", {}, input_ratio=2.0), "2.00 times as large"),
+        ("activations", 10, 20, MismatchFacts("trace", {}, input_ratio=0.5), "tensors live longer"),
         ("activations", 10, 20, FORMULA, "outside of modules"),
-        ("activations", 20, 10, FORMULA, "which the formula does not see"),
-        ("activations", 20, 10, TRACE, "less is kept"),
-        ("activations", 20, 10, Facts("trace", {}, on_host=True), "malloc keeps"),
-        ("activations", 20, 10, Facts("trace", {}, input_ratio=0.5), "0.50 times the size"),
+        ("activations", 20, 10, FORMULA, "which the formula doesn't include"),
+        ("activations", 20, 10, TRACE, "less is saved"),
+        ("activations", 20, 10, MismatchFacts("trace", {}, on_host=True), "malloc retains"),
+        ("activations", 20, 10, MismatchFacts("trace", {}, input_ratio=0.5), "0.50 times as large"),
         ("optimizer_state", 10, 20, TRACE, "in fp32"),
-        ("optimizer_state", 10, 13, TRACE, "more for each parameter"),
+        ("optimizer_state", 10, 13, TRACE, "more per parameter"),
         ("optimizer_state", 10, 0, TRACE, "first step"),
         ("optimizer_state", 10, 3, TRACE, "quantised"),
         ("optimizer_state", 10, 8, TRACE, "no gradient yet"),
@@ -83,11 +88,11 @@ def test_a_component_without_reasons_has_none():
     [
         (None, 30, "outside of modules"),
         (9, 30, "outside of modules"),
-        (11, 30, "a leak does that"),
-        (11, 5, "formula does not see"),
+        (11, 30, "like a leak"),
+        (11, 5, "formula doesn't include"),
     ],
 )
 def test_3_what_is_kept_from_step_to_step_explains_a_phase_first(kept, observed, words):
-    facts = Facts("formula", {}, kept_bytes=None if kept is None else kept * GIB)
+    facts = MismatchFacts("formula", {}, retained_bytes=None if kept is None else kept * GIB)
     assert words in reason_of_phase("forward", 10 * GIB, observed * GIB, facts)
     assert reason_of_phase("forward", 10 * GIB, 10 * GIB, facts) is None

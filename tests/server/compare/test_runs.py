@@ -6,7 +6,7 @@ import pytest
 
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
 from memagent_server.compare import compare_runs
-from memagent_server.compare.runs import MOST_DIFFERENCES, differences
+from memagent_server.compare.runs import MAX_DIFFERENCES, differences
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import get_run, start_run
 from memagent_server.store.samples import add_batch
@@ -59,8 +59,7 @@ def test_only_what_differs_is_listed():
 
 def test_a_config_of_thousands_of_keys_does_not_flood_the_answer():
     assert (
-        len(differences([{f"k{n}": n for n in range(2 * MOST_DIFFERENCES)}, {}]))
-        == MOST_DIFFERENCES
+        len(differences([{f"k{n}": n for n in range(2 * MAX_DIFFERENCES)}, {}])) == MAX_DIFFERENCES
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, request, url_for
 
 from memagent_server.compare import compare_runs
-from memagent_server.compare.runs import FEWEST_RUNS, MOST_RUNS
+from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
@@ -19,7 +19,7 @@ blueprint = Blueprint("compare", __name__, url_prefix="/compare")
 @blueprint.get("")
 def show_comparison() -> Response:
     names = request.args.getlist("runs")
-    ids = query.run_ids("runs", names, fewest=FEWEST_RUNS, most=MOST_RUNS)
+    ids = query.run_ids("runs", names, fewest=MIN_RUNS, most=MAX_RUNS)
     if names != [",".join(ids)]:
         return _redirect(ids)
     context = current()
@@ -44,7 +44,7 @@ def show_comparison() -> Response:
             curves=compare_view.curves(runs),
             chart=compare_view.chart_facts(runs),
             has_tokens=any(run["tokens_scalar"] for run in runs),
-            min_runs=FEWEST_RUNS,
+            min_runs=MIN_RUNS,
             refresh_s=REFRESH_S if is_running else REFRESH_ENDED_S,
         )
 
@@ -54,7 +54,7 @@ def show_comparison() -> Response:
 def choose_runs() -> Response:
     """Turn the form of the list into an address: POST, so that its CSRF token stays out of it."""
     names = request.form.getlist("runs")
-    return _redirect(query.run_ids("runs", names, fewest=FEWEST_RUNS, most=MOST_RUNS))
+    return _redirect(query.run_ids("runs", names, fewest=MIN_RUNS, most=MAX_RUNS))
 
 
 def _redirect(ids: list[str]) -> Response:

@@ -21,26 +21,8 @@ class Components:
     optimizer_state_bytes: int
     buffers_bytes: int
 
-    def __add__(self, other: Components) -> Components:
-        return Components(
-            self.parameters_bytes + other.parameters_bytes,
-            self.gradients_bytes + other.gradients_bytes,
-            self.optimizer_state_bytes + other.optimizer_state_bytes,
-            self.buffers_bytes + other.buffers_bytes,
-        )
-
 
 EMPTY = Components(0, 0, 0, 0)
-
-
-def measure(
-    models: Sequence[Any], optimizers: Sequence[Any], *, device: str | None = None
-) -> Components:
-    """Return the bytes on `device` ("cpu", "cuda:0"), or on all devices together."""
-    by_device = measure_by_device(models, optimizers)
-    if device is not None:
-        return by_device.get(device, EMPTY)
-    return sum(by_device.values(), EMPTY)
 
 
 def measure_by_device(

@@ -5,12 +5,10 @@ and reads no tensor's data.
 """
 
 from memagent.record.config import plain_config
-from memagent.record.git import DirtyCheck
 from memagent.record.masking import mask_arguments, mask_text
 from memagent.record.process import describe_process, host_name, user_name
 
 __all__ = [
-    "DirtyCheck",
     "describe_process",
     "host_name",
     "mask_arguments",

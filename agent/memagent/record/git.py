@@ -1,7 +1,7 @@
 """The version of the running code: commit and branch from `.git`, uncommitted changes from git.
 
-Reading `.git` takes a tenth of a millisecond. `git diff` may take seconds in a large repository or
-on a network drive. So it runs in parallel to the script, and its result is used once available.
+Reading `.git` takes a tenth of a millisecond. A `git diff` may take seconds in a large repository or
+on a network drive, so it has a time limit.
 """
 
 from __future__ import annotations
@@ -57,48 +57,30 @@ def describe_code(tree: Path) -> dict[str, str]:
     return facts
 
 
-class DirtyCheck:
-    """Asks git, in a child process, whether tracked files of `tree` differ from the commit.
+def has_changes(tree: Path, timeout_s: float) -> bool | None:
+    """Ask git whether tracked files differ from the commit; None if it doesn't finish in time.
 
     Writes nothing, not even the index.
     """
-
-    def __init__(self, tree: Path) -> None:
-        self._is_dirty: bool | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        with contextlib.suppress(OSError):  # git is not installed
-            self._process = subprocess.Popen(  # noqa: S603
-                _DIFF_COMMAND,
-                cwd=tree,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
-            )
-
-    @property
-    def is_over(self) -> bool:
-        return self._process is None
-
-    def result(self, timeout_s: float = 0.0) -> bool | None:
-        """Return True for changed files; None while it's unknown, or if it never will be known."""
-        if self._process is not None:
-            try:
-                status = self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                return None
-            self._process = None
-            self._is_dirty = {0: False, 1: True}.get(status)
-        return self._is_dirty
-
-    def close(self) -> None:
-        """Kill git if it still runs."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            # A process that hangs on a dead network drive can't be waited for.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.1)
+    try:
+        process = subprocess.Popen(  # noqa: S603
+            _DIFF_COMMAND,
+            cwd=tree,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except OSError:  # git is not installed
+        return None
+    try:
+        return {0: False, 1: True}.get(process.wait(timeout_s))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        # A process that hangs on a dead network drive can't be waited for.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+        return None
 
 
 def _git_folder(tree: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.record.git import DirtyCheck, describe_code, find_repository
+from memagent.record.git import describe_code, find_repository, has_changes
 from memagent.record.masking import mask_arguments, mask_text, mask_value
 
 _RELEVANT_VARIABLE = re.compile(
@@ -31,7 +31,7 @@ _MAX_VARIABLES = 100
 _MAX_VARIABLE_CHARACTERS = 1_000
 _MAX_COMMAND_CHARACTERS = 4_000
 _DRIVER_FILES = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version")
-DIRTY_WAIT_S = 0.25
+GIT_TIMEOUT_S = 0.25
 
 
 def user_name() -> str | None:
@@ -47,16 +47,9 @@ def host_name() -> str:
     return socket.gethostname()
 
 
-def describe_process(
-    environ: Mapping[str, str] = os.environ, *, dirty: DirtyCheck | None = None
-) -> dict[str, Any]:
-    """Return versions, command line, git state and relevant variables, with secrets masked.
-
-    Waits at most `DIRTY_WAIT_S` for git to find changed files. To read the result later, pass a
-    running check as `dirty`.
-    """
+def describe_process(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return versions, command line, git state and relevant variables, with secrets masked."""
     tree = find_repository()
-    own_check = DirtyCheck(tree) if dirty is None and tree is not None else None
     facts: dict[str, Any] = {
         "memagent": __version__,
         "python": platform.python_version(),
@@ -67,11 +60,8 @@ def describe_process(
         "variables": relevant_variables(environ),
         **({"git_root": str(tree), **describe_code(tree)} if tree is not None else {}),
         **_versions(sys.modules.get("torch")),
+        "git_dirty": has_changes(tree, GIT_TIMEOUT_S) if tree is not None else None,
     }
-    check = dirty or own_check
-    facts["git_dirty"] = check.result(DIRTY_WAIT_S) if check is not None else None
-    if own_check is not None:
-        own_check.close()
     return {name: value for name, value in facts.items() if value is not None}
 
 

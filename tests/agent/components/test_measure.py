@@ -10,7 +10,7 @@ import sys
 import textwrap
 import warnings
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from torch.optim.swa_utils import AveragedModel
 from memagent.components import (
     EMPTY,
     Components,
-    measure,
     measure_by_device,
     parameters_of,
     state_fingerprint,
@@ -59,6 +58,17 @@ class Holder(nn.Module):
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
     model(inputs).sum().backward()
     optimizer.step()
+
+
+def measure(models, optimizers, *, device: str | None = None) -> Components:
+    """Measure one device, or the sum of all devices."""
+    by_device = measure_by_device(models, optimizers)
+    if device is not None:
+        return by_device.get(device, EMPTY)
+    names = [field.name for field in fields(Components)]
+    return Components(
+        **{name: sum(getattr(sizes, name) for sizes in by_device.values()) for name in names}
+    )
 
 
 # Storages
@@ -194,7 +204,8 @@ def test_quantised_tensors_count_their_scales():
 
 def test_gradients_in_one_bucket_count_the_bucket_once():
     model, bucket = nn.Linear(10, 10), torch.zeros(110)
-    model.weight.grad, model.bias.grad = bucket[:100].view(10, 10), bucket[100:]
+    model.weight.grad = bucket[:100].view(10, 10)
+    model.bias.grad = bucket[100:]
     assert measure([model], []).gradients_bytes == 440
 
 
@@ -259,7 +270,10 @@ def test_measuring_initializes_no_device_and_reads_no_data(monkeypatch):
 
 
 def test_without_torch_the_result_is_empty():
-    code = "import sys; from memagent.components import measure_by_device; assert measure_by_device([], []) == {}; assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from memagent.components import measure_by_device; "
+        "assert measure_by_device([], []) == {}; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -295,7 +309,8 @@ class Slotted:
     __slots__ = ("empty", "left", "right")
 
     def __init__(self) -> None:
-        self.left, self.right = torch.zeros(11), Preconditioner([torch.zeros(13)])
+        self.left = torch.zeros(11)
+        self.right = Preconditioner([torch.zeros(13)])
 
 
 def test_state_in_dataclasses_and_objects_is_found():
@@ -332,11 +347,9 @@ def test_an_object_that_an_optimizer_refers_to_is_not_its_state():
     Trainer.__module__ = "some_trainer.loop"
     weight = nn.Parameter(torch.zeros(10))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    optimizer.model, optimizer.trainer, optimizer.ids = (
-        nn.Linear(100, 100),
-        Trainer(),
-        list(range(10_000)),
-    )
+    optimizer.model = nn.Linear(100, 100)
+    optimizer.trainer = Trainer()
+    optimizer.ids = list(range(10_000))
     batch = torch.zeros(1000)
     optimizer.call = lambda: batch
     assert measure([], [optimizer]) == Components(40, 0, 0, 0)
@@ -367,7 +380,8 @@ def test_master_weights_that_only_the_optimizer_has_are_parameters():
 
 def test_attributes_of_a_parameter_count_as_part_of_it():
     weight = nn.Parameter(torch.zeros(10))
-    weight.ds_tensor, weight.main_grad = torch.zeros(100), torch.zeros(10, dtype=torch.float64)
+    weight.ds_tensor = torch.zeros(100)
+    weight.main_grad = torch.zeros(10, dtype=torch.float64)
     assert measure([Holder(weight=weight)], []) == Components(40 + 400, 80, 0, 0)
 
 
@@ -445,7 +459,7 @@ DISTRIBUTED = """
     from torch import nn
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.nn.parallel import DistributedDataParallel
-    from memagent.components import measure
+    from memagent.components import measure_by_device
 
     rank, path = int(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
@@ -457,13 +471,15 @@ DISTRIBUTED = """
         for _ in range(2):
             model(torch.randn(2, 64)).sum().backward()
             optimizer.step()
-        found = measure([model], [optimizer])
+        found = measure_by_device([model], [optimizer])["cpu"]
         return found.parameters_bytes, found.gradients_bytes, found.optimizer_state_bytes
 
     print("fsdp2", components(lambda model: fully_shard(model) or model))
     print("ddp", components(DistributedDataParallel))
-    print("buckets", components(lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True)))
-    print("fsdp1", components(lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"))))
+    ddp = lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True)
+    print("buckets", components(ddp))
+    fsdp = lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    print("fsdp1", components(fsdp))
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # gloo's threads don't always end cleanly

@@ -1,7 +1,8 @@
-"""Intel and Apple GPUs over stand-ins for `torch.xpu` and `torch.mps`, for machines that have neither.
+"""Intel and Apple GPUs, with stand-ins for `torch.xpu` and `torch.mps`.
 
-The stand-ins give what torch documents of these modules and nothing else, so what is tested is our code, not the hardware's answers:
-shapes and numbers of a real device are still to be seen. Any call that would initialise or synchronise a device fails the test.
+The stand-ins return what torch documents for these modules and nothing else. So the tests cover
+memagent's code, but not the shapes and numbers of a real device. Any call that would initialize or
+synchronize a device fails the test.
 """
 
 from __future__ import annotations

@@ -75,7 +75,10 @@ def test_a_limit_argument_replaces_the_system_s_limits():
 def test_children_count(probe):
     probe.refresh()
     before = probe.used_bytes()
-    code = "import sys; block = bytearray(b'x') * (150 * 2**20); print('ready', flush=True); sys.stdin.read()"
+    code = (
+        "import sys; block = bytearray(b'x') * (150 * 2**20); "
+        "print('ready', flush=True); sys.stdin.read()"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,7 +1,7 @@
-"""NVML through the real bindings (nvidia-ml-py) and a library that `cc` makes of fake_nvml.c.
+"""NVML through the real bindings (nvidia-ml-py) and a library that `cc` builds from fake_nvml.c.
 
-The fake replaces the driver's library: it exports the same C functions with the same structures, and a text file says what
-they answer. Whether a real driver answers the same takes a GPU to see.
+The fake replaces the driver's library. It exports the same C functions with the same structures,
+and a text file has their results. Only a GPU can show whether a real driver returns the same.
 """
 
 from __future__ import annotations
@@ -83,11 +83,9 @@ class Machine:
     """The state that the fake library reports."""
 
     def __init__(self, folder: Path, monkeypatch) -> None:
-        self._state, self._calls, self._monkeypatch = (
-            folder / "state",
-            folder / "calls",
-            monkeypatch,
-        )
+        self._state = folder / "state"
+        self._calls = folder / "calls"
+        self._monkeypatch = monkeypatch
         monkeypatch.setenv("MEMAGENT_FAKE_NVML", str(self._state))
         self.set()
 
@@ -97,7 +95,10 @@ class Machine:
         self._monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
     def set(self, *lines: str, without: str | None = None, **changes: object) -> None:
-        """Set the default state with changes, without keys that start with `without`, plus `lines`."""
+        """Set the default state with `changes` and more `lines`.
+
+        Leaves out the keys that start with `without`.
+        """
         state = {
             key: value
             for key, value in USUAL.items()
@@ -206,13 +207,17 @@ def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(
 
 def test_missing_readings_are_reported_in_one_line(gpu, machine, capfd):
     machine.set(
-        "return nvmlDeviceGetPowerUsage 3", "return nvmlDeviceGetTotalEccErrors 3",
-        "return nvmlDeviceGetMemoryInfo_v2 4", "return nvmlDeviceGetMemoryInfo 4", events_supported=0,
-    )  # fmt: skip
+        "return nvmlDeviceGetPowerUsage 3",
+        "return nvmlDeviceGetTotalEccErrors 3",
+        "return nvmlDeviceGetMemoryInfo_v2 4",
+        "return nvmlDeviceGetMemoryInfo 4",
+        events_supported=0,
+    )
     assert gpu.reading().used_bytes is None
     assert gpu.reading().process_bytes == 20 * GIB
     assert capfd.readouterr().err == (
-        f"memagent: NVML does not provide all readings of {GPU}, missing: memory (Insufficient Permissions); "
+        f"memagent: NVML does not provide all readings of {GPU}, missing: "
+        "memory (Insufficient Permissions); "
         "power, XIDs, ECC errors (Not Supported)\n"
     )
 

@@ -53,7 +53,7 @@ def test_2_and_3_a_user_reads_the_same_with_and_without_memagent(cuda_allocator)
     def life(agent: bool) -> list[tuple]:
         random.seed(11)
         allocator = type(cuda_allocator)()
-        cuda_allocator._stats, held, seen = allocator._stats, [], []
+        cuda_allocator._stats, held, peaks = allocator._stats, [], []
         counters = shared_counters(torch._C)
         if agent:
             counters.open()
@@ -68,16 +68,16 @@ def test_2_and_3_a_user_reads_the_same_with_and_without_memagent(cuda_allocator)
             elif what < 0.81:
                 torch.accelerator.reset_peak_memory_stats(0)
             elif what < 0.86:
-                seen.append(user_view())
+                peaks.append(user_view())
             if agent and random.Random(len(held)).random() < 0.5:
                 counters.read_and_reset(0)
-        seen.append(user_view())
+        peaks.append(user_view())
         if agent:
             counters.close()
-            seen.append(user_view())
+            peaks.append(user_view())
         else:
-            seen.append(user_view())
-        return seen
+            peaks.append(user_view())
+        return peaks
 
     bare = life(agent=False)
     watched = life(agent=True)
@@ -119,8 +119,8 @@ def test_4_wrappers_go_at_once_without_saved_peaks_and_never_over_another_librar
     counters.close()
     assert torch._C._cuda_memoryStats is original
     counters.open()
-    ours = torch._C._cuda_memoryStats
-    theirs = lambda device: ours(device)  # noqa: E731
+    wrapper = torch._C._cuda_memoryStats
+    theirs = lambda device: wrapper(device)  # noqa: E731
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", theirs)
     counters.close()
     assert torch._C._cuda_memoryStats is theirs

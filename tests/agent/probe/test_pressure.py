@@ -14,7 +14,10 @@ from memagent.probe.pressure import Pressure, read_pressure
 
 GIB = 2**30
 MIB = 2**20
-PSI = "some avg10=12.50 avg60=3.00 avg300=1.00 total=123456\nfull avg10=1.25 avg60=0.00 avg300=0.00 total=1\n"
+PSI = (
+    "some avg10=12.50 avg60=3.00 avg300=1.00 total=123456\n"
+    "full avg10=1.25 avg60=0.00 avg300=0.00 total=1\n"
+)
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 

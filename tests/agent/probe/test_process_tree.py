@@ -97,7 +97,10 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_child):
     others = set(descendants(os.getpid()))  # still running from other tests
-    grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
+    grandchild = (
+        "import subprocess, sys; "
+        "subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
+    )
     with subprocess.Popen([sys.executable, "-c", grandchild], stdin=subprocess.PIPE) as child:
         made: list[Child] = []
         may_end = threading.Event()
@@ -234,7 +237,8 @@ for _ in range(3):
     os.read(ready[0], 1)
 tree = ProcfsTree()
 tree.refresh()
-while any(process.shared is None for process in tree._descendants.values()):  # a refresh reads only some of them
+# a refresh reads only some of them
+while any(process.shared is None for process in tree._descendants.values()):
     time.sleep(0.05)
     tree.refresh()
 tree._root.read_at = tree._idle_until = float("-inf")
@@ -244,8 +248,10 @@ print(tree.descendant_bytes, tree.pss_bytes)
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    beside, pss = map(int, output.split())
-    assert 60 * MIB < beside < 100 * MIB  # a plain sum of resident memory would be above 660 MiB
+    descendant_bytes, pss = map(int, output.split())
+    assert (
+        60 * MIB < descendant_bytes < 100 * MIB
+    )  # a plain sum of resident memory would be above 660 MiB
     assert 260 * MIB < pss < 310 * MIB
 
 

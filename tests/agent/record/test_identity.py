@@ -13,9 +13,14 @@ from memagent.record.identity import Identity, identify
 from memagent.record.identity import launcher as real_launcher
 
 TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-    "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "0",
-}  # fmt: skip
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "0",
+}
 TORCHRUN_NODES = {
     **TORCHRUN,
     "TORCHELASTIC_RUN_ID": "9f1c",
@@ -23,9 +28,13 @@ TORCHRUN_NODES = {
     "LOCAL_WORLD_SIZE": "2",
 }
 SRUN = {
-    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_CLUSTER_NAME": "big",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_CLUSTER_NAME": "big",
     "SLURM_SUBMIT_HOST": "login1",
-}  # fmt: skip
+}
 OPEN_MPI_4 = {
     "OMPI_COMM_WORLD_SIZE": "4",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",

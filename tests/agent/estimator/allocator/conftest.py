@@ -84,7 +84,8 @@ class Oracle:
                 where + 1, Cell(cell.start + rounded, rest, FREE, since=self.searches[small])
             )
             cell.size = rounded
-        cell.state, cell.requested = USED, size
+        cell.state = USED
+        cell.requested = size
         self._record("alloc", cell.start, size, stream)
         return cell.start
 
@@ -100,7 +101,9 @@ class Oracle:
     def complete_free(self, address: int) -> None:
         segment, cell = self._at(address)
         self._record("free_completed", address, cell.requested, segment.stream)
-        cell.state, cell.requested, cell.since = FREE, 0, self.searches[segment.small]
+        cell.state = FREE
+        cell.requested = 0
+        cell.since = self.searches[segment.small]
         segment.tidy()
         for one in segment.cells:  # merged cells count as free from now on
             if one.state == FREE and one.start <= address < one.start + one.size:
@@ -174,13 +177,22 @@ class Oracle:
                         }
                         for one in run
                     ]
-                    segments.append({
-                        "device": 0, "address": run[0].start, "total_size": sum(one.size for one in run),
-                        "allocated_size": sum(one.size for one in run if one.state == USED),
-                        "active_size": sum(one.size for one in run if one.state in {USED, WAITING}),
-                        "stream": segment.stream, "segment_type": "small" if segment.small else "large",
-                        "segment_pool_id": (0, 0), "is_expandable": bool(segment.page), "blocks": blocks,
-                    })  # fmt: skip
+                    segments.append(
+                        {
+                            "device": 0,
+                            "address": run[0].start,
+                            "total_size": sum(one.size for one in run),
+                            "allocated_size": sum(one.size for one in run if one.state == USED),
+                            "active_size": sum(
+                                one.size for one in run if one.state in {USED, WAITING}
+                            ),
+                            "stream": segment.stream,
+                            "segment_type": "small" if segment.small else "large",
+                            "segment_pool_id": (0, 0),
+                            "is_expandable": bool(segment.page),
+                            "blocks": blocks,
+                        }
+                    )
                 run = []
         settings = {
             "PYTORCH_CUDA_ALLOC_CONF": "",
@@ -262,12 +274,12 @@ class Oracle:
 
     def _grow(self, size: int, small: bool, stream: int) -> tuple[Segment, Cell] | None:
         page = 2 * MIB if small else 20 * MIB
-        mine = [
+        segments = [
             segment
             for segment in self.segments
             if (segment.small, segment.stream) == (small, stream)
         ]
-        for segment in sorted(mine, key=lambda one: one.start):
+        for segment in sorted(segments, key=lambda one: one.start):
             start = self._room(segment, size)
             if start is not None:
                 return self._map(segment, start, size)
@@ -279,7 +291,10 @@ class Oracle:
         return self._map(segment, segment.start, size)
 
     def _room(self, segment: Segment, size: int) -> int | None:
-        """Find the lowest long enough run of free and unmapped cells that starts with at most one mapped."""
+        """Find the lowest run of free and unmapped cells that is long enough.
+
+        The first or the second of them is unmapped.
+        """
         for number, cell in enumerate(segment.cells):
             if cell.state != VOID:
                 continue
@@ -308,7 +323,8 @@ class Oracle:
             segment.cells.insert(
                 where, Cell(void.start, pages, FREE, since=self.searches[segment.small])
             )
-            void.start, void.size = void.start + pages, void.size - pages
+            void.start = void.start + pages
+            void.size = void.size - pages
             if not void.size:
                 segment.cells.remove(void)
             segment.tidy()

@@ -47,8 +47,8 @@ KINDS = [
     pytest.param({"expandable": True}, id="expandable"),
     pytest.param({"expandable": True, "total": 200 * MIB}, id="expandable, small device"),
 ]
-# The state before the record isn't always known: rests under a split limit, and unmapped pages below
-# the lowest mapped one.
+# The state before the record isn't always known: rests under a split limit, and unmapped pages
+# below the lowest mapped one.
 UNSURE = {"least max split", "expandable, small device"}
 SLOW = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]

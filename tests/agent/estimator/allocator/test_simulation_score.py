@@ -56,9 +56,17 @@ def segment(address: int, *blocks: tuple[int, str], kind: str = "large", **more)
         start += size
     allocated = sum(size for size, state in blocks if state == "active_allocated")
     return {
-        "device": 0, "address": BASE + address, "total_size": total, "allocated_size": allocated, "stream": 0,
-        "segment_type": kind, "segment_pool_id": (0, 0), "is_expandable": False, "blocks": listed, **more,
-    }  # fmt: skip
+        "device": 0,
+        "address": BASE + address,
+        "total_size": total,
+        "allocated_size": allocated,
+        "stream": 0,
+        "segment_type": kind,
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "blocks": listed,
+        **more,
+    }
 
 
 PROGRAM = [

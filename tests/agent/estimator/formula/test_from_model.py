@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memagent.components import measure
+from memagent.components import measure_by_device
 from memagent.estimator.formula.from_model import predict
 from memagent.estimator.formula.module_activations import saved_bytes
 from memagent_demo.train import GPT
@@ -89,7 +89,7 @@ def test_parameters_gradients_and_optimizer_state_are_exact(make):
     prediction = predict([model], [optimizer], inputs=(((256, 64), "float32"),))
     model(inputs).sum().backward()
     optimizer.step()
-    held = measure([model], [optimizer])
+    held = measure_by_device([model], [optimizer])["cpu"]
     assert prediction.components["parameters"] == held.parameters_bytes
     assert prediction.components["gradients"] == held.gradients_bytes
     assert abs(prediction.components["optimizer_state"] - held.optimizer_state_bytes) <= 8 * len(

@@ -25,7 +25,8 @@ class ResidualBlock(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm, self.relu = nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
+        self.norm = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         return self.relu(self.second(self.relu(self.norm(self.first(image)))) + image)
@@ -46,11 +47,9 @@ class Attention(nn.Module):
     def __init__(self, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.norm, self.qkv, self.out = (
-            nn.LayerNorm(WIDTH),
-            nn.Linear(WIDTH, 3 * WIDTH),
-            nn.Linear(WIDTH, WIDTH),
-        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
         self.after = nn.Sequential(
             nn.LayerNorm(WIDTH),
             nn.Linear(WIDTH, 4 * WIDTH),
@@ -64,15 +63,18 @@ class Attention(nn.Module):
         parts = (
             self.qkv(self.norm(hidden)).view(batch, length, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4)
         )
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             parts[0], parts[1], parts[2], is_causal=self.causal
         )
-        hidden = hidden + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        hidden = hidden + self.out(attended.transpose(1, 2).reshape(batch, length, WIDTH))
         return hidden + self.after(hidden)
 
 
 class Transformer(nn.Module):
-    """GPT-like (causal, tied embeddings) or BERT-like; `recompute` is None, "reentrant" or "saved"."""
+    """A GPT-like (causal, tied embeddings) or BERT-like model.
+
+    `recompute` is None, "reentrant" or "saved".
+    """
 
     def __init__(
         self,
@@ -83,10 +85,13 @@ class Transformer(nn.Module):
         layers: int = 2,
     ) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.places = nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.ModuleList(Attention(causal) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
-        self.drop, self.recompute = nn.Dropout(0.1), recompute
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.drop = nn.Dropout(0.1)
+        self.recompute = recompute
         if tied:
             self.head.weight = self.words.weight
 
@@ -109,10 +114,8 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(3, WIDTH, 8, 8)
         self.first = nn.Parameter(torch.zeros(1, 1, WIDTH))
-        self.layers, self.head = (
-            nn.Sequential(Attention(False), Attention(False)),
-            nn.Linear(WIDTH, 10),
-        )
+        self.layers = nn.Sequential(Attention(False), Attention(False))
+        self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         hidden = self.patches(image).flatten(2).transpose(1, 2)
@@ -123,7 +126,8 @@ class VisionTransformer(nn.Module):
 class Lstm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.cell = nn.Embedding(WORDS, 32), nn.LSTM(32, 48, 2, batch_first=True)
+        self.words = nn.Embedding(WORDS, 32)
+        self.cell = nn.LSTM(32, 48, 2, batch_first=True)
         self.head = nn.Linear(48, WORDS)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,8 @@ ROWS = torch.rand(32, 64)
 class Scored(nn.Module):
     def __init__(self, score: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.inner, self.score = nn.Linear(64, 64), score
+        self.inner = nn.Linear(64, 64)
+        self.score = score
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.score(self.inner(rows))
@@ -114,7 +115,8 @@ def test_norms_give_gradients_in_their_input_s_dtype(dtype):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8)
+            self.first = nn.Conv2d(1, 8, 3, padding=1)
+            self.norm = nn.GroupNorm(4, 8)
             self.last = nn.Conv2d(8, 8, 3, padding=1)
 
         def forward(self, rows):

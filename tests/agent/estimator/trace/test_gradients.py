@@ -22,7 +22,8 @@ class Uses(nn.Module):
 
     def __init__(self, way: str) -> None:
         super().__init__()
-        self.inner, self.way = nn.Linear(WIDTH, WIDTH, bias=False), way
+        self.inner = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.way = way
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         hidden = self.inner(rows)

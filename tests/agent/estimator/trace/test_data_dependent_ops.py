@@ -20,7 +20,8 @@ class Mixture(nn.Module):
 
     def __init__(self, *, one_hot: bool = False) -> None:
         super().__init__()
-        self.router, self.one_hot = nn.Linear(64, EXPERTS), one_hot
+        self.router = nn.Linear(64, EXPERTS)
+        self.one_hot = one_hot
         self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(EXPERTS))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,8 @@ class Masked(nn.Module):
 
     def __init__(self, way: str) -> None:
         super().__init__()
-        self.inner, self.way = nn.Linear(64, 64), way
+        self.inner = nn.Linear(64, 64)
+        self.way = way
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         hidden, mask = self.inner(rows), rows[:, 0] > -1  # selects everything in the real run

@@ -531,8 +531,9 @@ def test_expandable_segments_fit_where_fixed_ones_fragment():
 
 
 def test_it_repeats_the_addresses_published_for_the_first_tensors_of_a_resnet():
-    # zdevito.github.io, "Visualizing PyTorch memory usage over time" (2022): one segment of 2.0 MiB, then 36.8 KiB
-    # (37,632 bytes requested) at 0 and buffers of 256 and 8 bytes at these offsets.
+    # zdevito.github.io, "Visualizing PyTorch memory usage over time" (2022): one segment of
+    # 2.0 MiB, then 36.8 KiB (37,632 bytes requested) at 0 and buffers of 256 and 8 bytes at these
+    # offsets.
     simulated = allocator()
     blocks = [simulated.malloc(size) for size in (37_632, 256, 256, 256, 256, 8)]
     assert [simulated.address(block) for block in blocks] == [

@@ -182,7 +182,7 @@ def has_gpu() -> bool:
 
 
 def limited(command: list[str], limit_bytes: int) -> list[str]:
-    """Return `command` under RLIMIT_DATA, which a Python process sets before it becomes the command.
+    """Return `command` under RLIMIT_DATA, set by a Python process that becomes the command.
 
     Linux counts all private writable memory: an allocation fails as on a full machine.
     """
@@ -190,7 +190,8 @@ def limited(command: list[str], limit_bytes: int) -> list[str]:
         return command
     code = (
         "import os, resource, sys; limit = int(sys.argv[1]); "
-        "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)); os.execv(sys.argv[2], sys.argv[2:])"
+        "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)); "
+        "os.execv(sys.argv[2], sys.argv[2:])"
     )
     return [sys.executable, "-c", code, str(limit_bytes), *command]
 

@@ -27,7 +27,7 @@ class HealthyRun:
 class LeakingRun:
     """A run that ran out of memory.
 
-    `warned_seconds_before` lies between the arrival of the Slack message and the end of the process.
+    `warned_seconds_before`: time from the arrival of the Slack message to the end of the process.
     `checkpoint_step` is the step of the checkpoint that the script saved in `on_risk`.
     """
 
@@ -133,20 +133,19 @@ def to_text(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> str:
     """Return the timeline as text."""
     lines = [
         "",
-        f"healthy  {healthy.steps:,} steps, peak {format_bytes(healthy.peak_bytes)} of {format_bytes(healthy.limit_bytes)}: "
+        f"healthy  {healthy.steps:,} steps, peak {format_bytes(healthy.peak_bytes)} "
+        f"of {format_bytes(healthy.limit_bytes)}: "
         f"{healthy.status}, {healthy.alerts} alerts",
         f"         {server.url}/runs/{healthy.run_id}",
         f"leaking  {_warning_line(leaking)}",
         f"         step {leaking.oom_step:,}: ended as {leaking.status} ({_short(leaking.error)})",
     ]
     if leaking.warned_seconds_before is not None:
-        lines.append(
-            f"         Slack had the warning {format_duration(leaking.warned_seconds_before)} before the crash{_eta_error_text(leaking)}"
-        )
+        ahead = format_duration(leaking.warned_seconds_before)
+        error = _eta_error_text(leaking)
+        lines.append(f"         Slack had the warning {ahead} before the crash{error}")
     if leaking.checkpoint_step is not None:
-        lines.append(
-            f"         checkpoint saved at step {leaking.checkpoint_step:,} before the crash (on_risk)"
-        )
+        lines.append(f"         on_risk saved a checkpoint at step {leaking.checkpoint_step:,}")
     lines += [f"         {server.url}/runs/{leaking.run_id}", "", "The Slack message:", ""]
     lines += [
         f"  {line}" for line in (leaking.slack_text or "none arrived before the crash").splitlines()

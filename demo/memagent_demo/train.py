@@ -4,8 +4,8 @@ An ordinary script, except for the call of `attach` and a function that saves a 
 memagent expects the run to crash.
 
 `--leak outputs` collects every batch's logits in a list, "to compute the accuracy at the end".
-`--leak loss` sums up a validation loss without `torch.no_grad()` or `.item()`, which retains each
-step's graph with its activations. Both are common in real code.
+`--leak loss` sums up a validation loss without `torch.no_grad()` or `.item()`. The sum retains each
+step's graph with its activations. Both leaks are common in real code.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Option:
 
 @dataclass(frozen=True)
 class VerbSyntax:
-    """Words that can follow a verb, such as actions, and options, including those of its actions."""
+    """Words that can follow a verb, such as actions; options of the verb and its actions."""
 
     words: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()

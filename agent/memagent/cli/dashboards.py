@@ -1,4 +1,4 @@
-"""Push dashboards, data source, contact point and alert rules to Grafana, or write them to a folder.
+"""Push dashboards, data source, contact point and alert rules to Grafana, or export them.
 
 A second push changes nothing."""
 

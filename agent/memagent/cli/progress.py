@@ -47,7 +47,7 @@ class Progress:
             self.show(bar(done, total, label, elapsed_s=now - self._began_at))
 
     def over(self, items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
-        """Yield the items and count them in a bar; `noun` is what they are, as in `3 of 10 runs`."""
+        """Yield the items and count them in a bar; `noun` is for the label `3 of 10 runs`."""
         for number, item in enumerate(items):
             self.advance(number, total, f"{number + 1:,} of {total:,} {noun}")
             yield item

@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        help="samples of runs that ended this long ago: 12h, 30d or 8w (default: samples older than "
-        "MEMAGENT_RETENTION_DAYS, rollups older than MEMAGENT_ROLLUP_DAYS; --runs requires it)",
+        help="samples of runs that ended this long ago: 12h, 30d or 8w; required with --runs "
+        "(default: samples older than MEMAGENT_RETENTION_DAYS, rollups older than "
+        "MEMAGENT_ROLLUP_DAYS)",
     )
     parser.add_argument("--project", help="only runs of this project")
     parser.add_argument("--runs", action="store_true", help="delete whole runs with all their data")

@@ -1,7 +1,7 @@
 """Run a training script with memagent attached, without editing it.
 
 Its memory is recorded, forecast and reported as if it had called memagent.attach. It works under
-torchrun, as in torchrun ... -m memagent run train.py, and around a launcher, as in
+torchrun, as in torchrun ... -m memagent run train.py. It also works around a launcher, as in
 memagent run -m torch.distributed.run ... train.py or
 memagent run -m accelerate.commands.launch ... train.py."""
 
@@ -215,7 +215,7 @@ _PARSERS = {
 def through_launcher(module: str, arguments: list[str], own_options: list[str]) -> list[str] | None:
     """Return arguments that make the launcher `module` run `memagent run` in each process.
 
-    `memagent run -m LAUNCHER ... train.py` becomes `python -m LAUNCHER ... -m memagent run train.py`.
+    The process then runs `python -m LAUNCHER ... -m memagent run train.py`.
     Return None if the module isn't a launcher, or doesn't launch Python.
     """
     if module not in _PARSERS:

@@ -30,7 +30,7 @@ def run_checks(
     checks: Mapping[str, Check] = CHECKS,
     deadline_s: float = DEADLINE_S,
 ) -> dict[str, list[Finding]]:
-    """Return the findings of each check, in order. Returns after `deadline_s`, even if one hangs."""
+    """Return the findings of each check, after `deadline_s` even if one hangs."""
     environment = Environment(environ, configuration.usable_settings(environ))
     findings: dict[str, list[Finding]] = {name: [] for name in checks}
     threads = {

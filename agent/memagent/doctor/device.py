@@ -24,7 +24,8 @@ import importlib.util, json
 found = {"installed": importlib.util.find_spec("torch") is not None}
 if found["installed"]:
     import torch
-    found.update(version=torch.__version__, cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None), devices=[])
+    found.update(version=torch.__version__, cuda=torch.version.cuda, devices=[])
+    found["hip"] = getattr(torch.version, "hip", None)
     try:
         if found["cuda"] or found["hip"]:
             torch.cuda.init()
@@ -34,7 +35,7 @@ if found["installed"]:
     except Exception as error:
         found["error"] = str(error).partition("\\n")[0]
     others = {"mps": getattr(torch.backends, "mps", None), "xpu": getattr(torch, "xpu", None)}
-    found["others"] = [name for name, one in others.items() if one is not None and one.is_available()]
+    found["others"] = [name for name, api in others.items() if api and api.is_available()]
 print(json.dumps(found))
 """
 

@@ -50,7 +50,8 @@ def _describe_devices(library: Any) -> Iterator[Finding]:
 def _device(library: Any, index: int) -> Finding:
     handle = library.nvmlDeviceGetHandleByIndex(index)
     name, memory = _text(library.nvmlDeviceGetName(handle)), library.nvmlDeviceGetMemoryInfo(handle)
-    text = f"NVML, GPU {index}: {name}, {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
+    used, total = format_bytes(memory.used), format_bytes(memory.total)
+    text = f"NVML, GPU {index}: {name}, {used} of {total} in use"
     return ok(f"{text}; MIG: limits are those of the slice" if _is_mig(library, handle) else text)
 
 

@@ -4,13 +4,13 @@
     model, optimizer = accelerator.prepare(model, optimizer)
     accelerator.init_trackers("my-project", config={...})
 
-After importing this module the name works, too: `Accelerator(log_with="memagent")`. The project then
-comes from `init_trackers`.
+After importing this module the name works, too: `Accelerator(log_with="memagent")`. The project
+then comes from `init_trackers`.
 
-The run starts when the first prepared model or optimizer is used, so `init_trackers` may come before
-or after `prepare`. It ends with `accelerator.end_training()`. A step is a real step of the optimizer,
-regardless of wrappers and accumulated batches. Every rank has a tracker; only the main process logs
-scalars.
+The run starts when the first prepared model or optimizer is used, so `init_trackers` may come
+before or after `prepare`. It ends with `accelerator.end_training()`. A step is a real step of the
+optimizer, regardless of wrappers and accumulated batches. Every rank has a tracker; only the main
+process logs scalars.
 """
 
 from __future__ import annotations

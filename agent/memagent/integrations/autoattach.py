@@ -133,7 +133,7 @@ class AutoAttach:
                 )
 
     def _find_new_models(self, optimizer: Any) -> list[Any] | None:
-        """Return the new models that own parameters of `optimizer`; None after too many searches."""
+        """Return new models that own parameters of `optimizer`; None after too many searches."""
         parameters = _parameter_ids([optimizer])
         if parameters <= self._owned:
             return []
@@ -156,7 +156,7 @@ class AutoAttach:
 
 
 class ForwardTrigger(Hook):
-    """Hook that starts the run with a module's forward; it does nothing in a torch.compile graph."""
+    """Hook that starts the run with a module's forward; inactive in a torch.compile graph."""
 
     def __init__(self, call: Callable[[Any, Sequence[Any]], None], guard: ErrorGuard) -> None:
         self._call = call

@@ -2,11 +2,11 @@
 
     trainer = Trainer(..., callbacks=[MemagentCallback()])
 
-Lightning runs forward and backward inside `optimizer.step(closure)`, and calls `training_step` past
-the module's hooks. So the phases come from the callback's hooks. A step of the run is a step of the
-first optimizer. Validation is the phase `eval`, saving a checkpoint the phase `checkpoint`. The run
-starts before the sanity check and ends with `fit`, as `failed` or `oom` if that raises an error. With
-`preflight=True` the module's `validation_step` is tried, too.
+Lightning runs forward and backward inside `optimizer.step(closure)`, and calls `training_step`
+past the module's hooks. So the phases come from the callback's hooks. A step of the run is a step
+of the first optimizer. Validation is the phase `eval`, saving a checkpoint the phase `checkpoint`.
+The run starts before the sanity check and ends with `fit`, as `failed` or `oom` if that raises an
+error. With `preflight=True` the module's `validation_step` is tried, too.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class MemagentCallback(Callback):
         while self._removes:
             self._removes.pop()()
 
-    # -- phases -------------------------------------------------------------------------------------
+    # -- phases --------------------------------------------------------------------------------
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -137,7 +137,7 @@ class MemagentCallback(Callback):
         self._enter("forward")
 
     def _wrap_save_checkpoint(self, trainer: Trainer) -> None:
-        """Wrap the method that saves: callbacks learn when a checkpoint starts, but not when it ends."""
+        """Wrap the method that saves: no callback is called when a checkpoint has been written."""
         save = trainer.save_checkpoint
 
         @functools.wraps(save)

@@ -4,9 +4,9 @@
 
 The run starts and ends with `train()`. Its config is the TrainingArguments, its planned steps are
 `state.max_steps`, and it logs the Trainer's logs. Evaluation and saving are the phases `eval` and
-`checkpoint`. With gradient accumulation a step is one update, as in `state.global_step`. An exception
-that ends the script ends the run as `failed` or `oom`. With `preflight=True` the first batch of the
-Trainer's evaluation is tried, too.
+`checkpoint`. With gradient accumulation a step is one update, as in `state.global_step`. An
+exception that ends the script ends the run as `failed` or `oom`. With `preflight=True` the first
+batch of the Trainer's evaluation is tried, too.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class MemagentCallback(TrainerCallback):
         return evaluate
 
     def _enter_next_phase(self, control: TrainerControl) -> None:
-        """Enter the phase that follows: the Trainer evaluates, then saves, without a callback before."""
+        """Enter the next phase: the Trainer calls no callback before it evaluates, then saves."""
         if control.should_evaluate:
             self._enter("eval")
         elif control.should_save:

@@ -68,7 +68,7 @@ def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Tra
     return replace(trace, devices=devices, parts=parts)
 
 
-# -- a run file -----------------------------------------------------------------------------------------------------------
+# -- run files ---------------------------------------------------------------------------------
 
 
 def _read_run_file(path: Path) -> Trace:
@@ -106,7 +106,7 @@ def _parts(batch: Batch, hints: Hints) -> Iterator[TracePart]:
             yield TracePart(chunk.stream, columns, hints)
 
 
-# -- CSV and JSON ---------------------------------------------------------------------------------------------------------
+# -- CSV and JSON ------------------------------------------------------------------------------
 
 
 def _read_csv(path: Path, rank: int | None) -> Trace:

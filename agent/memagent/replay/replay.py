@@ -1,4 +1,4 @@
-"""Replay of a recorded run: the same feed and hints as in the training process and on the server."""
+"""Replay of a recorded run, with the same hints as in the training process and on the server."""
 
 from __future__ import annotations
 

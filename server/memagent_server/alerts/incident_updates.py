@@ -31,7 +31,7 @@ _CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "no
 
 @dataclass
 class _IncidentChanges:
-    """Changes of one incident; `before` is its (state, severity) at the start of the transaction."""
+    """Changes of one incident; `before` is its (state, severity) at the start."""
 
     incident: Incident
     before: tuple[str, str]

@@ -1,7 +1,7 @@
 """The alert rules: for each a pure decision and its thresholds.
 
-To add a rule, copy its neighbour and add it to RULES. Add its sentence to `summaries`, and a heading
-to docs/alerts.md.
+To add a rule, copy its neighbour and add it to RULES. Add its sentence to `summaries`, and a
+heading to docs/alerts.md.
 
 `is_open` is True while the alert fires: an alert is released a little below the value at which it
 fires (hysteresis), so that it doesn't flap.
@@ -24,10 +24,13 @@ Thresholds = Mapping[str, float]
 Schedule = Literal["sample", "turn", "run", "end"]
 """Time at which a rule is evaluated.
 
-`sample`: with each sample whose forecast pages, and with every sample while the alert is open.
-`turn`: once per turn of the worker that has new samples.
-`run`: for the whole run, with or without new samples.
-`end`: when the run has ended.
+- `sample`: with each sample whose forecast pages, and with every sample while the alert is open.
+
+- `turn`: once per turn of the worker that has new samples.
+
+- `run`: for the whole run, with or without new samples.
+
+- `end`: when the run has ended.
 """
 TELLS = ("warning", "critical", "never")
 

@@ -3,8 +3,8 @@
 1. The end of the run closes its open alerts with the run's status.
 2. A newer launch closes the open alerts of the older one with that one's status, or lost_contact if
    it has none.
-3. A launch that ran out of memory or fell silent, without an alert that reports it, gets one that is
-   already closed. That holds for each launch, and for each silence of a launch that came back.
+3. A launch that ran out of memory or fell silent, without an alert that reports it, gets one that
+   is already closed. That holds for each launch, and for each silence of a launch that came back.
 4. A pending alert closes without a notification, except for oom: then it was right, if late.
 """
 

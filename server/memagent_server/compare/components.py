@@ -1,10 +1,10 @@
 """Predicted against observed memory: by component, by level and by phase.
 
-1. Levels are views of the same memory: bytes of tensors (allocated), bytes that the caching allocator
-   obtained for them (reserved), bytes of the process on the device (device). Each has an interval
-   that should contain nine of ten runs.
-2. A phase's observed peak is the highest of all its steps in the launch. The prediction's is that of
-   a steady step.
+1. Levels are views of the same memory: bytes of tensors (allocated), bytes that the caching
+   allocator obtained for them (reserved), bytes of the process on the device (device). Each has an
+   interval that should contain nine of ten runs.
+2. A phase's observed peak is the highest of all its steps in the launch. The prediction's is that
+   of a steady step.
 3. A host has neither a caching allocator nor a context: only the first level is observed there.
 """
 
@@ -174,7 +174,7 @@ def levels(prediction: Prediction | None, stream: Stream | None) -> list[LevelRe
 def phases(
     prediction: Prediction | None, stream: Stream | None, facts: MismatchFacts
 ) -> list[PhaseResidual]:
-    """Return the known phases, those of a step first, with the likely reason of a large residual."""
+    """Return the known phases, those of a step first, with reasons for large residuals."""
     predicted = dict(prediction.phases) if prediction else {}
     observed = (
         {phase: peak for name, peak in stream.peaks.items() if (phase := phase_of(name))}

@@ -1,8 +1,8 @@
 """Likely reason for a component that differs from its prediction, in one sentence.
 
 1. A difference is explained from a tenth of the prediction and 256 MiB on, if both sides are known.
-2. Facts decide between the possible reasons of a component: the estimator's assumptions, the size of
-   predicted and observed inputs, the ratio of the two figures.
+2. Facts decide between the possible reasons of a component: the estimator's assumptions, the size
+   of predicted and observed inputs, the ratio of the two figures.
 3. A phase's peak includes everything: memory retained from step to step explains it before anything
    that the phase does.
 """
@@ -24,9 +24,11 @@ _DOUBLE_RATIO = 1.8
 class MismatchFacts:
     """Facts that explain a mismatch.
 
-    `method` and `assumptions` are the prediction's. `input_ratio` is the size of the observed inputs
-    divided by that of the predicted ones. `on_host`: readings are of the process, not of tensors.
-    `retained_bytes` are allocated after the newest step and belong to no component.
+    The prediction's `method` and `assumptions`. `input_ratio`: size of the observed inputs divided
+    by that of the predicted ones.
+
+    `on_host`: readings are of the process, not of tensors. `retained_bytes`: allocated after the
+    newest step, and part of no component.
     """
 
     method: str

@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # `import memagent` imports this module: heavy imports wait f
     from memagent.wire.messages import Risk
 
 _derived_ids = 0
-"""Runs of this process that got their id from the launch; all ranks count in the same way, so that
-the second run of each rank is the same run again."""
+"""Runs of this process whose id is derived from the launch. All ranks count them, and so derive the
+same id for their second run."""
 
 
 def attach(

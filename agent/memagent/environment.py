@@ -59,7 +59,7 @@ SERVER_SETTINGS = (
     "MEMAGENT_QUOTA_BYTES",
 )
 INTERNAL_SETTINGS = ("MEMAGENT_RAISE", "MEMAGENT_LIVE")
-"""For memagent's tests, where errors of the agent are raised; and for processes that it starts."""
+"""Settings for tests, which raise errors of the agent, and for processes that it starts."""
 
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 

@@ -19,7 +19,7 @@ MAX_LABEL_LENGTH = 200
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-Label = TypeVar("Label", str, str | None)
+OptionalText = TypeVar("OptionalText", str, str | None)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _parse_server(text: str | None) -> str | None:
     return text.rstrip("/") if text else None
 
 
-def _check_label(setting: str, text: Label) -> Label:
+def _check_label(setting: str, text: OptionalText) -> OptionalText:
     if text is not None and not isinstance(text, str):
         raise SettingError(f"{setting} must be a string, got {text!r}.")
     if text is not None and not 0 < len(text) <= MAX_LABEL_LENGTH:

@@ -1,4 +1,4 @@
-"""What people read: lines on stderr, and files relative to where the run started.
+"""Messages on stderr, and paths relative to the directory in which the run started.
 
 Only texts are shortened: recorded data keep absolute paths.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class InertHook:
-    """What a hook becomes in a copy of the model."""
+    """Replacement of a hook in a copy of the model."""
 
     def __call__(self, *_arguments: Any, **_keywords: Any) -> None:
         return None

@@ -6,8 +6,8 @@ for scripts that `memagent run` starts: optimizers appear, are replaced and vani
 1. The first optimizer is the clock. Each of its steps is one step of the run.
 2. A later optimizer of the same parameters replaces it: the script has recreated its optimizer.
 3. If the clock is gone, the optimizer that steps next is the clock.
-4. If another optimizer has stepped `patience` times since the clock last did, the script has moved
-   on to train something else: that optimizer becomes the clock, and these steps are counted.
+4. If another optimizer has stepped `patience` times since the clock last did, the script now trains
+   something else. That optimizer becomes the clock, and these steps are counted.
    Patience is 2 until the clock has ever stepped. Then it is twice the number of steps that others
    have made between two of the clock's (a GAN's critic may step five times as often), at least 8.
 """

@@ -1,4 +1,4 @@
-"""How the process ends: uncaught exceptions, normal exit, and out-of-memory errors among them.
+"""Hooks on the end of the process: uncaught exceptions, `sys.exit` and normal exit.
 
 1. `sys.excepthook` gets an uncaught exception of the main thread. The hook that was there before
    gets it next.

@@ -41,9 +41,9 @@ every 16. At three late steps the state is measured in any case: replacing tenso
 class ModelInstrumentation:
     """Drives `sampler` from the hooks of models and optimizers.
 
-    All callbacks run on the training thread: `on_first_inputs` before the first training forward,
-    `before_first_step` when gradients exist and the optimizer's state doesn't, step listeners after
-    each step. `adaptive`: see hooks/clock.py.
+    All callbacks run on the training thread. `on_first_inputs` is called before the first training
+    forward, `before_first_step` when gradients exist and the optimizer's state doesn't. Step
+    listeners are called after each step. `adaptive`: see hooks/clock.py.
 
     Models and optimizers are held weakly: the agent must not keep alive what the script deletes.
 

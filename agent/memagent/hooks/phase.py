@@ -89,13 +89,15 @@ def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwa
     return remove
 
 
-class BeforeForwardHook(Hook):
-    def __init__(self, call: BeforeForward, guard: ErrorGuard) -> None:
+class _ForwardHook(Hook):
+    def __init__(self, call: Callable[..., None], guard: ErrorGuard) -> None:
         self._call = call
         self._guard = guard
         self._is_compiling = compiling_test()
         self._in_backward = backward_test()
 
+
+class BeforeForwardHook(_ForwardHook):
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         if self._is_compiling():
             return
@@ -106,13 +108,7 @@ class BeforeForwardHook(Hook):
             self._guard.caught("before forward", error)
 
 
-class AfterForwardHook(Hook):
-    def __init__(self, call: AfterForward, guard: ErrorGuard) -> None:
-        self._call = call
-        self._guard = guard
-        self._is_compiling = compiling_test()
-        self._in_backward = backward_test()
-
+class AfterForwardHook(_ForwardHook):
     def __call__(self, module: Any, arguments: Any, _output: Any) -> None:
         if self._is_compiling():
             return

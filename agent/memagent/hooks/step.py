@@ -27,7 +27,7 @@ class BeforeStepHook(Hook):
     """Calls `call(optimizer)` when gradients exist: before a step, or after each closure call.
 
     It does nothing inside a backward: an optimizer for each parameter, stepping as its gradient
-    arrives, has no phase of its own. In a graph of torch.compile it vanishes, so that the graph
+    arrives, has no separate phase. In a graph of torch.compile it vanishes, so that the graph
     stays whole: see `hide_where_harmless`.
     """
 

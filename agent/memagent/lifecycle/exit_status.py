@@ -1,4 +1,4 @@
-"""How a run ended: its final status, and the report of an out-of-memory error.
+"""Final status of a run, and the report of an out-of-memory error.
 
 1. If an out-of-memory error ends the run, its report is recorded first: who held the memory, and
    how much was requested.
@@ -26,7 +26,7 @@ from memagent.wire.messages import Event, FinalStatus
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """What may have ended the run after `step`, with the `oom` event if it was one."""
+    """A possible end of the run after `step`, with its `oom` event if it has one."""
 
     step: int
     status: FinalStatus

@@ -1,4 +1,4 @@
-"""The arguments of `attach` that are no settings, and their validation."""
+"""The arguments of `attach` other than settings, and their validation."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The telemetry pipeline of one run: everything between the hooks and the delivery.
 
-A sample: a hook on the training thread -> `Sampler` reads the probes -> `SampleBuffer` -> the
-collector's thread builds rows, batches them and publishes them on the `SampleBus` (local forecast,
-mirror, leak monitor) -> the sender's thread delivers the batch.
-
-An event: any part of the run -> `EventSink.emit`, which is the collector's -> the same batch.
+1. A hook on the training thread makes the `Sampler` read the probes into a `SampleBuffer`.
+2. The collector's thread builds rows of it and publishes them on the `SampleBus`, to the local
+   forecast, the mirror and the leak monitor.
+3. It puts rows and events into a batch, which the sender's thread delivers. Any part of the run
+   emits events to the collector, which is the `EventSink`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import Event, FinalStatus, Finish, RunStart
 
 FINISH_DEADLINE_S = 1.5
-"""What the server has not accepted within this time waits on the disk for `memagent sync`."""
+"""Time for the last delivery; the rest waits on the disk for `memagent sync`."""
 
 
 class Pipeline:
@@ -227,7 +227,7 @@ class Pipeline:
         self.exits.remove_hooks()
         self.oom.close()
         self.leaks.close()
-        # 2. What is under way: device tensors, and probe readings of the last second.
+        # 2. Pending data: device tensors, and probe readings of the last second.
         self.scalars.flush(wait=True)
         with self._guard.section("probe refresh"):
             self._refresh_probes()

@@ -4,7 +4,7 @@
    outlives a script that the kernel kills, and restores the terminal.
 2. The run sends its state as datagrams (`memagent.live.publisher`), from every rank.
 3. The last lines are excluded from the terminal's scrolling region, as apt does for its progress
-   bar: output of the script is not captured, delayed or changed, not even a progress bar.
+   bar. Output of the script is not captured, delayed or changed, not even a progress bar.
 4. If stderr is not a terminal, a plain line is printed every few seconds.
 """
 

@@ -148,7 +148,7 @@ class LocalForecast:
     # -- on any thread ---------------------------------------------------------------------------
 
     def note_prediction(self, prediction: Estimate) -> None:
-        """Take the estimator's result. The server gets it by a message of its own."""
+        """Take the estimator's result. The server gets it by a separate message."""
         self.monitor.prediction = prediction
         device = self._probes[0].device.id
         self._learn({"predicted_peak_bytes": {device: prediction.peak_allocated_bytes}})
@@ -174,8 +174,8 @@ class GarbageCollectionRequest:
 
     1. The forecaster requests a collection on another thread and doesn't wait: the floor of the
        samples after the next step shows the effect (rule 3 of `memagent.forecast.gc_check`).
-    2. The collection runs at the next step boundary, on the training thread, and never while a CUDA
-       graph is captured there: freeing a tensor would end the capture with an error.
+    2. The collection runs at the next step boundary, on the training thread. It never runs while a
+       CUDA graph is captured there: freeing a tensor would end the capture with an error.
     3. The first collection is always allowed, since the alternative is a false page. Further ones
        wait until all of them together take less than MAX_GC_SHARE of the run's time.
     """

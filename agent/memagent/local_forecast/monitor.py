@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from memagent.delivery.partial_batch import Columns
 from memagent.diagnostics.console import notify_user
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_columns, select_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
-from memagent.sampling.bus import Columns
 from memagent.units import format_bytes, format_duration
 from memagent.wire.messages import Device, Risk
 

@@ -25,7 +25,7 @@ class Point:
 
 
 @dataclass
-class Window:
+class PointWindow:
     """Aggregated rows since the last point."""
 
     step: int = 0

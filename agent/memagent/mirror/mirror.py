@@ -10,7 +10,7 @@ from typing import Any
 
 from memagent.diagnostics.console import notify_user
 from memagent.local_forecast.monitor import warning_text
-from memagent.mirror.aggregate import Point, Window
+from memagent.mirror.aggregate import Point, PointWindow
 from memagent.mirror.trackers import Tracker
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Risk
@@ -49,7 +49,7 @@ class Mirror:
         self._labels = {device.id: prefix + series_label(device) for device in devices}
         self._get_risks = get_risks
         self._predicted_bytes: int | None = None
-        self._window = Window()
+        self._window = PointWindow()
         self._window_lock = threading.Lock()
         self._warnings: deque[_Warning] = deque(maxlen=_MAX_WAITING_WARNINGS)
         self._reported_trackers: set[str] = set()
@@ -95,7 +95,7 @@ class Mirror:
 
     def _write(self) -> None:
         with self._window_lock:
-            window, self._window = self._window, Window()
+            window, self._window = self._window, PointWindow()
         point = window.point()
         if point is not None:
             point = Point(point.step, point.time_s, {**point.values, **self._forecast_values()})

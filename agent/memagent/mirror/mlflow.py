@@ -18,7 +18,7 @@ MAX_METRICS = 1_000
 """Metrics that a request may hold."""
 _PREFIX = "memagent/"
 _INVALID_CHARACTERS = re.compile(r"[^\w\-. /]")
-"""In the name of a metric: with one bad name MLflow rejects the whole request."""
+"""Characters that a metric's name can't have: one bad name rejects the whole request."""
 
 
 def discover(_run_id: str) -> MlflowTracker:

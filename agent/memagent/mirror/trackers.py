@@ -28,7 +28,7 @@ class TrackerModule(Protocol):
     """
 
     PACKAGE: str
-    """What to install."""
+    """The package to install."""
 
     def discover(self, run_id: str, /) -> Tracker:
         """Open the active run. Raises SettingError that says what to do if there is none."""

@@ -1,8 +1,8 @@
 """Weights & Biases: points are added to the rows that the script logs.
 
-1. A row has one step, and steps only grow. A row of memagent's would use up a step, and W&B would
-   reject what the script then logs at a step of its own counting (its epoch, say) as being in the
-   past. So points are added to the open row (`commit=False`), and the script's next log ends it.
+1. A row has one step, and steps only grow. A separate row would use up a step, and W&B could
+   reject the script's next row, at its epoch's number for example, as being in the past. So points
+   are added to the open row (`commit=False`), and the script's next log ends it.
 2. While the script logs nothing, points wait. Beyond MAX_WAITING_POINTS neighbors are merged.
 3. If the script logged nothing until the end, each point becomes a row: no step is taken from it.
 

@@ -1,13 +1,12 @@
 """The report of an out-of-memory error, for terminal, run page and Slack. Pure: data in, text out.
 
-1. What was requested, in which phase, and what was free.
-2. Allocated against reserved: if the memory was there but fragmented, and if expandable segments
-   would have merged the fragments.
-3. What the device held: components, the largest live tensors, other processes.
-4. What was predicted, the peaks of the last steps, and the suspects of growth; if there are none,
-   the result of the search or why there was none.
-5. What to change: the leak, if a line is suspected; then the estimator's advice with its saving for
-   this run; then what helps in that phase.
+1. The request: its size, its phase, and the free memory.
+2. Fragmentation: allocated against reserved memory, and if expandable segments would have helped.
+3. Contents of the device: components, the largest live tensors, other processes.
+4. History: the prediction, the peaks of the last steps, and the suspects of growth. Without a
+   suspect, the result of the search or why there was none.
+5. Changes: fix the leak, if a line is suspected; then the estimator's advice with its saving for
+   this run; then advice on that phase.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from memagent.diagnostics.console import with_display_path
 from memagent.units import format_bytes
 
-JsonObject = Mapping[str, Any]
+EventData = Mapping[str, Any]
 Change = tuple[str, int | None, str]
 """Sentence, bytes saved or None, code."""
 
@@ -71,11 +70,11 @@ class OomReport:
     title: str
     findings: tuple[str, ...]
     components: tuple[tuple[str, int], ...]
-    tensors: tuple[JsonObject, ...]
-    suspects: tuple[JsonObject, ...]
+    tensors: tuple[EventData, ...]
+    suspects: tuple[EventData, ...]
     changes: tuple[Change, ...]
     search: str | None = None
-    """If there is no suspect: the result of the search, or why there was none; None if unknown."""
+    """Without a suspect: the result of the search, or why there was none; None if unknown."""
     growth_bytes_per_step: int | None = None
     """Growth of all memory in use during the search."""
     looked_at_step: int | None = None
@@ -102,7 +101,7 @@ class OomReport:
             lines.append(f"change: {change}{saves}")
         return lines
 
-    def _suspect_text(self, suspect: JsonObject) -> str:
+    def _suspect_text(self, suspect: EventData) -> str:
         step = suspect.get("step") or self.looked_at_step
         holder = f"{suspect['holder']} at step {step:,}" if step else suspect["holder"]
         rate = rate_text(
@@ -112,22 +111,22 @@ class OomReport:
 
 
 def oom_report(
-    event_data: JsonObject,
+    event_data: EventData,
     step: int,
     *,
     device: str | None = None,
-    reading: JsonObject | None = None,
+    reading: EventData | None = None,
     predicted_peak_bytes: int | None = None,
-    suspects: Sequence[JsonObject] = (),
-    advice: Sequence[JsonObject] = (),
+    suspects: Sequence[EventData] = (),
+    advice: Sequence[EventData] = (),
     roots: Sequence[str] = (),
 ) -> OomReport:
     """Build the report of a run that crashed in step `step` + 1.
 
-    event_data: the data of its `oom` event. device: whose memory ran out, by default the first.
-    reading: the newest sample of that device. suspects and advice: `Suspect`s and `AdviceItem`s as
-    dicts, the best first; default: the event's own suspects. roots: files are shown relative to
-    these (`memagent.diagnostics.console`). Anything may be missing.
+    `event_data` is that of its `oom` event; anything may be missing. `device` ran out of memory, by
+    default the first; `reading` is its newest sample. `suspects` and `advice` are `Suspect`s and
+    `AdviceItem`s as dicts, the best first. Suspects default to those of the event. Files are shown
+    relative to `roots` (`memagent.diagnostics.console`).
     """
     suspects = suspects or [
         item
@@ -136,7 +135,7 @@ def oom_report(
     ]
     search = _search_of(event_data)
     devices = event_data.get("devices") or {}
-    device_state: JsonObject = devices.get(device) or next(iter(devices.values()), {})
+    device_state: EventData = devices.get(device) or next(iter(devices.values()), {})
     state = {**(reading or {}), **device_state}
     components = {name: size for name, size in (state.get("components") or {}).items() if size}
     tensors = (event_data.get("largest_tensors") or ())[:_MAX_TENSORS]
@@ -165,7 +164,7 @@ def oom_report(
     )
 
 
-def search_sentence(search: JsonObject) -> str:
+def search_sentence(search: EventData) -> str:
     """Describe a search without suspects, from `LeakMonitor.search`: its result, or why not."""
     if search.get("step") is None:
         return f"No leak diagnosis was run: {search.get('why_not') or 'the reason is unknown'}."
@@ -174,13 +173,13 @@ def search_sentence(search: JsonObject) -> str:
     return f"No suspect was found: the leak diagnosis covered {steps}{cut}."
 
 
-def location_text(suspect: JsonObject) -> str:
+def location_text(suspect: EventData) -> str:
     """Return `train.py:42`, as far as it is known."""
     line = suspect.get("line")
     return f"{suspect.get('file') or 'unknown file'}" + (f":{line}" if line else "")
 
 
-def fits_without_fragmentation(asked: int | None, free: int | None, state: JsonObject) -> bool:
+def fits_without_fragmentation(asked: int | None, free: int | None, state: EventData) -> bool:
     """Return True if the allocator's cache and the free memory together would have sufficed."""
     reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
     if not asked or reserved is None or allocated is None:
@@ -200,7 +199,7 @@ def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int |
     return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
 
 
-def _request_finding(asked: int | None, free: int | None, state: JsonObject) -> str | None:
+def _request_finding(asked: int | None, free: int | None, state: EventData) -> str | None:
     used, limit = state.get("used_bytes"), state.get("limit_bytes")
     is_known = used is not None and limit
     fill = f"{format_bytes(used)} of {format_bytes(limit)} were used." if is_known else None
@@ -210,7 +209,7 @@ def _request_finding(asked: int | None, free: int | None, state: JsonObject) -> 
     return f"{format_bytes(asked)} were requested{room}" + (f"; {fill}" if fill else ".")
 
 
-def _fragmentation_finding(asked: int | None, free: int | None, state: JsonObject) -> str | None:
+def _fragmentation_finding(asked: int | None, free: int | None, state: EventData) -> str | None:
     reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
     if reserved is None or allocated is None or reserved - allocated < _MIN_CACHE_SHARE * reserved:
         return None
@@ -223,12 +222,12 @@ def _fragmentation_finding(asked: int | None, free: int | None, state: JsonObjec
     return f"{text}, and merging the fragments would not have been enough."
 
 
-def _other_processes_finding(state: JsonObject) -> str | None:
+def _other_processes_finding(state: EventData) -> str | None:
     others = state.get("other_processes_bytes")
     return f"Other processes held {format_bytes(others)} of the device." if others else None
 
 
-def _prediction_finding(state: JsonObject, predicted: int | None) -> str | None:
+def _prediction_finding(state: EventData, predicted: int | None) -> str | None:
     if not predicted:
         return None
     peak = state.get("peak_allocated_bytes")
@@ -259,9 +258,9 @@ def _changes(
     phase: str,
     asked: int | None,
     free: int | None,
-    state: JsonObject,
-    suspects: Sequence[JsonObject],
-    advice: Sequence[JsonObject],
+    state: EventData,
+    suspects: Sequence[EventData],
+    advice: Sequence[EventData],
 ) -> tuple[Change, ...]:
     changes: list[Change] = []
     if suspects:
@@ -275,20 +274,20 @@ def _changes(
     return tuple(changes)
 
 
-def _tensor_text(tensor: JsonObject) -> str:
+def _tensor_text(tensor: EventData) -> str:
     shape = " x ".join(str(side) for side in tensor.get("shape") or ())
     location = f" ({location_text(tensor)})" if tensor.get("file") else ""
     size = format_bytes(tensor.get("size_bytes"))
     return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {size}{location}"
 
 
-def _list_of(event_data: JsonObject, name: str) -> Sequence[Any]:
+def _list_of(event_data: EventData, name: str) -> Sequence[Any]:
     """Return a list of an event's data, which nothing has validated so far."""
     value = event_data.get(name)
     return value if isinstance(value, list | tuple) else ()
 
 
-def _search_of(event_data: JsonObject) -> JsonObject:
+def _search_of(event_data: EventData) -> EventData:
     search = event_data.get("suspect_search")
     if not isinstance(search, Mapping):
         return {}

@@ -3,8 +3,8 @@
 1. The request is validated first (`request`): only that raises errors.
 2. Each task is tried once, as the script would do it, and the highest reading above what was held
    is taken (`runner`). An evaluation runs without gradients in eval mode.
-3. What a task may change is restored: modes, buffers, random generators (`tasks`). Memory that it
-   took is released.
+3. Modes, buffers and random generators are restored afterwards (`tasks`). Memory that a task took
+   is released.
 4. The optimizer's state that is still to come is added, by the estimator's rule; the result says
    if all of it fits (`result`). A task that runs out of memory is part of the result. One that
    fails otherwise is reported, and says nothing about memory.

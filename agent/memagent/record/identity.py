@@ -13,8 +13,8 @@ derive another:
 5. If nothing names the launch, batch job and rendezvous address are used; `note` then says what to
    set.
 
-What changes when a launcher restarts its workers (restart count, the port of a new rendezvous) is
-left out if possible: a restart is a new attempt of the same run.
+A launcher that restarts its workers changes the restart count and the rendezvous port. Both are
+ignored if possible: a restart is a new attempt of the same run.
 """
 
 from __future__ import annotations

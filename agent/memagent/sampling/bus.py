@@ -2,7 +2,7 @@
 
 1. The collector publishes the samples it has drained, on its own thread. The local forecast, the
    leak monitor and the mirrors subscribe; an error in one of them doesn't reach the others.
-2. Whatever has an event to record emits it to the run's one `EventSink`, on any thread.
+2. All parts of the run emit events to its one `EventSink`, on any thread.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from memagent.delivery.partial_batch import Columns
 from memagent.diagnostics.error_guard import ErrorGuard
-from memagent.wire.columns import Value
 from memagent.wire.messages import Event
 
-Columns = dict[str, list[Value]]
 Subscriber = Callable[[str, Columns], None]
 
 

@@ -1,4 +1,4 @@
-"""From phase marks to rows: hooks report where the loop is, probes are read, rows are buffered.
+"""Samples a training loop: hooks mark phases, probes are read, rows are buffered.
 
 1. Calls of `set_phase` cut a step into phases. The device's peak since the last mark belongs to the
    phase that ends there.

@@ -17,7 +17,7 @@ import pytest
 import memagent
 from memagent.errors import SettingError
 from memagent.mirror import Mirror, Point, open_trackers, parse_mirror
-from memagent.mirror.aggregate import Window, merge_points
+from memagent.mirror.aggregate import PointWindow, merge_points
 from memagent.mirror.wandb import MAX_WAITING_POINTS, WandbTracker
 from memagent.wire.messages import Device, Risk
 
@@ -46,7 +46,7 @@ def trained(training, **options: Any) -> Any:
 
 
 def test_it_keeps_the_last_of_a_state_and_the_maximum_of_a_peak():
-    window = Window()
+    window = PointWindow()
     columns = {
         "step": [1, 2],
         "time_s": [10.0, 11.0],
@@ -70,7 +70,7 @@ def test_it_keeps_the_last_of_a_state_and_the_maximum_of_a_peak():
 
 
 def test_it_has_no_point_without_rows():
-    assert Window().point() is None
+    assert PointWindow().point() is None
     assert merge_points([]) is None
 
 

@@ -11,7 +11,7 @@ const container = document.getElementById("memory-chart");
 // In drawing order: the last one is on top. The legend is in reverse order.
 const FIELDS = ["device_used_bytes", "reserved_bytes", "peak_allocated_bytes", "allocated_bytes"];
 const NAMES = {
-  gpu: ["Device used, by everybody", "Reserved by the allocator", "Peak within the step", "Allocated after the step"],
+  gpu: ["Device used, all processes", "Reserved by the allocator", "Peak within the step", "Allocated after the step"],
   host: ["Used on the device", "Private memory mapped", "Peak within the step", "Used after the step"],
 };
 const STRENGTHS = { allocated_bytes: 2, peak_allocated_bytes: 1.5, reserved_bytes: 1.25, device_used_bytes: 1.25 };

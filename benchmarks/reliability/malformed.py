@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from benchmarks.reliability.expected_samples import STREAMS, batch_of
 from memagent.wire.codec import JSON, MSGPACK, decode
-from memagent.wire.columns import MAGIC, ChunkHeader, Column
+from memagent.wire.columns import MAGIC, ChunkHeader, ColumnHeader
 from memagent.wire.messages import (
     Batch,
     Device,
@@ -260,15 +260,15 @@ def _broken(draw: st.DrawFn, body: bytes) -> bytes:
 def _forged_chunks(draw: st.DrawFn) -> bytes:
     """Return a packed chunk with a valid checksum whose header may contradict its payload."""
     columns = [
-        Column("step", "int"),
-        Column("time_s", "float"),
-        Column("host_used_bytes", "int", draw(st.booleans())),
+        ColumnHeader("step", "int"),
+        ColumnHeader("time_s", "float"),
+        ColumnHeader("host_used_bytes", "int", draw(st.booleans())),
     ]
     columns = [column for column in columns if draw(st.integers(0, 9))]
     columns += draw(
         st.lists(
             st.builds(
-                Column, st.text(max_size=6), st.sampled_from(["int", "float"]), st.booleans()
+                ColumnHeader, st.text(max_size=6), st.sampled_from(["int", "float"]), st.booleans()
             ),
             max_size=1,
         )

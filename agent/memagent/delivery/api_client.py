@@ -48,7 +48,7 @@ _RETRIABLE = (401, 403, 408, 425, 429)
 
 
 @dataclass(frozen=True)
-class Response:
+class ApiResponse:
     """A response with header names in lower case.
 
     `began_at` and `ended_at` are Unix seconds by this machine's clock.
@@ -94,7 +94,7 @@ class ApiClient:
         method: str = "GET",
         body: bytes | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> Response:
+    ) -> ApiResponse:
         """Send a request and return the response, whatever its status.
 
         Raises DeliveryError, which says what to do, if there is no response.
@@ -102,7 +102,7 @@ class ApiClient:
         began_at = time.time()
         response = self._send(method, path, body=body, timeout_s=timeout_s)
         headers = {name.lower(): text for name, text in response.headers.items()}
-        return Response(response.status, headers, response.data, began_at, time.time())
+        return ApiResponse(response.status, headers, response.data, began_at, time.time())
 
     def download(self, path: str) -> Iterator[bytes]:
         """Yield a file in chunks. Raises DeliveryError if the server refuses or breaks off."""
@@ -173,7 +173,7 @@ def problem_detail(body: bytes) -> str:
     return f": {problem['detail']}" if problem.get("detail") else ""
 
 
-class UnknownRunError(DeliveryError):
+class StartRequiredError(DeliveryError):
     """The server doesn't know the run, so its start must be delivered (again) first."""
 
 
@@ -201,11 +201,11 @@ class HttpTransport(Transport):
     def close(self) -> None:
         self._client.close()
 
-    def _error(self, item: Envelope, response: Response) -> DeliveryError:
+    def _error(self, item: Envelope, response: ApiResponse) -> DeliveryError:
         status, detail = response.status, problem_detail(response.body)
         message = f"{self._client.server} answered {status} to a {item.kind}{detail}"
         if status == 404 and item.kind != "start":
-            return UnknownRunError(message)
+            return StartRequiredError(message)
         if 400 <= status < 500 and status not in _RETRIABLE:
             return RejectedError(message)
         retry_after = response.headers.get("retry-after", "")

@@ -18,7 +18,7 @@ from memagent.wire.messages import (
 )
 
 MessageKind = Literal["start", "batch", "prediction", "snapshot", "finish"]
-Message = RunStart | Batch | PredictionMessage | SnapshotMessage | Finish
+AgentMessage = RunStart | Batch | PredictionMessage | SnapshotMessage | Finish
 
 _KINDS: dict[type[msgspec.Struct], MessageKind] = {
     RunStart: "start",
@@ -39,7 +39,7 @@ class Envelope:
     samples: int = 0
 
 
-def seal(run_id: str, message: Message, samples: int = 0) -> Envelope:
+def seal(run_id: str, message: AgentMessage, samples: int = 0) -> Envelope:
     """Return the envelope of a message."""
     return Envelope(_KINDS[type(message)], run_id, encode(message), samples)
 

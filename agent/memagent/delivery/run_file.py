@@ -53,7 +53,8 @@ class RunFile:
     """
 
     def __init__(self, path: Path, start: Envelope) -> None:
-        self.path, self.start = path, start
+        self.path = path
+        self.start = start
         self.first = self.end = len(MAGIC) + _FRAME.size + len(start.body)
         self._drafts = b""
         self._fd: int | None = None

@@ -11,8 +11,8 @@
    more is sent.
 5. A backlog is sent with short pauses, so that neither training nor the server slows down.
 6. `close` gives the queue a deadline, a short one if the server is away; the first failure ends it.
-   What is left stays in the file, and `memagent sync` uploads it. What is only in memory is counted
-   as dropped.
+   The rest stays in the file, and `memagent sync` uploads it. Samples that are only in memory are
+   counted as dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from enum import Enum, auto
 
-from memagent.delivery.api_client import UnknownRunError
+from memagent.delivery.api_client import StartRequiredError
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
@@ -50,7 +50,7 @@ class StartRefusedError(RejectedError):
 
 
 class DeliveryOutcome(Enum):
-    """What became of an envelope."""
+    """Result of delivering an envelope."""
 
     DELIVERED = auto()
     REJECTED = auto()
@@ -217,7 +217,7 @@ class Sender:
             return None
         try:
             return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
-        except UnknownRunError:
+        except StartRequiredError:
             self._deliver_start(transport)
             return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
 

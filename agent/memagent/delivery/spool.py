@@ -24,7 +24,7 @@ MAX_MEMORY_BYTES = 16 * 2**20
 
 
 class Spool:
-    """A queue of envelopes. With `is_destination`, the file is where they stay.
+    """A queue of envelopes. With `is_destination`, they stay in the file.
 
     Not thread-safe: the sender has a lock. Methods don't raise; `trouble` says what is wrong with
     the disk, if anything is.

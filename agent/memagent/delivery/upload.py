@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from memagent.delivery.api_client import UnknownRunError
+from memagent.delivery.api_client import StartRequiredError
 from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.delivery.run_file import SUFFIX, read_frames, try_lock, unread_bytes
 from memagent.errors import DeliveryError, RejectedError, WireError
@@ -237,7 +237,7 @@ class _FileUploader:
     def _attempt(self, transport: Transport, item: Envelope) -> BatchReply | None:
         try:
             return transport.deliver(item, timeout_s=TIMEOUT_S)
-        except UnknownRunError:
+        except StartRequiredError:
             if self._start is None:
                 raise
             transport.deliver(self._start, timeout_s=TIMEOUT_S)

@@ -7,7 +7,7 @@ from contextlib import closing
 from email.utils import parsedate_to_datetime
 
 from memagent import __version__
-from memagent.delivery.api_client import ApiClient, Response
+from memagent.delivery.api_client import ApiClient, ApiResponse
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.errors import DeliveryError
 
@@ -36,11 +36,11 @@ def check(environment: Environment) -> Iterator[Finding]:
         )
 
 
-def _is_memagent(health: Response) -> bool:
+def _is_memagent(health: ApiResponse) -> bool:
     return health.status == 200 and "version" in health.fields()
 
 
-def _judge_health(server: str, health: Response) -> Iterator[Finding]:
+def _judge_health(server: str, health: ApiResponse) -> Iterator[Finding]:
     if not _is_memagent(health):
         location = health.headers.get("location")
         yield problem(
@@ -60,7 +60,7 @@ def _judge_health(server: str, health: Response) -> Iterator[Finding]:
     yield from judge_clock(health)
 
 
-def judge_clock(answer: Response) -> Iterator[Finding]:
+def judge_clock(answer: ApiResponse) -> Iterator[Finding]:
     """Compare `Date` with this clock, minus the request's duration and the truncated second."""
     try:
         server_time = parsedate_to_datetime(answer.headers.get("date") or "").timestamp()
@@ -81,7 +81,7 @@ def judge_clock(answer: Response) -> Iterator[Finding]:
         yield ok("the clocks agree")
 
 
-def judge_access(read: Response, post: Response, *, has_token: bool) -> Iterator[Finding]:
+def judge_access(read: ApiResponse, post: ApiResponse, *, has_token: bool) -> Iterator[Finding]:
     """Judge two responses. `post` had no body: with permission it's rejected as malformed."""
     token = "the token" if has_token else "without a token one"
     may_read, may_post = read.status == 200, post.status in (400, 415, 422)

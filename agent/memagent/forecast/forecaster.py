@@ -9,7 +9,7 @@
    twice as many. It's silent if it ends beyond the planned steps, or if it has lasted less than an
    epoch and would be freed at the epoch's end.
 4. Some OOMs are known without a trend: optimizer state that doesn't exist yet, an evaluation that
-   was tried and doesn't fit next to what is allocated by now, the largest input that is still to
+   was tried and doesn't fit next to the present floor, the largest input that is still to
    come.
 5. If nothing grows, heavy-tailed batch sizes may still exceed the limit: that gives a probability,
    and at most a notice (`tail`).
@@ -38,10 +38,10 @@ CRITICAL_STEPS = 20
 SETTLING_STEPS = 5
 """First steps of a run, not part of any trend: lazy allocation, autotuning."""
 OPTIMIZER_STATE_PROBABILITY = 0.97
-LARGEST_INPUT_PROBABILITY = 0.88
-"""How often the largest input comes, or a smaller one that's too large."""
+INPUT_PROBABILITY = 0.88
+"""Probability that the largest input comes, or a smaller one that's too large."""
 EVAL_PROBABILITY = 0.9
-"""How often an evaluation that was tried and doesn't fit comes."""
+"""Probability that an evaluation comes which was tried and doesn't fit."""
 TAIL_PAGE_PROBABILITY = 0.9
 TAIL_NOTICE_PROBABILITY = 0.7
 MAX_SILENT_PROBABILITY = 0.3
@@ -208,9 +208,9 @@ class Forecaster:
             return None
         probability = self._tail_probability(step)
         if probability == 0.0:
-            return self._build(step, "warning", "input", LARGEST_INPUT_PROBABILITY)
-        # The largest of heavy-tailed sizes may never come. What counts is the probability of one
-        # that's too large.
+            return self._build(step, "warning", "input", INPUT_PROBABILITY)
+        # The largest of heavy-tailed sizes may never come, so the probability of one that's too
+        # large decides.
         if probability >= TAIL_PAGE_PROBABILITY:
             return self._build(step, "warning", "tail", probability)
         return None

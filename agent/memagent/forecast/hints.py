@@ -33,9 +33,9 @@ class Hints:
     max_input_size: float | None = None
     """Elements of the largest input, as in the column `input_size`."""
     optimizer_state_bytes: Mapping[str, int] = field(default_factory=dict)
-    """What the optimizer's first step will allocate."""
+    """Allocated by the optimizer's first step."""
     eval_bytes: Mapping[str, int] = field(default_factory=dict)
-    """What the first evaluation or checkpoint needs above the floor, whichever is larger."""
+    """Needed above the floor by the first evaluation or checkpoint, whichever needs more."""
     predicted_peak_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def merged_with(self, data: Mapping[str, Any]) -> Hints:

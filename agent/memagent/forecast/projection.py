@@ -39,7 +39,7 @@ LAST_STEPS = 25
 """Any trend may page so many steps before the limit, if it has lasted about twice as long."""
 LAST_STEPS_OF_INPUT = 14
 DECAY = 0.12
-"""How fast the probability falls with the distance."""
+"""Rate at which the probability falls with the distance."""
 DECAY_BY_CAUSE: dict[Cause, float] = {"input": 0.5}
 SPREAD = 0.35
 """Standard deviation of the logarithm of (actual / expected) steps left."""

@@ -4,7 +4,7 @@ floor     allocated after the step: what stays, so what leaks                 ->
 excess    how far the step peaks above its floor: activations                 -> input
 split     free pieces of split blocks, which no one else can use              -> fragmentation
 others    used on the device and not reserved by this process                 -> other_processes
-host      memory of the process tree, if it has a limit of its own            -> host_memory
+host      memory of the process tree, if it has its own limit                  -> host_memory
 
 A step runs out of memory if its need = floor + excess + split + others reaches the limit.
 

@@ -25,9 +25,9 @@ The answer comes from the longest recent window that shows growth.
 8. After the fall of a saw tooth, windows within its repetition (`BucketedSeries.repeats_from`) are
    skipped. Windows that reach back into the tooth show whether the low points rise, too.
 9. The longest window that passes is used, since it has most evidence.
-10. Growth continues from the newer half's line, not from the newest reading. What usually stands
-    out above the line is added: noise and teeth by their maximum, as the first to reach the limit
-    is the end; jumps (`StepGrowth`) by half of one.
+10. Growth continues from the newer half's line, not from the newest reading. Noise and teeth above
+    the line add their maximum, as the first to reach the limit is the end. Jumps (`StepGrowth`) add
+    half of one.
 
 All constants were fitted to the traces of the forecast benchmark (docs/forecast.md).
 """
@@ -83,7 +83,7 @@ class Trend:
     level: float
 
     def level_at(self, step: float) -> float:
-        """Return the expected level at `step`, with what usually stands out above the line."""
+        """Return the expected level at `step`, with the usual excess over the line."""
         return self.level + growth_in(step - self.at_step, self.slope, self.rate)
 
 
@@ -238,7 +238,7 @@ class _Window:
             fall = max(fall, top - self._values[i])
             above = max(above, tops[i] - mean - self.newer_slope * (steps[i] - middle))
             top = max(top, tops[i]) if i > start else top
-        # What falls back again is noise or a tooth; what doesn't is a jump.
+        # A rise that falls back is noise or a tooth; a lasting one is a jump.
         if fall >= above / 2 or not self.jumps.typical:
             return line + above
         return max(tops[-1], line + self.jumps.typical / 2)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 Level = Literal["ok", "notice", "warning", "critical"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""From harmless to worst."""
+"""All levels, from harmless to worst."""
 PAGING_LEVELS: tuple[Level, ...] = ("warning", "critical")
 """Levels that notify people."""
 Cause = Literal[

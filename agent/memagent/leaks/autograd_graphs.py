@@ -1,6 +1,6 @@
 """Autograd's graphs: the tensors that keep them, and their size.
 
-What a graph saves has no referrers in Python, but the tensors at its roots have names.
+Tensors that a graph saves have no referrers in Python, but those at its roots have names.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def held_storages(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return bytes by storage: of the tensors' own storages, and of those their graphs save.
 
-    What a script packs with its own hooks isn't unpacked.
+    Tensors that the script's hooks have packed aren't unpacked.
     """
     torch = sys.modules["torch"]
     names: dict[type, list[str]] = {}

@@ -144,7 +144,7 @@ def _in_object(owner: Any, path: Sequence[Any]) -> ObjectName | None:
     if attribute is None:
         return None
     if attribute in _MODULE_REGISTRIES and len(inner) > 1:
-        # What an nn.Module's registry holds reads as the module's own attribute.
+        # An entry of an nn.Module's registry reads as an attribute of the module.
         attribute, inner = _key_of(inner[-1], inner[-2]), inner[:-1]
     return _attribute_name(type(owner), attribute, inner)
 

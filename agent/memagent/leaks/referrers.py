@@ -81,9 +81,9 @@ class ReferrerSearch:
         self._positions: dict[int, int] = {}
         """Position in `visited` by id."""
         self._covers: list[int] = []
-        """By position: bits of the sample's objects that it leads to."""
+        """Bits of the sample's objects that each position leads to."""
         self._inner: list[int] = []
-        """By position: the object that it was reached from, -1 for the sample."""
+        """Position that each one was reached from, -1 for the sample."""
 
     def ignore(self, own_list: Sequence[Any]) -> None:
         """Add another list of the diagnosis that refers to tensors."""
@@ -119,7 +119,7 @@ class ReferrerSearch:
     def referrers_until(
         self, target: Any, cpu_s: float, is_found: Callable[[Any], bool]
     ) -> list[Any]:
-        """Return what leads to an object, up to the level where `is_found` holds for one.
+        """Return what leads to an object, up to the first level with an object that `is_found`.
 
         Takes at most `cpu_s` of CPU time, if the wall-clock budget allows.
         """

@@ -19,7 +19,7 @@ from msgspec import structs
 from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import Message, seal
+from memagent.delivery.envelope import AgentMessage, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.console import notify_user
@@ -270,7 +270,7 @@ class Pipeline:
         if phase == "checkpoint" and self._is_open:
             self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: AgentMessage) -> None:
         self._sender.put(seal(self._identity.run_id, message))
 
     def _refresh_probes(self) -> None:

@@ -1,16 +1,16 @@
-"""Columns of samples, packed small: delta or xor, byte shuffle, one compression over all.
+"""Packed columns of samples: delta or xor, byte shuffle, one compression over all.
 
 Layout of a chunk (little endian):
 
-1. magic `MAC1`, then the length of the header as uint32
-2. header: msgpack of `ChunkHeader`, which describes everything that follows
-3. payload: per column a bitmap of present values (only where some are missing), then 8 bytes a value:
-   int64 columns as the difference to the row before, float64 columns as the xor of the bit patterns with the row before,
-   both byte-shuffled (all first bytes, then all second bytes, ...), and the whole compressed by `codec`
-   (`none`: the server compresses the whole chunk, header and all)
+1. The magic `MAC1`, then the length of the header as uint32.
+2. The header: msgpack of `ChunkHeader`, which describes everything that follows.
+3. The payload, compressed as a whole by `codec`. With `none`, the server compresses the whole
+   chunk, header and all. Each column is a bitmap of present values (only if some are missing) and 8
+   bytes per value. int64 columns hold differences to the row before, float64 columns the xor of the
+   bit patterns. Both are byte-shuffled: all first bytes, then all second bytes, and so on.
 
-Memory readings repeat or move little from step to step, so nearly all bytes are zero after steps 1 to 3: 19 to 42 bytes a
-sample of 20 counters. Pure Python on `array`: the agent must not need numpy.
+Readings change little from step to step, so after these steps nearly all bytes are zero: 19 to 42
+bytes per sample of 20 counters. Pure Python on `array`, as the agent must not need numpy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any, Literal
 import msgspec
 
 from memagent.errors import WireError
-from memagent.wire.fields import COLUMN_NAME, Kind, kind_of
+from memagent.wire.fields import COLUMN_NAME, ColumnKind, kind_of
 
 try:
     import zstandard
-except ImportError:  # the agent's environment need not have it
+except ImportError:  # optional in the agent's environment
     zstandard = None  # type: ignore[assignment]
 
 MAGIC = b"MAC1"
@@ -38,7 +38,7 @@ MAX_ROWS = 100_000
 MAX_COLUMNS = 1_000
 MAX_RAW_BYTES = 64 * 2**20
 MAX_INT = 2**62
-"""Ints must be smaller than this in magnitude, so that a difference of two of them still fits 64 bits."""
+"""Bound of an int's magnitude, so that the difference of two ints fits 64 bits."""
 
 Value = int | float | None
 Codec = Literal["zlib", "zstd", "none"]
@@ -46,19 +46,19 @@ Codec = Literal["zlib", "zstd", "none"]
 DEFAULT_CODEC: Codec = "zlib" if zstandard is None else "zstd"
 
 
-class Column(msgspec.Struct, frozen=True, array_like=True):
-    """One column's place in the payload: its name, kind, and whether a bitmap of present values precedes it."""
+class ColumnHeader(msgspec.Struct, frozen=True, array_like=True):
+    """A column in the payload. `has_missing`: a bitmap of present values precedes it."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     has_missing: bool = False
 
 
 class ChunkHeader(msgspec.Struct, frozen=True):
-    """What a chunk says of itself. `raw_bytes` is the payload's size before compression, `crc32` the raw payload's checksum."""
+    """Header of a chunk. `raw_bytes` and `crc32` are those of the uncompressed payload."""
 
     rows: int
-    columns: list[Column]
+    columns: list[ColumnHeader]
     codec: Codec
     raw_bytes: int
     crc32: int
@@ -75,38 +75,39 @@ def pack(
     columns: Mapping[str, Sequence[Value]],
     *,
     codec: Codec = DEFAULT_CODEC,
-    kind_of: Callable[[str], Kind] = kind_of,
+    kind_of: Callable[[str], ColumnKind] = kind_of,
 ) -> bytes:
-    """Pack columns of equal length into one chunk; `kind_of` says what a column of a name holds.
+    """Pack columns of equal length into one chunk. `kind_of` returns the kind of a named column.
 
-    Raises WireError, naming the column, for unequal lengths, names that are no column name, and values that do not fit.
+    Raises WireError, which names the column, for unequal lengths, invalid names and values that
+    don't fit.
     """
     rows = len(next(iter(columns.values()))) if columns else 0
     if not 0 < rows <= MAX_ROWS:
-        raise WireError(f"a chunk holds 1 to {MAX_ROWS} rows, this one {rows}", field="columns")
-    described: list[Column] = []
+        raise WireError(f"a chunk must hold 1 to {MAX_ROWS} rows, got {rows}", field="columns")
+    headers: list[ColumnHeader] = []
     parts: list[bytes] = []
     for name, values in columns.items():
         if len(values) != rows:
             raise WireError(
-                f"{name} has {len(values)} values where the first column has {rows}", field=name
+                f"{name} has {len(values)} values, the first column has {rows}", field=name
             )
         if not COLUMN_NAME.fullmatch(name):
             raise WireError(
-                f"{name!r} is no column name: it must match {COLUMN_NAME.pattern}", field=name
+                f"{name!r} isn't a column name: it must match {COLUMN_NAME.pattern}", field=name
             )
         kind = kind_of(name)
         missing = None in values
-        described.append(Column(name, kind, missing))
+        headers.append(ColumnHeader(name, kind, missing))
         if missing:
             parts.append(_bitmap(values))
-            values = _filled(values)  # noqa: PLW2901
+            values = _fill_missing(values)  # noqa: PLW2901
         parts.append(_shuffle(_differences(name, kind, values)))
     raw = b"".join(parts)
     steps = [step for step in columns.get("step", ()) if step is not None]
     header = ChunkHeader(
         rows=rows,
-        columns=described,
+        columns=headers,
         codec=codec,
         raw_bytes=len(raw),
         crc32=zlib.crc32(raw),
@@ -118,56 +119,55 @@ def pack(
 
 
 def read_header(chunk: bytes) -> ChunkHeader:
-    """The header alone, checked for sanity but not against the payload. Raises WireError."""
+    """Return the header. It's validated, but not against the payload. Raises WireError."""
     return _split(chunk)[0]
 
 
 def read_payload(chunk: bytes) -> tuple[ChunkHeader, bytes]:
-    """The header, and the payload as step 3 of the layout has it: decompressed, its size and checksum checked.
+    """Return the header and the decompressed payload, with its size and checksum checked.
 
-    Raises WireError for anything but a whole and sound chunk; never allocates more than the header's checked size.
+    Raises WireError unless the chunk is complete and intact. Never allocates more than the header's
+    checked size.
     """
     header, body = _split(chunk)
     return header, _decompress(memoryview(chunk)[body:], header)
 
 
 def unpack(chunk: bytes, *, only: Container[str] | None = None) -> dict[str, list[Value]]:
-    """Columns of a chunk as lists; with `only`, just those of them that the chunk has.
+    """Return the columns of a chunk as lists; with `only`, those of them that the chunk has.
 
-    Raises WireError for anything but a whole and sound chunk; never allocates more than the header's checked size.
+    Raises WireError unless the chunk is complete and intact. Never allocates more than the header's
+    checked size.
     """
     header, raw = read_payload(chunk)
-    out: dict[str, list[Value]] = {}
-    at = 0
+    columns: dict[str, list[Value]] = {}
+    offset = 0
     bitmap_bytes, column_bytes = (header.rows + 7) // 8, header.rows * 8
     for column in header.columns:
-        bitmap = raw[at : at + bitmap_bytes] if column.has_missing else None
-        at += bitmap_bytes if column.has_missing else 0
+        bitmap = raw[offset : offset + bitmap_bytes] if column.has_missing else None
+        offset += bitmap_bytes if column.has_missing else 0
         if only is None or column.name in only:
-            values = _restored(column.kind, raw[at : at + column_bytes])
-            out[column.name] = _with_missing(values, bitmap) if bitmap is not None else values
-        at += column_bytes
-    return out
+            values = _restored(column.kind, raw[offset : offset + column_bytes])
+            columns[column.name] = _with_missing(values, bitmap) if bitmap is not None else values
+        offset += column_bytes
+    return columns
 
 
 def _split(chunk: bytes) -> tuple[ChunkHeader, int]:
     if chunk[:4] != MAGIC or len(chunk) < 8:
-        raise WireError(
-            "these bytes are no chunk of samples: they do not begin with MAC1", field="packed"
-        )
+        raise WireError("not a chunk of samples: it doesn't begin with MAC1", field="packed")
     body = 8 + int.from_bytes(chunk[4:8], "little")
     try:
         header = _header_decoder.decode(chunk[8:body])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise WireError(f"the chunk's header cannot be read: {error}", field="packed") from error
+        raise WireError(f"cannot read the chunk's header: {error}", field="packed") from error
     if header.version != 1:
         raise WireError(
-            f"chunk version {header.version} is newer than this program knows; upgrade it",
-            field="packed",
+            f"unknown chunk version {header.version}: upgrade this program", field="packed"
         )
     if not (0 < header.rows <= MAX_ROWS and 0 < len(header.columns) <= MAX_COLUMNS):
         raise WireError(
-            f"a chunk of {header.rows} rows and {len(header.columns)} columns is out of bounds",
+            f"chunk too large or empty: {header.rows} rows, {len(header.columns)} columns",
             field="packed",
         )
     missing = sum(column.has_missing for column in header.columns)
@@ -179,13 +179,12 @@ def _split(chunk: bytes) -> tuple[ChunkHeader, int]:
         )
     names = [column.name for column in header.columns]
     if len(set(names)) != len(names) or not all(COLUMN_NAME.fullmatch(name) for name in names):
-        raise WireError("the chunk's column names must be distinct and well formed", field="packed")
+        raise WireError("the chunk's column names must be valid and distinct", field="packed")
     return header, body
 
 
-def _differences(
-    name: str, kind: Kind, values: Any
-) -> bytes:  # of one kind, which only array() can check
+def _differences(name: str, kind: ColumnKind, values: Any) -> bytes:
+    """Return the differences of values, whose types only array() checks."""
     try:
         if kind == "float":
             bits = array("q", array("d", values).tobytes())
@@ -204,7 +203,7 @@ def _differences(
     return moved.tobytes()
 
 
-def _restored(kind: Kind, shuffled: bytes) -> list[Value]:
+def _restored(kind: ColumnKind, shuffled: bytes) -> list[Value]:
     rows = len(shuffled) // 8
     buffer = bytearray(len(shuffled))
     for byte in range(8):
@@ -232,8 +231,8 @@ def _bitmap(values: Sequence[Value]) -> bytes:
     return bits.to_bytes((len(values) + 7) // 8, "little")
 
 
-def _filled(values: Sequence[Value]) -> list[Value]:
-    """A missing value repeats the one before, which costs nothing after the difference is taken."""
+def _fill_missing(values: Sequence[Value]) -> list[Value]:
+    """Replace missing values by the one before, so that their difference is zero."""
     filled: list[Value] = []
     last: Value = 0
     for value in values:
@@ -253,13 +252,13 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
     if codec == "zlib":
         return zlib.compress(raw, 1)
     if zstandard is None:
-        raise WireError("codec zstd needs the package zstandard", field="codec")
+        raise WireError("codec zstd requires the package zstandard", field="codec")
     packed: bytes = zstandard.ZstdCompressor(level=1).compress(raw)
     return packed
 
 
 def _decompress(payload: memoryview, header: ChunkHeader) -> bytes:
-    """Never yields more than the header's size, whatever the payload claims: a bomb fails, it does not unfold."""
+    """Decompress at most the header's size, so that a decompression bomb fails."""
     try:
         if header.codec == "none":
             raw, whole = bytes(payload), True
@@ -272,25 +271,23 @@ def _decompress(payload: memoryview, header: ChunkHeader) -> bytes:
             whole = True
     except WireError:
         raise
-    except Exception as error:  # zlib.error, ZstdError: the libraries' own trees
+    except Exception as error:  # zlib.error, ZstdError: no common base
         raise WireError(
-            f"the chunk's payload cannot be decompressed: {error}", field="packed"
+            f"cannot decompress the chunk's payload: {error}", field="packed"
         ) from error
     if not whole or len(raw) != header.raw_bytes or zlib.crc32(raw) != header.crc32:
         raise WireError(
-            "the chunk is truncated or damaged: its size or checksum is off", field="packed"
+            "the chunk is truncated or damaged: its size or checksum is wrong", field="packed"
         )
     return raw
 
 
-def _unpack_zstd(payload: memoryview, most_bytes: int) -> bytes:
+def _unpack_zstd(payload: memoryview, max_bytes: int) -> bytes:
     if zstandard is None:
         raise WireError(
-            "this chunk is compressed with zstd: install the package zstandard", field="packed"
+            "the chunk is compressed with zstd: install the package zstandard", field="packed"
         )
-    if (
-        zstandard.frame_content_size(payload) > most_bytes
-    ):  # the library would believe it, and allocate that much
-        return b""
-    raw: bytes = zstandard.ZstdDecompressor().decompress(payload, max_output_size=most_bytes)
+    if zstandard.frame_content_size(payload) > max_bytes:
+        return b""  # the library would trust it, and allocate that much
+    raw: bytes = zstandard.ZstdDecompressor().decompress(payload, max_output_size=max_bytes)
     return raw

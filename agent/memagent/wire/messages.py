@@ -1,7 +1,8 @@
-"""Messages between agent and server, as msgspec types: they validate what comes in and name the field that is wrong.
+"""Messages between agent and server as msgspec types, which validate input and name invalid fields.
 
-Unknown fields are ignored, so that a newer agent can talk to an older server. `docs/wire.md` documents every field; a test
-keeps it so. Times are seconds since the Unix epoch on the sender's clock, sizes are bytes.
+Unknown fields are ignored, so a newer agent can talk to an older server. `docs/wire.md` documents
+every field, which a test checks. Times are seconds since the Unix epoch on the sender's clock,
+sizes are bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from memagent.forecast.types import Level
 Identifier = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)",  # for Python, `$` is also before a line break at the end
+        # For Python, `$` also matches before a line break at the end.
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)",
         description="1 to 64 of A-Z a-z 0-9 . _ -, not starting with a sign",
     ),
 ]
@@ -36,7 +38,7 @@ Time = Annotated[float, Meta(ge=0, lt=1e12)]
 Bytes = Annotated[int, Meta(ge=0, lt=2**62, description="bytes")]
 
 VIEWER_BYTES = 4 * 2**20
-"""Of torch's own page of a snapshot, packed."""
+"""Maximum size of a snapshot's page for torch's viewer, compressed."""
 
 KILLING_LIMITS = ("cgroup", "physical memory")
 """Host limits at which the kernel kills the process."""
@@ -47,7 +49,7 @@ DeviceKind = Literal["cuda", "mps", "xpu", "host"]
 
 
 class Device(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A device that a rank trains on, or the host. `id` is the GPU's UUID, or `host`; samples name it as their stream."""
+    """A rank's training device, or the host. `id`: the GPU's UUID, or `host`; the stream's name."""
 
     id: Label
     kind: DeviceKind
@@ -59,7 +61,10 @@ class Device(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class RunStart(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`POST /api/v1/runs`: one rank of one launch says that it is there. Idempotent; rank 0 decides name, config and tags."""
+    """`POST /api/v1/runs`: registers one rank of one launch.
+
+    Idempotent. Rank 0 decides name, config and tags.
+    """
 
     run_id: Identifier
     project: Label = "default"
@@ -78,7 +83,10 @@ class RunStart(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Chunk(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Consecutive samples of one stream: a device's id, or `scalars`. Exactly one of `packed` and `columns` is given."""
+    """Consecutive samples of one stream: a device's id, or `scalars`.
+
+    Exactly one of `packed` and `columns` is set.
+    """
 
     stream: Label
     packed: bytes | None = None
@@ -86,7 +94,7 @@ class Chunk(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Something that happened once, such as `oom` or `phase`. `data` is free, small and JSON."""
+    """A single event such as `oom` or `phase`. `data` is any small JSON object."""
 
     kind: Identifier
     step: Count = 0
@@ -95,9 +103,9 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`POST /api/v1/runs/{id}/batches`: what one rank gathered since its last batch.
+    """`POST /api/v1/runs/{id}/batches`: samples and events of one rank since its last batch.
 
-    (rank, attempt, seq) identifies it; sending it again changes nothing. `dropped_samples` is cumulative, by reason.
+    Idempotent by (rank, attempt, seq). `dropped_samples` is cumulative, by reason.
     """
 
     rank: Rank = 0
@@ -109,7 +117,7 @@ class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A forecast as it travels and is shown: steps are numbers of the run's own steps, seconds count from the forecast."""
+    """A forecast on the wire. Steps are the run's own; seconds count from the forecast."""
 
     level: Level
     rank: Rank = 0
@@ -128,14 +136,14 @@ class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Command(msgspec.Struct, kw_only=True, frozen=True):
-    """Something the server asks of an agent in the answer to a batch; an agent ignores what it does not know."""
+    """A request of the server in the reply to a batch. Agents ignore unknown kinds."""
 
     kind: Identifier
     data: dict[str, Any] = {}
 
 
 class BatchReply(msgspec.Struct, kw_only=True, frozen=True):
-    """`accepted` samples are stored for good; `next_seq` is the first batch of this rank and attempt the server still lacks."""
+    """Reply to a batch. `next_seq`: first batch of this rank and attempt that the server lacks."""
 
     accepted: int
     next_seq: int
@@ -144,7 +152,7 @@ class BatchReply(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """One change that would save memory in this run: how much, what it usually costs, and the code to add."""
+    """A change that would save memory in this run: its saving, its usual cost, and the code."""
 
     change: Label
     saving_bytes: Annotated[int, Meta(gt=-(2**62), lt=2**62)]
@@ -153,7 +161,7 @@ class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """`POST /api/v1/runs/{id}/predictions`: an estimator's answer for one rank and device."""
+    """`POST /api/v1/runs/{id}/predictions`: an estimate for one rank and device."""
 
     method: Literal["formula", "trace"]
     rank: Rank = 0
@@ -198,7 +206,7 @@ class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Stack(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Bytes that are still held and were allocated at one place: frames as `function (file:line)`, the outermost first."""
+    """Live bytes of one call stack. Frames are `function (file:line)`, outermost first."""
 
     frames: Annotated[list[Text], Meta(max_length=256)]
     size_bytes: Bytes
@@ -206,9 +214,9 @@ class Stack(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class SnapshotMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """`POST /api/v1/runs/{id}/snapshots`: who holds the memory of one rank and device, and who is blamed for its growth.
+    """`POST /api/v1/runs/{id}/snapshots`: what holds the memory of one rank and device.
 
-    (rank, attempt, seq) identifies it; sending it again changes nothing.
+    Includes the suspects of a leak diagnosis. Idempotent by (rank, attempt, seq).
     """
 
     rank: Rank = 0
@@ -227,7 +235,10 @@ class SnapshotMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
 
 
 class Finish(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`POST /api/v1/runs/{id}/finish`: how one rank ended. `error` is the exception's type and message, no traceback."""
+    """`POST /api/v1/runs/{id}/finish`: how one rank ended.
+
+    `error` is the exception's type and message, without a traceback.
+    """
 
     status: FinalStatus
     rank: Rank = 0

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memagent.errors import WireError
-from memagent.wire.columns import MAX_INT, ChunkHeader, Column, Value, pack, read_payload
-from memagent.wire.fields import SCALARS_STREAM, Kind, kind_of, scalar_kind_of
+from memagent.wire.columns import MAX_INT, ChunkHeader, ColumnHeader, Value, pack, read_payload
+from memagent.wire.fields import SCALARS_STREAM, ColumnKind, kind_of, scalar_kind_of
 from memagent.wire.messages import Chunk
 
 Stats = dict[str, list[Value]]
@@ -201,7 +201,7 @@ def _list_stats(values: Sequence[Value]) -> list[Value]:
     return [min(finite), max(finite), last if last is not None and isfinite(last) else None]
 
 
-def _indexes_of(columns: list[Column], kind: Kind) -> list[int]:
+def _indexes_of(columns: list[ColumnHeader], kind: ColumnKind) -> list[int]:
     return [index for index, column in enumerate(columns) if column.kind == kind]
 
 
@@ -213,7 +213,7 @@ def _rows_of(present: Mask | None, indexes: list[int]) -> Mask | None:
 
 
 def _split_bitmaps(
-    payload: bytes, columns: list[Column], rows: int
+    payload: bytes, columns: list[ColumnHeader], rows: int
 ) -> tuple[NDArray[np.uint8], Mask | None]:
     """Return the payload without its bitmaps, and the bitmaps as a mask [columns, rows]."""
     data = np.frombuffer(payload, np.uint8)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from memagent.errors import MemagentError
 from memagent.wire.columns import Value
-from memagent.wire.fields import Kind, kind_of
+from memagent.wire.fields import ColumnKind, kind_of
 from memagent_server.store.buckets import as_lists
 from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.engine import Database
@@ -145,9 +145,9 @@ def _streams(session: Session, run_id: str) -> Sequence[Stream]:
     return session.scalars(query.order_by(Stream.attempt, Stream.rank, Stream.id)).all()
 
 
-def _columns(session: Session, run_id: str) -> dict[str, Kind]:
+def _columns(session: Session, run_id: str) -> dict[str, ColumnKind]:
     """Every column of the run with its kind: step and time first, then by name."""
-    found: dict[str, Kind] = {}
+    found: dict[str, ColumnKind] = {}
     for stream in _streams(session, run_id):
         for block in RollupLevels(session, run_id, stream.id).each_block(0):
             for name, of in block.stats.items():
@@ -161,7 +161,7 @@ def _columns(session: Session, run_id: str) -> dict[str, Kind]:
     }
 
 
-def _note(found: dict[str, Kind], name: str, values: Sequence[Value]) -> None:
+def _note(found: dict[str, ColumnKind], name: str, values: Sequence[Value]) -> None:
     """A column that is a float anywhere is one everywhere."""
     known = next((value for value in values if value is not None), None)
     if isinstance(known, float):

@@ -22,12 +22,12 @@ from memagent.wire.columns import (
     MAX_INT,
     MAX_RAW_BYTES,
     ChunkHeader,
+    ColumnHeader,
     Value,
     read_header,
     unpack,
 )
-from memagent.wire.columns import Column as HeaderColumn
-from memagent.wire.fields import Kind
+from memagent.wire.fields import ColumnKind
 from memagent_server.store.chunks import read_arrays
 
 LEVEL = 9
@@ -37,7 +37,7 @@ _MOST_BYTES = 2 * MAX_RAW_BYTES
 _TIME, _STEP, _DERIVED = "time_s", "step_s", "time_s@step_s"
 _EPOCH_S = float(2**30)
 """What the first time is measured from, so that its difference fits."""
-_KINDS: dict[str, Kind] = {"i": "int", "f": "float"}
+_KINDS: dict[str, ColumnKind] = {"i": "int", "f": "float"}
 _encode_header = msgspec.msgpack.Encoder().encode
 
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ def seal(columns: Columns) -> bytes:
     header = ChunkHeader(
         rows=len(steps),
         columns=[
-            HeaderColumn(name, _KINDS[of[0].dtype.kind], of[1] is not None)
+            ColumnHeader(name, _KINDS[of[0].dtype.kind], of[1] is not None)
             for name, of in columns.items()
         ],
         codec="none",
@@ -111,7 +111,7 @@ def unseal_arrays(packed: bytes, only: Container[str] | None = None) -> Columns:
     return {name: found[name] for name in names if only is None or name in only}
 
 
-def kinds_of(packed: bytes) -> dict[str, Kind]:
+def kinds_of(packed: bytes) -> dict[str, ColumnKind]:
     """{column: int or float} of a stored chunk."""
     columns = read_header(_opened(packed)).columns
     return {

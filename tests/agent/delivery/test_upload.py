@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from memagent.delivery import upload as uploading
-from memagent.delivery.api_client import UnknownRunError
+from memagent.delivery.api_client import StartRequiredError
 from memagent.delivery.envelope import Transport, seal
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.upload import find_files, upload
@@ -164,7 +164,7 @@ def test_a_server_that_is_away_leaves_everything_as_it_is(make_file, far_end):
 
 
 def test_a_run_that_was_deleted_meanwhile_is_started_again(make_file, far_end):
-    far_end.troubles = [None, UnknownRunError("who?")]
+    far_end.troubles = [None, StartRequiredError("who?")]
     assert upload_one(make_file(), far_end).outcome == "uploaded"
     assert far_end.asked[:4] == ["start", "batch", "start", "batch"]
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from memagent.cli import main
-from memagent.delivery.api_client import Response
+from memagent.delivery.api_client import ApiResponse
 from memagent.doctor import CHECKS, configuration, data_dir, device, host, nvml, run_checks, server
 from memagent.doctor.check import Environment, ok
 from memagent.settings import Settings
@@ -225,7 +225,7 @@ def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
 @pytest.mark.parametrize(("ahead_s", "level"), [(0.0, "ok"), (-60.0, "warning"), (60.0, "warning")])
 def test_clocks_that_disagree_are_a_warning(ahead_s, level):
     now = 1_800_000_000.0
-    answer = Response(
+    answer = ApiResponse(
         200, {"date": formatdate(now, usegmt=True)}, b"", now + ahead_s, now + ahead_s + 0.1
     )
     (finding,) = server.judge_clock(answer)
@@ -245,7 +245,7 @@ def test_clocks_that_disagree_are_a_warning(ahead_s, level):
 )
 def test_a_token_is_judged_by_what_it_may_do(read, post, level, said):
     (finding,) = server.judge_access(
-        Response(read, {}, b"", 0, 0), Response(post, {}, b"", 0, 0), has_token=True
+        ApiResponse(read, {}, b"", 0, 0), ApiResponse(post, {}, b"", 0, 0), has_token=True
     )
     assert finding.level == level and said in finding.text
 

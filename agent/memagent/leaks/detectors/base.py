@@ -43,9 +43,9 @@ class TimeBudget:
     """
 
     cpu_ends_s: float
-    """On the clock of `time.thread_time()`."""
+    """Time by `time.thread_time()`."""
     wall_ends_s: float
-    """On the clock of `time.perf_counter()`."""
+    """Time by `time.perf_counter()`."""
     was_hit: bool = False
     """True once a caller has skipped work because of the limit."""
 

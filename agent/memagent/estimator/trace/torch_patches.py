@@ -164,21 +164,29 @@ class _FakeStream:
 def _stub_cuda_functions() -> None:
     """Replace the functions of `torch.cuda` that a step may call and that ask the driver."""
     stream = _FakeStream()
-    no_ops = ("set_stream", "synchronize", "set_device", "empty_cache", "reset_peak_memory_stats")
-    sizes = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    # Each name needs a separate function: if the compiler gets imported after all, it refuses one
+    # object under names with different rules.
     stubs: dict[str, Any] = {
         "Stream": _FakeStream,
         "Event": _FakeStream,
         "stream": lambda *_: contextlib.nullcontext(),
-        **dict.fromkeys(("current_stream", "default_stream"), lambda *_: stream),
-        **dict.fromkeys(no_ops, lambda *_: None),
-        **dict.fromkeys(sizes, lambda *_: 0),
+        "current_stream": lambda *_: stream,
+        "default_stream": lambda *_: stream,
+        "set_stream": lambda *_: None,
+        "synchronize": lambda *_: None,
         "current_device": lambda: 0,
+        "set_device": lambda *_: None,
         "device_count": lambda: 1,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda *_: None,
         "is_current_stream_capturing": lambda: False,
         "get_device_capability": lambda *_: _CAPABILITY,
         "get_device_name": lambda *_: _PROPERTIES.name,
         "get_device_properties": lambda *_: _PROPERTIES,
+        "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 0,
+        "memory_reserved": lambda *_: 0,
+        "max_memory_reserved": lambda *_: 0,
     }
     for name, stub in stubs.items():
         setattr(torch.cuda, name, stub)

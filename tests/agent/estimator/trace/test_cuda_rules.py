@@ -230,3 +230,15 @@ def test_a_compiled_model_is_traced_as_it_is_written(how):
     assert (
         record_trace(build(), ROWS).summary().phase_peak_bytes == plain.summary().phase_peak_bytes
     )
+
+
+class ImportingCompiler(nn.Linear):
+    def forward(self, rows):
+        from torch._dynamo import trace_rules
+
+        trace_rules.get_torch_obj_rule_map()
+        return super().forward(rows)
+
+
+def test_the_compiler_accepts_the_replaced_functions_of_cuda():
+    assert record_trace(ImportingCompiler(64, 64), torch.ones(32, 64)).device_rules == "cuda"

@@ -47,12 +47,16 @@ def create_app(
         app.register_blueprint(blueprint)
     if settings.trusted_proxies:
         hops = settings.trusted_proxies
-        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
+        proxied = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)
+        app.wsgi_app = proxied  # type: ignore[method-assign]
     return app
 
 
 class _NoSessions(SessionInterface):
-    """Disable Flask's sessions: `auth` has its own cookie, and looking for another costs every request."""
+    """Disable Flask's sessions:
+
+    `auth` has its own cookie, and looking for another costs every request.
+    """
 
     def open_session(self, app: Flask, request: Request) -> NullSession:
         return self.make_null_session(app)

@@ -1,4 +1,6 @@
-"""Find `migrations/`, `dashboards/` and `docs/`: in an installed wheel, or at the top of a checkout."""
+"""Find `migrations/`, `dashboards/` and `docs/`: in an installed wheel, or at the top of a
+checkout.
+"""
 
 from __future__ import annotations
 

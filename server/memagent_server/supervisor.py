@@ -2,11 +2,12 @@
 
 1. The parent upgrades the schema, starts the worker, and becomes granian's supervisor of the web
    processes.
-2. A child that dies is restarted. SIGTERM or SIGINT to the parent ends all processes within seconds.
+2. A child that dies is restarted. SIGTERM or SIGINT to the parent ends all processes within
+   seconds.
 3. A killed parent cannot end its children, so each child watches its parent and exits when it's
    orphaned. Otherwise a web process would keep the port (seen with granian 2.8).
-4. A web process that is asked to end accepts no new connection and answers all accepted requests:
-   a committed batch is always acknowledged.
+4. A web process that is asked to end accepts no new connection and answers all accepted requests: a
+   committed batch is always acknowledged.
 5. All processes keep their counts in one folder, so that a scrape of any of them returns the sums.
 """
 
@@ -55,7 +56,8 @@ class ServeError(MemagentError):
 def wsgi_app() -> Flask:
     """Create the app of a web process for granian or gunicorn, with settings of the environment.
 
-    The schema must be current: `memagent serve` upgrades it; for gunicorn run `memagent db upgrade`.
+    The schema must be current: `memagent serve` upgrades it; for gunicorn run `memagent db
+    upgrade`.
     """
     from memagent_server.app import create_app
 
@@ -77,8 +79,8 @@ def serve(
 ) -> int:
     """Serve until a signal arrives, or until the parent is gone; return the exit status.
 
-    `announce` gets the address once it answers. `settings` must be those of the environment, because
-    children read them there. Raises ServeError.
+    `announce` gets the address once it answers. `settings` must be those of the environment,
+    because children read them there. Raises ServeError.
     """
     logs.configure(settings)
     if parent_pid is not None:
@@ -133,7 +135,9 @@ def prepare(settings: Settings) -> None:
 
 
 def check_port(settings: Settings) -> None:
-    """Raises ServeError if the address is taken: granian would share the port with another server."""
+    """Raises ServeError if the address is taken: granian would share the port with another
+    server.
+    """
     try:
         with _listening_socket(settings.host, settings.port):
             pass

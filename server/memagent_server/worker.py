@@ -1,9 +1,10 @@
-"""The worker: evaluate new samples, notice runs that fell silent, deliver notifications, keep the store small.
+"""The worker: evaluate new samples, detect lost runs, send notifications, and maintain the store.
 
-A turn is a function that returns whether it did anything. Each channel's notifications are sent on a thread of their own, so that a
-slow Slack delays neither the evaluation that finds the next warning nor the other channels; the store's upkeep has one, too. Where several
-workers share a database, each does this for its share (`alerts.leased`). Silence of a run counts only while the worker was listening: after
-a start, a takeover, a sleep of the machine or a database that was away, agents get as long as ever to make themselves heard.
+A turn is a function that returns True if it did anything. Each channel has its own thread, so that
+a slow Slack delays neither the evaluation nor other channels; so does the store's maintenance.
+Workers that share a database each handle their shards (`alerts.sharding`). The silence of a run
+counts only while this worker was listening: after a start, a takeover, a suspended machine or a
+database outage, agents get the full time again.
 """
 
 from __future__ import annotations
@@ -30,23 +31,29 @@ from memagent_server.store.runs import is_silent_since, last_seen_of_running, lo
 log = logging.getLogger(__name__)
 
 IDLE_S = 0.3
-MOST_PAUSE_S = 1.0
-"""Between two turns it rests for as long as the last one took, within these: many streams are read together, and few soon."""
-AFTER_FAILURE_S = 5.0
+MAX_PAUSE_S = 1.0
+"""Evaluation pauses as long as its last turn took, between these two: this batches the reads of
+many streams, and keeps the delay of a few streams short.
+"""
+RETRY_AFTER_S = 5.0
 LOST_AFTER_S = 90.0
-"""An agent sends something at least every 15 s: this much silence is six heartbeats missed."""
-DEAF_AFTER_S = 30.0
-"""Between two turns that succeed there are seconds: after a gap like this, nobody was listening."""
-UPKEEP = "upkeep"
-"""The key of what one worker does for all."""
+"""An agent sends at least every 15 s: this silence is six missed heartbeats."""
+MAX_TURN_GAP_S = 30.0
+"""After a longer gap between two turns, this worker was not listening."""
+JOIN_TIMEOUT_S = 15.0
+MAINTENANCE = "upkeep"
+"""The shard key of the work that one worker does for all."""
 
 Pause = Callable[[bool, float], float]
-"""Seconds until the next turn, by whether the last one did anything and how long it took."""
+"""Seconds until the next turn, given whether the last one did anything and how long it took."""
 
 
 class Worker:
-    """Everything the worker does, a turn at a time. `clock` gives seconds since the epoch, which may be set forward or back; `steady`
-    seconds that only pass. `share` says which runs and channels are this worker's."""
+    """The turns of the worker.
+
+    `clock` is the wall clock, which may be adjusted; `steady` is monotonic. `share` decides which
+    runs and channels are this worker's.
+    """
 
     def __init__(
         self,
@@ -58,120 +65,139 @@ class Worker:
         share: Share | None = None,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
-        found = channels(settings)
-        self._database, self._settings, self._lost_after_s = database, settings, lost_after_s
-        self._clock, self._steady, self._share = clock, steady, share or AllShards()
-        self._evaluator = Evaluator(database, tuple(found), self._share)
+        self._database = database
+        self._settings = settings
+        self._lost_after_s = lost_after_s
+        self._clock = clock
+        self._steady = steady
+        self._share = share or AllShards()
+        configured = channels(settings)
+        self._evaluator = Evaluator(database, tuple(configured), self._share)
         self.dispatchers = (
-            *(self._dispatcher(ChannelFilter(name), channel) for name, channel in found.items()),
-            self._dispatcher(ChannelFilter(None, others=tuple(found)), MissingChannel()),
+            *(self._dispatcher(ChannelFilter(name), item) for name, item in configured.items()),
+            self._dispatcher(ChannelFilter(None, others=tuple(configured)), MissingChannel()),
         )
-        self.upkeep = Maintenance(database, settings.retention_days, settings.rollup_days, clock)
-        self._listened_at = steady()
-        self._heard: dict[str, tuple[float, float]] = {}
-        """Of each running run: when it was last seen, and since when that has been so by the steady clock."""
+        self.maintenance = Maintenance(
+            database, settings.retention_days, settings.rollup_days, clock
+        )
+        self._last_turn_s = steady()
+        self._last_contact: dict[str, tuple[float, float]] = {}
+        """By run: its last_seen_at, and the steady time at which this worker first read that
+        value.
+        """
 
     def turn(self) -> bool:
-        """Evaluate, send, and keep the store small; returns whether there was anything to do."""
+        """Evaluate, send and maintain once."""
         evaluated = self.evaluate()
         sent = self.send()
-        return self.keep_small() or sent or evaluated
+        return self.maintain() or sent or evaluated
 
     def evaluate(self) -> bool:
-        """Everything but sending and upkeep. Raises what the database raises."""
+        """Evaluate new samples and detect lost runs. Raises database errors."""
         now = self._clock()
-        lost = self._find_lost(now)
+        lost = self._end_lost_runs(now)
         evaluated = self._evaluator.turn(now)
-        self._listened_at = self._steady()
+        self._last_turn_s = self._steady()
         return evaluated or lost
 
-    def keep_small(self) -> bool:
-        """Compact, and let go of what is old; one worker does it for all."""
-        return self._share.holds(UPKEEP) and self.upkeep.turn()
+    def maintain(self) -> bool:
+        """Compact and prune the store; one worker does it for all."""
+        return self._share.holds(MAINTENANCE) and self.maintenance.turn()
 
     def send(self) -> bool:
-        """A turn of every channel, one after the other; `run_worker` gives each a thread instead."""
-        return any(list(map(self.send_one, self.dispatchers)))
+        """Run a turn of every channel; `run_worker` gives each a thread instead."""
+        results = [self.send_one(dispatcher) for dispatcher in self.dispatchers]
+        return any(results)
 
     def send_one(self, dispatcher: Dispatcher) -> bool:
-        """A turn of one channel, where it is this worker's."""
+        """Run a turn of one channel, if it's this worker's."""
         return self._share.holds(dispatcher.name) and dispatcher.turn()
 
     def _dispatcher(self, route: ChannelFilter, channel: Channel) -> Dispatcher:
         settings = self._settings
-        least = settings.notify_severities.get(route.channel or "", SEVERITIES[0])
+        lowest = settings.notify_severities.get(route.channel or "", SEVERITIES[0])
         return Dispatcher(
-            self._database, route, channel, settings.public_url, self._clock, least_severity=least
+            self._database, route, channel, settings.public_url, self._clock, least_severity=lowest
         )
 
-    def _find_lost(self, now: float) -> bool:
-        """Give up the runs that have not been heard of for too long, if they could have been heard."""
-        silent = self._silent()
+    def _end_lost_runs(self, now: float) -> bool:
+        """End the silent runs, unless one has sent something since."""
+        silent = self._silent_runs()
         for run_id in silent:
             with suppress(LostShards), self._database.write() as session:
                 self._share.confirm(session, (run_id,))
-                seen_at = self._heard[run_id][0]
-                if is_silent_since(session, run_id, seen_at):
+                if is_silent_since(session, run_id, self._last_contact[run_id][0]):
                     lose_contact(session, run_id, now)
-                    log.warning(
-                        "run %s has not been heard of for %.0f s", run_id, self._lost_after_s
-                    )
+                    log.warning("run %s has sent nothing for %.0f s", run_id, self._lost_after_s)
         return bool(silent)
 
-    def _silent(self) -> list[str]:
-        """Running runs that nothing new was seen of while this worker listened, whatever their clocks or its own say."""
+    def _silent_runs(self) -> list[str]:
+        """Return this worker's running runs without contact for `lost_after_s` of the steady clock.
+
+        Only changes of last_seen_at matter: the wall clocks of agents and server may be wrong.
+        """
         steady = self._steady()
-        if steady - self._listened_at > DEAF_AFTER_S:
-            self._heard.clear()
+        if steady - self._last_turn_s > MAX_TURN_GAP_S:
+            self._last_contact.clear()
         with self._database.read() as session:
-            found = last_seen_of_running(session)
-        before, self._heard = self._heard, {}
-        for run_id, seen_at in found.items():
+            last_seen = last_seen_of_running(session)
+        previous = self._last_contact
+        self._last_contact = {}
+        for run_id, seen_at in last_seen.items():
             if self._share.holds(run_id):
-                known = before.get(run_id)
-                self._heard[run_id] = (
-                    known if known is not None and known[0] == seen_at else (seen_at, steady)
-                )
+                contact = previous.get(run_id)
+                if contact is None or contact[0] != seen_at:
+                    contact = (seen_at, steady)
+                self._last_contact[run_id] = contact
         return [
             run_id
-            for run_id, (_, since) in self._heard.items()
+            for run_id, (_, since) in self._last_contact.items()
             if steady - since >= self._lost_after_s
         ]
 
 
 def run_worker(settings: Settings, stop: threading.Event) -> None:
-    """Work until `stop` is set, beside any number of other workers on the same database. One that is away is waited for."""
+    """Work until `stop` is set, next to any number of workers on the same database.
+
+    A database outage is waited for.
+    """
     database = Database(settings.database_url)
     share = LeasedShards(database, time.time, time.monotonic)
     worker = Worker(database, settings, share=share)
     threads = [
-        _thread(
-            "lease", share.heartbeat, stop, lambda _did, _took_s: BEAT_S, after_failure_s=BEAT_S
+        _start_thread(
+            "lease", share.heartbeat, stop, lambda _did, _took_s: BEAT_S, retry_after_s=BEAT_S
         )
     ]
     for dispatcher in worker.dispatchers:
         send = partial(worker.send_one, dispatcher)
-        threads.append(
-            _thread(
-                f"notify-{dispatcher.name}", send, stop, lambda did, _took_s: 0.0 if did else IDLE_S
-            )
-        )
-    threads.append(
-        _thread("upkeep", worker.keep_small, stop, lambda did, _took_s: 0.0 if did else IDLE_S)
-    )
-    _repeat(worker.evaluate, stop, lambda _did, took_s: min(max(IDLE_S, took_s), MOST_PAUSE_S))
+        threads.append(_start_thread(f"notify-{dispatcher.name}", send, stop, _pause_if_idle))
+    threads.append(_start_thread("upkeep", worker.maintain, stop, _pause_if_idle))
+    _repeat(worker.evaluate, stop, lambda _did, took_s: min(max(IDLE_S, took_s), MAX_PAUSE_S))
     for thread in threads:
-        thread.join(15.0)
-    with suppress(SQLAlchemyError):  # then the others find out by themselves
+        thread.join(JOIN_TIMEOUT_S)
+    with suppress(SQLAlchemyError):  # otherwise the lease expires
         share.release()
     database.close()
 
 
-def _thread(
-    name: str, turn: Callable[[], object], stop: threading.Event, pause: Pause, **rest: float
+def _pause_if_idle(did: bool, _took_s: float) -> float:
+    return 0.0 if did else IDLE_S
+
+
+def _start_thread(
+    name: str,
+    turn: Callable[[], object],
+    stop: threading.Event,
+    pause: Pause,
+    *,
+    retry_after_s: float | None = None,
 ) -> threading.Thread:
     thread = threading.Thread(
-        target=_repeat, args=(turn, stop, pause), kwargs=rest, name=f"memagent-{name}", daemon=True
+        target=_repeat,
+        args=(turn, stop, pause, retry_after_s),
+        name=f"memagent-{name}",
+        daemon=True,
     )
     thread.start()
     return thread
@@ -181,26 +207,27 @@ def _repeat(
     turn: Callable[[], object],
     stop: threading.Event,
     pause: Pause,
-    *,
-    after_failure_s: float | None = None,
+    retry_after_s: float | None = None,
 ) -> None:
     while not stop.is_set():
-        began = time.monotonic()
+        started_s = time.monotonic()
         try:
             did = bool(turn())
-            stop.wait(pause(did, time.monotonic() - began))
-        except Exception as error:  # noqa: BLE001 - told, and tried again
-            wait_s = AFTER_FAILURE_S if after_failure_s is None else after_failure_s
-            _tell(error, wait_s)
+            stop.wait(pause(did, time.monotonic() - started_s))
+        except Exception as error:  # noqa: BLE001 - logged and retried
+            wait_s = RETRY_AFTER_S if retry_after_s is None else retry_after_s
+            _log_failure(error, wait_s)
             stop.wait(wait_s)
 
 
-def _tell(error: Exception, wait_s: float) -> None:
-    trouble = problem_of(error)
-    if isinstance(error, SQLAlchemyError) and trouble is not None:
-        what, why = trouble.what, reason_of(error)
+def _log_failure(error: Exception, wait_s: float) -> None:
+    problem = problem_of(error)
+    if isinstance(error, SQLAlchemyError) and problem is not None:
         log.error(
-            "the worker waits: the database %s (%s); it tries again in %.0f s", what, why, wait_s
+            "the worker is waiting: the database %s (%s); retrying in %.0f s",
+            problem.what,
+            reason_of(error),
+            wait_s,
         )
     else:
-        log.error("the worker's turn failed; it goes on in %.0f s", wait_s, exc_info=error)
+        log.error("a turn of the worker failed; retrying in %.0f s", wait_s, exc_info=error)

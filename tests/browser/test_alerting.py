@@ -1,4 +1,4 @@
-"""Alerts, the scoreboard and the rules in a browser: what people click, and that it is kept."""
+"""Alerts, the scoreboard and the rules in a browser: clicks, and their effect."""
 
 from __future__ import annotations
 

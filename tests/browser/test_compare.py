@@ -1,4 +1,4 @@
-"""The compare page in a real browser: a curve for each run, aligned as asked, under an address that says so."""
+"""The compare page in a real browser: a curve for each run, with alignment in the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calculator in a real browser: it answers while one types, keeps the address, and works without scripts."""
+"""The calculator in a real browser: it updates while typing, and works without scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of runs and of alerts in a real browser: fresh, searchable, and usable by keyboard."""
+"""The lists of runs and alerts in a real browser: live, searchable, and usable by keyboard."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_no_list_scrolls_horizontally(server, replay, scenarios, open_page, widt
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
-def test_runs_in_danger_come_first_until_they_are_snoozed(
+def test_runs_at_risk_come_first_until_they_are_snoozed(
     server, replay, scenarios, open_page, until
 ):
     replay(scenarios.failed())
@@ -189,7 +189,7 @@ def test_runs_in_danger_come_first_until_they_are_snoozed(
     replay(scenarios.leaking())
     until(danger.is_visible)
     assert "Runs out of memory in about 420 steps" in danger.inner_text()
-    page.goto(f"{server.url}/?status=failed")  # who asks for something gets that
+    page.goto(f"{server.url}/?status=failed")  # a filter hides runs at risk
     assert not danger.is_visible()
     page.goto(server.url)
     danger.get_by_role("link", name="gpt2-medium").click()

@@ -1,4 +1,4 @@
-"""The run page in a real browser: its chart is really drawn, zooms down to single steps, stays fresh, and tells what it shows in words."""
+"""The run page in a real browser: the chart is drawn, zooms to single steps, updates, and has a text."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def colour(page, name):
 
 
 def pixels(page, name, place="#memory-chart"):
-    """How many pixels of a chart have that colour."""
+    """Return the number of pixels of a chart with that color."""
     return page.evaluate(PIXELS, [*colour(page, name), place])["count"]
 
 
 def top(page, name):
-    """Where the highest pixel of that colour is: 0 at the chart's upper edge, 1 at the lower one."""
+    """Return the position of the highest pixel of that color: 0 at the upper edge, 1 at the lower."""
     return page.evaluate(PIXELS, [*colour(page, name), "#memory-chart"])["top"]
 
 
 def window(page):
-    """The steps that the chart shows: first, last, and how many samples there are between."""
+    """Return the first and last step of the chart, and the number of samples."""
     facts = page.locator("#memory-chart").evaluate("element => ({...element.dataset})")
     return int(facts["from"]), int(facts["to"]), int(facts["samples"])
 
 
 def drag(page, start, end):
-    """Drag over the chart's plot, from and to as shares of its width."""
+    """Drag over the chart's plot; `from` and `to` are shares of its width."""
     box = page.locator("#memory-chart .u-over").bounding_box()
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + start * box["width"], y)
@@ -78,7 +78,7 @@ def test_the_chart_draws_curves_limit_prediction_forecast_and_markers(
 ):
     replay(scenarios.leaking())
     page = drawn(open_page(f"{server.url}/runs/k3v9leak"))
-    if dark:  # while the page is open, as it happens in the evening
+    if dark:  # while the page is open
         page.emulate_media(color_scheme="dark")
         until(lambda: pixels(page, "curve-allocated") > 150)
         assert pixels(page, "grid") > 500
@@ -142,10 +142,7 @@ def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
     page.goto(f"{server.url}/runs/l0ng")
     drawn(page)
     series = [answer.json() for answer in answers if "/series?" in answer.url]
-    assert [len(found["step"]) <= 1000 for found in series] == [
-        True,
-        True,
-    ]  # memory and scalars, however long the run is
+    assert [len(found["step"]) <= 1000 for found in series] == [True, True]  # memory and scalars
     assert len(answers) < 16
     assert window(page)[2] == 100_001
     assert top(page, "curve-peak") < 0.3  # the spike reaches 7 of 8 GiB
@@ -192,7 +189,7 @@ def test_a_selection_in_a_scalar_zooms_all_charts_to_the_same_steps(
     asked = []
     of_both = re.compile(
         r"/series\?(?!.*activations_bytes).*&from=(.*)"
-    )  # the stacked components ask when they are near
+    )  # the stacked components load when scrolled into view
     page.on("request", lambda request: asked.extend(of_both.findall(request.url)))
     drag(page, 0.25, 0.5)
     until(lambda: window(page)[2] < 700)
@@ -455,14 +452,14 @@ def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(
     until(lambda: window(page)[2] < 500)  # all charts show the selection of one
     until(
         lambda: window(page) and len(asked) == 2
-    )  # requests are heard of while the page is asked something
+    )  # request events arrive while the page is evaluated
     first, last, _ = window(page)
     assert f"from={first}&to={last}" in asked[1]
     page.get_by_role("button", name="Time").click()
-    place.scroll_into_view_if_needed()  # the button stands where nobody is near
+    place.scroll_into_view_if_needed()  # the button scrolled the chart out of view
     until(lambda: window(page) and len(asked) == 3)
 
-    def is_whole_after_a_double_click():  # again, where it met the chart of the other axis that was just being taken away
+    def is_whole_after_a_double_click():  # repeated, if it hit the chart of the other axis before its removal
         place.locator(".u-over").dblclick()
         return window(page)[2] == 1181
 

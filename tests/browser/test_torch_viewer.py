@@ -1,4 +1,4 @@
-"""The whole way of torch's own page: a training's snapshot, the server, the link on the run page, the file that a browser saves."""
+"""PyTorch's viewer page end to end: a snapshot, the server, the run page, and the download."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SNAPSHOT = {
     "device_traces": [[{"action": "alloc", "addr": 4096, "size": 2**20, "stream": 0, "time_us": 1, "frames": FRAMES}]],
     "allocator_settings": {"expandable_segments": False},
 }  # fmt: skip
-"""As `torch.cuda.memory._snapshot` documents it."""
+"""In the format of `torch.cuda.memory._snapshot`."""
 
 
 def test_the_viewer_page_travels_from_training_to_a_download(
@@ -39,7 +39,7 @@ def test_the_viewer_page_travels_from_training_to_a_download(
         run.snapshot("to look closer")
         run._pipeline.leaks._finder.history = window = (
             AllocatorHistoryDetector()
-        )  # a CPU has no allocator that records
+        )  # the CPU allocator records nothing
         window.last = SNAPSHOT
         for _ in range(25):
             model(torch.randn(2, 8)).sum().backward()

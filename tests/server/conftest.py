@@ -1,4 +1,4 @@
-"""Test clients post forms as a browser does that has loaded the form's page: with its cookie and its hidden field."""
+"""Test clients post forms like a browser that loaded the page: with its cookie and hidden field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memagent_server.http import auth, csrf
 
 
 class FormClient(FlaskClient):
-    """`client.post(path, data={...})` outside of /api/ brings the form's token along, `as_it_is=True` does not."""
+    """`client.post(path, data={...})` outside of /api/ adds the form token; `as_it_is=True` does not."""
 
     def post(self, path: Any, *arguments: Any, as_it_is: bool = False, **options: Any) -> Any:
         is_form = isinstance(path, str) and not path.startswith("/api/") and "json" not in options
@@ -22,7 +22,7 @@ class FormClient(FlaskClient):
         return super().post(path, *arguments, **options)
 
     def form_token(self) -> str:
-        """The hidden field of whatever form this browser would be shown."""
+        """The hidden field of a form in this browser."""
         if self.get_cookie(csrf.COOKIE) is None:
             self.set_cookie(csrf.COOKIE, "a nonce for tests")
         found = [(name, self.get_cookie(name)) for name in (csrf.COOKIE, auth.COOKIE)]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.server` as it is called: every row is there, and what cannot be measured says why. No time is judged."""
+"""`python -m benchmarks.server`: all rows are printed, with reasons for missing ones. No time is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's loops as `memagent serve` runs them: a Slack that hangs, a database that is not there yet, and the end."""
+"""The worker's loops in `memagent serve`: a hanging Slack, a missing database, and the shutdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def hanging_slack():
-    """A webhook that takes messages and answers none until `go_on` is set; `asked` once the first has come."""
+    """A webhook that answers only after `go_on` is set; `asked` is set by the first message."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -51,7 +51,7 @@ def hanging_slack():
 
 @pytest.fixture
 def work():
-    """work(settings): run the worker on a thread until the test is over."""
+    """work(settings): run the worker on a thread until the end of the test."""
     stop, threads = threading.Event(), []
 
     def work(settings) -> None:
@@ -92,7 +92,7 @@ def wait_until(condition, what: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_slack_that_hangs_does_not_delay_the_next_warning(
+def test_a_hanging_slack_does_not_delay_the_next_warning(
     database, make_settings, hanging_slack, work
 ):
     add_leaking_run(database, "first")
@@ -114,14 +114,12 @@ def test_a_slack_that_hangs_does_not_delay_the_next_warning(
     )
 
 
-def test_a_database_that_is_not_there_yet_is_waited_for(
-    tmp_path, make_settings, work, monkeypatch, caplog
-):
-    monkeypatch.setattr(worker, "AFTER_FAILURE_S", 0.1)
+def test_it_waits_for_a_missing_database(tmp_path, make_settings, work, monkeypatch, caplog):
+    monkeypatch.setattr(worker, "RETRY_AFTER_S", 0.1)
     url = f"sqlite:///{tmp_path}/later/memagent.db"
     work(make_settings(url))
     wait_until(
-        lambda: "the worker waits: the database does not answer" in caplog.text,
+        lambda: "the worker is waiting: the database does not answer" in caplog.text,
         "it misses its database",
     )
     assert "Traceback" not in caplog.text

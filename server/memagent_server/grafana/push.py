@@ -1,4 +1,7 @@
-"""Push folder, data source, contact point, alert rules and dashboards to Grafana. Fixed uids make it idempotent."""
+"""Push folder, data source, contact point, alert rules and dashboards to Grafana.
+
+Fixed uids make it idempotent.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ class GrafanaError(MemagentError):
 
 @dataclass(frozen=True)
 class Target:
-    """Grafana's address and token, memagent's address for links, and the settings of Grafana's alerts."""
+    """Grafana's address and token, memagent's address for links, and the settings of Grafana's
+    alerts.
+    """
 
     url: str
     token: str
@@ -85,7 +90,8 @@ def push(target: Target, *, dry_run: bool = False) -> list[str]:
         raise GrafanaError(
             "Pushing dashboards needs grafana-client: pip install 'memagent[grafana]'"
         ) from error
-    api = GrafanaApi.from_url(target.url, credential=TokenAuth(target.token), timeout=15.0)  # type: ignore[no-untyped-call]
+    credential = TokenAuth(target.token)  # type: ignore[no-untyped-call]
+    api = GrafanaApi.from_url(target.url, credential=credential, timeout=15.0)
     try:
         return list(_Push(api, target, dry_run).lines())
     except GrafanaException as error:
@@ -147,7 +153,9 @@ class _Push:
         return f"data source {DATASOURCE_NAME}: {self._done('updated' if exists else 'created')}"
 
     def _datasource_uid(self) -> str | None:
-        """Return the data source of the rules: memagent's, Grafana's default Prometheus, or its first."""
+        """Return the data source of the rules: memagent's, Grafana's default Prometheus, or its
+        first.
+        """
         if self._target.prometheus_url is not None:
             return DATASOURCE_UID
         sources = self._api.datasource.list_datasources()
@@ -170,8 +178,8 @@ class _Push:
         body = self._contact()
         if body is None:
             return (
-                "contact point: none, because neither MEMAGENT_SLACK_WEBHOOK_URL nor MEMAGENT_EMAIL_TO "
-                "is set; the rules use Grafana's default route"
+                "contact point: none, because neither MEMAGENT_SLACK_WEBHOOK_URL nor "
+                "MEMAGENT_EMAIL_TO is set; the rules use Grafana's default route"
             )
         known = self._api.alertingprovisioning.get_contactpoints()
         exists = any(point["uid"] == CONTACT_UID for point in known)

@@ -1,6 +1,8 @@
-"""Build /openapi.json (OpenAPI 3.1) from the routes of an app and the `operation` that each declares.
+"""Build /openapi.json (OpenAPI 3.1) from the routes of an app and the `operation` that each
+declares.
 
-1. A path is a rule of the app; a converter that lists its options (`any`) becomes one path for each.
+1. A path is a rule of the app; a converter that lists its options (`any`) becomes one path for
+   each.
 2. Schemas come from msgspec, of the same types that decode bodies and check responses.
 3. Responses that every route may return (401, 404, 500 ...) are derived from the route, and defined
    once.
@@ -31,8 +33,8 @@ from memagent_server.schemas.queries import PARTIAL
 SCHEMAS = "#/components/schemas/{name}"
 _DESCRIPTION = """The API of a memagent server for programs; docs/http.md describes it for people.
 
-Every error is `application/problem+json` and says what to do. Lists are paged by `cursor`: the next \
-page is named by `next_cursor` and by the header `Link`. Responses to GET carry an `ETag`: send it \
+Every error is `application/problem+json` and says what to do. Lists are paged by `cursor`: the \
+next page is named by `next_cursor` and by the header `Link`. Responses to GET carry an `ETag`: send it \
 back in `If-None-Match` to get an empty 304 while nothing has changed. Bodies may be compressed \
 (`Content-Encoding: gzip`, `deflate` or `zstd`), up to 8 MiB as sent and 64 MiB uncompressed. \
 A header `X-Request-ID` is kept, or generated if it is missing; it appears in problems and in the \
@@ -55,7 +57,7 @@ _PROBLEMS = {
     409: "The request conflicts with the current state.",
     413: "The body is larger than 8 MiB as sent or 64 MiB uncompressed.",
     415: "Unsupported content type or encoding.",
-    422: "A field or parameter is missing, unknown, of the wrong type or out of range: see `field`.",
+    422: "A field or parameter is missing, unknown, mistyped or out of range: see `field`.",
     429: "Rate limit, or too many invalid tokens from this address: see `Retry-After`.",
     500: "Internal server error: see the server's log for the `request_id`.",
     501: "The server lacks an optional package: the detail names it.",

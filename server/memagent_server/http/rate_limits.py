@@ -75,7 +75,9 @@ class RateLimits:
         self._clock = clock
 
     def take(self, token_id: int, kind: str, cost: float) -> float:
-        """Return the seconds that the token has to wait, 0 if the cost was taken from its bucket."""
+        """Return the seconds that the token has to wait, 0 if the cost was taken from its
+        bucket.
+        """
         rate = self._rates[kind]
         if rate is None:
             return 0.0

@@ -102,7 +102,7 @@ def _open_file(path: Path, size: int) -> int:
     """Open the file, filled with zeros by the first process. Raises OSError if the disk is full."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if hasattr(os, "posix_fallocate"):
-        # Allocate now: touching a page of a sparse file on a full disk kills the process with SIGBUS.
+        # Touching a page of a sparse file on a full disk would kill the process with SIGBUS.
         os.posix_fallocate(descriptor, 0, size)
     else:
         os.ftruncate(descriptor, size)

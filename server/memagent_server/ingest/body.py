@@ -37,9 +37,11 @@ def read_message(request: Request, kind: type[T]) -> T:
 
 
 def read_body(request: Request) -> bytes:
-    """Return the body as sent. Raises Problem 413 for more than MAX_SENT_BYTES, 408 for an incomplete body.
+    """Return the body as sent. Raises Problem 413 for more than MAX_SENT_BYTES, 408 for an
+    incomplete body.
 
-    With 408 rather than 400, agents send the message again: it may be valid, and only its transfer failed.
+    With 408 rather than 400, agents send the message again: it may be valid, and only its transfer
+    failed.
     """
     too_large = Problem(
         413,
@@ -87,7 +89,10 @@ def decompress(body: bytes, encoding: str) -> bytes:
 
 
 def decode_message(body: bytes, kind: type[T], content_type: str) -> T:
-    """Decode a message of type `kind`. Raises Problem 400 for invalid syntax, 422 with the field for invalid content."""
+    """Decode a message of type `kind`.
+
+    Raises Problem 400 for invalid syntax, 422 with the field for invalid content.
+    """
     try:
         return decode(body, kind, content_type)
     except WireError as error:
@@ -106,7 +111,10 @@ def decode_message(body: bytes, kind: type[T], content_type: str) -> T:
 
 
 def _integral_floats_to_int(body: bytes, content_type: str) -> bytes | None:
-    """Rewrite floats such as 3.0 as integers: JSON does not distinguish them. Return None if there are none."""
+    """Rewrite floats such as 3.0 as integers:
+
+    JSON does not distinguish them. Return None if there are none.
+    """
     is_json = content_type == JSON
     try:
         message = msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
@@ -128,7 +136,9 @@ def _to_int(value: Any) -> Any:
 
 
 def _python_json_to_msgpack(body: bytes) -> bytes | None:
-    """Accept the NaN and Infinity that Python's json writes, so that the checks can name their field."""
+    """Accept the NaN and Infinity that Python's json writes, so that the checks can name their
+    field.
+    """
     if b"NaN" not in body and b"Infinity" not in body:
         return None
     try:

@@ -1,7 +1,8 @@
-"""Find the map entry at fault: msgspec reports `chunks[0].columns[...]`, people need `chunks[0].columns.loss`.
+"""Find the map entry at fault: msgspec reports `chunks[0].columns[...]`, people need
+`chunks[0].columns.loss`.
 
-Each `[...]` is found by bisection: the map is cut to half of its entries. If the message still fails at the same place, the bad
-entry is in that half, otherwise in the other.
+Each `[...]` is found by bisection: the map is cut to half of its entries. If the message still
+fails at the same place, the bad entry is in that half, otherwise in the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The routes that agents post to. Each reads, checks, and stores in one transaction before it answers."""
+"""The routes that agents post to.
+
+Each reads, checks, and stores in one transaction before it answers.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +72,8 @@ def post_run() -> Response:
 def post_batch(run_id: str) -> Response:
     """Store the samples of a rank since its last batch; idempotent by (rank, attempt, seq).
 
-    Acknowledged after the commit. The columns of a chunk have one length. `step` is required and must not decrease. Sizes and counts
-    (`_bytes`, `_total`) are non-negative integers.
+    Acknowledged after the commit. The columns of a chunk have one length. `step` is required and
+    must not decrease. Sizes and counts (`_bytes`, `_total`) are non-negative integers.
     """
     context = current()
     _check_visible(context.database, run_id)
@@ -127,7 +130,9 @@ def post_finish(run_id: str) -> Response:
 
 
 def _check_visible(database: Database, run_id: str) -> None:
-    """Hide other projects' runs from a limited token: the prepared statements of a batch don't filter."""
+    """Hide other projects' runs from a limited token: the prepared statements of a batch don't
+    filter.
+    """
     if database.is_limited:
         with database.read() as session:
             if get_run(session, run_id) is None:
@@ -139,8 +144,8 @@ def _commands(
 ) -> list[Command]:
     """Request a leak diagnosis from a rank that is forecast to run out of memory.
 
-    The request is repeated in every reply until a snapshot arrives. An agent ignores it while a diagnosis is running, or if it
-    cannot run one.
+    The request is repeated in every reply until a snapshot arrives. An agent ignores it while a
+    diagnosis is running, or if it cannot run one.
     """
     if risk is None or risk.level not in PAGING_LEVELS or risk.cause not in LEAK_CAUSES:
         return []

@@ -76,7 +76,10 @@ def storable(message: T, path: str = "") -> T:
 
 
 def _check_columns(chunk: ReadChunk, path: str) -> None:
-    """Check that readings are finite, and sizes and counts non-negative integers. Users' scalars are free."""
+    """Check that readings are finite, and sizes and counts non-negative integers.
+
+    Users' scalars are free.
+    """
     _check_steps(chunk, f"{path}.step")
     checked = [
         name for name in chunk.stats if chunk.stream != SCALARS_STREAM or name in ("step", "time_s")

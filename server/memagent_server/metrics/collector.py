@@ -91,7 +91,7 @@ class _Families:
 
     def add(self, name: str, value: float, labels: Labels | None = None) -> None:
         self._samples[name].append(
-            Sample(name, {} if labels is None else labels, value, None, None)  # type: ignore[arg-type]
+            Sample(name, labels or {}, value, None, None)  # type: ignore[arg-type]
         )
 
     def all(self) -> list[Metric]:

@@ -16,11 +16,10 @@ from memagent_server.web.labels import (
     Record,
     count,
     duration_between,
-    humanize,
     signed_bytes,
     status_badge,
 )
-from memagent_server.web.view_models import plain, residual_tone
+from memagent_server.web.view_models import BarPart, bar_parts, plain, residual_tone
 
 TONES = 10
 """The number of distinct colors of runs. Further runs reuse them with dashed lines."""
@@ -57,12 +56,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class ComponentBar:
-    """A run's components in a row:
+    """A run's components end to end, in per cent of the largest run's sum."""
 
-    (name, tone, text, x, width), in per cent of the largest run's sum.
-    """
-
-    parts: Sequence[tuple[str, str, str, float, float]]
+    parts: Sequence[BarPart]
     sum: str
 
 
@@ -129,7 +125,7 @@ def bars(runs: Sequence[Record]) -> list[ComponentBar]:
     sizes = [_sizes(run["components"]["components"]) for run in runs]
     whole = max((sum(parts.values()) for parts in sizes), default=0) or 1
     return [
-        ComponentBar(_parts(parts, whole), format_bytes(sum(parts.values())) if parts else "–")
+        ComponentBar(bar_parts(parts, whole), format_bytes(sum(parts.values())) if parts else "–")
         for parts in sizes
     ]
 
@@ -161,9 +157,9 @@ def chart_facts(runs: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    return (
-        ", ".join(plain(item) for item in value) or "–" if isinstance(value, list) else plain(value)
-    )
+    if isinstance(value, list):
+        return ", ".join(plain(item) for item in value) or "–"
+    return plain(value)
 
 
 def _difference(run: Record, first: Record, name: str) -> str:
@@ -216,12 +212,3 @@ def _sizes(rows: Sequence[Record]) -> dict[str, int]:
         else "predicted_bytes"
     )
     return {row["component"]: row[key] for row in rows if row[key]}
-
-
-def _parts(sizes: Mapping[str, int], whole: int) -> list[tuple[str, str, str, float, float]]:
-    parts, x = [], 0.0
-    for name, size in sizes.items():
-        width = 100 * size / whole
-        parts.append((humanize(name), name, format_bytes(size), round(x, 2), round(width, 2)))
-        x += width
-    return parts

@@ -154,7 +154,8 @@ def render(text: str, resolve_link: LinkResolver) -> Document:
         if token.children is not None:
             token.children = list(_linked(token.children, resolve_link))
     body = list(_accessible(tokens[3:] if has_title else tokens))
-    html = Markup(markdown.renderer.render(body, markdown.options, {}))  # noqa: S704  # raw HTML is off  # nosec B704
+    rendered = markdown.renderer.render(body, markdown.options, {})
+    html = Markup(rendered)  # noqa: S704  # raw HTML is off  # nosec B704
     return Document(headings[0].text if has_title else "", html, headings[has_title:])
 
 
@@ -215,4 +216,5 @@ def _accessible(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _html(template: str, *values: object) -> Token:
-    return Token("html_block", "", 0, content=str(Markup(template).format(*values)))  # noqa: S704  # `format` escapes  # nosec B704
+    html = Markup(template).format(*values)  # noqa: S704  # `format` escapes  # nosec B704
+    return Token("html_block", "", 0, content=str(html))

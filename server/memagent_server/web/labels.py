@@ -160,7 +160,9 @@ def delivery_badge(state: str) -> Badge:
 
 
 def forecast_badge(run: Record) -> Badge | None:
-    """Return the forecast badge of a run in the list, None if it has ended or has no forecast yet."""
+    """Return the forecast badge of a run in the list, None if it has ended or has no forecast
+    yet.
+    """
     forecast = run.get("forecast")
     if run["status"] != "running" or not forecast:
         return None

@@ -64,7 +64,7 @@ def _value(name: str, raw: str, kind: Any) -> Any:
 def _without_none(kind: Any) -> Any:
     """Return the type of a parameter that is present."""
     options = tuple(option for option in get_args(kind) if option is not type(None))
-    return Union[options] if type(None) in get_args(kind) else kind  # noqa: UP007 - options are known at run time only
+    return Union[options] if type(None) in get_args(kind) else kind  # noqa: UP007 - a runtime union
 
 
 @lru_cache(maxsize=256)

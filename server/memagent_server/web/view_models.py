@@ -114,8 +114,31 @@ def residual_label(run: Record) -> tuple[str, str] | None:
     if peak is None or not predicted:
         return None
     percent = round(100 * (peak / predicted - 1))
-    text = "as predicted" if abs(percent) < 2 else f"{percent:+,} % vs predicted".replace("-", "−")
+    relative = f"{percent:+,} % vs predicted".replace("-", "−")
+    text = "as predicted" if abs(percent) < 2 else relative
     return text, residual_tone(peak - predicted, predicted)
+
+
+@dataclass(frozen=True)
+class BarPart:
+    """One part of a stacked bar: position and width in per cent of the bar's scale."""
+
+    name: str
+    tone: str
+    text: str
+    x: float
+    width: float
+
+
+def bar_parts(sizes: Mapping[str, int], whole: float) -> list[BarPart]:
+    """Return components end to end, in per cent of `whole`."""
+    parts, x = [], 0.0
+    for name, size in sizes.items():
+        width = 100 * size / whole
+        text = format_bytes(size)
+        parts.append(BarPart(humanize(name), name, text, round(x, 2), round(width, 2)))
+        x += width
+    return parts
 
 
 def compared_groups(compared: Record) -> list[tuple[str, list[ComparedRow]]]:
@@ -203,7 +226,7 @@ def rare_phases(stream: Record) -> list[str]:
     return sorted(rare, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MAX_PHASES]
 
 
-def stacked_parts(stream: Record) -> list[str]:
+def stacked_components(stream: Record) -> list[str]:
     """Return the components of the stacked chart, with `other` for the rest; empty if the agent
     reads none.
 

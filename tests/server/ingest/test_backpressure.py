@@ -1,4 +1,4 @@
-"""Where writing falls behind, batches are answered with 503 and when to come again; nothing of them is kept, and later ones are taken."""
+"""If writing falls behind, batches get 503 with Retry-After; nothing is stored, and retries succeed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from memagent_server.store.group_commit import GroupWriter
 BATCHES = "/api/v1/runs/r/batches"
 
 
-def test_a_batch_that_cannot_be_written_soon_is_sent_away(sqlite_app, sqlite_database):
+def test_a_batch_that_cannot_be_written_soon_is_refused(sqlite_app, sqlite_database):
     client = sqlite_app.test_client()
     client.post("/api/v1/runs", json={"run_id": "r"})
     sqlite_database._group_writer = writer = GroupWriter(sqlite_database._begin, max_wait_s=0.05)
     with ThreadPoolExecutor(1) as pool:
-        with sqlite_database.write():  # somebody writes, and goes on writing
+        with sqlite_database.write():  # holds the write lock
             first = pool.submit(sqlite_app.test_client().post, BATCHES, json=batch(0))
             until = time.monotonic() + 10
             while not writer._has_leader or writer._waiting:

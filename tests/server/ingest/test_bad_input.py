@@ -1,4 +1,4 @@
-"""Bad input: each gets a 4xx problem+json that names the field, and nothing is stored, not even half."""
+"""Bad input gets a 4xx problem+json that names the field, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def contents(database):
 
 @pytest.fixture
 def refused(started, contents):
-    """Posts to a route, checks that it was refused in good form and that nothing was stored, and returns the problem."""
+    """Post to a route, check the refusal and that nothing was stored, and return the problem."""
 
     def refused(status, body, headers=MSGPACK, path=BATCHES):
         before = contents()
@@ -119,7 +119,7 @@ def test_values_of_the_wrong_type_are_named_by_chunk_column_and_row(refused, val
     assert problem["field"] == "chunks[1].columns.reserved_bytes[1]"
 
 
-def test_numbers_of_pythons_json_are_accepted_where_they_may_be(started):
+def test_nan_of_pythons_json_is_accepted_in_scalars(started):
     body = {
         "seq": 0,
         "chunks": [{"stream": "scalars", "columns": {"step": [1, 2], "loss": [NAN, INFINITY]}}],
@@ -247,13 +247,13 @@ def test_broken_syntax_is_a_bad_request(refused, body, headers):
 
 
 @pytest.mark.parametrize("headers", [JSON, MSGPACK])
-def test_a_body_that_is_no_message_is_refused(refused, headers):
+def test_a_body_that_is_not_a_message_is_refused(refused, headers):
     for value in (5, "x", [1], None):
         encode = msgspec.json.encode if headers is JSON else msgspec.msgpack.encode
         refused(422, encode(value), headers)
 
 
-def test_an_abyss_of_nesting_is_refused(refused):
+def test_deep_nesting_is_refused(refused):
     for depth in (40, 100_000):
         body = (
             b'{"seq":0,"events":[{"kind":"x","data":{"a":' + b"[" * depth + b"]" * depth + b"}}]}"
@@ -273,8 +273,8 @@ def test_a_truncated_chunk_is_refused(refused, cut):
 
 
 @pytest.mark.parametrize("codec", ["zlib", "zstd"])
-def test_a_chunk_that_is_a_bomb_is_refused(refused, codec):
-    """Its header promises 100 rows, its payload unfolds to a gigabyte."""
+def test_a_decompression_bomb_in_a_chunk_is_refused(refused, codec):
+    """Its header declares 100 rows, and its payload decompresses to a gigabyte."""
     packed = pack({"step": list(range(100))}, codec=codec)
     head = packed[: 8 + int.from_bytes(packed[4:8], "little")]
     zeros = bytes(2**24)
@@ -293,12 +293,12 @@ def test_a_chunk_that_is_a_bomb_is_refused(refused, codec):
     assert problem["field"] == "chunks[0].packed"
 
 
-def test_a_body_that_is_too_large_is_refused(refused):
+def test_a_large_body_is_refused(refused):
     refused(413, bytes(MAX_SENT_BYTES + 1))
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
-def test_a_body_that_unpacks_to_too_much_is_refused(refused, encoding):
+def test_a_decompression_bomb_is_refused(refused, encoding):
     compress = {
         "gzip": gzip.compress,
         "deflate": zlib.compress,
@@ -314,7 +314,7 @@ def test_broken_compression_is_a_bad_request(refused, encoding, body):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
-def test_compression_that_breaks_off_is_a_bad_request(refused, encoding):
+def test_incomplete_compression_is_a_bad_request(refused, encoding):
     compress = {
         "gzip": gzip.compress,
         "deflate": zlib.compress,
@@ -346,12 +346,12 @@ def test_the_same_key_with_other_content_is_a_conflict(started, refused):
     )
 
 
-def test_a_good_chunk_beside_a_bad_one_is_not_stored(refused, contents):
+def test_a_batch_with_one_bad_chunk_is_not_stored(refused, contents):
     refused(422, json.dumps(batch_with({"step": [1], "allocated_bytes": [-1]})), JSON)
     assert contents()["chunks"] == contents()["streams"] == contents()["batches"] == 0
 
 
-def test_free_parts_are_kept_in_a_form_that_every_database_and_reader_takes(started):
+def test_free_form_parts_are_stored_in_portable_form(started):
     config = {"clip": INFINITY, "nul": "a\0b", "huge": 2**63, "deep": {"x": [NAN]}}
     body = msgspec.msgpack.encode({"run_id": "free", "config": config, "tags": ["a\0b"]})
     assert started.post("/api/v1/runs", data=body, headers=MSGPACK).status_code == 201
@@ -366,7 +366,7 @@ def test_free_parts_are_kept_in_a_form_that_every_database_and_reader_takes(star
 
 
 @pytest.mark.parametrize("at", [0.0, 1e11, 9.9e11])
-def test_clocks_that_are_off_do_not_break_the_pages(started, at):
+def test_wrong_clocks_do_not_break_the_pages(started, at):
     started.post("/api/v1/runs", json={"run_id": "clock", "started_at": at})
     columns = {"step": [1], "time_s": [at * 1e200], "allocated_bytes": [1]}
     body = {
@@ -381,7 +381,7 @@ def test_clocks_that_are_off_do_not_break_the_pages(started, at):
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_a_whole_number_may_be_written_with_a_point(sqlite_client, encoding):
-    """To JSON 3.0 and 3 are the same, and some serializers write the first; elsewhere nothing is rounded."""
+    """JSON does not distinguish 3.0 from 3, and some serializers write 3.0; nothing else is rounded."""
 
     def post(path, body):
         data, headers = (
@@ -398,7 +398,7 @@ def test_a_whole_number_may_be_written_with_a_point(sqlite_client, encoding):
     assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, "step")
 
 
-def test_a_saving_that_no_database_holds_is_refused(refused):
+def test_a_saving_beyond_64_bits_is_refused(refused):
     advice = [{"change": "x", "saving_bytes": 2**63}]
     body = {"method": "formula", "peak_allocated_bytes": 1, "advice": advice}
     problem = refused(422, msgspec.msgpack.encode(body), MSGPACK, "/api/v1/runs/r/predictions")

@@ -1,4 +1,4 @@
-"""What agents post, when all is well."""
+"""Valid posts of agents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_run_is_created_then_resumed(client):
     )
 
 
-def test_msgpack_and_json_say_the_same(client):
+def test_msgpack_and_json_are_equivalent(client):
     message = RunStart(run_id="a", project="nlp", config={"lr": 0.1})
     client.post("/api/v1/runs", data=encode(message), content_type=MSGPACK)
     client.post(
@@ -76,7 +76,7 @@ def test_bodies_may_be_compressed(started, encoding, compress):
     assert (answer.status_code, answer.get_json()["accepted"]) == (200, 2)
 
 
-def test_a_batch_is_acknowledged_with_what_is_still_missing(started):
+def test_a_batch_is_acknowledged_with_the_next_seq(started):
     answers = [
         started.post(
             "/api/v1/runs/r/batches",
@@ -105,7 +105,7 @@ def test_unknown_fields_of_a_newer_agent_are_ignored(started):
     ]["last"] == [5]
 
 
-def test_predictions_and_the_end_are_kept(started):
+def test_predictions_and_the_end_are_stored(started):
     prediction = {
         "method": "formula",
         "peak_allocated_bytes": 10,

@@ -1,4 +1,4 @@
-"""Snapshots: who holds the memory, sent by agents and asked for by the server."""
+"""Snapshots of the memory's holders, sent by agents on request of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def send(client, **changes):
     return client.post("/api/v1/runs/r/snapshots", json={**SNAPSHOT, **changes})
 
 
-def test_a_snapshot_is_kept_whole_and_listed_without_its_body(started):
+def test_a_snapshot_is_stored_and_listed_without_its_body(started):
     key = send(started).get_json()["id"]
     [listed] = started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]
     assert (listed["id"], listed["step"], listed["suspects"], listed["has_stacks"]) == (
@@ -51,7 +51,7 @@ def test_the_same_snapshot_twice_is_one(started):
     assert len(started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]) == 1
 
 
-def test_suspects_are_those_of_each_ranks_newest_snapshot_and_a_line_on_many_ranks_is_one(started):
+def test_suspects_of_the_newest_snapshots_are_merged_by_line(started):
     old = {**SUSPECT, "line": 7}
     send(started, seq=0, suspects=[old])
     send(
@@ -71,7 +71,7 @@ def dies(client, **words):
     client.post("/api/v1/runs/r/finish", json={"status": "oom", "step": 44})
 
 
-def test_suspects_that_only_the_last_words_tell_of_are_named_all_the_same(started):
+def test_suspects_of_the_oom_event_are_listed(started):
     without_function = {**SUSPECT, "line": 7, "function": "", "confidence": 0.5}
     dies(started, suspects=[SUSPECT, without_function, {"kind": 3}, "junk"])
     found = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
@@ -83,7 +83,7 @@ def test_suspects_that_only_the_last_words_tell_of_are_named_all_the_same(starte
     assert "train.py:42" in shown and "Leak suspects" in shown
 
 
-def test_a_snapshots_suspect_is_not_told_twice(started):
+def test_a_suspect_of_a_snapshot_is_not_repeated(started):
     key = send(started).get_json()["id"]
     dies(started, suspects=[SUSPECT])
     [found] = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
@@ -103,19 +103,19 @@ def test_a_snapshots_suspect_is_not_told_twice(started):
         ),
     ],
 )
-def test_a_dead_runs_page_says_what_came_of_the_search(started, search, said):
+def test_the_page_of_an_oom_run_shows_the_result_of_the_diagnosis(started, search, said):
     dies(started, suspects=[], suspect_search=search)
     assert said in started.get("/runs/r").get_data(as_text=True)
 
 
-def test_a_run_that_nobody_looked_at_has_no_suspects(started):
+def test_a_run_without_a_diagnosis_has_no_suspects(started):
     assert started.get("/api/v1/runs/r/suspects").get_json() == {"run_id": "r", "suspects": []}
     assert started.get("/api/v1/runs/nobody/suspects").status_code == 404
     assert started.post("/api/v1/runs/nobody/snapshots", json=SNAPSHOT).status_code == 404
 
 
 @pytest.mark.parametrize("key", ["99", str(2**62), "0"])
-def test_a_snapshot_that_is_not_there_is_not_found(started, key):
+def test_an_unknown_snapshot_is_not_found(started, key):
     assert started.get(f"/api/v1/runs/r/snapshots/{key}").status_code == 404
 
 
@@ -134,12 +134,12 @@ def test_another_runs_snapshot_is_not_found(started):
         ({"suspects": [{"kind": "graph"}]}, "suspects[0]"),
     ],
 )
-def test_a_malformed_snapshot_is_refused_by_the_name_of_its_field(started, change, field):
+def test_a_malformed_snapshot_is_refused_with_its_field(started, change, field):
     answer = send(started, **change)
     assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
 
 
-def test_a_viewers_page_is_a_download_that_cannot_run_here(started):
+def test_a_viewers_page_is_a_sandboxed_download(started):
     page = b"<html><script>add_local_files()</script></html>" * 100_000
     key = send(started, viewer=base64.b64encode(zlib.compress(page)).decode()).get_json()["id"]
     [listed] = started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]
@@ -154,7 +154,7 @@ def test_a_viewers_page_is_a_download_that_cannot_run_here(started):
     ).get_data(as_text=True)
 
 
-def test_a_snapshot_without_a_viewers_page_has_none_to_hand_out(started):
+def test_a_snapshot_without_a_viewers_page_returns_404(started):
     key = send(started).get_json()["id"]
     assert [
         started.get(f"/api/v1/runs/r/snapshots/{k}/viewer").status_code for k in (key, 99, 2**62)
@@ -170,7 +170,7 @@ def test_a_snapshot_without_a_viewers_page_has_none_to_hand_out(started):
         (zlib.compress(bytes(MAX_VIEWER_BYTES + 1)), "bytes uncompressed"),
     ],
 )
-def test_a_viewers_page_that_cannot_be_unpacked_is_refused(sqlite_client, packed, why):
+def test_an_invalid_viewers_page_is_refused(sqlite_client, packed, why):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
     answer = send(sqlite_client, viewer=base64.b64encode(packed).decode())
     problem = answer.get_json(force=True)
@@ -178,7 +178,7 @@ def test_a_viewers_page_that_cannot_be_unpacked_is_refused(sqlite_client, packed
 
 
 def forecast(app, cause, level="warning"):
-    """A forecast for the run's host stream, as the worker stores it."""
+    """Store a forecast for the run's host stream, like the worker."""
     from memagent.forecast import Forecast
 
     with app.extensions["memagent"].database.write() as session:
@@ -198,7 +198,7 @@ def batch(client, seq):
 @pytest.mark.parametrize(
     ("cause", "asks"), [("leak", True), ("host_memory", True), ("fragmentation", False)]
 )
-def test_a_rank_that_leaks_is_asked_to_look_until_it_has(app, started, cause, asks):
+def test_a_leaking_rank_is_asked_for_a_diagnosis_until_it_sends_one(app, started, cause, asks):
     assert batch(started, 1) == []
     forecast(app, cause)
     commands = batch(started, 2)

@@ -1,4 +1,4 @@
-"""Every answer, a page, JSON, a file or an error, forbids what an injection would need."""
+"""Every response, be it a page, JSON, a file or an error, has the security headers."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def check(answer, status):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_path_has_them(filled, path):
+def test_every_path_has_the_headers(filled, path):
     check(filled.get(path, headers=HTML), 200)
 
 
 @pytest.mark.parametrize("headers", [HTML, {"Accept": "application/json"}])
 @pytest.mark.parametrize("folder", ["/", "/api/v1/"])
-def test_every_error_has_them(sqlite_app, folder, headers):
+def test_every_error_has_the_headers(sqlite_app, folder, headers):
     def fail():
         raise RuntimeError("a bug")
 
@@ -69,7 +69,7 @@ def test_every_error_has_them(sqlite_app, folder, headers):
     check(filled.get("/api/v1/runs" if folder != "/" else "/", headers=headers), 503)
 
 
-def test_a_closed_door_has_them(make_settings, sqlite_database):
+def test_a_refusal_has_the_headers(make_settings, sqlite_database):
     client = create_app(
         make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database
     ).test_client()
@@ -79,7 +79,7 @@ def test_a_closed_door_has_them(make_settings, sqlite_database):
     check(client.post("/login", data={"token": "wrong"}, headers=HTML), 401)
 
 
-def test_behind_tls_browsers_are_told_to_stay_there(make_settings, sqlite_database):
+def test_behind_tls_browsers_get_hsts(make_settings, sqlite_database):
     for url, told in (
         ("https://memagent.example", "max-age=31536000"),
         ("http://memagent.example", None),

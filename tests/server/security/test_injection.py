@@ -1,4 +1,4 @@
-"""Whatever a script may name is text: to SQL, to pages, to paths and to templates."""
+"""Names that scripts choose are plain text to SQL, pages, paths and templates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = {
 
 @pytest.fixture
 def told(client):
-    """A client of a server that was told hostile texts wherever a script may name something: a run for each of them, r0, r1 and so on."""
+    """A client of a server with hostile text in every name: one run for each text, r0, r1 and so on."""
     for number, evil in enumerate(HOSTILE.values()):
         tell(client, f"r{number}", evil)
     return client
@@ -94,7 +94,7 @@ def tell(client, run_id, evil):
     )
 
 
-def test_it_comes_back_as_it_was_sent(told):
+def test_text_is_returned_unchanged(told):
     for number, evil in enumerate(HOSTILE.values()):
         path, device = f"/api/v1/runs/r{number}", evil.replace("\r\n", "")
         run = told.get(path).get_json()
@@ -113,7 +113,7 @@ def test_it_comes_back_as_it_was_sent(told):
 
 
 @pytest.mark.parametrize("name", [*HOSTILE.values(), "=1+1", "+a", "@a", "-a", "a\n"])
-def test_a_columns_name_is_plain_so_that_no_spreadsheet_takes_it_for_a_formula(sqlite_client, name):
+def test_column_names_cannot_be_spreadsheet_formulas(sqlite_client, name):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
     columns = {"step": [1], name: [0.5]}
     answer = sqlite_client.post(
@@ -123,7 +123,7 @@ def test_a_columns_name_is_plain_so_that_no_spreadsheet_takes_it_for_a_formula(s
     assert answer.status_code == 422
 
 
-def test_it_is_found_by_itself_and_by_nothing_that_only_looks_like_it(told):
+def test_searches_match_text_literally(told):
     told.post(
         "/api/v1/runs", json={"run_id": "other", "name": "something else", "project": "100 percent"}
     )
@@ -134,7 +134,7 @@ def test_it_is_found_by_itself_and_by_nothing_that_only_looks_like_it(told):
 
 
 class Page(HTMLParser):
-    """The text of a page; script, handlers and addresses that would run something are complained of."""
+    """Collect the text of a page, and report scripts, handlers and addresses that would run code."""
 
     def __init__(self, source):
         super().__init__()
@@ -157,7 +157,7 @@ class Page(HTMLParser):
         self.shown += text
 
 
-def test_no_page_makes_markup_or_a_template_of_it(told):
+def test_no_page_renders_it_as_markup_or_template(told):
     runs = [f"/runs/r{number}" for number in range(len(HOSTILE))]
     named = [
         f"{path}{quote(evil)}"
@@ -186,7 +186,7 @@ def test_no_page_makes_markup_or_a_template_of_it(told):
     ["sort=created_at;DROP TABLE runs", "status=running' OR 1=1", "limit=1;DROP", "limit=0x10", "cursor=' OR 1=1 --", "cursor=%00",
      "cursor=" + base64.urlsafe_b64encode(b"1.0 ' OR 1=1").decode() + "x", "q=%00", "project=%00", "limit=99999999999999999999"],
 )  # fmt: skip
-def test_parameters_are_what_they_may_be_or_refused(client, query):
+def test_invalid_parameters_are_refused(client, query):
     client.post("/api/v1/runs", json={"run_id": "r"})
     answer = client.get(f"/api/v1/runs?{query}")
     assert (
@@ -204,7 +204,7 @@ def test_parameters_of_series_are_text_too(client, name):
     assert client.get("/api/v1/runs/r").status_code == 200
 
 
-def test_no_table_is_gone(told, database):
+def test_no_table_was_dropped(told, database):
     with database.engine.connect() as connection:
         assert set(Base.metadata.tables) <= set(inspect(connection).get_table_names())
 
@@ -214,7 +214,7 @@ def test_no_table_is_gone(told, database):
     ["/static/../frame.py", "/static/%2e%2e/frame.py", "/static/..%2fframe.py", "/static//etc/passwd", "/static/..\\frame.py",
      "/static/vendor/../../frame.py", "/runs/..%2f..%2fetc%2fpasswd", "/api/v1/runs/../../../etc/passwd/series"],
 )  # fmt: skip
-def test_no_path_leads_out_of_its_folder(sqlite_client, path):
+def test_no_path_leaves_its_folder(sqlite_client, path):
     answer = sqlite_client.get(path, follow_redirects=True)
     assert (
         answer.status_code == 404

@@ -1,4 +1,4 @@
-"""A real server with every secret set, in trouble: nothing that it writes or answers shows one."""
+"""A failing server with all secrets set: neither logs nor responses show one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHANNELS = (
 )
 
 
-def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
+def test_a_failing_server_shows_no_secret_and_forges_no_line(start_server):
     server = start_server(environ=ENVIRON)
     form = {"content_type": "application/x-www-form-urlencoded"}
     server.post("/api/v1/runs", {"run_id": "r", "config": {"api_token": "x"}}, **RIGHT)
@@ -69,7 +69,7 @@ def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
         for path in ("/", "/runs/r", "/api/v1/runs/r", "/metrics")
     ]
     assert {answer.status for answer in answers} >= {200, 401, 404, 502, 503}
-    time.sleep(0.5)  # the worker trips over the tables, too
+    time.sleep(0.5)  # the worker fails on the missing tables, too
     assert server.stop() == 0
     log = server.errors
     assert log.count("trace") >= 3 and "no such table" in log
@@ -86,7 +86,7 @@ def test_a_server_in_trouble_shows_no_secret_and_forges_no_line(start_server):
     )
 
 
-def test_an_error_of_the_database_logs_the_statement_and_not_what_it_was_to_store(
+def test_a_database_error_logs_the_statement_without_its_values(
     sqlite_client, sqlite_database, caplog
 ):
     with sqlite_database.engine.begin() as connection:
@@ -109,7 +109,7 @@ def test_an_error_of_the_database_logs_the_statement_and_not_what_it_was_to_stor
 @pytest.mark.parametrize(
     "arguments", [("serve", "--listen", "127.0.0.1:0"), ("db", "current"), ("token", "list")]
 )
-def test_a_database_that_is_away_does_not_tell_its_password(arguments):
+def test_an_unreachable_database_does_not_reveal_its_password(arguments):
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
     }

@@ -1,4 +1,4 @@
-"""What is uploaded is data: nothing of it is ever run."""
+"""Uploads are data and never executed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_code_of_the_server_can_unpickle_or_evaluate():
 
 
 class Bomb:
-    """Whoever unpickles it makes a file."""
+    """Unpickling it creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -73,7 +73,7 @@ class Bomb:
     "wrap",
     [bytes, lambda bomb: msgspec.msgpack.encode({"seq": 0, "device": "host", "stacks": bomb})],
 )
-def test_a_pickle_is_refused_and_not_opened(sqlite_client, tmp_path, content_type, wrap):
+def test_a_pickle_is_refused_and_never_loaded(sqlite_client, tmp_path, content_type, wrap):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
     mark = tmp_path / "opened"
     answer = sqlite_client.post(

@@ -1,4 +1,4 @@
-"""What programs ask: shapes, parameters, and refusals that name the parameter."""
+"""The API: responses, parameters, and errors that name the parameter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import memagent
 
 @pytest.fixture
 def filled(client):
-    """A client of a server that knows run `r` with samples and a prediction, and run `s`."""
+    """A client of a server with run `r`, its samples and a prediction, and run `s`."""
     client.post(
         "/api/v1/runs",
         json={
@@ -93,7 +93,7 @@ def test_a_series(filled):
     }
 
 
-def test_the_forecast_of_a_run_that_has_none(filled):
+def test_the_forecast_of_a_run_without_one(filled):
     answer = filled.get("/api/v1/runs/r/forecast").get_json()
     assert answer == {"run_id": "r", "forecasts": [], "history": [], "next_cursor": None}
 
@@ -176,7 +176,7 @@ def test_components(filled):
     }
 
 
-def test_components_of_a_run_that_has_neither_prediction_nor_samples(filled):
+def test_components_without_prediction_and_samples(filled):
     answer = filled.get("/api/v1/runs/s/components").get_json()
     assert (answer["device"], answer["components"]) == (None, [])
     assert answer["peak"] == {
@@ -216,7 +216,7 @@ def test_ranks_over_the_same_steps(filled):
     ] == [None]
 
 
-def test_the_list_of_alerts_of_a_quiet_server(filled):
+def test_the_empty_list_of_alerts(filled):
     assert filled.get("/api/v1/alerts?state=open&run=r").get_json() == {
         "alerts": [],
         "next_cursor": None,
@@ -286,7 +286,7 @@ def test_health_and_readiness(client, database):
     assert "memagent db upgrade" in answer.get_json(force=True)["detail"]
 
 
-def test_the_contexts_that_runs_measured(sqlite_client):
+def test_measured_contexts_are_listed(sqlite_client):
     assert sqlite_client.get("/api/v1/contexts").get_json() == {"contexts": [], "next_cursor": None}
     device = {"id": "GPU-1", "kind": "cuda", "name": "NVIDIA H100 80GB HBM3"}
     start = {
@@ -339,7 +339,7 @@ def test_an_estimate(sqlite_client):
         ({"attention": "math"}, "larger"),
     ],
 )
-def test_how_it_is_trained_changes_what_it_needs(sqlite_client, change, peak_is):
+def test_training_options_change_the_estimate(sqlite_client, change, peak_is):
     batch = {**SHAPE, "batch": 8, "precision": "fp32", "attention": "math"}
     plain = {**batch, "attention": "sdpa"} if "attention" in change else batch
     before = sqlite_client.post("/api/v1/estimate", json=plain).get_json()["peak_allocated_bytes"]
@@ -366,7 +366,7 @@ def test_how_it_is_trained_changes_what_it_needs(sqlite_client, change, peak_is)
         ({"zero": 4}, "zero"),
     ],
 )
-def test_an_estimate_names_what_is_wrong(sqlite_client, change, field):
+def test_an_invalid_estimate_names_the_field(sqlite_client, change, field):
     answer = sqlite_client.post("/api/v1/estimate", json={**SHAPE, **change})
     assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
 
@@ -380,7 +380,7 @@ def estimated(client, **request):
 LLAMA = {"model": "llama-2-7b", "sequence": 2048, "precision": "mixed", "gpu": "a100"}
 
 
-def test_a_model_may_be_named_and_the_answer_says_what_would_make_it_fit(sqlite_client):
+def test_a_preset_gets_advice_that_makes_it_fit(sqlite_client):
     found = estimated(sqlite_client, **LLAMA)
     assert (found["fits"], found["largest_batch"], found["limit_bytes"]) == (False, 0, 80 * 2**30)
     states = sum(
@@ -393,7 +393,7 @@ def test_a_model_may_be_named_and_the_answer_says_what_would_make_it_fit(sqlite_
     assert set(found["intervals"]) == {"allocated", "reserved", "device"}
 
 
-def test_a_config_is_read_as_it_is(sqlite_client):
+def test_a_config_json_is_read(sqlite_client):
     config = {
         "model_type": "gpt2",
         "n_layer": 12,
@@ -421,7 +421,7 @@ def test_a_config_is_read_as_it_is(sqlite_client):
         {"loss": "fused"},
     ],
 )
-def test_everything_the_formula_knows_can_be_asked(sqlite_client, change):
+def test_every_option_of_the_formula_is_accepted(sqlite_client, change):
     asked = {**LLAMA, "batch": 16}
     plain = estimated(sqlite_client, **asked)
     assert (
@@ -430,7 +430,7 @@ def test_everything_the_formula_knows_can_be_asked(sqlite_client, change):
     )
 
 
-def test_a_context_that_runs_measured_stands_for_the_usual_one(sqlite_client):
+def test_a_measured_context_replaces_the_usual_one(sqlite_client):
     usual = estimated(sqlite_client, **LLAMA)["components"]["context"]
     device = {"id": "GPU-1", "kind": "cuda", "name": "a100"}
     batch = {
@@ -446,7 +446,7 @@ def test_a_context_that_runs_measured_stands_for_the_usual_one(sqlite_client):
     assert estimated(sqlite_client, **LLAMA)["components"]["context"] == usual + 4096
 
 
-def test_what_contradicts_itself_is_refused_in_words(sqlite_client):
+def test_contradictory_options_are_refused(sqlite_client):
     answer = sqlite_client.post("/api/v1/estimate", json={**LLAMA, "quantised": "nf4"})
     assert answer.status_code == 422 and "lora_rank" in answer.get_json(force=True)["detail"]
 
@@ -460,11 +460,11 @@ def test_what_contradicts_itself_is_refused_in_words(sqlite_client):
         "/api/v1/runs/" + "x" * 5000,
     ],
 )
-def test_names_that_no_run_can_have_are_not_found(client, path):
+def test_impossible_run_ids_are_not_found(client, path):
     assert client.get(path).status_code == 404
 
 
-def test_text_that_is_no_unicode_is_refused(client):
+def test_invalid_unicode_is_refused(client):
     body = b'{"run_id": "r", "name": "\\ud800"}'
     assert client.post("/api/v1/runs", data=body, content_type="application/json").status_code in (
         400,

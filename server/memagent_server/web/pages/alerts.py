@@ -1,4 +1,6 @@
-"""The pages of alerts: the list of incidents, actions on one, and the scoreboard of past warnings."""
+"""The pages of alerts: the list of incidents, actions on one, and the scoreboard of past
+warnings.
+"""
 
 from __future__ import annotations
 

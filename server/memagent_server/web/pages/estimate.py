@@ -24,8 +24,9 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.web.api_estimate import EstimateBody, answer
-from memagent_server.web.labels import Record, humanize
+from memagent_server.web.labels import Record
 from memagent_server.web.rendering import render_page
+from memagent_server.web.view_models import BarPart, bar_parts
 
 blueprint = Blueprint("estimate", __name__)
 
@@ -77,24 +78,13 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of the stacked bar: position and width in per cent of the scale."""
-
-    name: str
-    tone: str
-    text: str
-    x: float
-    width: float
-
-
-@dataclass(frozen=True)
 class Stack:
     """The parts end to end, the needed bytes with their interval, and the limit.
 
     All are in per cent of one scale.
     """
 
-    parts: list[Part]
+    parts: list[BarPart]
     needed: float
     needed_text: str
     low: float | None
@@ -172,17 +162,12 @@ def stack(result: Record) -> Stack:
     )
     sizes = {name: size for name, size in result["components"].items() if size}
     whole = 1.03 * max(sum(sizes.values()), needed, high or 0, result["limit_bytes"] or 0)
-    parts, x = [], 0.0
-    for name, size in sizes.items():
-        width = 100 * size / whole
-        parts.append(Part(humanize(name), name, format_bytes(size), round(x, 2), round(width, 2)))
-        x += width
 
     def share(size: int | None) -> float | None:
         return None if size is None else round(100 * size / whole, 2)
 
     return Stack(
-        parts=parts,
+        parts=bar_parts(sizes, whole),
         needed=share(needed) or 0.0,
         needed_text=format_bytes(needed),
         low=share(low),

@@ -196,7 +196,7 @@ def _create_token() -> Response:
         access = auth.access_of(token)
     if not is_first:
         return _tokens_page(secret=secret, name=name)
-    # The server was open until now: log this browser in, or it would be locked out by its own token.
+    # The server was unprotected until now: without a login, this token would lock its creator out.
     cookie = auth.start_session(context.settings, access)
     response = _tokens_page(secret=secret, name=name)
     auth.set_session_cookie(response, context.settings, access, cookie)

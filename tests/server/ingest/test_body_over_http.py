@@ -1,0 +1,77 @@
+"""Bad input over a real connection: bodies that are too large or incomplete."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+
+import pytest
+
+from memagent_server.ingest.body import MAX_SENT_BYTES
+
+BATCHES = "/api/v1/runs/r/batches"
+
+
+@pytest.fixture
+def server(start_server):
+    server = start_server("--role", "web")
+    assert server.post("/api/v1/runs", {"run_id": "r"}).status == 201
+    return server
+
+
+def raw(server, head, body, *, then_break_off):
+    """Return the server's response to raw bytes."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(head + b"\r\n\r\n" + body)
+        if then_break_off:
+            connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+def test_large_bodies_are_refused_and_the_server_survives(server):
+    for body in (bytes(MAX_SENT_BYTES + 1), bytes(4 * MAX_SENT_BYTES)):
+        answer = server.post(BATCHES, body)
+        assert (answer.status, answer.headers["Content-Type"]) == (413, "application/problem+json")
+    assert server.post(BATCHES, {"seq": 0}).status == 200
+
+
+def test_a_decompression_bomb_uses_no_memory(server):
+    import psutil
+
+    bomb = gzip.compress(bytes(2**30), 9)
+    assert len(bomb) < MAX_SENT_BYTES
+    answer = server.post(BATCHES, bomb, content_encoding="gzip")
+    assert (answer.status, answer.json["status"]) == (413, 413)
+    peak = max(
+        child.memory_info().rss
+        for child in psutil.Process(server.process.pid).children(recursive=True)
+    )
+    assert peak < 2**29
+
+
+def test_an_incomplete_body_stores_nothing_and_can_be_retried(server):
+    body = json.dumps({"seq": 0, "chunks": [{"stream": "host", "columns": {"step": [1]}}]}).encode()
+    head = f"POST {BATCHES} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body) + 1}"
+    assert b" 408 " in raw(server, head.encode(), body, then_break_off=True).partition(b"\r\n")[0]
+    assert server.get("/api/v1/runs/r").json["streams"] == []
+    assert server.post(BATCHES, body, content_type="application/json").json["accepted"] == 1
+
+
+def test_a_chunked_body_is_read(server):
+    lines = (
+        f"POST {BATCHES} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        "Transfer-Encoding: chunked",
+        "Connection: close",
+    )
+    head = "\r\n".join(lines)
+    answer = raw(
+        server, head.encode(), b'5\r\n{"seq\r\n5\r\n": 0}\r\n0\r\n\r\n', then_break_off=False
+    )
+    assert b" 200 " in answer.partition(b"\r\n")[0]

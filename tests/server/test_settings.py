@@ -1,0 +1,59 @@
+"""The settings of channels: valid values, and errors that name the setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.errors import SettingError
+from memagent_server.settings import Settings
+
+
+def settings(tmp_path, **given: str) -> Settings:
+    return Settings.from_environ(
+        {
+            "XDG_DATA_HOME": str(tmp_path),
+            **{f"MEMAGENT_{name}": value for name, value in given.items()},
+        }
+    )
+
+
+def test_it_reads_them_all(tmp_path):
+    found = settings(
+        tmp_path,
+        SMTP_URL="smtps://ana:p%40ss@mail.example.org",
+        EMAIL_FROM="memagent@example.org",
+        EMAIL_TO="ana@example.org, bo@example.org",
+        NOTIFY_SEVERITIES="pagerduty=critical, email=warning",
+        ALLOW_LOCAL_WEBHOOKS="1",
+    )
+    assert found.email_to == ("ana@example.org", "bo@example.org") and found.allow_local_webhooks
+    assert found.notify_severities == {"pagerduty": "critical", "email": "warning"}
+    assert found.slack_api_url == "https://slack.com/api/"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"SLACK_BOT_TOKEN": "xoxb"}, "needs MEMAGENT_SLACK_CHANNEL"),
+        ({"SMTP_URL": "smtp://x", "EMAIL_FROM": "a@b"}, "needs MEMAGENT_EMAIL_TO"),
+        ({"SMTP_URL": "smtp://x", "EMAIL_TO": "a@b"}, "needs MEMAGENT_EMAIL_FROM"),
+        (
+            {"SMTP_URL": "http://secret", "EMAIL_TO": "a@b", "EMAIL_FROM": "a@b"},
+            "MEMAGENT_SMTP_URL must be an smtp:// or smtps:// address",
+        ),
+        (
+            {"WEBHOOK_URL": "ftp://secret"},
+            "MEMAGENT_WEBHOOK_URL must be an http:// or https:// address",
+        ),
+        ({"TEAMS_WEBHOOK_URL": "https://"}, "MEMAGENT_TEAMS_WEBHOOK_URL must be"),
+        ({"ALERTMANAGER_URL": "http://x:port"}, "MEMAGENT_ALERTMANAGER_URL must be"),
+        ({"ALLOW_LOCAL_WEBHOOKS": "yes"}, "write 1 or 0"),
+        ({"EMAIL_TO": "ana"}, "not an e-mail address"),
+        ({"NOTIFY_SEVERITIES": "fax=critical"}, "a channel of slack_bot"),
+        ({"NOTIFY_SEVERITIES": "email=loud"}, "a severity of note"),
+    ],
+)
+def test_it_refuses_by_name_and_shows_no_secret(tmp_path, given, words):
+    with pytest.raises(SettingError, match=words) as caught:
+        settings(tmp_path, **given)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,129 @@
+"""The compare page as HTML: its content, its address, and its errors."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memagent.units import GIB
+from memagent_server.web import compare_view
+
+HTML = {"Accept": "text/html"}
+
+
+def start(client, run_id, peak=2 * GIB, **changes):
+    devices = [{"id": "D", "kind": "cuda", "name": "H100", "limit_bytes": 8 * GIB}]
+    client.post(
+        "/api/v1/runs",
+        json={"run_id": run_id, "name": f"run {run_id}", "devices": devices, **changes},
+    )
+    columns = {
+        "step": [1, 2],
+        "time_s": [1.0, 2.0],
+        "allocated_bytes": [GIB, peak],
+        "step_s": [0.25, 0.25],
+    }
+    columns["parameters_bytes"] = [GIB, GIB]
+    client.post(
+        f"/api/v1/runs/{run_id}/batches",
+        json={"seq": 0, "chunks": [{"stream": "D", "columns": columns}]},
+    )
+
+
+def text_of(html):
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_it_shows_config_components_and_figures_side_by_side(client):
+    start(client, "a", config={"batch": 8, "lr": 1})
+    start(client, "b", config={"batch": 16, "lr": 1}, peak=3 * GIB)
+    shown = text_of(client.get("/compare?runs=a,b", headers=HTML).text)
+    assert "Setting run a run b batch 8 16" in shown
+    assert " lr " not in shown
+    assert "parameters 1.00 GiB 1.00 GiB" in shown
+    assert "run a H100 2.00 GiB 8.00 GiB 6.00 GiB 75 % – – 250 ms 2" in shown
+    assert "run b H100 3.00 GiB +1.00 GiB 8.00 GiB 5.00 GiB 62 % – – 250 ms the same 2" in shown
+    order = [
+        shown.index(title)
+        for title in (
+            "Differences in the config",
+            "Curves",
+            "Components",
+            "Peaks, headroom and time",
+        )
+    ]
+    assert order == sorted(order)
+
+
+def test_equal_configs_are_reported(sqlite_client):
+    for run_id in "ab":
+        start(sqlite_client, run_id)
+    assert "the configs are equal" in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+
+
+def test_a_form_redirects_to_the_shareable_address(sqlite_client):
+    answer = sqlite_client.get("/compare?runs=a&runs=b&runs=a&by=time", headers=HTML)
+    assert (answer.status_code, answer.location) == (303, "/compare?runs=a,b&by=time")
+    answer = sqlite_client.post(
+        "/compare", data={"runs": ["b", "a"], "tag": "left empty"}, headers=HTML
+    )
+    assert (answer.status_code, answer.location) == (303, "/compare?runs=b,a")
+    assert sqlite_client.post("/compare", data={"runs": ["b"]}, headers=HTML).status_code == 422
+
+
+@pytest.mark.parametrize("runs", ["", "a", "a,a", ",".join(f"r{n}" for n in range(21))])
+def test_one_run_and_twenty_one_are_refused(sqlite_client, runs):
+    start(sqlite_client, "a")
+    answer = sqlite_client.get(f"/compare?runs={runs}", headers=HTML)
+    assert (answer.status_code, answer.mimetype) == (422, "text/html")
+    assert "name 2 to 20 runs" in answer.text.lower()
+
+
+def test_unknown_runs_are_named(sqlite_client):
+    start(sqlite_client, "a")
+    answer = sqlite_client.get("/compare?runs=a,b,c", headers=HTML)
+    assert answer.status_code == 404
+    assert "Unknown run &#39;b&#39;, &#39;c&#39;" in answer.text
+
+
+def test_a_run_can_be_removed_down_to_two(sqlite_client):
+    for run_id in "abc":
+        start(sqlite_client, run_id)
+    assert 'href="/compare?runs=a,c"' in sqlite_client.get(
+        "/compare?runs=a,b,c", headers=HTML
+    ).text.replace("%2C", ",")
+    assert "Compare without" not in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+
+
+def test_twenty_runs_differ_in_color_and_dash(sqlite_client):
+    for number in range(20):
+        start(sqlite_client, f"r{number}")
+    shown = sqlite_client.get(
+        "/compare?runs=" + ",".join(f"r{n}" for n in range(20)), headers=HTML
+    ).text
+    marks = set(re.findall(r'class="swatch (run-\d( dashed)?)"', shown))
+    assert len(marks) == 20
+
+
+def test_curves_are_memory_and_logged_scalars():
+    runs = [{"scalars": ["loss", "lr"]}, {"scalars": ["loss", "accuracy"]}]
+    names = [name for name, _ in compare_view.curves(runs)]
+    assert names[0] == "peak_allocated_bytes"
+    assert names[-3:] == ["scalar:accuracy", "scalar:loss", "scalar:lr"]
+
+
+def test_bars_share_a_scale_and_fall_back_on_the_prediction():
+    def run(*rows):
+        facts = [
+            {"component": name, "observed_bytes": observed, "predicted_bytes": predicted}
+            for name, observed, predicted in rows
+        ]
+        return {"components": {"components": facts}}
+
+    observed = run(("parameters", 30, 50), ("activations", 70, 10))
+    predicted = run(("parameters", None, 25))
+    first, second, empty = compare_view.bars([observed, predicted, run()])
+    assert [(part.x, part.width) for part in first.parts] == [(0.0, 30.0), (30.0, 70.0)]
+    assert [(part.x, part.width) for part in second.parts] == [(0.0, 25.0)]
+    assert (empty.parts, empty.sum) == ([], "–")

@@ -1,0 +1,116 @@
+"""The calculator: fields keep their text and show their errors, and the answer is the API's."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.units import GIB
+from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack
+
+HTML = {"Accept": "text/html"}
+SHAPE = {
+    "model": "shape",
+    "layers": "4",
+    "hidden": "256",
+    "heads": "4",
+    "vocab": "1000",
+    "sequence": "128",
+}
+
+
+def page(client, **given):
+    answer = client.get("/estimate", query_string=given, headers=HTML)
+    assert answer.status_code == 200
+    return answer.get_data(as_text=True)
+
+
+def test_it_starts_with_an_example(client):
+    html = page(client)
+    assert "Will not fit" in html or "Fits: needs" in html
+    assert "a batch of 1 does not fit" in html
+    assert "What would save memory" in html
+
+
+def test_it_shows_the_result_of_the_api(client):
+    found = client.post(
+        "/api/v1/estimate", json={"model": "bert-base", "batch": 8, "gpu": "t4"}
+    ).get_json()
+    html = page(client, model="bert-base", batch="8", gpu="t4")
+    for name, peak, between in levels(found):
+        assert name in html
+        assert peak in html
+        assert between in html
+    assert f"<b>{found['largest_batch']:,}</b>" in html
+    assert all(item["change"] in html for item in found["advice"])
+
+
+def test_every_choice_reaches_the_estimator():
+    given = {
+        "model": "llama-2-7b", "batch": "2", "sequence": "1024", "precision": "bf16-amp", "optimizer": "lion", "checkpointing": "full",
+        "attention": "math", "loss": "fused", "lora_rank": "16", "quantised": "nf4", "ranks": "8", "zero": "3", "tensor": "2",
+        "pipeline": "4", "offload_optimizer": "1", "offload_parameters": "1", "gpu": "a100", "limit": "24GiB",
+    }  # fmt: skip
+    body = read_form(given).request
+    for name, value in given.items():
+        wanted = 24 * GIB if name == "limit" else value
+        found = getattr(body, "limit_bytes" if name == "limit" else name)
+        assert str(found) == str(True if name.startswith("offload") else wanted), name
+
+
+def test_a_custom_shape_is_read(client):
+    body = read_form({**SHAPE, "gated": "1"}).request
+    assert (body.model, body.layers, body.gated) == (None, 4, True)
+    assert "Needs" in page(client, **SHAPE)
+
+
+def test_an_incomplete_shape_names_the_missing_fields():
+    assert set(read_form({"model": "shape", "layers": "4"}).errors) == {
+        "hidden",
+        "heads",
+        "vocab",
+        "sequence",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch", "many"), ("batch", "0"), ("batch", "9" * 12), ("sequence", "-1"), ("limit", "24 lightyears"), ("limit", "9" * 30),
+        ("zero", "7"), ("precision", "fp3"), ("optimizer", "magic"), ("model", "gpt-none"), ("gpu", "abacus"), ("ranks", "1.5"),
+    ],
+)  # fmt: skip
+def test_an_invalid_field_shows_its_error_and_all_fields_keep_their_text(client, name, value):
+    html = page(client, **{"model": "gpt2", "batch": "3", "lora_rank": "17", name: value})
+    error = html.split(f'id="wrong-{name}">')[1].split("</span>")[0]
+    assert error
+    assert 'name="lora_rank" aria-describedby="wrong-lora_rank" value="17"' in html
+    assert value in html.split("<form", 1)[1].split("</form>")[0]
+    assert "No estimate yet" in html
+
+
+def test_two_invalid_fields_both_show_their_errors():
+    assert set(read_form({"batch": "x", "sequence": "y"}).errors) == {"batch", "sequence"}
+
+
+def test_typed_markup_is_escaped(client):
+    html = page(client, model="<script>alert(1)</script>", gpu='"><img src=x>')
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+
+
+def test_parts_are_end_to_end_on_one_scale(client):
+    found = client.post("/api/v1/estimate", json={"model": "gpt2", "gpu": "a100"}).get_json()
+    drawn = stack(found)
+    ends = [part.x + part.width for part in drawn.parts]
+    assert [part.x for part in drawn.parts[1:]] == pytest.approx(ends[:-1], abs=0.03)
+    assert max(ends[-1], drawn.limit, drawn.high) < 100
+    assert drawn.low <= drawn.needed <= drawn.high
+
+
+def test_advice_has_the_memory_needed_then(client):
+    found = client.post(
+        "/api/v1/estimate", json={"model": "gpt2-xl", "batch": 8, "limit_bytes": 24 * GIB}
+    ).get_json()
+    items = advice_rows(found)
+    assert any(item["then_fits"] for item in items)
+    assert all(item["then_fits"] == (item["then_bytes"] <= 24 * GIB) for item in items)

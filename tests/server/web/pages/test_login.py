@@ -1,0 +1,95 @@
+"""Logging in exchanges a token for a cookie, and never redirects to another site."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent_server.http import auth
+from memagent_server.store.models import Token
+from memagent_server.web.rendering import safe_path
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def token_of(sqlite_app):
+    """token_of("read"): a token of that scope."""
+
+    def make(scope):
+        context, token = sqlite_app.extensions["memagent"], auth.new_token()
+        with context.database.write() as session:
+            session.add(
+                Token(
+                    name=scope,
+                    scope=scope,
+                    hash=auth.token_hash(context.settings, token),
+                    created_at=1.0,
+                )
+            )
+        return token
+
+    return make
+
+
+def test_no_login_is_required_without_tokens(sqlite_client):
+    answer = sqlite_client.get("/login", headers=HTML)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+
+
+def test_a_login_leads_to_the_requested_page(sqlite_client, token_of):
+    token = token_of("read")
+    asked = sqlite_client.get("/alerts?state=open", headers=HTML)
+    form = sqlite_client.get(asked.headers["Location"], headers=HTML).get_data(as_text=True)
+    assert 'value="/alerts?state=open"' in form
+    answer = sqlite_client.post(
+        "/login", data={"token": f" {token}\n", "next": "/alerts?state=open"}
+    )
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/alerts?state=open")
+    shown = sqlite_client.get("/alerts?state=open", headers=HTML)
+    assert shown.status_code == 200
+    assert "Log out" in shown.get_data(as_text=True)
+
+
+def test_logging_out_ends_access(sqlite_client, token_of):
+    sqlite_client.post("/login", data={"token": token_of("read")})
+    assert sqlite_client.post("/logout").headers["Location"] == "/login"
+    assert sqlite_client.get("/", headers=HTML).status_code == 303
+
+
+def test_an_invalid_token_is_refused_with_an_error(sqlite_client, token_of):
+    token_of("read")
+    answer = sqlite_client.post("/login", data={"token": "mag_guess", "next": "/alerts"})
+    assert answer.status_code == 401
+    shown = answer.get_data(as_text=True)
+    assert "Unknown, revoked or expired token" in shown
+    assert 'value="/alerts"' in shown
+    assert "mag_guess" not in shown
+    assert sqlite_client.get("/", headers=HTML).status_code == 303
+
+
+def test_an_ingest_token_cannot_log_in(sqlite_client, token_of):
+    answer = sqlite_client.post("/login", data={"token": token_of("ingest")})
+    assert (answer.status_code, "Set-Cookie" in answer.headers) == (403, False)
+
+
+def test_other_sites_cannot_log_users_in_or_out(sqlite_client, token_of):
+    token, foreign = token_of("read"), {"Origin": "https://evil.example"}
+    assert sqlite_client.post("/login", data={"token": token}, headers=foreign).status_code == 403
+    assert sqlite_client.post("/logout", headers=foreign).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "target",
+    [None, "", "https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nb: c"],
+)
+def test_a_login_never_redirects_to_another_site(target):
+    assert safe_path(target) == "/"
+
+
+def test_a_login_redirects_to_own_paths():
+    assert safe_path("/runs/r?rank=1") == "/runs/r?rank=1"
+
+
+def test_the_first_visit_mentions_the_token_that_a_script_needs(sqlite_client, token_of):
+    sqlite_client.post("/login", data={"token": token_of("read")})
+    assert "MEMAGENT_TOKEN" in sqlite_client.get("/", headers=HTML).get_data(as_text=True)

@@ -1,0 +1,117 @@
+"""Tagging, archiving and sorting in the list of runs, with a browser's forms."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memagent_server.http.auth import token_hash
+from memagent_server.store.tokens import create_token
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def listed(client):
+    """listed("/?..."): the names of the listed runs; the server has a, b and c."""
+    for run_id, tags in (("a", ["x"]), ("b", []), ("c", ["x", "y"])):
+        client.post("/api/v1/runs", json={"run_id": run_id, "name": f"run {run_id}", "tags": tags})
+
+    def listed(path):
+        return re.findall(
+            r'class="strong" href="[^"]*">run (\w)<', client.get(path, headers=HTML).text
+        )
+
+    return listed
+
+
+def organise(client, what, *run_ids, **fields):
+    return client.post("/runs", data={"what": what, "runs": list(run_ids), **fields}, headers=HTML)
+
+
+def test_selected_runs_are_tagged_and_found_by_their_tag(client, listed):
+    answer = organise(client, "tag", "a", "b", tag="best, shown", next="/?q=run")
+    assert (answer.status_code, answer.location) == (303, "/?q=run")
+    assert listed("/?tag=best&sort=name") == listed("/?tag=shown&sort=name") == ["a", "b"]
+    organise(client, "untag", "a", "c", tag="x")
+    assert listed("/?tag=x") == []
+    assert client.get("/api/v1/runs?tag=y").get_json()["runs"][0]["tags"] == ["y"]
+
+
+def test_archived_runs_leave_the_list_and_come_back(client, listed):
+    organise(client, "archive", "a", "c")
+    assert listed("/?sort=name") == ["b"]
+    assert listed("/?archived=1&sort=name") == ["a", "c"]
+    assert [
+        run["id"] for run in client.get("/api/v1/runs?archived=1&sort=-name").get_json()["runs"]
+    ] == ["c", "a"]
+    assert client.get("/runs/a", headers=HTML).status_code == 200
+    organise(client, "restore", "a")
+    assert listed("/?sort=-name") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("what", "run_ids", "tag", "status", "said"),
+    [
+        ("delete", ["a"], "", 422, "not one of tag, untag, archive, restore"),
+        ("tag", [], "x", 422, "Runs: select 1 to 200 runs, not 0."),
+        ("tag", ["a"], " , ", 422, "enter tags of 1 to 200 characters"),
+        ("tag", ["a"], "y" * 201, 422, "enter tags of 1 to 200 characters"),
+        ("tag", ["a", "\0"], "y", 422, "NUL"),
+        ("archive", ["a", "nobody"], "", 404, "nobody"),
+    ],
+    ids=("unknown action", "no run", "no tag", "long tag", "NUL", "unknown run"),
+)
+def test_an_invalid_action_is_refused_as_a_whole(client, listed, what, run_ids, tag, status, said):
+    answer = organise(client, what, *run_ids, tag=tag)
+    assert answer.status_code == status
+    assert said in answer.text
+    assert listed("/?sort=name") == ["a", "b", "c"]
+    assert listed("/?tag=y") == ["c"]
+
+
+def test_pages_of_other_sites_change_nothing(client, listed):
+    answer = client.post(
+        "/runs", data={"what": "archive", "runs": ["a"]}, headers={"Origin": "https://evil.example"}
+    )
+    assert answer.status_code == 403
+    assert len(listed("/")) == 3
+
+
+def test_readers_can_only_compare(sqlite_app, sqlite_client):
+    sqlite_client.post("/api/v1/runs", json={"run_id": "a"})
+    changing = ('value="archive"', 'value="tag"', 'name="tag"')
+    assert all(control in sqlite_client.get("/", headers=HTML).text for control in changing)
+    with sqlite_app.extensions["memagent"].database.write() as session:
+        settings = sqlite_app.extensions["memagent"].settings
+        create_token(session, name="r", scope="read", token_hash=token_hash(settings, "t"), now=1.0)
+    reader = {**HTML, "Authorization": "Bearer t"}
+    shown = sqlite_client.get("/", headers=reader).text
+    assert 'id="compare"' in shown
+    assert not [control for control in changing if control in shown]
+    assert (
+        sqlite_client.post(
+            "/runs", data={"what": "archive", "runs": ["a"]}, headers=reader
+        ).status_code
+        == 403
+    )
+
+
+def test_filters_are_kept_from_page_to_page_and_by_the_links_of_a_row(sqlite_client):
+    for number in range(51):
+        sqlite_client.post(
+            "/api/v1/runs", json={"run_id": f"r{number:02}", "project": "a&b", "tags": ["t"]}
+        )
+    shown = sqlite_client.get("/?project=a%26b&sort=name&endpoint=x", headers=HTML).text
+    older = re.search(r'rel="next" href="([^"]+)"', shown)[1].replace("&amp;", "&")
+    assert older.startswith("/?project=a%26b&sort=name&")
+    assert "r50" in sqlite_client.get(older, headers=HTML).text
+    assert 'class="tag" href="/?project=a%26b&amp;tag=t&amp;sort=name"' in shown
+
+
+@pytest.mark.parametrize(
+    "path", ["/?sort=size", "/?archived=yes", "/?sort=name&cursor=WzEuMCwgImEiXQ"]
+)
+def test_unsupported_filters_are_refused(sqlite_client, path):
+    assert sqlite_client.get(path, headers=HTML).status_code == 422

@@ -1,0 +1,170 @@
+"""The texts of pages about a run in all its states."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.units import GIB, MIB
+from memagent_server.store.models import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
+from memagent_server.web import labels
+
+NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+LEAK = {
+    "level": "warning", "step": 1000, "oom_probability": 0.9, "cause": "leak", "eta_step": 1420.0, "eta_low": 1300.0, "eta_high": 1600.0,
+    "eta_s": 1500.0, "used_bytes": 3 * GIB, "limit_bytes": 8 * GIB, "growth_bytes_per_step": 12.5 * MIB, "growing_since_step": 1200,
+}  # fmt: skip
+
+
+def a_run(**changes):
+    run = {"status": "running", "step": 1000, "peak_bytes": int(3.1 * GIB), "limit_bytes": 8 * GIB}
+    return {**run, "last_seen_at": "2025-12-31T23:50:00Z", **changes}
+
+
+def headline(run, forecast=None, first_warning_step=None):
+    said = labels.headline(run, forecast, first_warning_step, NOW)
+    return said.tone, said.text, said.detail
+
+
+def test_it_shows_when_memory_runs_out_and_the_growth():
+    assert headline(a_run(), LEAK) == (
+        "warning",
+        "Runs out of memory in about 420 steps (25 min)",
+        "3.00 of 8.00 GiB used, 12.5 MiB more each step since step 1,200.",
+    )
+
+
+def test_it_counts_down_while_the_forecast_stays_the_same():
+    assert headline(a_run(step=1210), LEAK)[1] == "Runs out of memory in about 210 steps (12 min)"
+
+
+def test_it_shows_any_moment_after_the_expected_step():
+    assert headline(a_run(step=1500), LEAK)[1] == "Runs out of memory any moment now"
+
+
+def test_a_notice_is_less_certain():
+    assert headline(a_run(), {**LEAK, "level": "notice"})[:2] == (
+        "notice",
+        "May run out of memory in about 420 steps (25 min)",
+    )
+
+
+def test_it_warns_without_a_date_if_there_is_none():
+    forecast = {**LEAK, "eta_step": None, "eta_s": None, "growth_bytes_per_step": None}
+    assert headline(a_run(), forecast)[1:] == ("Runs out of memory", "3.00 of 8.00 GiB used.")
+
+
+def test_it_shows_that_a_run_fits():
+    assert headline(a_run(), {**LEAK, "level": "ok"})[:2] == ("ok", "Fits: peak 3.10 of 8.00 GiB")
+
+
+def test_it_makes_no_claim_before_the_first_forecast():
+    assert headline(a_run()) == ("busy", "Running: peak 3.10 of 8.00 GiB", "No forecast yet.")
+
+
+def test_it_waits_for_the_first_sample():
+    assert headline(a_run(peak_bytes=None, limit_bytes=None))[1] == "Waiting for the first sample"
+
+
+def test_it_shows_the_lead_time_of_the_warning():
+    dead = a_run(status="oom", step=1234)
+    assert headline(dead, LEAK, 924) == (
+        "critical",
+        "Out of memory at step 1,234",
+        "First warning 310 steps earlier, at step 924.",
+    )
+    assert headline(dead, LEAK, 1233)[2] == "First warning 1 step earlier, at step 1,233."
+
+
+def test_it_admits_a_missed_oom():
+    assert headline(a_run(status="oom", step=7))[2] == "There was no warning."
+
+
+def test_it_shows_the_end_of_other_runs():
+    assert headline(a_run(status="completed"))[:2] == ("ok", "Completed: peak 3.10 of 8.00 GiB")
+    assert headline(a_run(status="completed"), None, 40)[2] == "There was a warning at step 40."
+    assert headline(a_run(status="failed", step=7))[1:] == (
+        "Failed at step 7",
+        "peak 3.10 of 8.00 GiB",
+    )
+    lost = headline(a_run(status="lost_contact"), LEAK)
+    assert lost[1:] == (
+        "Lost contact at step 1,000",
+        "No contact for 10 min. It was expected to run out of memory at step 1,420.",
+    )
+
+
+def test_a_forecast_badge_counts_steps():
+    assert labels.forecast_badge(a_run(forecast=LEAK)) == labels.Badge(
+        "warning", "~420 steps", "Runs out of memory in about 420 steps (cause: leak)"
+    )
+    assert labels.forecast_badge(a_run(forecast={**LEAK, "level": "ok"})).text == "fits"
+    assert labels.forecast_badge(a_run(forecast={**LEAK, "eta_step": None})).text == "warning"
+
+
+@pytest.mark.parametrize("run", [a_run(forecast=None), a_run(forecast=LEAK, status="oom")])
+def test_ended_runs_have_no_forecast_badge(run):
+    assert labels.forecast_badge(run) is None
+
+
+@pytest.mark.parametrize(
+    ("badge", "names"),
+    [
+        (labels.status_badge, RUN_STATUSES),
+        (labels.state_badge, ALERT_STATES),
+        (labels.delivery_badge, NOTIFICATION_STATES),
+    ],
+)
+def test_every_status_and_state_has_a_distinct_text(badge, names):
+    assert all(badge(name).hint for name in names)
+    assert len({badge(name).text for name in names}) == len(names)
+
+
+def test_a_firing_warning_is_less_severe_than_a_firing_critical_alert():
+    assert labels.state_badge("firing", "warning").tone == "warning"
+    assert labels.state_badge("firing", "critical").tone == "critical"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 steps"),
+        (1, "1 step"),
+        (7.4, "7 steps"),
+        (99, "99 steps"),
+        (423, "420 steps"),
+        (1234, "1,200 steps"),
+    ],
+)
+def test_steps_are_rounded_to_two_digits(number, text):
+    assert labels.steps(number) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (3 * GIB, 8 * GIB, "3.00 of 8.00 GiB"),
+        (300 * MIB, 8 * GIB, "300 MiB of 8.00 GiB"),
+        (300 * MIB, None, "300 MiB"),
+        (None, 8 * GIB, "– of 8.00 GiB"),
+    ],
+)
+def test_an_amount_names_its_unit_once(part, whole, text):
+    assert labels.format_part_of(part, whole) == text
+
+
+def test_a_residual_has_a_sign():
+    assert [labels.signed_bytes(size) for size in (3 * MIB, -3 * MIB, 0, None)] == [
+        "+3.0 MiB",
+        "−3.0 MiB",
+        "0 B",
+        "–",
+    ]
+
+
+def test_times_are_relative_to_now():
+    assert labels.ago("2025-12-31T23:57:00.000Z", NOW) == "3 min ago"
+    assert labels.ago("2026-01-01T00:00:03.000Z", NOW) == "just now"  # the other clock is ahead
+    assert labels.ago(None, NOW) == "–"
+    assert labels.duration_between("2025-12-31T22:00:00Z", "2025-12-31T23:00:00Z", NOW) == "60 min"
+    assert labels.duration_between("2025-12-31T22:00:00Z", None, NOW) == "2 h"
+    assert labels.duration_between(None, None, NOW) == "–"

@@ -18,7 +18,7 @@ from benchmarks.server.real_server import fresh_database
 from benchmarks.server.workload import enter_runs
 from memagent.wire.columns import Value, pack
 from memagent.wire.messages import Batch, Chunk, Finish
-from memagent_server.store.compaction import finish
+from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.models import Rollup, Stream
@@ -51,7 +51,7 @@ def _of_trace(name: str, goal: float, most: int | None) -> list[Figure]:
         empty = _file_bytes(database)
         _send(database, columns)
         flushed = _bulk_bytes(database)
-        finish(database, "run")
+        compact_run(database, "run")
         compacted, whole = _bulk_bytes(database), _file_bytes(database) - empty
         assert _came_back(database, columns), "what was sent is not what came back"
     return [

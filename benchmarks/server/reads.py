@@ -29,10 +29,10 @@ from benchmarks.server.workload import COUNTERS, DEVICE, columns, enter_runs
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Finish
 from memagent_server.store.buckets import Buckets
-from memagent_server.store.compaction import finish
+from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
 from memagent_server.store.models import Run, Stream
-from memagent_server.store.retention import Limits, find_old
+from memagent_server.store.retention import Limits, find_prunable
 from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.runs import finish_run
 from memagent_server.store.samples import add_batch
@@ -133,7 +133,7 @@ def _old(database: Database, requests: int) -> Figure:
 
     def ask() -> None:
         with database.read() as session:
-            assert find_old(session, Limits(1e9, 1e9), sizes=False) == []
+            assert find_prunable(session, Limits(1e9, 1e9), sizes=False) == []
 
     return from_samples(
         "runs with something to let go of", "ms", [_timed(ask) for _ in range(requests)], scale=1e3
@@ -154,7 +154,7 @@ def _fill(database: Database, steps: int) -> None:
             )
     with database.write() as session:
         finish_run(session, "long", Finish(status="completed", finished_at=2e9), 2e9)
-    finish(database, "long")
+    compact_run(database, "long")
 
 
 def _repeat(database: Database, steps: int, times: int) -> None:

@@ -1,4 +1,6 @@
-"""Locks on files, between processes. The system releases them when their process ends, however it ends."""
+"""Locks on files, between processes. The system releases them when their process ends, however it
+ends.
+"""
 
 from __future__ import annotations
 

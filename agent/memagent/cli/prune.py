@@ -15,7 +15,7 @@ from memagent.units import DAY_S, format_bytes, parse_age
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
-from memagent_server.store.retention import Limits, Old, find_old, let_go
+from memagent_server.store.retention import Limits, PrunableRun, find_prunable, prune
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         migrate.upgrade(database)
         with database.read() as session:
-            found = find_old(session, limits, project=arguments.project, whole=arguments.runs)
+            found = find_prunable(session, limits, project=arguments.project, whole=arguments.runs)
         if not arguments.dry_run:
             found = _prune(database, found, limits)
     finally:
@@ -60,17 +60,17 @@ def _limits(arguments: argparse.Namespace, settings: Settings, now: float) -> Li
     return Limits(now - parse_age("--older-than", arguments.older_than))
 
 
-def _prune(database: Database, found: list[Old], limits: Limits) -> list[Old]:
+def _prune(database: Database, found: list[PrunableRun], limits: Limits) -> list[PrunableRun]:
     """Prune, and return what was deleted; a run that was resumed meanwhile stays."""
     deleted = []
     with Progress() as progress:
         for old in progress.over(found, len(found), "runs"):
-            if let_go(database, old, limits):
+            if prune(database, old, limits):
                 deleted.append(old)
     return deleted
 
 
-def _print_result(found: list[Old], arguments: argparse.Namespace) -> None:
+def _print_result(found: list[PrunableRun], arguments: argparse.Namespace) -> None:
     chunks, packed_bytes = sum(old.chunks for old in found), sum(old.packed_bytes for old in found)
     if arguments.json:
         runs = [asdict(old) for old in found]
@@ -85,7 +85,7 @@ def _print_result(found: list[Old], arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         for old in found:
             size = f"{old.chunks} chunks  {format_bytes(old.packed_bytes)}"
-            print(f"{old.run_id}  {old.project}  {old.name}  {old.what}  {size}")
+            print(f"{old.run_id}  {old.project}  {old.name}  {old.content}  {size}")
     verb = "would be deleted" if arguments.dry_run else "deleted"
     noun = "runs" if arguments.runs else "samples or rollups of runs"
     print(f"{noun}: {len(found)} {verb}, {chunks} chunks, {format_bytes(packed_bytes)}")

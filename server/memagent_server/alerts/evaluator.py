@@ -47,12 +47,12 @@ from memagent_server.store.alerts import open_alerts_by_run, runs_with_stale_ale
 from memagent_server.store.engine import Database, Session
 from memagent_server.store.errors import problem_of
 from memagent_server.store.evaluation import (
-    PendingChunks,
-    Running,
+    PendingChunk,
+    RunningRun,
     StreamHead,
-    forget_ended,
+    delete_ended_states,
+    get_forecaster_states,
     get_marks,
-    get_recollections,
     heads_of_run,
     heads_of_running,
     latest_of,
@@ -132,7 +132,7 @@ class Evaluator:
         if not 0.0 <= now - self._pruned_at < PRUNE_EVERY_S and self._share.holds(PRUNE_KEY):
             self._pruned_at = now
             with self._database.write() as session:
-                forget_ended(session)
+                delete_ended_states(session)
         return is_busy
 
     # -- streams of running runs -------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Evaluator:
         return evaluation.chunks != stream.chunks
 
     def _evaluate_streams(
-        self, streams: Sequence[StreamHead], runs: Mapping[str, Running], now: float
+        self, streams: Sequence[StreamHead], runs: Mapping[str, RunningRun], now: float
     ) -> bool:
         """Read new samples and write the results; return whether there were any."""
         try:
@@ -183,7 +183,7 @@ class Evaluator:
         return any(result.stream.id not in failed for result in results)
 
     def _read_results(
-        self, streams: Sequence[StreamHead], runs: Mapping[str, Running], now: float
+        self, streams: Sequence[StreamHead], runs: Mapping[str, RunningRun], now: float
     ) -> tuple[list[StreamResult], set[int]]:
         """Return the results of new samples, and the streams that couldn't be evaluated."""
         by_id = {stream.id: stream for stream in streams}
@@ -221,7 +221,7 @@ class Evaluator:
         self,
         session: Session,
         streams: Sequence[StreamHead],
-        runs: Mapping[str, Running],
+        runs: Mapping[str, RunningRun],
         latest: Mapping[int, Mapping[str, Any]],
     ) -> set[int]:
         """Start the evaluation of new streams with a known limit; return those that failed."""
@@ -233,7 +233,7 @@ class Evaluator:
         ]
         self._drop(stream.id for stream in new_streams)
         marks = get_marks(session, [stream.id for stream in new_streams]) if new_streams else {}
-        saved = get_recollections(session, marks) if marks else {}
+        saved = get_forecaster_states(session, marks) if marks else {}
         failed: set[int] = set()
         for stream in new_streams:
             limit = stream.limit_bytes or latest.get(stream.id, {}).get("limit_bytes")
@@ -269,7 +269,7 @@ class Evaluator:
                 self._evaluations[stream.id] = evaluation
         return failed
 
-    def _hints_for(self, stream: StreamHead, runs: Mapping[str, Running]) -> Hints:
+    def _hints_for(self, stream: StreamHead, runs: Mapping[str, RunningRun]) -> Hints:
         return self._hints[stream.run_id].hints(stream, runs[stream.run_id].total_steps)
 
     def _note_failures(self, streams: Iterable[StreamHead], failed: Collection[int]) -> None:
@@ -317,7 +317,7 @@ class Evaluator:
     # -- rules about whole runs --------------------------------------------------------------------
 
     def _evaluate_run_rules(
-        self, runs: Mapping[str, Running], streams: Iterable[StreamHead], now: float
+        self, runs: Mapping[str, RunningRun], streams: Iterable[StreamHead], now: float
     ) -> None:
         by_run: dict[str, list[tuple[StreamHead, StreamEvaluation | None]]] = {}
         for stream in streams:
@@ -384,7 +384,7 @@ class Evaluator:
         ]
         unread = [stream for stream in streams if stream.id in ended and self._has_moved(stream)]
         if run is not None and unread:
-            self._evaluate_streams(unread, {run_id: Running(run.project, run.total_steps)}, now)
+            self._evaluate_streams(unread, {run_id: RunningRun(run.project, run.total_steps)}, now)
         self._drop(ended)
         if run is None:
             return
@@ -423,8 +423,8 @@ def _describe(stream: StreamHead) -> str:
 
 
 def _by_stream(
-    unread: Iterable[PendingChunks], stream_ids: Iterable[int]
-) -> Iterator[tuple[int, Iterable[PendingChunks]]]:
+    unread: Iterable[PendingChunk], stream_ids: Iterable[int]
+) -> Iterator[tuple[int, Iterable[PendingChunk]]]:
     """Yield each stream with its chunks; streams without any come last."""
     remaining = dict.fromkeys(stream_ids)
     for stream_id, chunks in groupby(unread, key=lambda chunk: chunk.stream_id):
@@ -434,7 +434,7 @@ def _by_stream(
         yield stream_id, ()
 
 
-def _unpack(stream: StreamHead, chunks: Iterable[PendingChunks]) -> Iterator[StoredChunk]:
+def _unpack(stream: StreamHead, chunks: Iterable[PendingChunk]) -> Iterator[StoredChunk]:
     """Yield the columns a forecaster reads; skip damaged chunks, later ones can still warn."""
     for chunk in chunks:
         try:

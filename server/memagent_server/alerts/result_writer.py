@@ -28,11 +28,11 @@ from memagent_server.alerts.stream_state import (
 from memagent_server.store.engine import Database, Session
 from memagent_server.store.errors import OperationalError
 from memagent_server.store.evaluation import (
-    Mark,
     StreamHead,
+    StreamMark,
     get_marks,
+    put_forecaster_states,
     put_marks,
-    put_recollections,
 )
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import Incident
@@ -69,7 +69,7 @@ class Outcome:
     """
 
     status: Literal["written", "superseded", "rejected"]
-    mark: Mark | None = None
+    mark: StreamMark | None = None
 
     def apply_to(self, evaluation: StreamEvaluation) -> bool:
         """Bring an evaluation up to date with the store; return False if it must start over."""
@@ -149,7 +149,7 @@ class ResultWriter:
                 (stream_id, evaluation.read_seq, dump_evaluation(evaluation))
                 for stream_id, evaluation in current.items()
             ]
-            put_recollections(session, states)
+            put_forecaster_states(session, states)
         for evaluation in current.values():
             evaluation.set_mark(evaluation.read_seq)
 
@@ -199,7 +199,7 @@ class ResultWriter:
         return outcomes
 
 
-def _outcome(result: StreamResult, mark: Mark | None) -> Outcome:
+def _outcome(result: StreamResult, mark: StreamMark | None) -> Outcome:
     """Decide by the stored mark whether a result may be written (1)."""
     evaluation = result.evaluation
     if mark is None or mark.seq == evaluation.mark:
@@ -212,8 +212,8 @@ def _outcome(result: StreamResult, mark: Mark | None) -> Outcome:
     return Outcome("rejected")
 
 
-def _mark(stream_id: int, evaluation: StreamEvaluation) -> Mark:
-    return Mark(stream_id, evaluation.read_seq, evaluation.stored_states())
+def _mark(stream_id: int, evaluation: StreamEvaluation) -> StreamMark:
+    return StreamMark(stream_id, evaluation.read_seq, evaluation.stored_states())
 
 
 def is_material(reported: Forecast | None, newest: Forecast) -> bool:

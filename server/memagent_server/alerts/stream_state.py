@@ -28,7 +28,7 @@ from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import AlertState, next_state
 from memagent_server.store.chunks import Stats
 from memagent_server.store.engine import Session
-from memagent_server.store.evaluation import Mark, StreamHead
+from memagent_server.store.evaluation import StreamHead, StreamMark
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
 from memagent_server.store.streams import used_bytes
 
@@ -159,7 +159,7 @@ def dump_evaluation(evaluation: StreamEvaluation) -> bytes:
 def restore_evaluation(
     stream: StreamHead,
     limit_bytes: int,
-    mark: Mark,
+    mark: StreamMark,
     seq: int,
     state: bytes,
     *,
@@ -189,7 +189,7 @@ def start_evaluation(
     stream: StreamHead,
     limit_bytes: int,
     hints: Hints,
-    mark: Mark | None,
+    mark: StreamMark | None,
     *,
     is_secondary_host: bool,
 ) -> StreamEvaluation:

@@ -1,4 +1,6 @@
-"""Types that all schemas share: the base of every answer, annotated scalars, states, and the answers about the server itself."""
+"""Types that all schemas share: the base of every answer, annotated scalars, states, and the
+answers about the server itself.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Schema(msgspec.Struct):
 
 
 class Problem(Schema):
-    """An error: what went wrong and what to do (RFC 9457). `field` names the field or parameter at fault."""
+    """An error: what went wrong and what to do (RFC 9457). `field` names the field or parameter at
+    fault.
+    """
 
     type: str
     title: Annotated[str, Meta(examples=["Unprocessable Content"])]

@@ -1,4 +1,6 @@
-"""One example of each thing that people post, and of what they read most, by the name of its shape. A test tries them all."""
+"""One example of each thing that people post, and of what they read most, by the name of its shape.
+A test tries them all.
+"""
 
 from typing import Any
 

@@ -48,7 +48,9 @@ class ForecastSummary(Schema):
 
 
 class RunSummary(Schema):
-    """A run in a list. Memory is that of the newest launch's stream that is nearest to its limit; null before its first sample."""
+    """A run in a list. Memory is that of the newest launch's stream that is nearest to its limit;
+    null before its first sample.
+    """
 
     id: RunId
     project: str
@@ -86,7 +88,9 @@ class RunPage(Schema):
 
 
 class Stream(Schema):
-    """The samples of one rank and device in one launch. `latest` is the newest known value of each field."""
+    """The samples of one rank and device in one launch. `latest` is the newest known value of each
+    field.
+    """
 
     rank: int
     attempt: int
@@ -148,7 +152,9 @@ class Statistics(Schema):
 
 
 class Series(Schema):
-    """Samples for a chart. `step` and `time_s` are those of each bucket's last sample; `samples` counts the window's samples."""
+    """Samples for a chart. `step` and `time_s` are those of each bucket's last sample; `samples`
+    counts the window's samples.
+    """
 
     run_id: RunId
     rank: int
@@ -172,7 +178,9 @@ class RankRow(Schema):
 
 
 class RankGrid(Schema, rename={"first": "from", "last": "to"}):
-    """A field's maxima of all ranks over the same intervals of steps; `step` and `time_s` are the intervals' ends."""
+    """A field's maxima of all ranks over the same intervals of steps; `step` and `time_s` are the
+    intervals' ends.
+    """
 
     run_id: RunId
     field: str
@@ -185,7 +193,9 @@ class RankGrid(Schema, rename={"first": "from", "last": "to"}):
 
 
 class Forecast(Schema):
-    """The forecast of a stream after `step`. Steps count the run's own steps; seconds count from the forecast."""
+    """The forecast of a stream after `step`. Steps count the run's own steps; seconds count from
+    the forecast.
+    """
 
     rank: int
     attempt: int
@@ -206,7 +216,9 @@ class Forecast(Schema):
 
 
 class Forecasts(Schema):
-    """The newest forecast of each stream, and a page of the changes, oldest first; `next_cursor` leads to earlier changes."""
+    """The newest forecast of each stream, and a page of the changes, oldest first; `next_cursor`
+    leads to earlier changes.
+    """
 
     run_id: RunId
     forecasts: list[Forecast]
@@ -268,7 +280,9 @@ class PhaseResidual(Residual):
 
 
 class Components(Schema):
-    """Predicted and observed memory of a run; a value that only one side has is null on the other."""
+    """Predicted and observed memory of a run; a value that only one side has is null on the
+    other.
+    """
 
     run_id: RunId
     rank: int
@@ -343,7 +357,9 @@ class SnapshotDetail(Snapshot):
 
 
 class ComparedRun(RunSummary):
-    """A run in a comparison. Rank, steps, headroom (limit minus peak) and residual are of the stream that is nearest to its limit."""
+    """A run in a comparison. Rank, steps, headroom (limit minus peak) and residual are of the
+    stream that is nearest to its limit.
+    """
 
     rank: int | None
     attempt: int | None
@@ -361,7 +377,9 @@ class ComparedRun(RunSummary):
 
 
 class Comparison(Schema):
-    """Runs in the order of the request. Differences are {key: [value per run]}, null if a run lacks the key."""
+    """Runs in the order of the request. Differences are {key: [value per run]}, null if a run lacks
+    the key.
+    """
 
     runs: list[ComparedRun]
     config_differences: dict[str, list[Any]]
@@ -374,7 +392,9 @@ class PhasePeak(Schema):
 
 
 class Estimate(Schema):
-    """A training step by formula. `fits`, `fit_probability` and `largest_batch` are null without a limit."""
+    """A training step by formula. `fits`, `fit_probability` and `largest_batch` are null without a
+    limit.
+    """
 
     method: str
     peak_allocated_bytes: Bytes

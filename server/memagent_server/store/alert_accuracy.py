@@ -1,4 +1,6 @@
-"""Accuracy of the forecaster's warnings by project and cause: how many came true, how early, and how many were false alarms."""
+"""Accuracy of the forecaster's warnings by project and cause: how many came true, how early, and
+how many were false alarms.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _COUNT_OF_STATE = {"oom": "came_true", "firing": "open"}
 
 @dataclass(frozen=True)
 class Warned:
-    """A warning that people were notified of, or (if `rule` is oom) an OOM. Times are UTC seconds since the epoch."""
+    """A warning that people were notified of, or (if `rule` is oom) an OOM. Times are UTC seconds
+    since the epoch.
+    """
 
     project: str
     rule: str
@@ -68,7 +72,8 @@ def scoreboard(
 def _score(warnings: Iterable[Warned], called_false: int) -> dict[str, Any]:
     """Return the fields of `Score`.
 
-    `true_ratio` counts the warnings whose outcome is known; leads are medians of those that came true.
+    `true_ratio` counts the warnings whose outcome is known; leads are medians of those that came
+    true.
     """
     counts = dict.fromkeys(COUNTS, 0)
     lead_steps: list[int] = []

@@ -62,7 +62,9 @@ def open_alert(
 
 
 def change_alert(session: Session, alert: Alert, *, now: float, **changes: Any) -> bool:
-    """Change an alert unless another worker has changed it since it was read; return True if changed."""
+    """Change an alert unless another worker has changed it since it was read; return True if
+    changed.
+    """
     if changes.get("state", alert.state) not in OPEN_ALERT_STATES:
         changes["closed_at"] = now
     result = session.execute(
@@ -145,7 +147,9 @@ def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, 
 
 
 def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> Alert | None:
-    """Return the newest open alert of a rule for a stream, or for the run if `stream_id` is None."""
+    """Return the newest open alert of a rule for a stream, or for the run if `stream_id` is
+    None.
+    """
     query = select(Alert).where(
         Alert.run_id == run_id, Alert.rule == rule, Alert.state.in_(OPEN_ALERT_STATES)
     )

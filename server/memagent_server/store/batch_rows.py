@@ -1,4 +1,5 @@
-"""The rows that a batch reads and writes, in compiled statements: ORM objects would cost ten times as much.
+"""The rows that a batch reads and writes, in compiled statements: ORM objects would cost ten times
+as much.
 
 One query reads the run, the rank, whether the batch is stored, and the rank's streams. Then each
 table is written once.
@@ -28,7 +29,9 @@ class BatchKey(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchState:
-    """The state of a batch's run, rank and streams. `status` is None for a new rank, `digest` for a new batch."""
+    """The state of a batch's run, rank and streams. `status` is None for a new rank, `digest` for a
+    new batch.
+    """
 
     step: int
     peak_ratio: float

@@ -39,7 +39,9 @@ _decoder = msgspec.msgpack.Decoder(_PackedBuckets)
 
 @dataclass(frozen=True)
 class Buckets:
-    """`seqs` is the position of each bucket's last sample in the stream, `rows` its number of samples."""
+    """`seqs` is the position of each bucket's last sample in the stream, `rows` its number of
+    samples.
+    """
 
     seqs: Array
     rows: Array
@@ -89,7 +91,9 @@ def from_stats(chunks: Iterable[tuple[int, int, Stats]]) -> Buckets:
 def from_samples(
     seq: int, columns: Mapping[str, tuple[Array, Mask | None]], begin: int, end: int, size: int
 ) -> Buckets:
-    """Divide rows `begin` to before `end` of a chunk that ends at `seq` into buckets of `size` samples."""
+    """Divide rows `begin` to before `end` of a chunk that ends at `seq` into buckets of `size`
+    samples.
+    """
     rows = len(next(iter(columns.values()))[0])
     starts = np.arange(begin, end, size)
     if not len(starts):

@@ -22,7 +22,9 @@ from memagent.wire.fields import SCALARS_STREAM, ColumnKind, kind_of, scalar_kin
 from memagent.wire.messages import Chunk
 
 Stats = dict[str, list[Value]]
-"""{column: [min, max, last]} of finite values; last is None if the last value is missing or not finite."""
+"""{column: [min, max, last]} of finite values; last is None if the last value is missing or not
+finite.
+"""
 Mask = NDArray[np.bool_]
 
 _encode_stats = msgspec.msgpack.Encoder().encode
@@ -31,7 +33,8 @@ _stats_decoder = msgspec.msgpack.Decoder(Stats)
 
 @dataclass(frozen=True)
 class ColumnBlock:
-    """The columns of one kind: `values` [columns, rows] of int64 or float64, and `present` [columns,
+    """The columns of one kind: `values` [columns, rows] of int64 or float64, and `present`
+    [columns,
     rows], None if no value is missing."""
 
     names: list[str]

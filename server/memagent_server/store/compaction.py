@@ -1,11 +1,14 @@
-"""Compaction: the small chunks that agents flush become chunks of UNIT_ROWS samples, and these become rollups.
+"""Compaction: the small chunks that agents send become chunks of UNIT_ROWS samples, and these
+rollups.
 
-1. A stream is cut anew from its place `compacted_seq` on, where enough has come in; all of it when its launch is over and quiet.
-2. Samples keep their places (see `models.Chunk`), so readers that stand in the middle go on without missing or repeating one. Batches
-   keep their rows: what is delivered twice is still known.
-3. Compacted chunks are put into the rollups, many at a time, and lose their summaries.
-4. Reading and packing happen outside of the transaction that writes. It locks the run as ingest does, and goes through only if the
-   stream stands where it was read: of two workers one wins, the other has done it for nothing. Killed at any point, the next one goes on.
+1. A stream is re-chunked from its position `compacted_seq` on when enough samples have arrived, and
+   completely when its launch is over and quiet.
+2. Samples keep their positions (see `models.Chunk`), so a reader in the middle neither misses nor
+   repeats one. Batches keep their rows, so a second delivery is still recognized.
+3. Compacted chunks are added to the rollups, many at a time, and lose their statistics.
+4. Reading and packing happen outside of the transaction that writes. It locks the run as ingest
+   does, and goes through only if the stream is unchanged: of two workers one wins. Killed at any
+   point, the next one continues.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -28,25 +31,27 @@ from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Chunk, Run, Stream
 from memagent_server.store.packing import seal, unseal_arrays
-from memagent_server.store.rechunk import UNIT_ROWS, Piece, cut
+from memagent_server.store.rechunk import UNIT_ROWS, SampleRange, rechunk
 from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.runs import lock_run
 
 log = logging.getLogger(__name__)
 
-ROLLED_ROWS = 64 * UNIT_ROWS
-"""A stream that goes on waits for so many before they are rolled up: the ends of all levels are packed anew each time."""
-MOST_ROWS = 16 * UNIT_ROWS
-"""What one transaction cuts; a single chunk that is larger is cut whole."""
-MOST_ROLLED = 2_000
-STREAMS_AT_ONCE = 100
+MIN_ROLLUP_ROWS = 64 * UNIT_ROWS
+"""Rows that a running stream collects before a rollup: each one packs the ends of all levels
+again.
+"""
+MAX_ROWS = 16 * UNIT_ROWS
+"""Rows that one transaction re-chunks; a single larger chunk is done whole."""
+MAX_ROLLUP_CHUNKS = 2_000
+MAX_STREAMS = 100
 QUIET_S = 60.0
-"""A launch that is over may still send what it had left."""
+"""An ended launch may still send what it had left."""
 
 
 @dataclass(frozen=True)
-class Due:
-    """A stream with something to do."""
+class CompactionTask:
+    """A stream with something to compact, as it was read."""
 
     run_id: str
     stream_id: int
@@ -57,40 +62,43 @@ class Due:
 
 
 def compact_some(database: Database, now: float) -> bool:
-    """One step for each of some streams; whether there was anything to do. Raises what the database raises."""
+    """Do one step for some streams; return False if there was nothing to do.
+
+    Raises what the database raises.
+    """
     with database.read() as session:
-        found = find_due(session, now)
-    random.shuffle(found)  # two workers rarely take the same one
-    return sum(_guarded(database, due) for due in found) > 0
+        tasks = find_tasks(session, now)
+    random.shuffle(tasks)  # two workers rarely take the same one
+    return sum(_compact_or_log(database, task) for task in tasks) > 0
 
 
-def _guarded(database: Database, due: Due) -> bool:
-    """One stream that fails must not stop the others; a database that fails does."""
+def _compact_or_log(database: Database, task: CompactionTask) -> bool:
+    """Keep one stream's error from stopping the others; a database error stops all."""
     try:
-        return compact(database, due)
+        return compact(database, task)
     except DBAPIError:
         raise
     except Exception:
-        log.exception("stream %d of run %s could not be compacted", due.stream_id, due.run_id)
+        log.exception("stream %d of run %s could not be compacted", task.stream_id, task.run_id)
         return False
 
 
-def finish(database: Database, run_id: str) -> None:
-    """Compact and roll up all that a run has: to its end where it is over, else as far as it goes."""
+def compact_run(database: Database, run_id: str) -> None:
+    """Compact and roll up all samples of an ended run, of a running one as far as possible."""
     while True:
         with database.read() as session:
-            found = find_due(session, inf, run_id)
-        if not sum(compact(database, due) for due in found):
+            tasks = find_tasks(session, inf, run_id)
+        if not sum(compact(database, task) for task in tasks):
             return
 
 
-def find_due(session: Session, now: float, run_id: str | None = None) -> list[Due]:
-    """Some of the streams with something to do, of all runs or one."""
+def find_tasks(session: Session, now: float, run_id: str | None = None) -> list[CompactionTask]:
+    """Return some of the streams with something to do, of all runs or one."""
     is_over = and_(
         or_(Run.status != "running", ~Stream.is_current), Run.last_seen_at < now - QUIET_S
     )
     has_rows = Stream.samples - 1 - Stream.compacted_seq >= UNIT_ROWS
-    has_units = Stream.compacted_seq - Stream.rolled_seq >= ROLLED_ROWS
+    has_units = Stream.compacted_seq - Stream.rolled_seq >= MIN_ROLLUP_ROWS
     query = (
         select(Run.id, Stream.id, Stream.samples, Stream.compacted_seq, Stream.rolled_seq, is_over)
         .join(Run, Run.id == Stream.run_id)
@@ -98,160 +106,161 @@ def find_due(session: Session, now: float, run_id: str | None = None) -> list[Du
     )
     if run_id is not None:
         query = query.where(Run.id == run_id)
-    return [Due(*row[:5], bool(row[5])) for row in session.execute(query.limit(STREAMS_AT_ONCE))]
+    rows = session.execute(query.limit(MAX_STREAMS))
+    return [CompactionTask(*row[:5], bool(row[5])) for row in rows]
 
 
-def compact(database: Database, due: Due) -> bool:
-    """The next step for a stream, in one short transaction; whether it was made."""
-    uncut, unrolled = due.samples - 1 - due.compacted_seq, due.compacted_seq - due.rolled_seq
-    if unrolled >= ROLLED_ROWS or (due.is_over and unrolled and not uncut):
-        return _roll_up(database, due)
-    if uncut >= UNIT_ROWS or (due.is_over and uncut):
-        return _cut_anew(database, due)
-    return due.is_over and _write(database, due, lambda _: None, is_compacted=True)
+def compact(database: Database, task: CompactionTask) -> bool:
+    """Do the next step of a stream in one short transaction; return True if it was done."""
+    new_rows = task.samples - 1 - task.compacted_seq
+    rollup_rows = task.compacted_seq - task.rolled_seq
+    if rollup_rows >= MIN_ROLLUP_ROWS or (task.is_over and rollup_rows and not new_rows):
+        return _roll_up(database, task)
+    if new_rows >= UNIT_ROWS or (task.is_over and new_rows):
+        return _rechunk(database, task)
+    return task.is_over and _write(database, task, lambda _: None, is_compacted=True)
 
 
-def _cut_anew(database: Database, due: Due) -> bool:
+def _rechunk(database: Database, task: CompactionTask) -> bool:
     with database.read() as session:
-        if not _stands(session, due):
+        if not _is_unchanged(session, task):
             return False
-        sources = list(_sources(session, due))
+        sources = list(_read_sources(session, task))
     if not sources:
+        last_seq = task.samples - 1
         log.error(
-            "stream %d of run %s misses samples from %d on",
-            due.stream_id,
-            due.run_id,
-            due.compacted_seq + 1,
+            "stream %d of run %s lacks samples from %d on",
+            task.stream_id,
+            task.run_id,
+            task.compacted_seq + 1,
         )
-        return _write(
-            database, due, lambda _: None, compacted_seq=due.samples - 1, rolled_seq=due.samples - 1
-        )
-    is_end = due.is_over and sources[-1].seq == due.samples - 1
-    pieces = [piece for piece in cut(sources) if piece.is_whole or is_end]
-    if not pieces:
+        return _write(database, task, lambda _: None, compacted_seq=last_seq, rolled_seq=last_seq)
+    # the last range waits for more samples, unless the stream has ended with it
+    is_end = task.is_over and sources[-1].seq == task.samples - 1
+    ranges = [item for item in rechunk(sources) if item.is_complete or is_end]
+    if not ranges:
         return False
-    last_seq = pieces[-1].seq
-    straddler = next(
+    last_seq = ranges[-1].seq
+    new_rows = [_chunk_row(task, item) for item in ranges if not item.is_unchanged]
+    unchanged = [item.seq for item in ranges if item.is_unchanged]
+    # a chunk that reaches beyond the last range keeps its key, with the rows behind that range
+    overlapping = next(
         (source for source in sources if source.seq > last_seq >= source.seq - source.rows + 1),
         None,
     )
-    fresh = [_row(due, piece) for piece in pieces if not piece.stays]
-    rest = _row(due, straddler.rest(last_seq)) if straddler is not None else None
-
-    staying = [piece.seq for piece in pieces if piece.stays]
+    rest = None if overlapping is None else _chunk_row(task, overlapping.after(last_seq))
 
     def change(session: Session) -> None:
-        session.execute(
-            delete(Chunk).where(
-                *_range(due, due.compacted_seq, last_seq), Chunk.seq.not_in(staying)
-            )
-        )
-        if fresh:
-            session.execute(insert(Chunk), fresh)
+        replaced = _seq_range(task, task.compacted_seq, last_seq)
+        session.execute(delete(Chunk).where(*replaced, Chunk.seq.not_in(unchanged)))
+        if new_rows:
+            session.execute(insert(Chunk), new_rows)
         if rest is not None:
-            session.execute(update(Chunk).where(*_key(due), Chunk.seq == rest["seq"]).values(rest))
+            key = (*_of_stream(task), Chunk.seq == rest["seq"])
+            session.execute(update(Chunk).where(*key).values(rest))
 
-    return _write(database, due, change, compacted_seq=last_seq)
+    return _write(database, task, change, compacted_seq=last_seq)
 
 
-def _roll_up(database: Database, due: Due) -> bool:
+def _roll_up(database: Database, task: CompactionTask) -> bool:
     with database.read() as session:
-        if not _stands(session, due):
+        if not _is_unchanged(session, task):
             return False
         query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
-            *_range(due, due.rolled_seq, due.compacted_seq)
+            *_seq_range(task, task.rolled_seq, task.compacted_seq)
         )
-        found = session.execute(query.order_by(Chunk.seq).limit(MOST_ROLLED)).all()
-        levels = RollupLevels(session, due.run_id, due.stream_id)
-        levels.extend(from_stats((seq, rows, unpack_stats(stats)) for seq, rows, stats in found))
-    last_seq = found[-1].seq if len(found) == MOST_ROLLED else due.compacted_seq
+        chunks = session.execute(query.order_by(Chunk.seq).limit(MAX_ROLLUP_CHUNKS)).all()
+        levels = RollupLevels(session, task.run_id, task.stream_id)
+        levels.extend(from_stats((seq, rows, unpack_stats(stats)) for seq, rows, stats in chunks))
+    last_seq = chunks[-1].seq if len(chunks) == MAX_ROLLUP_CHUNKS else task.compacted_seq
 
     def change(session: Session) -> None:
         levels.save(session)
-        rolled = _range(due, due.rolled_seq, last_seq)
-        session.execute(delete(Chunk).where(*rolled, ~_HAS_SAMPLES))
-        session.execute(update(Chunk).where(*rolled).values(stats=b""))
+        rolled_up = _seq_range(task, task.rolled_seq, last_seq)
+        has_samples = func.length(Chunk.packed) > 0
+        session.execute(delete(Chunk).where(*rolled_up, ~has_samples))
+        session.execute(update(Chunk).where(*rolled_up).values(stats=b""))
 
-    return _write(database, due, change, rolled_seq=last_seq)
+    return _write(database, task, change, rolled_seq=last_seq)
 
 
-def _write(database: Database, due: Due, change: Callable[[Session], None], **facts: Any) -> bool:
-    """Change the stream and what belongs to it, if it stands where it was read."""
+def _write(
+    database: Database, task: CompactionTask, change: Callable[[Session], None], **values: Any
+) -> bool:
+    """Update the stream and call `change` if the stream is unchanged; return True if written."""
     with database.write() as session:
         try:
-            run = lock_run(session, due.run_id)
-        except UnknownRunError:  # it was deleted
+            run = lock_run(session, task.run_id)
+        except UnknownRunError:  # deleted meanwhile
             return False
-        stands = [
-            Stream.id == due.stream_id,
-            Stream.run_id == due.run_id,
-            Stream.compacted_seq == due.compacted_seq,
-            Stream.rolled_seq == due.rolled_seq,
+        unchanged = [
+            Stream.id == task.stream_id,
+            Stream.run_id == task.run_id,
+            Stream.compacted_seq == task.compacted_seq,
+            Stream.rolled_seq == task.rolled_seq,
         ]
-        if "is_compacted" in facts:
-            stands.append(Stream.samples == due.samples)
-        done = session.execute(
-            update(Stream).where(*stands).values(facts).execution_options(synchronize_session=False)
+        if "is_compacted" in values:
+            unchanged.append(Stream.samples == task.samples)
+        result = session.execute(
+            update(Stream)
+            .where(*unchanged)
+            .values(values)
+            .execution_options(synchronize_session=False)
         )
-        if done.rowcount != 1:  # type: ignore[attr-defined]
+        assert isinstance(result, CursorResult)
+        if result.rowcount != 1:
             return False
-        if "compacted_seq" in facts:
-            run.keeps = "samples"  # of a run that had let go of all it had, and went on
+        if "compacted_seq" in values:
+            run.keeps = "samples"  # for a run whose samples were deleted before it was resumed
         change(session)
         return True
 
 
-def _stands(session: Session, due: Due) -> bool:
-    """Whether the stream still stands where it was found."""
+def _is_unchanged(session: Session, task: CompactionTask) -> bool:
     query = select(Stream.compacted_seq, Stream.rolled_seq).where(
-        Stream.id == due.stream_id, Stream.run_id == due.run_id
+        Stream.id == task.stream_id, Stream.run_id == task.run_id
     )
-    found = session.execute(query).first()
-    return found is not None and tuple(found) == (due.compacted_seq, due.rolled_seq)
+    row = session.execute(query).first()
+    return row is not None and tuple(row) == (task.compacted_seq, task.rolled_seq)
 
 
-def _sources(session: Session, due: Due) -> Iterator[Piece]:
-    """The chunks to cut, as pieces; about MOST_ROWS samples."""
+def _read_sources(session: Session, task: CompactionTask) -> Iterator[SampleRange]:
+    """Yield the next chunks to re-chunk: about MAX_ROWS samples."""
     query = select(Chunk.seq, Chunk.rows, Chunk.received_at, Chunk.packed)
-    query = query.where(*_key(due), Chunk.seq > due.compacted_seq).order_by(Chunk.seq)
-    bounded = query.where(Chunk.seq <= due.compacted_seq + MOST_ROWS)
-    found = session.execute(bounded).all() or session.execute(query.limit(1)).all()
-    for row in found:
-        yield _source(due, *row)
+    query = query.where(*_of_stream(task), Chunk.seq > task.compacted_seq).order_by(Chunk.seq)
+    bounded = query.where(Chunk.seq <= task.compacted_seq + MAX_ROWS)
+    rows = session.execute(bounded).all() or session.execute(query.limit(1)).all()
+    for seq, row_count, received_at, packed in rows:
+        source = SampleRange(rows=row_count, seq=seq, received_at=received_at)
+        if packed:
+            try:
+                source.parts.append((unseal_arrays(packed), 0, row_count))
+            except WireError as error:
+                log.error("chunk %d of stream %d is left as it is: %s", seq, task.stream_id, error)
+        yield source
 
 
-def _source(due: Due, seq: int, rows: int, received_at: float, packed: bytes) -> Piece:
-    piece = Piece(rows=rows, seq=seq, received_at=received_at)
-    if packed:
-        try:
-            piece.parts.append((unseal_arrays(packed), 0, rows))
-        except WireError as error:
-            log.error("chunk %d of stream %d stays as it is: %s", seq, due.stream_id, error)
-    return piece
-
-
-def _row(due: Due, piece: Piece) -> dict[str, Any]:
-    columns = piece.columns()
+def _chunk_row(task: CompactionTask, samples: SampleRange) -> dict[str, Any]:
+    columns = samples.columns()
     stats = chunk_stats(columns)
     return {
-        "run_id": due.run_id,
-        "stream_id": due.stream_id,
-        "seq": piece.seq,
+        "run_id": task.run_id,
+        "stream_id": task.stream_id,
+        "seq": samples.seq,
         "first_step": int(stats["step"][0] or 0),
         "last_step": int(stats["step"][1] or 0),
-        "rows": piece.rows,
-        "received_at": piece.received_at,
+        "rows": samples.rows,
+        "received_at": samples.received_at,
         "stats": pack_stats(stats),
         "packed": seal(columns),
     }
 
 
-_HAS_SAMPLES = func.length(Chunk.packed) > 0
+def _of_stream(task: CompactionTask) -> Sequence[ColumnElement[bool]]:
+    return Chunk.run_id == task.run_id, Chunk.stream_id == task.stream_id
 
 
-def _key(due: Due) -> Sequence[ColumnElement[bool]]:
-    return Chunk.run_id == due.run_id, Chunk.stream_id == due.stream_id
-
-
-def _range(due: Due, after_seq: int, last_seq: int) -> Sequence[ColumnElement[bool]]:
-    return *_key(due), Chunk.seq > after_seq, Chunk.seq <= last_seq
+def _seq_range(
+    task: CompactionTask, after_seq: int, last_seq: int
+) -> Sequence[ColumnElement[bool]]:
+    return *_of_stream(task), Chunk.seq > after_seq, Chunk.seq <= last_seq

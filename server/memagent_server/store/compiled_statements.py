@@ -1,7 +1,7 @@
-"""Statements that SQLAlchemy compiles once and that are then run as the driver's own: a third of what `Connection.execute` costs.
+"""Statements that SQLAlchemy compiles once: running them takes a third of `Connection.execute`.
 
-For those that run with each batch, and only for those. Types are SQLAlchemy's both ways, and so are the errors. On SQLite they go to the
-driver past SQLAlchemy; elsewhere the way there and back is what costs.
+They are for the statements of each batch and request only. Types and errors are SQLAlchemy's. On
+SQLite they go to the driver directly; elsewhere the round trip dominates the cost.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ _Processor = Callable[[Any], Any]
 
 
 class CompiledWrite:
-    """An insert or update whose values are all parameters by name."""
+    """An insert or update whose values are all named parameters."""
 
     def __init__(self, statement: Insert | Update) -> None:
         self._statement = statement
-        self._compiled: dict[str, _Compiled] = {}
+        self._by_dialect: dict[str, _Compiled] = {}
 
     def run(self, connection: Connection, *rows: Mapping[str, Any]) -> None:
-        """Once for each row of parameters."""
+        """Run the statement for each row of parameters."""
         if not rows:
             return
-        compiled = self._compiled.get(connection.dialect.name)
+        dialect = connection.dialect
+        compiled = self._by_dialect.get(dialect.name)
         if compiled is None:
-            compiled = self._compiled[connection.dialect.name] = _compile(
-                self._statement, connection.dialect
-            )
-        if connection.dialect.name == "sqlite":
-            with _cursor(connection, compiled) as cursor:
+            compiled = self._by_dialect[dialect.name] = _compile(self._statement, dialect)
+        if dialect.name == "sqlite":
+            with _driver_cursor(connection, compiled) as cursor:
                 for row in rows:
                     cursor.execute(compiled.text, compiled.parameters(row))
             return
@@ -45,48 +44,48 @@ class CompiledWrite:
 
 
 class CompiledSelect:
-    """A select whose parameters have names."""
+    """A select with named parameters."""
 
     def __init__(self, statement: Select[Any]) -> None:
         self._statement = statement
         self._compiled: tuple[_Compiled, list[tuple[int, _Processor]]] | None = None
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> list[list[Any]]:
-        """All rows, as lists in the order of the columns."""
+        """Return all rows as lists in the order of the columns."""
         dialect = connection.dialect
         if dialect.name != "sqlite":
             return [list(row) for row in connection.execute(self._statement, parameters)]
         if self._compiled is None:
-            self._compiled = (
-                _compile(self._statement, dialect),
-                _of_columns(self._statement, dialect),
-            )
+            processors = _result_processors(self._statement, dialect)
+            self._compiled = _compile(self._statement, dialect), processors
         compiled, processors = self._compiled
-        with _cursor(connection, compiled) as cursor:
+        with _driver_cursor(connection, compiled) as cursor:
             cursor.execute(compiled.text, compiled.parameters(parameters))
-            found = [list(row) for row in cursor.fetchall()]
-        for row in found:
+            rows = [list(row) for row in cursor.fetchall()]
+        for row in rows:
             for index, processor in processors:
                 row[index] = processor(row[index])
-        return found
+        return rows
 
 
 def compile_insert(model: type[Base], *columns: str) -> CompiledWrite:
-    """An insert into these columns."""
+    """Return an insert into these columns."""
     return CompiledWrite(insert(model).values({name: bindparam(name) for name in columns}))
 
 
 @dataclass(frozen=True)
 class _Compiled:
+    """A compiled statement. `names` are its parameters, in order if the driver takes positions."""
+
     text: str
     names: Sequence[str]
-    """Of the parameters, in order where the driver takes them by position."""
     is_positional: bool
     processors: Mapping[str, _Processor]
     constants: Mapping[str, Any]
-    """Parameters that SQLAlchemy made of values in the statement."""
+    """Parameters that SQLAlchemy made of literal values."""
 
     def parameters(self, row: Mapping[str, Any]) -> Any:
+        """Convert a row of values to the driver's parameters."""
         processors = self.processors
         if self.constants:
             row = {**self.constants, **row}
@@ -97,8 +96,11 @@ class _Compiled:
 
 
 @contextmanager
-def _cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
-    """One of the driver's own. Its errors become SQLAlchemy's, without the parameters: people's words do not belong into a log."""
+def _driver_cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
+    """Open a cursor of the driver whose errors become SQLAlchemy's.
+
+    The errors lack the parameters: users' data doesn't belong in a log.
+    """
     cursor = connection.connection.cursor()
     driver = connection.dialect.loaded_dbapi
     try:
@@ -119,18 +121,18 @@ def _cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
 def _compile(statement: Insert | Update | Select[Any], dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)
     names = list(compiled.positiontup if compiled.positional else compiled.binds)
-    found = {
+    processors = {
         name: compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)
         for name in names
     }
-    processors = {name: processor for name, processor in found.items() if processor is not None}
+    needed = {name: processor for name, processor in processors.items() if processor is not None}
     constants = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
-    return _Compiled(str(compiled), names, compiled.positional, processors, constants)
+    return _Compiled(str(compiled), names, compiled.positional, needed, constants)
 
 
-def _of_columns(statement: Select[Any], dialect: Dialect) -> list[tuple[int, _Processor]]:
-    found = [
+def _result_processors(statement: Select[Any], dialect: Dialect) -> list[tuple[int, _Processor]]:
+    processors = [
         column.type.dialect_impl(dialect).result_processor(dialect, None)
         for column in statement.selected_columns
     ]
-    return [(index, processor) for index, processor in enumerate(found) if processor is not None]
+    return [(index, processor) for index, processor in enumerate(processors) if processor]

@@ -1,8 +1,9 @@
-"""GPU memory of processes outside of tensors, as agents measured it: by GPU, driver and torch version.
+"""GPU memory of processes outside of tensors, as agents measured it: by GPU, driver and torch
+version.
 
-The CUDA context and what libraries load (cuBLAS, cuDNN, NCCL) differ between machines by hundreds of
-MiB, and no documentation lists them. Agents measure their own. The measurements of ended runs are
-stored here, for estimates of runs that have not started.
+The CUDA context and what libraries load (cuBLAS, cuDNN, NCCL) differ between machines by hundreds
+of MiB, and no documentation lists them. Agents measure their own. The measurements of ended runs
+are stored here, for estimates of runs that have not started.
 """
 
 from __future__ import annotations

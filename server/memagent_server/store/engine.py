@@ -1,13 +1,13 @@
 """The connection to the database: SQLite by default, PostgreSQL for teams.
 
-`read()` and `write()` give sessions of one transaction each. The frequent requests use `connect()` and
-`write_grouped()`: compiled queries, and small writes that share transactions.
+`read()` and `write()` give sessions of one transaction each. The frequent requests use `connect()`
+and `write_grouped()`: compiled queries, and small writes that share transactions.
 
-On SQLite a write begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes later
-fails with "database is locked", whatever the busy timeout, if another writer was faster. In WAL mode
-readers go on meanwhile; synchronous=NORMAL loses nothing when the process is killed. Writers queue
-(`sqlite.write_lock`), frequent writes share a transaction (`group_commit`), and a thread checkpoints
-the log (`sqlite.wal_checkpoint`).
+On SQLite a write begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes
+later fails with "database is locked", whatever the busy timeout, if another writer was faster. In
+WAL mode readers go on meanwhile; synchronous=NORMAL loses nothing when the process is killed.
+Writers queue (`sqlite.write_lock`), frequent writes share a transaction (`group_commit`), and a
+thread checkpoints the log (`sqlite.wal_checkpoint`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ __all__ = ["BUSY_TIMEOUT_S", "Connection", "Database", "Session"]
 BUSY_TIMEOUT_S = 8
 """Half of it for the write lock: less than an agent waits for a response."""
 _LASTING_PROBLEMS = (READ_ONLY, BROKEN_DISK)
-"""Problems that stay with a connection: SQLite opened its files on a read-only disk, or PostgreSQL's
+"""Problems that stay with a connection: SQLite opened its files on a read-only disk, or
+PostgreSQL's
 primary became a replica. Idle connections are closed then, as new ones may be able to write.
 """
 _POSTGRESQL_OPTIONS = {

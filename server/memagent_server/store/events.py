@@ -25,7 +25,9 @@ def list_events(
 
 
 def events_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[EventRow]:
-    """Return (run, id, kind, rank, attempt, data) of each run's events after the given id, by id."""
+    """Return (run, id, kind, rank, attempt, data) of each run's events after the given id, by
+    id.
+    """
     keys = text_keys(session, last_ids.items())
     query = (
         select(Event.run_id, Event.id, Event.kind, Event.rank, Event.attempt, Event.data)

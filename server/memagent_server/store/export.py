@@ -1,4 +1,6 @@
-"""All samples of a run as CSV or Parquet: one row a sample, a few thousand rows in memory at a time however long the run is."""
+"""All samples of a run as CSV or Parquet: one row a sample, a few thousand rows in memory at a time
+however long the run is.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,10 @@ class ExportError(MemagentError):
 def export(database: Database, run_id: str, form: Format) -> Iterator[bytes]:
     """Pieces of a file. Raises ExportError at once where a package is missing.
 
-    Samples are those of each stream (rank, device, attempt; scalars are a device) as they arrived, columns all that the run has. Samples
-    that were let go of are left out. They are read in transactions of their own, so that a slow reader holds up nobody; what arrives
+    Samples are those of each stream (rank, device, attempt; scalars are a device) as they arrived,
+    columns all that the run has. Samples
+    that were let go of are left out. They are read in transactions of their own, so that a slow
+    reader holds up nobody; what arrives
     meanwhile may come too.
     """
     if form == "csv":

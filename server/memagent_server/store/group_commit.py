@@ -1,13 +1,13 @@
 """Group commit: jobs that arrive during a transaction share the next one.
 
 1. A thread that arrives while no commit is in progress becomes the leader: it commits all waiting
-   jobs, its own first, in one transaction. Then the first thread that arrived meanwhile leads. There
-   is no extra thread, and without contention no wait.
+   jobs, its own first, in one transaction. Then the first thread that arrived meanwhile leads.
+   There is no extra thread, and without contention no wait.
 2. A job is acknowledged after the commit. If the commit fails, all jobs of the group fail, and none
    of them is stored.
 3. A job that fails before it has changed anything fails alone. If it has changed something, the
-   transaction is rolled back, and each job runs again in a transaction of its own: one bad job doesn't
-   harm the others. Jobs must therefore tolerate running twice.
+   transaction is rolled back, and each job runs again in a transaction of its own: one bad job
+   doesn't harm the others. Jobs must therefore tolerate running twice.
 4. At most `max_waiting` jobs wait, each at most `max_wait_s`: BusyError, nothing was done.
 """
 
@@ -32,7 +32,9 @@ WriteFunction = Callable[[Connection], T]
 
 
 class GroupWriter:
-    """Runs jobs in shared transactions. `begin` opens one that commits, or rolls back on an exception."""
+    """Runs jobs in shared transactions. `begin` opens one that commits, or rolls back on an
+    exception.
+    """
 
     def __init__(
         self,
@@ -152,6 +154,8 @@ class _Job(Generic[T]):
 
 
 def _change_state(connection: Connection) -> tuple[int, bool]:
-    """Return the rows changed by the connection, and if its transaction is open: a full disk ends it."""
+    """Return the rows changed by the connection, and if its transaction is open: a full disk ends
+    it.
+    """
     raw: Any = connection.connection.dbapi_connection
     return raw.total_changes, raw.in_transaction

@@ -1,6 +1,7 @@
-"""A stream's past as the forecaster of a worker sees it: how far it is decided, the old part in summaries, the newest samples in full.
+"""A stream's past for the worker's forecaster: old samples as statistics, the newest in full.
 
-A worker that starts beside a run of a million steps must not decode them all before it can warn of the next one.
+A worker that starts during a run of a million steps must not decode them all before it can
+forecast.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.rollups import RollupLevels
 
 SHORT_ROWS = 20_000
-"""So many samples are read in full: half a second's work."""
+"""Samples that are read in full: half a second of work."""
 NEWEST_ROWS = 1_000
-MOST_SUMMARIES = 2_000
-_AT_ONCE = 64
+MAX_SUMMARIES = 2_000
+_CHUNKS_PER_QUERY = 64
 
 
 class StreamKey(Protocol):
-    """What names a stream, and says how long it is."""
+    """The key and the length of a stream."""
 
     @property
     def id(self) -> int: ...
@@ -40,7 +41,7 @@ class StreamKey(Protocol):
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """Consecutive samples; `seq` is the place of the last one in the stream."""
+    """Consecutive samples; `seq` is the position of the last one in the stream."""
 
     seq: int
     received_at: float
@@ -52,94 +53,95 @@ class StoredChunk:
 
 
 def read_chunks(session: Session, stream: StreamKey, after_seq: int = -1) -> Iterator[StoredChunk]:
-    """A stream's samples after the place `after_seq`, in order of arrival, without those that were let go of.
+    """Yield a stream's samples after a position, in order of arrival, without deleted ones.
 
-    Each comes once, however chunks are cut anew meanwhile.
+    Each sample comes once, even if chunks are compacted meanwhile.
     """
     while True:
-        found = chunks_after(session, stream, after_seq, _AT_ONCE)
-        yield from (chunk for chunk in found if chunk.columns)
-        if len(found) < _AT_ONCE:
+        chunks = chunks_after(session, stream, after_seq, _CHUNKS_PER_QUERY)
+        yield from (chunk for chunk in chunks if chunk.columns)
+        if len(chunks) < _CHUNKS_PER_QUERY:
             return
-        after_seq = found[-1].seq
+        after_seq = chunks[-1].seq
 
 
 def chunks_after(
     session: Session, stream: StreamKey, after_seq: int, limit: int
 ) -> list[StoredChunk]:
-    """The next chunks after a place, the first one without what stands at or before it; without columns where they were let go of."""
-    query = select(Chunk.seq, Chunk.rows, Chunk.received_at, Chunk.packed)
-    query = query.where(
+    """Return the next chunks after a position, the first one without samples up to it.
+
+    Chunks whose samples were deleted have no columns.
+    """
+    query = select(Chunk.seq, Chunk.rows, Chunk.received_at, Chunk.packed).where(
         Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > after_seq
     )
-    found: list[StoredChunk] = []
+    chunks: list[StoredChunk] = []
     for seq, rows, received_at, packed in session.execute(query.order_by(Chunk.seq).limit(limit)):
         columns = unseal(packed) if packed else {}
-        known = after_seq - (seq - rows)
-        if known > 0:
-            columns = {name: values[known:] for name, values in columns.items()}
-        found.append(StoredChunk(seq, received_at, columns))
-    return found
+        known_rows = after_seq - (seq - rows)
+        if known_rows > 0:
+            columns = {name: values[known_rows:] for name, values in columns.items()}
+        chunks.append(StoredChunk(seq, received_at, columns))
+    return chunks
 
 
 def newest_from(stream: StreamKey) -> int:
-    """The place from which on all samples are worth reading: 0 where there are few, else that of the newest NEWEST_ROWS."""
+    """Return the position from which all samples are read: 0 for a short stream."""
     return 0 if stream.samples <= SHORT_ROWS else stream.samples - NEWEST_ROWS
 
 
 def read_summaries(
     session: Session, stream: StreamKey, before_seq: int, columns: Collection[str]
 ) -> Iterator[Stats]:
-    """Minimum, maximum and last of `columns`, about MOST_SUMMARIES times over the samples before the place `before_seq`.
+    """Yield about MAX_SUMMARIES statistics of `columns` over the samples before a position.
 
-    Of buckets of the rollups where there are very many; of parts of chunks where there are few: the past must not look shorter than
-    it was.
+    They are buckets of the rollups for a long past, parts of chunks for a short one: a past of few
+    summaries would look shorter than it was.
     """
     if before_seq <= 0:
         return
     units = -(-before_seq // UNIT_ROWS)
-    parts = MOST_SUMMARIES // max(1, units)
-    if parts < 2:
-        yield from _summaries(session, stream, before_seq, columns, MOST_SUMMARIES)
+    parts_per_unit = MAX_SUMMARIES // max(1, units)
+    if parts_per_unit < 2:
+        yield from _rollup_summaries(session, stream, before_seq, columns, MAX_SUMMARIES)
         return
-    seen = -1
-    width = max(1, UNIT_ROWS // parts)
+    last_seq = -1
+    part_rows = max(1, UNIT_ROWS // parts_per_unit)
     for chunk in read_chunks(session, stream):
-        if seen < 0 < chunk.first_seq:  # the oldest were let go of
-            yield from _summaries(session, stream, chunk.first_seq, columns)
-        seen = chunk.seq
+        if last_seq < 0 < chunk.first_seq:  # the oldest samples were deleted
+            yield from _rollup_summaries(session, stream, chunk.first_seq, columns)
+        last_seq = chunk.seq
         if chunk.first_seq >= before_seq:
             return
         rows = min(len(chunk.columns["step"]), before_seq - chunk.first_seq)
         known = {name: chunk.columns[name][:rows] for name in columns if name in chunk.columns}
-        for first in range(0, rows, width):
-            yield column_stats(
-                {name: values[first : first + width] for name, values in known.items()}
-            )
-    if seen < 0:
-        yield from _summaries(session, stream, before_seq, columns)
+        for first in range(0, rows, part_rows):
+            part = {name: values[first : first + part_rows] for name, values in known.items()}
+            yield column_stats(part)
+    if last_seq < 0:
+        yield from _rollup_summaries(session, stream, before_seq, columns)
 
 
-def _summaries(
+def _rollup_summaries(
     session: Session,
     stream: StreamKey,
     before_seq: int,
     columns: Collection[str],
-    most: float = inf,
+    max_buckets: float = inf,
 ) -> Iterator[Stats]:
-    """Of the finest rollups that are no more than `most`, then of chunks that are not rolled up."""
+    """Yield the finest rollups of at most `max_buckets`, then chunks that aren't rolled up."""
     levels = RollupLevels(session, stream.run_id, stream.id, columns)
-    level = next(
-        (level for level in range(levels.coarsest) if levels.count(level) <= most),
-        max(0, levels.coarsest),
-    )
-    found = levels.read(level)
-    for seq, _, stats in found.each():
+    fine = (level for level in range(levels.coarsest) if levels.count(level) <= max_buckets)
+    buckets = levels.read(next(fine, max(0, levels.coarsest)))
+    for seq, _, stats in buckets.each():
         if seq < before_seq:
             yield stats
-    query = select(Chunk.stats).where(Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id)
-    query = query.where(
-        Chunk.seq > (int(found.seqs[-1]) if len(found) else -1), Chunk.seq < before_seq
+    rolled_seq = int(buckets.seqs[-1]) if len(buckets) else -1
+    query = select(Chunk.stats).where(
+        Chunk.run_id == stream.run_id,
+        Chunk.stream_id == stream.id,
+        Chunk.seq > rolled_seq,
+        Chunk.seq < before_seq,
     )
     for packed in session.scalars(query.order_by(Chunk.seq)):
         yield {name: of for name, of in unpack_stats(packed).items() if name in columns}

@@ -1,10 +1,14 @@
-"""Which worker works on what: every run and every channel belongs to a shard, and a shard to at most one worker.
+"""Which worker works on what: every run and every channel belongs to a shard, and a shard to at
+most one worker.
 
-1. A worker has a row whose `beat` it raises again and again. It is alive to those who see the beat change, by their own steady clocks:
-   no clock of one machine is compared with another's, and one that is set forward or back changes nothing.
-2. Who is dead is buried: its row is deleted, if its beat is still the one that was seen, and with the row go its claims.
+1. A worker has a row whose `beat` it raises again and again. It is alive to those who see the beat
+   change, by their own steady clocks: no clock of one machine is compared with another's, and one
+   that is set forward or back changes nothing.
+2. Who is dead is buried: its row is deleted, if its beat is still the one that was seen, and with
+   the row go its claims.
 3. Free shards are claimed up to a fair part; what is above it is released.
-4. Who writes what it decided on a shard locks the shard's row first, and finds out there that it has been buried (`hold`).
+4. Who writes what it decided on a shard locks the shard's row first, and finds out there that it
+   has been buried (`hold`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ _LATELY_S = 60.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A worker as its row has it. `place` names the system whose process numbers `pid` is one of, where that is known."""
+    """A worker as its row has it. `place` names the system whose process numbers `pid` is one of,
+    where that is known.
+    """
 
     id: str
     beat: int
@@ -75,7 +81,9 @@ def peers(session: Session) -> list[Peer]:
 
 
 def count_alive(session: Session, now: float) -> int:
-    """How many workers spoke lately, by their own clocks: for people to see, nothing is decided by it."""
+    """How many workers spoke lately, by their own clocks: for people to see, nothing is decided by
+    it.
+    """
     spoke = func.abs(WorkerRow.seen_at - now) < _LATELY_S
     return session.scalar(select(func.count()).select_from(WorkerRow).where(spoke)) or 0
 

@@ -1,7 +1,8 @@
-"""The schema's version: bring it up to date, or say what it is.
+"""The schema's version: read it, upgrade, downgrade.
 
-Any number of processes may upgrade at once: each takes a lock first (SQLite's write lock, an advisory lock on PostgreSQL), the
-first one migrates, the others find nothing left to do. All of an upgrade is one transaction, so a kill leaves the old schema.
+Any number of processes may upgrade at once. Each takes a lock first (SQLite's write lock, an
+advisory lock on PostgreSQL): the first one migrates, the others find nothing to do. An upgrade is
+one transaction, so a kill leaves the old schema.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from memagent_server.store.engine import Database
 from memagent_server.store.errors import DatabaseError, SchemaError
 
 _LOCK_KEY = 0x6D656D6167656E74
-"""`memagent` in ASCII: the advisory lock that upgrades take on PostgreSQL."""
+"""`memagent` in ASCII: the key of PostgreSQL's advisory lock."""
 
 
 def upgrade(database: Database, revision: str = "head") -> str:
-    """Bring the schema to `revision` and return it.
+    """Upgrade the schema to `revision` and return the new revision.
 
-    Raises SchemaError for a database that is newer than this program, DatabaseError for one that does not answer.
+    Raises SchemaError for a database that's newer than this program, DatabaseError if it's
+    unavailable.
     """
-    with _told_shortly(database), _locked(database) as connection:
+    with _short_errors(database), _locked(database) as connection:
         _refuse_newer(_revision(connection))
         command.upgrade(_config(connection), revision)
         reached = _revision(connection)
@@ -39,41 +41,40 @@ def upgrade(database: Database, revision: str = "head") -> str:
 
 
 def downgrade(database: Database, revision: str) -> None:
-    """Take the schema back to `revision` (`base`: drop everything)."""
-    with _told_shortly(database), _locked(database) as connection:
+    """Downgrade the schema to `revision`; `base` drops everything."""
+    with _short_errors(database), _locked(database) as connection:
         _refuse_newer(_revision(connection))
         command.downgrade(_config(connection), revision)
 
 
 def current(database: Database) -> str | None:
-    """The schema's revision, or None for an empty database. Raises DatabaseError for one that does not answer."""
-    with _told_shortly(database), database.engine.connect() as connection:
+    """Return the schema's revision, None for an empty database. Raises DatabaseError."""
+    with _short_errors(database), database.engine.connect() as connection:
         return _revision(connection)
 
 
 def is_current(database: Database) -> bool:
-    """Whether this program and the schema are of the same version."""
+    """Return True if the schema has this program's version."""
     return current(database) == head()
 
 
 @cache
 def head() -> str:
-    """The revision that this program needs."""
+    """Return the revision that this program needs."""
     newest = _scripts().get_current_head()
     assert newest is not None, "migrations/versions holds at least one revision"
     return newest
 
 
 @contextmanager
-def _told_shortly(database: Database) -> Iterator[None]:
-    """The driver's reason in one line, without the address's password."""
+def _short_errors(database: Database) -> Iterator[None]:
+    """Raise DatabaseError with the driver's reason in one line, without the password."""
     try:
         yield
     except DBAPIError as error:
         reason = " ".join(str(error.orig).split())
-        raise DatabaseError(
-            f"the database {database.engine.url.render_as_string(hide_password=True)} cannot be used: {reason}"
-        ) from error
+        address = database.engine.url.render_as_string(hide_password=True)
+        raise DatabaseError(f"The database {address} cannot be used: {reason}") from error
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def _revision(connection: Connection) -> str | None:
 def _refuse_newer(revision: str | None) -> None:
     if revision is not None and revision not in _known():
         raise SchemaError(
-            f"the database has schema {revision}, which this memagent does not know (its newest is {head()}): "
+            f"The database has schema {revision}, unknown to this memagent (newest: {head()}): "
             "upgrade memagent, or point MEMAGENT_DATABASE_URL to another database"
         )
 

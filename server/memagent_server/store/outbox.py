@@ -6,8 +6,8 @@
 3. An expired lease counts as none. A dispatcher without the lease can no longer change the
    notification, with one exception: sent stays sent.
 4. A topic is an incident, or an alert without one. Per topic and channel only the oldest unsent
-   notification is leased, which keeps the order. A refresh (an edit of a sent message) holds a lease
-   on the notification that it edits, and later ones wait for it.
+   notification is leased, which keeps the order. A refresh (an edit of a sent message) holds a
+   lease on the notification that it edits, and later ones wait for it.
 5. A failed notification is retried with growing delays. After MAX_ATTEMPTS, or if the channel says
    never, it's dead; people can see it and have it sent again.
 6. A notification below the channel's severity is skipped, and visible as such.
@@ -39,7 +39,9 @@ from memagent_server.store.reading import id_before, to_schema
 MAX_ATTEMPTS = 20
 MAX_LEASE_S = 60.0
 MAX_WAIT_S = 3_600.0
-"""A lease or delay that ends later than these allow was set before the clock went back: it's over."""
+"""A lease or delay that ends later than these allow was set before the clock went back: it's
+over.
+"""
 _UNSENT = ("waiting", "leased")
 
 
@@ -71,7 +73,9 @@ def ranks_of_topic(session: Session, notification: Notification) -> list[int]:
 
 
 def nearest_forecast(session: Session, notification: Notification) -> Forecast | None:
-    """Return the paging forecast with the nearest OOM among the newest of the topic's open alerts."""
+    """Return the paging forecast with the nearest OOM among the newest of the topic's open
+    alerts.
+    """
     streams = select(Alert.stream_id).where(
         Alert.state.in_(OPEN_ALERT_STATES), _alert_is_of_topic(notification)
     )
@@ -154,7 +158,9 @@ def mark_failed(
 
 
 def last_receipt(session: Session, notification: Notification) -> dict[str, Any]:
-    """Return the channel's receipt of the newest sent notification of a topic, {} if none was sent."""
+    """Return the channel's receipt of the newest sent notification of a topic, {} if none was
+    sent.
+    """
     query = (
         select(Notification.receipt)
         .where(

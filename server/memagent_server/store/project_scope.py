@@ -1,13 +1,13 @@
 """Sessions that see the runs of some projects only.
 
 A token that is limited to projects must not reach another project's run by any route, present or
-future. So the session filters, not the routes: it adds to every statement, for every table in it, that
-the row belongs to one of the projects.
+future. So the session filters, not the routes: it adds to every statement, for every table in it,
+that the row belongs to one of the projects.
 
-1. A table's columns show how its rows belong to a run: by `project`, by `run_id`, or by the stream or
-   alert that they refer to.
-2. Tables with none of these are the server's own. SHARED_TABLES are open to all; the others (tokens)
-   are empty for a scoped session.
+1. A table's columns show how its rows belong to a run: by `project`, by `run_id`, or by the stream
+   or alert that they refer to.
+2. Tables with none of these are the server's own. SHARED_TABLES are open to all; the others
+   (tokens) are empty for a scoped session.
 3. Rules of every project (`*`) can be read, since they apply, but not changed.
 4. Inserts aren't filtered: a new row belongs to a row that was found before. Only for a new run the
    route checks the project.
@@ -32,7 +32,9 @@ _INFO_KEY = "memagent_project_scope"
 
 
 class ProjectSession(Session):
-    """A session whose statements see rows of some projects only. Its `info` comes from `scope_info`."""
+    """A session whose statements see rows of some projects only. Its `info` comes from
+    `scope_info`.
+    """
 
 
 def scope_info(projects: tuple[str, ...]) -> dict[Any, Any]:
@@ -83,7 +85,9 @@ def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
 
 
 def belongs(model: type[Base], projects: Sequence[str]) -> ColumnElement[bool]:
-    """Build the condition that a row belongs to one of the projects; false for the server's tables."""
+    """Build the condition that a row belongs to one of the projects; false for the server's
+    tables.
+    """
     for name in ("project", "run_id", "stream_id", "alert_id"):
         if name in model.__table__.columns:
             condition: ColumnElement[bool] = _leads_to(getattr(model, name), name, projects)

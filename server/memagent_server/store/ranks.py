@@ -2,7 +2,8 @@
 
 1. A rank that starts again with a newer attempt begins a new *launch*: every older rank and stream
    stops being current.
-2. A run is running while any current rank is. After that it has the worst status of its current ranks.
+2. A run is running while any current rank is. After that it has the worst status of its current
+   ranks.
 3. A lost rank that reports again is running again.
 4. A replayed rank (`live` is False) has ended already: it's lost_contact until its own end arrives.
 5. A rank that ends twice keeps the worse status, so the order of deliveries doesn't matter.

@@ -1,7 +1,8 @@
 """Shared parts of queries: pages and their cursors, joins with many keys, and rows as schemas.
 
-1. A cursor is the key of a page's last row, so page 2,000 costs as much as page 1. Most lists are by
-   falling id, and their cursors are ids. Others have a key of several columns: base64 of a JSON list.
+1. A cursor is the key of a page's last row, so page 2,000 costs as much as page 1. Most lists are
+   by falling id, and their cursors are ids. Others have a key of several columns: base64 of a JSON
+   list.
 2. Many keys travel as one JSON parameter: the statement's text stays the same for any number of
    keys, and no database limit on parameters applies.
 """
@@ -51,7 +52,9 @@ def iso(at: float | None) -> str | None:
 
 
 def to_schema(kind: type[SchemaType], row: Base, **others: Any) -> SchemaType:
-    """Build a schema from `others` and, for its other fields, from the row's columns of the same names."""
+    """Build a schema from `others` and, for its other fields, from the row's columns of the same
+    names.
+    """
     values = {name: getattr(row, name) for name in kind.__struct_fields__ if name not in others}
     for name in values.keys() & _timestamps(kind):
         values[name] = iso(values[name])
@@ -74,7 +77,9 @@ def newest_page(
     cursor: str | None = None,
     options: Sequence[ExecutableOption] = (),
 ) -> tuple[list[Model], str | None]:
-    """Return a page of rows by falling id and the next page's cursor. Raises WireError for a bad cursor."""
+    """Return a page of rows by falling id and the next page's cursor. Raises WireError for a bad
+    cursor.
+    """
     key: Any = getattr(model, "id")  # noqa: B009 - every paged model has one
     before = id_before(cursor)
     query = select(model).where(*conditions, *([] if before is None else [key < before]))
@@ -99,10 +104,13 @@ def encode_cursor(row: Any, columns: Sequence[InstrumentedAttribute[Any]]) -> st
 
 
 def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """Return the values of `encode_cursor`. Raises WireError for a cursor of no page, or of another order."""
+    """Return the values of `encode_cursor`. Raises WireError for a cursor of no page, or of another
+    order.
+    """
     try:
         encoded = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
-        values: tuple[Any, ...] = msgspec.json.decode(encoded, type=tuple[kinds])  # type: ignore[valid-type]
+        row_type: Any = tuple.__class_getitem__(kinds)
+        values: tuple[Any, ...] = msgspec.json.decode(encoded, type=row_type)
     except (ValueError, msgspec.MsgspecError) as error:
         raise _bad_cursor(cursor) from error
     return values

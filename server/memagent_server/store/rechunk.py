@@ -1,4 +1,4 @@
-"""How the samples of a stream are cut into chunks anew. Pure: values in, values out."""
+"""Divide a stream's samples into new chunks. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,100 +8,107 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from memagent.wire.columns import MAX_COLUMNS
-from memagent_server.store.packing import Column, Columns, Mask
+from memagent_server.store.chunks import Mask
+from memagent_server.store.packing import Array, Column, Columns
 
 UNIT_ROWS = 512
 
 
 @dataclass
-class Piece:
-    """Consecutive samples; `seq` is the place of the last one. Without `parts` it is a chunk that stays as it is."""
+class SampleRange:
+    """Consecutive samples of a stream; `seq` is the position of the last one.
+
+    Without `parts` it's a chunk that stays as it is.
+    """
 
     parts: list[tuple[Columns, int, int]] = field(default_factory=list)
-    """Columns of a chunk, and from which to before which row they are meant."""
+    """(columns of a source chunk, first row, row after the last one)"""
     rows: int = 0
     seq: int = -1
     received_at: float = 0.0
-    is_whole: bool = False
-    """Whether nothing can come behind its last sample."""
+    is_complete: bool = False
+    """True if no sample can be appended."""
 
     @property
-    def stays(self) -> bool:
+    def is_unchanged(self) -> bool:
         return not self.parts
 
     def columns(self) -> Columns:
-        """All parts in one."""
+        """Return the columns of all parts together."""
         names = dict.fromkeys(name for columns, _, _ in self.parts for name in columns)
         return {name: self._column(name) for name in names}
 
-    def rest(self, after_seq: int) -> Piece:
-        """What stands behind a place within it; it has one part."""
+    def after(self, seq: int) -> SampleRange:
+        """Return the samples after a position inside of a range with one part."""
         ((columns, _, end),) = self.parts
-        rows = self.seq - after_seq
-        return Piece([(columns, end - rows, end)], rows, self.seq, self.received_at)
+        rows = self.seq - seq
+        return SampleRange([(columns, end - rows, end)], rows, self.seq, self.received_at)
+
+    def append(self, source: SampleRange, begin: int, rows: int) -> None:
+        """Append `rows` rows of a source chunk from row `begin` on."""
+        self.parts.append((source.parts[0][0], begin, begin + rows))
+        self.rows += rows
+        self.seq = source.seq - source.rows + begin + rows
+        self.received_at = source.received_at
+
+    def can_append(self, source: SampleRange, begin: int) -> bool:
+        """Return False if the steps would go back, or a column would change its kind."""
+        last, _, end = self.parts[-1]
+        columns = source.parts[0][0]
+        if last["step"][0][end - 1] > columns["step"][0][begin]:
+            return False
+        if columns.keys() == last.keys():
+            return all(columns[name][0].dtype == last[name][0].dtype for name in columns)
+        kinds = {name: of[0].dtype for part, _, _ in self.parts for name, of in part.items()}
+        is_same = all(kinds.get(name, of[0].dtype) == of[0].dtype for name, of in columns.items())
+        return is_same and len({*kinds, *columns}) <= MAX_COLUMNS
 
     def _column(self, name: str) -> Column:
+        """Concatenate a column; rows of a part without it are missing."""
         kind = next(columns[name][0].dtype for columns, _, _ in self.parts if name in columns)
-        values, masks = [], []
+        values: list[Array] = []
+        masks: list[Mask] = []
+        has_missing = False
         for columns, begin, end in self.parts:
-            known = columns.get(name)
-            values.append(np.zeros(end - begin, kind) if known is None else known[0][begin:end])
-            masks.append(
-                None if known is not None and known[1] is None else _mask(known, begin, end)
-            )
-        if all(mask is None for mask in masks):
-            return np.concatenate(values), None
-        whole = [
-            np.ones(len(part), np.bool_) if mask is None else mask
-            for part, mask in zip(values, masks, strict=True)
-        ]
-        return np.concatenate(values), np.concatenate(whole)
+            rows = end - begin
+            if name not in columns:
+                values.append(np.zeros(rows, kind))
+                masks.append(np.zeros(rows, np.bool_))
+                has_missing = True
+                continue
+            part, present = columns[name]
+            values.append(part[begin:end])
+            masks.append(np.ones(rows, np.bool_) if present is None else present[begin:end])
+            has_missing = has_missing or present is not None
+        return np.concatenate(values), np.concatenate(masks) if has_missing else None
 
 
-def cut(sources: Iterable[Piece]) -> list[Piece]:
-    """Pieces of UNIT_ROWS samples, shorter where steps go back, a column changes its kind, or a source stays as it is."""
-    found: list[Piece] = []
-    piece = Piece()
+def rechunk(sources: Iterable[SampleRange]) -> list[SampleRange]:
+    """Return ranges of UNIT_ROWS samples.
+
+    A range is shorter before a source that can't be appended, or that stays as it is.
+    """
+    ranges: list[SampleRange] = []
+    current = SampleRange()
+
+    def complete() -> None:
+        nonlocal current
+        current.is_complete = True
+        ranges.append(current)
+        current = SampleRange()
+
     for source in sources:
         begin = 0
         while begin < source.rows:
-            if piece.rows and (source.stays or not _goes_on(piece, source, begin)):
-                found.append(piece)
-                piece.is_whole, piece = True, Piece()
-            if source.stays:
-                source.is_whole = True
-                found.append(source)
+            if current.rows and (source.is_unchanged or not current.can_append(source, begin)):
+                complete()
+            if source.is_unchanged:
+                source.is_complete = True
+                ranges.append(source)
                 break
-            take = min(UNIT_ROWS - piece.rows, source.rows - begin)
-            _add(piece, source, begin, take)
-            begin += take
-            if piece.rows == UNIT_ROWS:
-                found.append(piece)
-                piece.is_whole, piece = True, Piece()
-    return [*found, piece] if piece.rows else found
-
-
-def _goes_on(piece: Piece, source: Piece, begin: int) -> bool:
-    """Whether these samples may stand behind those that are there."""
-    last, _, end = piece.parts[-1]
-    columns = source.parts[0][0]
-    if last["step"][0][end - 1] > columns["step"][0][begin]:
-        return False
-    if columns.keys() == last.keys():
-        return all(columns[name][0].dtype == last[name][0].dtype for name in columns)
-    known = {name: of[0].dtype for each, _, _ in piece.parts for name, of in each.items()}
-    is_one_kind = all(known.get(name, of[0].dtype) == of[0].dtype for name, of in columns.items())
-    return is_one_kind and len({*known, *columns}) <= MAX_COLUMNS
-
-
-def _add(piece: Piece, source: Piece, begin: int, take: int) -> None:
-    piece.parts.append((source.parts[0][0], begin, begin + take))
-    piece.rows += take
-    piece.seq = source.seq - source.rows + begin + take
-    piece.received_at = source.received_at
-
-
-def _mask(known: Column | None, begin: int, end: int) -> Mask:
-    if known is None or known[1] is None:
-        return np.zeros(end - begin, np.bool_)
-    return known[1][begin:end]
+            rows = min(UNIT_ROWS - current.rows, source.rows - begin)
+            current.append(source, begin, rows)
+            begin += rows
+            if current.rows == UNIT_ROWS:
+                complete()
+    return [*ranges, current] if current.rows else ranges

@@ -1,14 +1,14 @@
-"""What is let go of with time: samples after some days, rollups after many, and where somebody asks for it whole runs.
+"""Retention: samples are deleted after some days, rollups after many, and whole runs on request.
 
-1. Samples go `retention_days` after their run ended; in a run that goes on, that long after they came in. Its rollups are made first, so
-   that charts go on, in coarser points. With them go the rows of batches that are known to be there by their rank's next one.
-2. Rollups go `rollup_days` after their run ended. The run's record, with all that people filter by, stays for good.
-3. `Run.keeps` says what is left, so that nobody looks at a run again that has nothing to give.
-4. A run that has ended is looked at again under its lock: one that was resumed meanwhile keeps all it has.
-5. Each transaction deletes a bounded number of rows. Whoever is interrupted has done what it did, and the next one goes on; two at once
-   wait for each other run by run.
-
-What the store does for itself while nobody asks: compact what came in, and once a day let go of what is old.
+1. Samples are deleted `retention_days` after their run ended; in a running run, that long after
+   they were received. Their rollups are made first, so charts keep coarser points. The rows of
+   batches before their rank's next one go with them.
+2. Rollups are deleted `rollup_days` after their run ended. The run's record, with everything that
+   people filter by, stays.
+3. `Run.keeps` says what is left: a run with nothing to delete isn't read again.
+4. An ended run is checked again under its lock: one that was resumed keeps everything.
+5. Each transaction deletes a limited number of rows. After an interruption the next call continues;
+   two calls at the same time wait for each other run by run.
 """
 
 from __future__ import annotations
@@ -17,177 +17,235 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import ColumnElement, delete, func, literal_column, select, tuple_
 from sqlalchemy.orm import Session
 
 from memagent.units import DAY_S
-from memagent_server.store.compaction import compact_some, finish
+from memagent_server.store.compaction import compact_run, compact_some
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Batch, Chunk, Rank, Rollup, Run, Stream
 from memagent_server.store.models.samples import SAMPLE_TABLES, SampleTable, of_run
 from memagent_server.store.runs import delete_run, lock_run
 
-CHUNKS_AT_ONCE = 500
-RUNS_AT_ONCE = 200
+log = logging.getLogger(__name__)
+
+MAX_DELETED_ROWS = 500
+IDLE_S = 2.0
+"""Pause of the maintenance after a turn that found nothing to do."""
+
+Content = Literal["samples", "rollups", "run"]
 
 
 @dataclass(frozen=True)
-class Old:
-    """A run that has something to let go of: `what` is `samples`, `rollups` or `run`."""
+class PrunableRun:
+    """A run that has `content` to delete."""
 
     run_id: str
     project: str
     name: str
-    what: str
+    content: Content
     chunks: int
     packed_bytes: int
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds since the epoch: what is older goes. None keeps all there is."""
+    """UTC seconds since the epoch: what is older is deleted. None keeps everything."""
 
     samples_before: float
     rollups_before: float | None = None
 
 
-def find_old(
+class Maintenance:
+    """Compacts new samples in each turn, and prunes old ones once a day."""
+
+    def __init__(
+        self,
+        database: Database,
+        retention_days: int,
+        rollup_days: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._retention_days = retention_days
+        self._rollup_days = rollup_days
+        self._clock = clock
+        self._pruned_at = float("-inf")
+        self._idle_at = float("-inf")
+
+    def turn(self) -> bool:
+        """Return False if there was nothing to do. Raises what the database raises."""
+        now = self._clock()
+        if 0 <= now - self._idle_at < IDLE_S:
+            return False
+        if now - self._pruned_at >= DAY_S:
+            self._pruned_at = now
+            self._prune(now)
+        is_busy = compact_some(self._database, now)
+        if not is_busy:
+            self._idle_at = now
+        return is_busy
+
+    def _prune(self, now: float) -> None:
+        limits = Limits(now - self._retention_days * DAY_S, now - self._rollup_days * DAY_S)
+        with self._database.read() as session:
+            runs = find_prunable(session, limits, sizes=False)
+        pruned = sum([prune(self._database, run, limits) for run in runs])
+        if pruned:
+            log.info(
+                "deleted samples older than %d or rollups older than %d days of %d runs",
+                self._retention_days,
+                self._rollup_days,
+                pruned,
+            )
+
+
+def find_prunable(
     session: Session,
     limits: Limits,
     *,
     project: str | None = None,
     whole: bool = False,
     sizes: bool = True,
-) -> list[Old]:
-    """Runs that have something older than the limits, oldest first; with `whole`, runs that ended before. Without `sizes` these are 0."""
-    found: list[Old] = []
+) -> list[PrunableRun]:
+    """Return the runs with something older than the limits, oldest first.
+
+    With `whole`, these are the runs that ended before `samples_before`. Without `sizes`, chunks and
+    bytes are 0, which is faster.
+    """
+    conditions: list[tuple[Content, Sequence[ColumnElement[bool]]]]
     if whole:
-        wanted = [("run", _ended(limits.samples_before))]
+        conditions = [("run", _ended(limits.samples_before))]
     else:
-        wanted = [
+        is_old = (Run.status == "running", Run.created_at < limits.samples_before)
+        conditions = [
             ("samples", (*_ended(limits.samples_before), *_keeps("samples"))),
-            ("samples", (Run.status == "running", Run.created_at < limits.samples_before)),
+            ("samples", is_old),
         ]
         if limits.rollups_before is not None:
-            wanted.append(("rollups", (*_ended(limits.rollups_before), *_keeps("rollups"))))
-    for what, filters in wanted:
-        query = (
-            select(Run.id, Run.project, Run.name, Run.status)
-            .where(*filters)
-            .order_by(Run.finished_at, Run.id)
-        )
+            conditions.append(("rollups", (*_ended(limits.rollups_before), *_keeps("rollups"))))
+    prunable: list[PrunableRun] = []
+    for content, condition in conditions:
+        query = select(Run.id, Run.project, Run.name, Run.status).where(*condition)
         if project is not None:
             query = query.where(Run.project == project)
-        for run_id, of, name, status in session.execute(query):
+        rows = session.execute(query.order_by(Run.finished_at, Run.id))
+        for run_id, run_project, name, status in rows:
             before = limits.samples_before if status == "running" else None
-            chunks, packed_bytes = _size(session, what, run_id, before) if sizes else (0, 0)
-            if chunks or status != "running" or not sizes:
-                found.append(Old(run_id, of, name, what, chunks, packed_bytes))
-    return found
+            size = _size(session, content, run_id, before) if sizes else (0, 0)
+            if size[0] or status != "running" or not sizes:
+                prunable.append(PrunableRun(run_id, run_project, name, content, *size))
+    return prunable
 
 
-def let_go(database: Database, old: Old, limits: Limits) -> bool:
-    """Let go of what `find_old` found, if it still is old; whether anything went."""
-    if old.what == "run":
-        return drop_run(database, old.run_id, limits.samples_before)
-    if old.what == "rollups":
-        return limits.rollups_before is not None and drop_rollups(
-            database, old.run_id, limits.rollups_before
-        )
-    return drop_samples(database, old.run_id, limits.samples_before) > 0
+def prune(database: Database, run: PrunableRun, limits: Limits) -> bool:
+    """Delete what `find_prunable` found, if it's still old; return True if anything was deleted."""
+    if run.content == "run":
+        return delete_ended_run(database, run.run_id, limits.samples_before)
+    if run.content == "samples":
+        return delete_samples(database, run.run_id, limits.samples_before) > 0
+    before = limits.rollups_before
+    return before is not None and delete_rollups(database, run.run_id, before)
 
 
-def drop_samples(database: Database, run_id: str, before: float) -> int:
-    """Let go of the samples of a run that ended before `before`, or of those that came in before then if it goes on; how many chunks.
+def delete_samples(database: Database, run_id: str, before: float) -> int:
+    """Delete a run's samples; return the number of chunks.
 
-    Rollups stay, and are made first.
+    Of a run that ended before `before` all are deleted, of a running one those received before
+    then.
+    Rollups are made first and stay.
     """
     with database.read() as session:
         run = session.get(Run, run_id)
         is_running = run is not None and run.status == "running"
         if run is None or not (is_running or _has_ended(run, before)):
             return 0
-    finish(database, run_id)
+    compact_run(database, run_id)
 
-    def still(session: Session) -> Run | None:
-        run = _locked(session, run_id)
-        is_same = run is not None and (
-            run.status == "running" if is_running else _has_ended(run, before)
-        )
+    def lock_if_unchanged(session: Session) -> Run | None:
+        run = _lock(session, run_id)
+        if run is None:
+            return None
+        is_same = run.status == "running" if is_running else _has_ended(run, before)
         return run if is_same else None
 
-    def drop_chunks(session: Session) -> int:
-        run = still(session)
+    def delete_chunks(session: Session) -> int:
+        run = lock_if_unchanged(session)
         if run is None:
             return 0
         keys = _rolled_up(session, run_id, *((Chunk.received_at < before,) if is_running else ()))
         if keys:
-            session.execute(
-                delete(Chunk).where(
-                    Chunk.run_id == run_id, tuple_(Chunk.stream_id, Chunk.seq).in_(keys)
-                )
-            )
-        elif not is_running and not _left(session, Chunk, run_id):
-            run.keeps = "rollups"
+            is_key = tuple_(Chunk.stream_id, Chunk.seq).in_(keys)
+            session.execute(delete(Chunk).where(Chunk.run_id == run_id, is_key))
+        elif not is_running:
+            query = select(Chunk.run_id).where(*of_run(Chunk, run_id))
+            if session.scalar(query.limit(1)) is None:
+                run.keeps = "rollups"
         return len(keys)
 
-    def forget_batches(session: Session) -> int:
-        keys = _taken(session, run_id, before) if still(session) is not None else []
+    def delete_batches(session: Session) -> int:
+        if lock_if_unchanged(session) is None:
+            return 0
+        keys = _delivered_batches(session, run_id, before)
         if keys:
             key = tuple_(Batch.rank, Batch.attempt, Batch.seq)
             session.execute(delete(Batch).where(Batch.run_id == run_id, key.in_(keys)))
         return len(keys)
 
-    chunks = _until_done(database, drop_chunks)
-    _until_done(database, forget_batches)
+    chunks = _repeat(database, delete_chunks)
+    _repeat(database, delete_batches)
     return chunks
 
 
-def drop_rollups(database: Database, run_id: str, before: float) -> bool:
-    """Let go of all but the record of a run that ended before `before`; whether that was so."""
+def delete_rollups(database: Database, run_id: str, before: float) -> bool:
+    """Delete everything but the record of a run that ended before `before`; return False if it
+    didn't.
+    """
     with database.write() as session:
-        run = _locked(session, run_id)
+        run = _lock(session, run_id)
         if run is None or not _has_ended(run, before):
             return False
-        for bulk in SAMPLE_TABLES:
-            session.execute(delete(bulk).where(*of_run(bulk, run_id)))
+        for table in SAMPLE_TABLES:
+            session.execute(delete(table).where(*of_run(table, run_id)))
         run.keeps = "record"
         return True
 
 
-def drop_run(database: Database, run_id: str, before: float) -> bool:
-    """Delete a run that ended before `before`, with everything that belongs to it; whether it was there."""
+def delete_ended_run(database: Database, run_id: str, before: float) -> bool:
+    """Delete a run that ended before `before`, with everything that belongs to it."""
     with database.write() as session:
-        run = _locked(session, run_id)
+        run = _lock(session, run_id)
         return run is not None and _has_ended(run, before) and delete_run(session, run_id)
 
 
-def _until_done(database: Database, delete_some: Callable[[Session], int]) -> int:
-    done = 0
+def _repeat(database: Database, delete_some: Callable[[Session], int]) -> int:
+    """Call `delete_some` in one transaction after another until it deletes nothing."""
+    total = 0
     while True:
         with database.write() as session:
             count = delete_some(session)
-        done += count
+        total += count
         if not count:
-            return done
+            return total
 
 
 def _ended(before: float) -> tuple[ColumnElement[bool], ...]:
     return Run.finished_at < before, Run.status != "running"
 
 
-def _keeps(what: str) -> tuple[ColumnElement[bool], ...]:
-    """What a run keeps; said so that SQLite sees that its partial index holds the answer."""
-    return Run.keeps == what, Run.keeps != literal_column("'record'")
+def _keeps(content: str) -> tuple[ColumnElement[bool], ...]:
+    # the second condition shows SQLite that its partial index applies
+    return Run.keeps == content, Run.keeps != literal_column("'record'")
 
 
 def _has_ended(run: Run, before: float) -> bool:
     return run.status != "running" and run.finished_at is not None and run.finished_at < before
 
 
-def _locked(session: Session, run_id: str) -> Run | None:
+def _lock(session: Session, run_id: str) -> Run | None:
     try:
         return lock_run(session, run_id)
     except UnknownRunError:
@@ -195,29 +253,31 @@ def _locked(session: Session, run_id: str) -> Run | None:
 
 
 def _size(
-    session: Session, what: str, run_id: str, received_before: float | None
+    session: Session, content: Content, run_id: str, received_before: float | None
 ) -> tuple[int, int]:
-    """Rows and bytes of what would go."""
-    rows, size = (0, 0) if what == "rollups" else _count(session, Chunk, run_id, received_before)
-    rolled, rolled_size = (0, 0) if what == "samples" else _count(session, Rollup, run_id, None)
-    return rolled if what == "rollups" else rows, size + rolled_size
+    """Return the rows and bytes that would be deleted."""
+    if content == "rollups":
+        return _count(session, Rollup, run_id, None)
+    chunks, chunk_bytes = _count(session, Chunk, run_id, received_before)
+    rollup_bytes = 0 if content == "samples" else _count(session, Rollup, run_id, None)[1]
+    return chunks, chunk_bytes + rollup_bytes
 
 
 def _count(
-    session: Session, bulk: SampleTable, run_id: str, before: float | None
+    session: Session, table: SampleTable, run_id: str, received_before: float | None
 ) -> tuple[int, int]:
-    query = select(func.count(), func.coalesce(func.sum(func.length(bulk.packed)), 0)).where(
-        *of_run(bulk, run_id)
-    )
-    if before is not None:
-        query = query.where(Chunk.received_at < before)
+    query = select(func.count(), func.coalesce(func.sum(func.length(table.packed)), 0))
+    query = query.where(*of_run(table, run_id))
+    if received_before is not None:
+        query = query.where(Chunk.received_at < received_before)
     count, size = session.execute(query).one()
     return count, int(size)
 
 
 def _rolled_up(
-    session: Session, run_id: str, *filters: ColumnElement[bool]
+    session: Session, run_id: str, *conditions: ColumnElement[bool]
 ) -> Sequence[tuple[int, int]]:
+    """Return the keys of some chunks that the rollups cover."""
     query = (
         select(Chunk.stream_id, Chunk.seq)
         .join(Stream, Stream.id == Chunk.stream_id)
@@ -225,14 +285,17 @@ def _rolled_up(
             Chunk.run_id == run_id,
             Stream.run_id == run_id,
             Chunk.seq <= Stream.rolled_seq,
-            *filters,
+            *conditions,
         )
+        .limit(MAX_DELETED_ROWS)
     )
-    return [(stream_id, seq) for stream_id, seq in session.execute(query.limit(CHUNKS_AT_ONCE))]
+    return [(stream_id, seq) for stream_id, seq in session.execute(query)]
 
 
-def _taken(session: Session, run_id: str, before: float) -> Sequence[tuple[int, int, int]]:
-    """Batches whose rows are not needed: all that a rank sends up to its next one is known to be there."""
+def _delivered_batches(
+    session: Session, run_id: str, before: float
+) -> Sequence[tuple[int, int, int]]:
+    """Return some batches before their rank's next one: that one shows that they are stored."""
     query = (
         select(Batch.rank, Batch.attempt, Batch.seq)
         .join(
@@ -242,54 +305,6 @@ def _taken(session: Session, run_id: str, before: float) -> Sequence[tuple[int, 
             & (Rank.attempt == Batch.attempt),
         )
         .where(Batch.run_id == run_id, Batch.seq < Rank.next_seq, Batch.received_at < before)
+        .limit(MAX_DELETED_ROWS)
     )
-    return [
-        (rank, attempt, seq) for rank, attempt, seq in session.execute(query.limit(CHUNKS_AT_ONCE))
-    ]
-
-
-def _left(session: Session, bulk: SampleTable, run_id: str) -> bool:
-    return session.scalar(select(bulk.run_id).where(*of_run(bulk, run_id)).limit(1)) is not None
-
-
-log = logging.getLogger(__name__)
-
-LOOK_EVERY_S = 2.0
-"""After a look that found nothing."""
-
-
-class Maintenance:
-    """A turn at a time; `clock` gives seconds since the epoch."""
-
-    def __init__(
-        self,
-        database: Database,
-        retention_days: int,
-        rollup_days: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._database, self._clock = database, clock
-        self._retention_days, self._rollup_days = retention_days, rollup_days
-        self._retained_at = self._idle_at = float("-inf")
-
-    def turn(self) -> bool:
-        """Returns whether there was anything to do. Raises what the database raises."""
-        now = self._clock()
-        if 0 <= now - self._idle_at < LOOK_EVERY_S:
-            return False
-        if now - self._retained_at >= DAY_S:
-            self._retained_at = now
-            self._retain(now)
-        is_busy = compact_some(self._database, now)
-        if not is_busy:
-            self._idle_at = now
-        return is_busy
-
-    def _retain(self, now: float) -> None:
-        limits = Limits(now - self._retention_days * DAY_S, now - self._rollup_days * DAY_S)
-        with self._database.read() as session:
-            found = find_old(session, limits, sizes=False)
-        gone = sum([let_go(self._database, old, limits) for old in found])
-        if gone:
-            log.info("let go of samples older than %d or rollups older than %d days of %d runs",
-                     self._retention_days, self._rollup_days, gone)  # fmt: skip
+    return [(rank, attempt, seq) for rank, attempt, seq in session.execute(query)]

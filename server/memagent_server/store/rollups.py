@@ -52,7 +52,8 @@ _SELECT_BLOCKS = CompiledSelect(
 
 
 class RollupLevels:
-    """The rollups of one stream, read on demand. `extend` changes them in memory, `save` writes changes.
+    """The rollups of one stream, read on demand. `extend` changes them in memory, `save` writes
+    changes.
 
     Its compiled queries bypass the session's project filter: use it only for a stream that the
     session has found.

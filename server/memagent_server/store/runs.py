@@ -1,6 +1,7 @@
 """Runs: start or resume, finish, lose, delete.
 
-Every change of a run locks its row first: changes of one run are serial, those of different runs parallel.
+Every change of a run locks its row first: changes of one run are serial, those of different runs
+parallel.
 """
 
 from __future__ import annotations

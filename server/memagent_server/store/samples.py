@@ -35,7 +35,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True)
 class Accepted:
-    """`samples` are stored; `next_seq` is the first missing batch; `is_repeat` for a second delivery."""
+    """`samples` are stored; `next_seq` is the first missing batch; `is_repeat` for a second
+    delivery.
+    """
 
     samples: int
     next_seq: int
@@ -67,9 +69,11 @@ def store_batch(
     chunks: Sequence[ReadChunk] | None = None,
     live: bool = True,
 ) -> Accepted:
-    """Store a batch. `chunks` are the batch's own if they are decoded already. `live`: see `enter_rank`.
+    """Store a batch. `chunks` are the batch's own if they are decoded already. `live`: see
+    `enter_rank`.
 
-    Raises UnknownRunError, WireError for unreadable chunks, ConflictError for a known key with other
+    Raises UnknownRunError, WireError for unreadable chunks, ConflictError for a known key with
+    other
     content.
     """
     if chunks is None:

@@ -87,7 +87,9 @@ def describe(
 
 
 def nearest_to_limit(streams: Collection[Stream]) -> Stream | None:
-    """Return the stream with the highest share of its limit; without readings or limit that is 0."""
+    """Return the stream with the highest share of its limit; without readings or limit that is
+    0.
+    """
     return max(streams, key=_used_ratio, default=None)
 
 

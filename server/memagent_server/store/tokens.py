@@ -1,4 +1,6 @@
-"""Access tokens: created, listed, looked up by their keyed hash, revoked. The token itself is never stored."""
+"""Access tokens: created, listed, looked up by their keyed hash, revoked. The token itself is never
+stored.
+"""
 
 from __future__ import annotations
 

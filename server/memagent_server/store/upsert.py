@@ -1,4 +1,4 @@
-"""Insert unless the key is there already, or overwrite it: atomically, on both databases."""
+"""Inserts that skip or overwrite an existing key: atomically, on both databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memagent_server.store.models import Base
 
 
 def insert_if_missing(session: Session, model: type[Base], values: dict[str, Any]) -> bool:
-    """Whether a row was added; columns that are left out get the model's defaults."""
+    """Insert a row with the model's defaults; return False if its key exists."""
     statement = (
         _insert(session, model)
         .values(values)
@@ -28,7 +28,7 @@ def insert_if_missing(session: Session, model: type[Base], values: dict[str, Any
 def upsert(
     session: Session, model: type[Base], values: dict[str, Any], *, update: tuple[str, ...]
 ) -> None:
-    """Insert, or where the primary key is there already, overwrite the columns in `update`."""
+    """Insert a row; if its primary key exists, overwrite the columns in `update`."""
     keys = [column.name for column in _table(model).primary_key]
     changes = {name: values[name] for name in update}
     session.execute(
@@ -41,7 +41,7 @@ def upsert(
 def upsert_all(
     session: Session, model: type[Base], rows: Sequence[dict[str, Any]], *, update: tuple[str, ...]
 ) -> None:
-    """`upsert` for many rows with the same columns, in one round trip."""
+    """Upsert many rows with the same columns in one round trip."""
     if rows:
         statement = _insert(session, model)
         keys = [column.name for column in _table(model).primary_key]
@@ -52,7 +52,7 @@ def upsert_all(
 def raise_to(
     connection: Connection, model: type[Base], key: dict[str, Any], column: str, value: int
 ) -> None:
-    """Insert, or where the primary key is there already with less in `column`, raise it to `value`."""
+    """Insert a row; if its primary key exists with less in `column`, raise that to `value`."""
     statement = _insert(connection, model).values({**key, column: value})
     more = statement.excluded[column]
     where = more > _table(model).c[column]

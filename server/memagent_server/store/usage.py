@@ -1,4 +1,6 @@
-"""Counts of what the database holds, for metrics and the retention page. None of them reads samples, so all are fast at any size."""
+"""Counts of what the database holds, for metrics and the retention page. None of them reads
+samples, so all are fast at any size.
+"""
 
 from __future__ import annotations
 

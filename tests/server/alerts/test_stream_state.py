@@ -16,10 +16,10 @@ from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
 from memagent_server.alerts.stream_state import ArrivalRate, start_evaluation
-from memagent_server.store.compaction import finish
+from memagent_server.store.compaction import compact_run
 from memagent_server.store.evaluation import get_marks, heads_of_running
 from memagent_server.store.history import (
-    MOST_SUMMARIES,
+    MAX_SUMMARIES,
     NEWEST_ROWS,
     SHORT_ROWS,
     StoredChunk,
@@ -138,7 +138,7 @@ def test_1_a_past_that_was_compacted_reads_the_same(sqlite_database, make_settin
     steps = 60_000
     fill(bench, steps, lambda step: 10 + 28 * step / steps)
     before = evaluation_of(bench)
-    finish(bench.database, "r")
+    compact_run(bench.database, "r")
     after = evaluation_of(bench)
     assert (after.read_seq, after.newest.level) == (before.read_seq, before.newest.level)
     assert 0 < after.read_seq + 1 - after.newest.step <= UNIT_ROWS
@@ -152,7 +152,7 @@ def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
     for number in range(6):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
         bench.worker.evaluate()
-    finish(bench.database, "r")  # one of 512, and the rest
+    compact_run(bench.database, "r")  # one of 512, and the rest
     for number in range(6, 12):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
         bench.worker.evaluate()
@@ -170,7 +170,7 @@ def test_1_a_short_past_is_read_in_full(sqlite_database, make_settings, bench_on
     bench = bench_on(sqlite_database, make_settings(sqlite_database.url))
     fill(bench, SHORT_ROWS, lambda step: 10)
     assert evaluation_of(bench).read_seq == -1
-    assert MOST_SUMMARIES < SHORT_ROWS
+    assert MAX_SUMMARIES < SHORT_ROWS
 
 
 def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):

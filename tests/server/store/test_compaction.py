@@ -17,7 +17,7 @@ from memagent.wire.columns import pack
 from memagent.wire.fields import scalar_kind_of
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store import compaction, models
-from memagent_server.store.compaction import compact_some, find_due, finish
+from memagent_server.store.compaction import compact_run, compact_some, find_tasks
 from memagent_server.store.runs import delete_run, finish_run, start_run
 from memagent_server.store.samples import add_batch, read_samples
 from memagent_server.store.series import series
@@ -87,11 +87,11 @@ def test_1_all_of_a_run_that_is_over_is_cut_rolled_up_and_done(database, send):
     send(0, 1200)
     before = all_samples(database)
     end(database)
-    finish(database, "r")
+    compact_run(database, "r")
     assert chunk_rows(database) == [512, 512, 176]
     assert all_samples(database) == before
     with database.read() as session:
-        assert find_due(session, LATER) == []
+        assert find_tasks(session, LATER) == []
         [stream] = session.scalars(select(models.Stream))
         assert (stream.compacted_seq, stream.rolled_seq, stream.is_compacted) == (1199, 1199, True)
         assert set(session.scalars(select(models.Chunk.stats))) == {b""}
@@ -101,16 +101,16 @@ def test_1_a_launch_that_is_over_but_may_still_speak_is_left_alone(database, sen
     send(0, 100)
     end(database)
     with database.read() as session:
-        assert find_due(session, 100.0) and not find_due(session, 60.0)
+        assert find_tasks(session, 100.0) and not find_tasks(session, 60.0)
 
 
 def test_1_what_comes_late_to_a_run_that_was_done_is_taken_up(database, send):
     seq = send(0, 600)
     end(database)
-    finish(database, "r")
+    compact_run(database, "r")
     send(600, 700, seq=seq)
     before = all_samples(database)
-    finish(database, "r")
+    compact_run(database, "r")
     assert chunk_rows(database) == [512, 88, 100]
     assert all_samples(database) == before
     with database.read() as session:
@@ -135,7 +135,7 @@ def test_1_cuts_fall_in_the_midst_of_chunks_and_where_steps_go_back(database):
         100,
     ]  # what came late begins anew, and goes on to 1600
     end(database)
-    finish(database, "r")
+    compact_run(database, "r")
     assert chunk_rows(database) == [512, 512, 476, 150]
     assert all_samples(database) == before
     with database.read() as session:
@@ -166,7 +166,7 @@ def test_1_scalars_with_other_names_in_each_flush_are_compacted_too(database):
 
 def test_2_a_batch_that_is_delivered_again_is_still_known(database, send):
     send(0, 600)
-    finish(database, "r")
+    compact_run(database, "r")
     before = all_samples(database)
     send(0, 600)
     assert all_samples(database) == before
@@ -177,7 +177,7 @@ def short_units(monkeypatch):
     """Chunks of 20 samples, blocks of two buckets: five levels of 400 samples."""
     monkeypatch.setattr("memagent_server.store.rechunk.UNIT_ROWS", 20)
     monkeypatch.setattr("memagent_server.store.compaction.UNIT_ROWS", 20)
-    monkeypatch.setattr("memagent_server.store.compaction.ROLLED_ROWS", 60)
+    monkeypatch.setattr("memagent_server.store.compaction.MIN_ROLLUP_ROWS", 60)
     monkeypatch.setattr("memagent_server.store.rollups.BLOCK_BUCKETS", 2)
 
 
@@ -209,7 +209,7 @@ def test_3_charts_of_rollups_hold_what_the_samples_hold(database, send, short_un
         compact_some(database, LATER)
         check_charts(database, held)
     end(database)
-    finish(database, "r")
+    compact_run(database, "r")
     check_charts(database, held)
     with database.read() as session:
         buckets = select(models.Rollup.level, func.sum(models.Rollup.buckets)).group_by(
@@ -223,11 +223,11 @@ def test_4_two_workers_do_nothing_twice(database, send):
     before = all_samples(database)
     end(database)
     with database.read() as session:
-        [due] = find_due(session, LATER)
+        [due] = find_tasks(session, LATER)
     assert compaction.compact(database, due)
     assert not compaction.compact(database, due)  # it no longer stands where it was read
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: finish(database, "r"), range(4)))
+        list(pool.map(lambda _: compact_run(database, "r"), range(4)))
     assert all_samples(database) == before
     assert chunk_rows(database) == [512] * 5 + [440]
 
@@ -235,7 +235,7 @@ def test_4_two_workers_do_nothing_twice(database, send):
 def test_4_samples_that_come_in_meanwhile_are_kept(database, send):
     send(0, 700)
     with database.read() as session:
-        [due] = find_due(session, LATER)
+        [due] = find_tasks(session, LATER)
     send(700, 900, seq=5)
     before = all_samples(database)
     assert compaction.compact(database, due)
@@ -245,7 +245,7 @@ def test_4_samples_that_come_in_meanwhile_are_kept(database, send):
 def test_4_a_run_that_is_deleted_meanwhile_stays_deleted(database, send):
     send(0, 700)
     with database.read() as session:
-        [due] = find_due(session, LATER)
+        [due] = find_tasks(session, LATER)
     with database.write() as session:
         delete_run(session, "r")
     assert not compaction.compact(database, due)
@@ -262,16 +262,16 @@ def test_a_chunk_that_is_damaged_stays_and_the_others_are_compacted(database, se
             .values(packed=b"MAC1 no more")
         )
     end(database)
-    finish(database, "r")
+    compact_run(database, "r")
     assert chunk_rows(database) == [16, 16, 512, 512, 44]
-    assert "stays as it is" in caplog.text
+    assert "is left as it is" in caplog.text
 
 
 KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from sqlalchemy import event
-    from memagent_server.store.compaction import finish
+    from memagent_server.store.compaction import compact_run
     from memagent_server.store.engine import Database
     database, left = Database(sys.argv[1]), int(sys.argv[2])
 
@@ -282,7 +282,7 @@ KILLED = textwrap.dedent(
             os.kill(os.getpid(), signal.SIGKILL)
 
     event.listen(database.engine, "before_cursor_execute", count)
-    finish(database, "r")
+    compact_run(database, "r")
     """
 )
 
@@ -297,6 +297,6 @@ def test_4_a_worker_that_is_killed_at_any_write_leaves_every_sample_once(databas
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert all_samples(database) == before
-    finish(database, "r")
+    compact_run(database, "r")
     assert all_samples(database) == before
     assert chunk_rows(database) == [512, 488]

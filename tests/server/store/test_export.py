@@ -11,9 +11,9 @@ import pytest
 
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
-from memagent_server.store.compaction import finish
+from memagent_server.store.compaction import compact_run
 from memagent_server.store.export import csv_lines, export
-from memagent_server.store.retention import drop_samples
+from memagent_server.store.retention import delete_samples
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 
@@ -77,7 +77,7 @@ def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacte
         with database.write() as session:
             finish_run(session, run_id, Finish(status="completed"), 2.0)
             finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
-        finish(database, run_id)
+        compact_run(database, run_id)
     answer = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
     assert (answer.status_code, answer.mimetype) == (200, "application/vnd.apache.parquet")
     found = read_parquet(answer.data)
@@ -117,7 +117,7 @@ def test_samples_that_were_let_go_of_are_left_out(database, run_id):
     with database.write() as session:
         finish_run(session, run_id, Finish(status="completed"), 2.0)
         finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
-    assert drop_samples(database, run_id, 3.0) == 3  # after the two of one device were made one
+    assert delete_samples(database, run_id, 3.0) == 3  # after the two of one device were made one
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED[:1]
 
 

@@ -17,7 +17,7 @@ from memagent.wire.columns import pack, unpack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart, SnapshotMessage
 from memagent_server.store import migrate
 from memagent_server.store.chunks import column_stats, pack_stats
-from memagent_server.store.compaction import finish
+from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
 from memagent_server.store.models import Alert, Base, EvaluationMark, Incident, Notification, Stream
@@ -330,7 +330,7 @@ def test_chunks_are_numbered_by_their_samples_and_back(empty):
         assert session.scalar(select(EvaluationMark.seq)) == 29
         [(first, _), (second, _)] = [(seq, columns) for seq, columns in read_samples(session, 7)]
         assert (first, second) == (29, 59)
-    finish(empty, "r")
+    compact_run(empty, "r")
     with empty.read() as session:
         assert session.scalars(select(StoredChunk.rows)).all() == [50]
         chart = series(session, "r", fields=["allocated_bytes"], attempt=0, points=2000)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memagent.errors import WireError
 from memagent.wire.columns import unpack
 from memagent_server.store.packing import seal, unseal, unseal_arrays
-from memagent_server.store.rechunk import Piece
+from memagent_server.store.rechunk import SampleRange
 
 INTS = st.none() | st.integers(-(2**62) + 1, 2**62 - 1)
 FLOATS = st.none() | st.floats(allow_nan=False)
@@ -61,7 +61,7 @@ def test_a_clock_that_goes_with_the_steps_takes_little():
 def test_parts_are_joined_with_what_one_of_them_lacks():
     first = {"step": column([1, 2], np.int64), "a": column([5, None], np.int64)}
     second = {"step": column([3, 4, 5], np.int64), "b": column([None, 0.5, -0.0], np.float64)}
-    piece = Piece([(first, 0, 2), (second, 1, 3)], 4, 4)
+    piece = SampleRange([(first, 0, 2), (second, 1, 3)], 4, 4)
     assert repr(unseal(seal(piece.columns()))) == repr(
         {"step": [1, 2, 4, 5], "a": [5, None, None, None], "b": [None, None, 0.5, -0.0]}
     )

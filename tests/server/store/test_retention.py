@@ -23,7 +23,7 @@ from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.schemas.runs import Statistics
 from memagent_server.store import compaction, rechunk, retention
-from memagent_server.store.compaction import finish
+from memagent_server.store.compaction import compact_run
 from memagent_server.store.history import read_chunks, read_summaries
 from memagent_server.store.models import Base, Run, Stream
 from memagent_server.store.models import Batch as StoredBatch
@@ -31,10 +31,10 @@ from memagent_server.store.models import Chunk as StoredChunk
 from memagent_server.store.retention import (
     DAY_S,
     Limits,
-    drop_rollups,
-    drop_run,
-    drop_samples,
-    find_old,
+    delete_ended_run,
+    delete_rollups,
+    delete_samples,
+    find_prunable,
 )
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
@@ -75,7 +75,7 @@ def record(database):
 def old(database):
     def old(before=ENDED_AT + 1, **facts):
         with database.read() as session:
-            return find_old(session, Limits(before), **facts)
+            return find_prunable(session, Limits(before), **facts)
 
     return old
 
@@ -85,15 +85,15 @@ def short_units(monkeypatch):
     """Chunks of ten samples are of the final cut."""
     monkeypatch.setattr(rechunk, "UNIT_ROWS", ROWS)
     monkeypatch.setattr(compaction, "UNIT_ROWS", ROWS)
-    monkeypatch.setattr(compaction, "ROLLED_ROWS", ROWS)
+    monkeypatch.setattr(compaction, "MIN_ROLLUP_ROWS", ROWS)
 
 
 def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
     database, record, monkeypatch
 ):
-    monkeypatch.setattr(retention, "CHUNKS_AT_ONCE", 2)  # several transactions
+    monkeypatch.setattr(retention, "MAX_DELETED_ROWS", 2)  # several transactions
     record()
-    assert drop_samples(database, "r", ENDED_AT + 1) == CHUNKS
+    assert delete_samples(database, "r", ENDED_AT + 1) == CHUNKS
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"], points=1000)
         window = series(session, "r", fields=["allocated_bytes"], first=30, last=39, points=1000)
@@ -105,7 +105,7 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
     assert found.series["allocated_bytes"].max == [100, 100, 100, 999, 100, 100]
     assert window.series["allocated_bytes"] == Statistics([100], [999], [100])
     assert [stats["allocated_bytes"][1] for stats in summaries] == [100, 100, 100, 999, 100, 100]
-    assert drop_rollups(database, "r", ENDED_AT + 1)
+    assert delete_rollups(database, "r", ENDED_AT + 1)
     with database.read() as session:
         assert series(session, "r", fields=["allocated_bytes"]).samples == 0
         assert get_run(session, "r").keeps == "record"
@@ -117,12 +117,12 @@ def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(databa
         session.execute(
             update(StoredChunk).where(StoredChunk.seq < 4 * ROWS).values(received_at=50.0)
         )
-    assert drop_samples(database, "r", 0.5) == 0  # nothing came in before then
+    assert delete_samples(database, "r", 0.5) == 0  # nothing came in before then
     with database.write() as session:
         session.execute(
             update(StoredChunk).where(StoredChunk.seq >= 4 * ROWS).values(received_at=90.0)
         )
-    assert drop_samples(database, "r", 60.0) == 4
+    assert delete_samples(database, "r", 60.0) == 4
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"])
         stream = session.scalars(select(Stream)).one()
@@ -133,7 +133,7 @@ def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(databa
 
 def test_a_run_whose_samples_are_gone_may_go_on(database, record):
     record()
-    drop_samples(database, "r", ENDED_AT + 1)
+    delete_samples(database, "r", ENDED_AT + 1)
     with database.write() as session:
         assert session.scalar(select(func.count()).select_from(StoredBatch)) == 0
     record("r", finished=False)  # delivered again: nothing is doubled
@@ -142,7 +142,7 @@ def test_a_run_whose_samples_are_gone_may_go_on(database, record):
         add_batch(
             session, "r", Batch(seq=CHUNKS, chunks=[Chunk(stream="host", columns=columns)]), 300.0
         )
-    finish(database, "r")
+    compact_run(database, "r")
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"])
         assert get_run(session, "r").keeps == "samples"
@@ -155,19 +155,19 @@ def test_it_finds_what_has_samples_and_ended_long_ago(record, old, database):
     record("running", finished=False)
     assert [found.run_id for found in old()] == ["a", "b", "running"]
     assert [found.run_id for found in old(before=1.0)] == []
-    assert {(found.what, found.chunks) for found in old()} == {("samples", CHUNKS)}
+    assert {(found.content, found.chunks) for found in old()} == {("samples", CHUNKS)}
     assert all(found.packed_bytes > 0 for found in old())
     assert [found.run_id for found in old(project="q")] == ["a"]
     assert [found.run_id for found in old(before=ENDED_AT)] == ["running"]
-    drop_samples(database, "a", ENDED_AT + 1)
-    drop_samples(database, "running", 2.0)
+    delete_samples(database, "a", ENDED_AT + 1)
+    delete_samples(database, "running", 2.0)
     assert [found.run_id for found in old()] == ["b"]
     [whole] = old(project="q", whole=True)
-    assert (whole.run_id, whole.what, whole.chunks) == ("a", "run", 0)
+    assert (whole.run_id, whole.content, whole.chunks) == ("a", "run", 0)
     assert whole.packed_bytes > 0  # its rollups
     with database.read() as session:
-        [rollups] = find_old(session, Limits(0.0, ENDED_AT + 1))
-    assert (rollups.run_id, rollups.what) == ("a", "rollups")
+        [rollups] = find_prunable(session, Limits(0.0, ENDED_AT + 1))
+    assert (rollups.run_id, rollups.content) == ("a", "rollups")
 
 
 def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old):
@@ -175,16 +175,16 @@ def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old
     with database.write() as session:
         start_run(session, RunStart(run_id="r", attempt=1), 200.0)
         session.execute(update(StoredChunk).values(received_at=400.0))
-    assert drop_samples(database, "r", 300.0) == 0
-    assert not drop_run(database, "r", 300.0)
+    assert delete_samples(database, "r", 300.0) == 0
+    assert not delete_ended_run(database, "r", 300.0)
     with database.read() as session:
         assert series(session, "r", attempt=0).bucketed is False
         assert get_run(session, "r") is not None
 
 
 def test_a_run_that_is_not_there_is_nothing_to_drop(database):
-    assert drop_samples(database, "none", 1.0) == 0
-    assert not drop_run(database, "none", 1.0)
+    assert delete_samples(database, "none", 1.0) == 0
+    assert not delete_ended_run(database, "none", 1.0)
 
 
 def test_a_deleted_run_leaves_nothing_in_any_table(database):
@@ -192,7 +192,7 @@ def test_a_deleted_run_leaves_nothing_in_any_table(database):
     with database.write() as session:
         for table in tables:
             session.execute(insert(table).values(_row(table)))
-    assert drop_run(database, "r", ENDED_AT + 1)
+    assert delete_ended_run(database, "r", ENDED_AT + 1)
     with database.read() as session:
         left = {
             table.name: session.scalar(select(func.count()).select_from(table)) for table in tables
@@ -302,7 +302,7 @@ def test_what_is_old_is_found_by_an_index(sqlite_database):
 
     event.listen(sqlite_database.engine, "before_cursor_execute", note)
     with sqlite_database.read() as session:
-        find_old(session, Limits(1.0, 1.0), sizes=False)
+        find_prunable(session, Limits(1.0, 1.0), sizes=False)
     event.remove(sqlite_database.engine, "before_cursor_execute", note)
     with sqlite_database.engine.connect() as connection:
         for statement, parameters in asked:

@@ -161,7 +161,7 @@ def test_too_many_are_told_to_come_again(sqlite_database):
             wait_until(lambda: writer._has_leader and not writer._waiting)
             waiting = pool.submit(writer.run, add("b"))
             wait_until(lambda: writer._waiting)
-            with pytest.raises(BusyError, match="send it again later"):
+            with pytest.raises(BusyError, match="retry later"):
                 writer.run(add("c"))
         assert (leading.result(), waiting.result()) == ("a", "b")
     assert names(sqlite_database) == ["a", "b"]
@@ -173,7 +173,7 @@ def test_nobody_waits_longer_than_agreed(sqlite_database):
         with sqlite_database.write():
             leading = pool.submit(writer.run, add("a"))
             wait_until(lambda: writer._has_leader and not writer._waiting)
-            with pytest.raises(BusyError, match="nothing could be written"):
+            with pytest.raises(BusyError, match="Nothing could be written"):
                 writer.run(add("b"))
         assert leading.result() == "a"
     assert names(sqlite_database) == ["a"]  # what was told to come again was not done

@@ -1,10 +1,11 @@
-"""Tables. Everything people filter by is a plain row; samples are opaque chunks whose layout `memagent.wire.columns` owns.
+"""Tables. Everything people filter by is a plain row; samples are opaque chunks whose layout
+`memagent.wire.columns` owns.
 
-A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks and rollups. Alerts of one run with one
-rule and cause fold into an incident. Alerts have transitions, transitions cause notifications: the outbox, which is written in the
-transaction of the transition and delivered later.
-Timestamps are UTC seconds since the Unix epoch as floats, the same on SQLite and PostgreSQL; names end in `_at`.
-A change here needs a migration; a test compares the two.
+A run has ranks and streams (rank x device x attempt, and one for scalars), a stream has chunks and
+rollups. Alerts of one run with one rule and cause fold into an incident. Alerts have transitions,
+transitions cause notifications: the outbox, which is written in the transaction of the transition
+and delivered later. Timestamps are UTC seconds since the Unix epoch as floats, the same on SQLite
+and PostgreSQL; names end in `_at`. A change here needs a migration; a test compares the two.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 
 class Forecast(Base):
-    """What the forecaster said of a stream after `step`; a row whenever its answer changed materially."""
+    """What the forecaster said of a stream after `step`; a row whenever its answer changed
+    materially.
+    """
 
     __tablename__ = "forecasts"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -43,9 +45,11 @@ class Forecast(Base):
 
 
 class Incident(Base):
-    """What people are told of once: the alerts of a launch with one rule and one cause, however many ranks have them.
+    """What people are told of once: the alerts of a launch with one rule and one cause, however
+    many ranks have them.
 
-    State and severity are the worst of its alerts'. What people said of it (seen, not now, false alarm) stands here.
+    State and severity are the worst of its alerts'. What people said of it (seen, not now, false
+    alarm) stands here.
     """
 
     __tablename__ = "incidents"
@@ -74,7 +78,9 @@ class Incident(Base):
 
 
 class Alert(Base):
-    """One rule about one stream of a run, from pending to its end. `version` guards against two workers (`UPDATE ... WHERE`)."""
+    """One rule about one stream of a run, from pending to its end. `version` guards against two
+    workers (`UPDATE ... WHERE`).
+    """
 
     __tablename__ = "alerts"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -120,7 +126,9 @@ class Transition(Base):
 
 
 class Notification(Base):
-    """The outbox: one message to one channel about one transition. Leased, sent, then marked: at least once."""
+    """The outbox: one message to one channel about one transition. Leased, sent, then marked: at
+    least once.
+    """
 
     __tablename__ = "notifications"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -149,7 +157,9 @@ class Notification(Base):
 
 
 class RuleSetting(Base):
-    """How a project wants a rule: on or off, from which severity on it tells people, and its thresholds. Project `*` is all others."""
+    """How a project wants a rule: on or off, from which severity on it tells people, and its
+    thresholds. Project `*` is all others.
+    """
 
     __tablename__ = "rules"
     project: Mapped[str] = mapped_column(String(200), primary_key=True)
@@ -164,7 +174,9 @@ class RuleSetting(Base):
 
 
 class Feedback(Base):
-    """What somebody said of an incident. It outlives the run, for the forecaster is judged by it."""
+    """What somebody said of an incident. It outlives the run, for the forecaster is judged by
+    it.
+    """
 
     __tablename__ = "feedback"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)

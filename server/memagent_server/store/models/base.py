@@ -1,4 +1,4 @@
-"""What all tables have in common."""
+"""The base of all tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from sqlalchemy import JSON, BigInteger, Float, Integer
 from sqlalchemy.orm import DeclarativeBase
 
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
+_COLUMN_TYPES = {int: BigInteger, float: Float(53), dict[str, Any]: JSON, list[Any]: JSON}
 
 
 class Base(DeclarativeBase):
-    type_annotation_map = {int: BigInteger, float: Float(53), dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+    type_annotation_map = _COLUMN_TYPES

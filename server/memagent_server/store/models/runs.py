@@ -1,4 +1,6 @@
-"""What a run is, and what is told of it once: its ranks and tags, events, predictions and snapshots."""
+"""What a run is, and what is told of it once: its ranks and tags, events, predictions and
+snapshots.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Run(Base):
     host: Mapped[str | None] = mapped_column(String(200))
     status: Mapped[str] = mapped_column(String(20))
     attempt: Mapped[int] = mapped_column(default=0)
-    """The newest attempt any rank has started. Ranks choose theirs apart from each other: see `Rank.is_current`."""
+    """The newest attempt any rank has started. Ranks choose theirs apart from each other: see
+    `Rank.is_current`.
+    """
     world_size: Mapped[int] = mapped_column(Integer, default=1)
     total_steps: Mapped[int | None]
     step: Mapped[int] = mapped_column(default=0)
@@ -51,7 +55,9 @@ class Run(Base):
     tags: Mapped[list[Any]] = mapped_column(default=list)
     """What the list shows and searches; `RunTag` holds the same to filter by."""
     are_tags_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether people have changed the tags: a launch that resumes the run then leaves them alone."""
+    """Whether people have changed the tags: a launch that resumes the run then leaves them
+    alone.
+    """
     environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
     is_archived: Mapped[bool] = mapped_column(default=False, server_default=false())
     peak_ratio: Mapped[float] = mapped_column(default=0.0, server_default="0")
@@ -99,7 +105,9 @@ class RunTag(Base):
 
 
 class Rank(Base):
-    """One rank in one attempt. Current are the ranks of the run's newest launch; their statuses make the run's."""
+    """One rank in one attempt. Current are the ranks of the run's newest launch; their statuses
+    make the run's.
+    """
 
     __tablename__ = "ranks"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -114,7 +122,9 @@ class Rank(Base):
     finished_at: Mapped[float | None]
     error: Mapped[str | None] = mapped_column(Text)
     is_replayed: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether its process had ended when it was uploaded (`memagent sync`): it is history, and nobody is alerted."""
+    """Whether its process had ended when it was uploaded (`memagent sync`): it is history, and
+    nobody is alerted.
+    """
 
 
 class Event(Base):
@@ -159,7 +169,9 @@ class Prediction(Base):
 
 
 class DeviceContext(Base):
-    """What processes held on a GPU apart from tensors, as agents measured it. Unknown versions read `unknown`."""
+    """What processes held on a GPU apart from tensors, as agents measured it. Unknown versions read
+    `unknown`.
+    """
 
     __tablename__ = "device_contexts"
     gpu: Mapped[str] = mapped_column(String(200), primary_key=True)
@@ -173,7 +185,8 @@ class DeviceContext(Base):
 
 
 class Snapshot(Base):
-    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors}, `viewer` zlib of torch's own page: large,
+    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors},
+    `viewer` zlib of torch's own page: large,
     and read one at a time."""
 
     __tablename__ = "snapshots"

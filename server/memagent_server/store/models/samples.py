@@ -27,7 +27,8 @@ from memagent_server.store.models.base import Base, Id
 class Stream(Base):
     """Samples of one rank and device in one attempt, or its scalars.
 
-    `latest` holds the newest known value of every column, so that lists, metrics and alerts never touch chunks.
+    `latest` holds the newest known value of every column, so that lists, metrics and alerts never
+    touch chunks.
     """
 
     __tablename__ = "streams"
@@ -36,7 +37,9 @@ class Stream(Base):
     rank: Mapped[int] = mapped_column(Integer)
     attempt: Mapped[int]
     is_current: Mapped[bool] = mapped_column(default=True)
-    """Whether it belongs to the newest launch of the run; lists, metrics and alerts look at current streams only."""
+    """Whether it belongs to the newest launch of the run; lists, metrics and alerts look at current
+    streams only.
+    """
     device: Mapped[str] = mapped_column(String(200))
     kind: Mapped[str] = mapped_column(String(20))
     """cuda, mps, xpu, host or scalars"""
@@ -50,7 +53,9 @@ class Stream(Base):
     peak_bytes: Mapped[int | None]
     """Most ever allocated, over all samples."""
     peaks: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
-    """Most ever read of the columns that a prediction has a figure for: see `streams.PEAK_COLUMNS`."""
+    """Most ever read of the columns that a prediction has a figure for: see
+    `streams.PEAK_COLUMNS`.
+    """
     sparkline: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
     """The course of its memory in a few figures, for lists: see `store/sparkline.py`."""
     last_sample_at: Mapped[float | None]
@@ -60,7 +65,9 @@ class Stream(Base):
     rolled_seq: Mapped[int] = mapped_column(default=-1, server_default="-1")
     """The last sample that the rollups hold."""
     is_compacted: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether its launch is over and every sample is compacted and rolled up: there is nothing left to do."""
+    """Whether its launch is over and every sample is compacted and rolled up: there is nothing left
+    to do.
+    """
 
     __table_args__ = (
         UniqueConstraint(
@@ -101,10 +108,13 @@ class Dropped(Base):
 
 
 class Chunk(Base):
-    """Consecutive samples of a stream, packed. `seq` is the place of the last one among all samples of the stream, from 0.
+    """Consecutive samples of a stream, packed. `seq` is the place of the last one among all samples
+    of the stream, from 0.
 
-    So a chunk holds the samples `seq - rows + 1` to `seq`, and a reader who knows how far it has read is not disturbed when chunks are
-    cut anew. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them. SampleTable: it has no foreign keys, so that it
+    So a chunk holds the samples `seq - rows + 1` to `seq`, and a reader who knows how far it has
+    read is not disturbed when chunks are
+    cut anew. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them.
+    SampleTable: it has no foreign keys, so that it
     may live in partitions and on other machines; `runs.delete_run` deletes it.
     """
 
@@ -123,9 +133,11 @@ class Chunk(Base):
 
 
 class Rollup(Base):
-    """Minimum, maximum and last of every column over consecutive samples of a stream: `rollups.BLOCK` buckets of one level.
+    """Minimum, maximum and last of every column over consecutive samples of a stream:
+    `rollups.BLOCK` buckets of one level.
 
-    A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level below. SampleTable, like chunks.
+    A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level
+    below. SampleTable, like chunks.
     """
 
     __tablename__ = "rollups"

@@ -35,7 +35,9 @@ SHARDS = 64
 
 
 class EvaluationMark(Base):
-    """How far the alerts of a stream have been decided, and the states they were in then: written with every change of an alert."""
+    """How far the alerts of a stream have been decided, and the states they were in then: written
+    with every change of an alert.
+    """
 
     __tablename__ = "watches"
     stream_id: Mapped[int] = mapped_column(
@@ -48,7 +50,8 @@ class EvaluationMark(Base):
 
 
 class ForecasterState(Base):
-    """What a stream's watch knows of its past, so that another worker need not read all of it again: see `alerts.watch.remembered`.
+    """What a stream's watch knows of its past, so that another worker need not read all of it
+    again: see `alerts.watch.remembered`.
 
     A state that another version of the forecaster wrote is worth nothing, and is not believed.
     """
@@ -76,7 +79,9 @@ class WorkerRow(Base):
 
 
 class Shard(Base):
-    """A part of all runs and channels, and the worker that it belongs to now. There are SHARDS rows, made by the migration."""
+    """A part of all runs and channels, and the worker that it belongs to now. There are SHARDS
+    rows, made by the migration.
+    """
 
     __tablename__ = "shards"
     shard: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)

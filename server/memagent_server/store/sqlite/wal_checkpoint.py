@@ -2,8 +2,8 @@
 
 1. By default, the writer whose commit makes the log longer than 4 MB copies all of it into the
    database and waits for the disk: every fiftieth batch of 500 samples took 10 to 75 ms.
-2. Here a thread starts when the log has CHECKPOINT_BYTES. It copies with PASSIVE checkpoints, during
-   which others go on writing.
+2. Here a thread starts when the log has CHECKPOINT_BYTES. It copies with PASSIVE checkpoints,
+   during which others go on writing.
 3. When only a few frames are left, it takes the write lock and truncates the log.
 4. If a reader still needs the log, truncation fails; it's retried after the same growth again.
 5. Without this thread (it died, or another program writes), SQLite checkpoints by itself at
@@ -30,7 +30,9 @@ _log = logging.getLogger(__name__)
 
 
 class WalCheckpointer:
-    """Checkpoints the database file at `path`. Writers call `after_write` after each transaction."""
+    """Checkpoints the database file at `path`. Writers call `after_write` after each
+    transaction.
+    """
 
     def __init__(self, engine: Engine, path: str, write_lock: WriteLock) -> None:
         self._engine = engine

@@ -1,12 +1,12 @@
 """A nearly fair lock for the writers of one SQLite file, across threads and processes.
 
-SQLite's own lock lets waiting writers poll with pauses of up to 100 ms, so late writers starve. Here a
-thread lock orders the threads of a process, and two lock files make the queue of processes nearly fair:
-acquire the entry lock, then the write lock, then release the entry lock. At most one process can
-overtake a waiting one.
+SQLite's own lock lets waiting writers poll with pauses of up to 100 ms, so late writers starve.
+Here a thread lock orders the threads of a process, and two lock files make the queue of processes
+nearly fair: acquire the entry lock, then the write lock, then release the entry lock. At most one
+process can overtake a waiting one.
 
-The lock is about order only. SQLite's lock keeps the database intact, so a writer that waits too long
-goes on without this one.
+The lock is about order only. SQLite's lock keeps the database intact, so a writer that waits too
+long goes on without this one.
 """
 
 from __future__ import annotations

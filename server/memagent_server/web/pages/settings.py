@@ -16,7 +16,7 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.notify import REQUIRED_SETTINGS
 from memagent_server.store.outbox import list_notifications
-from memagent_server.store.retention import Limits, find_old
+from memagent_server.store.retention import Limits, find_prunable
 from memagent_server.store.rules import EVERY_PROJECT, known_projects
 from memagent_server.store.tokens import SCOPES, describe_token, list_tokens, revoke_token
 from memagent_server.store.usage import usage
@@ -279,7 +279,11 @@ def show_retention() -> Response:
     context, settings = current(), current().settings
     days = query.number("older_than", least=1, most=36_500)
     with context.database.read() as session:
-        old = find_old(session, Limits(context.clock() - days * DAY_S)) if days is not None else []
+        old = (
+            find_prunable(session, Limits(context.clock() - days * DAY_S))
+            if days is not None
+            else []
+        )
         return render_page(
             "retention.html",
             session,

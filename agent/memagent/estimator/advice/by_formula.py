@@ -7,12 +7,9 @@ from dataclasses import replace
 
 from memagent.errors import EstimateError
 from memagent.estimator.advice.catalog import (
-    CHANGES,
+    ChangeEvaluator,
     EvaluatedChange,
-    advice_item,
     batch_divisors,
-    needs_set,
-    rank,
     smallest_set,
     with_fewest_parts,
 )
@@ -32,18 +29,7 @@ MAX_ESTIMATED_SETS = 4000
 
 def advise(request: FormulaRequest, now: Estimate) -> tuple[AdviceItem, ...]:
     """Return what would save memory, the largest saving first; `now` is the request's estimate."""
-    formula = _FormulaChanges(request, now)
-    script = profile_of_spec(request.spec)
-    candidates = (*CHANGES, *formula.smaller_batches())
-    estimates = [(change, formula.estimate((change,))) for change in candidates]
-    evaluated = [EvaluatedChange(c, estimate) for c, estimate in estimates if estimate is not None]
-    items = rank(now, evaluated, script)
-    if needs_set(now, evaluated):
-        chosen = formula.smallest_set([e.change for e in evaluated])
-        then = formula.estimate(chosen)
-        if chosen and then is not None:
-            items.insert(0, advice_item(now, chosen, then, script))
-    return tuple(items)
+    return _FormulaEvaluator(request, now).advise(now, profile_of_spec(request.spec))
 
 
 def apply_changes(spec: TrainingSpec, changes: Sequence[MemoryChange]) -> TrainingSpec | None:
@@ -57,27 +43,25 @@ def apply_changes(spec: TrainingSpec, changes: Sequence[MemoryChange]) -> Traini
     return changed
 
 
-class _FormulaChanges:
+class _FormulaEvaluator(ChangeEvaluator):
     """Estimates of a request with changes, against the limit of the request's own estimate."""
 
     def __init__(self, request: FormulaRequest, now: Estimate) -> None:
         self._request = replace(request, limit_bytes=now.limit_bytes)
 
-    def estimate(self, changes: Sequence[MemoryChange] | None) -> Estimate | None:
-        """Return None if a change does not apply."""
-        spec = None if changes is None else apply_changes(self._request.spec, changes)
+    def estimate(self, changes: Sequence[MemoryChange]) -> Estimate | None:
+        spec = apply_changes(self._request.spec, changes)
         return None if spec is None else estimate_formula(replace(self._request, spec=spec))
 
-    def smallest_set(self, changes: list[MemoryChange]) -> tuple[MemoryChange, ...] | None:
-        """Return the smallest set that fits, on the same GPUs if possible."""
+    def smallest_set(self, evaluated: Sequence[EvaluatedChange]) -> tuple[MemoryChange, ...] | None:
 
         def fits(chosen: tuple[MemoryChange, ...]) -> bool:
             then = self.estimate(chosen)
             return then is not None and bool(then.fits)
 
         batch = self._request.batch
-        usable = [change for change in changes if change.key != SmallerBatch.key]
-        if len(usable) < len(changes):
+        usable = [e.change for e in evaluated if e.change.key != SmallerBatch.key]
+        if len(usable) < len(evaluated):
             usable.append(SmallerBatch(batch, batch))
         on_same_gpus = [change for change in usable if not change.needs_more_gpus]
         for candidates in (on_same_gpus, usable):
@@ -86,14 +70,13 @@ class _FormulaChanges:
                 return with_fewest_parts(batch, chosen, fits)
         return None
 
-    def smaller_batches(self) -> Iterator[SmallerBatch]:
-        """Divide the batch in as few parts as fit; in two if no limit is known or nothing fits."""
-        spec, limit = self._request.spec, self._request.limit_bytes
+    def smaller_batches(self, now: Estimate) -> Iterator[SmallerBatch]:
+        spec = self._request.spec
         batch = spec.batch
         if batch == 1 or spec.model.parameters is not None:
             return
         divisors = list(batch_divisors(batch))
-        if limit is None:
+        if now.limit_bytes is None:
             yield SmallerBatch(batch, divisors[0])
             return
         accumulated = replace(spec, accumulation=max(2, spec.accumulation))

@@ -15,13 +15,10 @@ from typing import Any
 from memagent.errors import EstimateError
 from memagent.estimator import engine
 from memagent.estimator.advice.catalog import (
-    CHANGES,
+    ChangeEvaluator,
     EvaluatedChange,
-    advice_item,
     batch_divisors,
     is_enough,
-    needs_set,
-    rank,
     smallest_set,
     with_fewest_parts,
 )
@@ -48,20 +45,11 @@ def advise(
 
     `now` is the request's estimate, made from `trace`.
     """
-    traced = _TracedChanges(request, trace, max_new_traces)
-    candidates = (*CHANGES, *traced.smaller_batches(now))
-    estimates = [(change, traced.estimate((change,))) for change in candidates]
-    evaluated = [EvaluatedChange(c, estimate) for c, estimate in estimates if estimate is not None]
-    items = rank(now, evaluated, traced.step.script)
-    if needs_set(now, evaluated):
-        chosen = traced.smallest_set(evaluated)
-        then = traced.estimate(chosen)
-        if chosen and then is not None:
-            items.insert(0, advice_item(now, chosen, then, traced.step.script))
-    return tuple(items)
+    evaluator = _TraceEvaluator(request, trace, max_new_traces)
+    return evaluator.advise(now, evaluator.step.script)
 
 
-class _TracedChanges:
+class _TraceEvaluator(ChangeEvaluator):
     """Estimates of a traced step with changes, and the cache of its traces."""
 
     def __init__(self, request: TraceRequest, trace: Trace, max_new_traces: int) -> None:
@@ -69,9 +57,9 @@ class _TracedChanges:
         self._traces_left = max_new_traces
         self._traces: dict[str, Trace | None] = {_trace_key(TraceChange()): trace}
 
-    def estimate(self, changes: Sequence[MemoryChange] | None) -> Estimate | None:
-        """Return None if a change does not apply, or the step cannot be traced with it."""
-        combined = None if changes is None else self._combined(changes)
+    def estimate(self, changes: Sequence[MemoryChange]) -> Estimate | None:
+        """Return None also if the step cannot be traced with the changes."""
+        combined = self._combined(changes)
         if combined is None:
             return None
         request = replace(self.step.request, **combined.fields)
@@ -108,10 +96,7 @@ class _TracedChanges:
         return self._traces[key]
 
     def smaller_batches(self, now: Estimate) -> Iterator[SmallerBatch]:
-        """Divide the batch in as few parts as fit; in two if no limit is known or nothing fits.
-
-        The line through the whole batch and the smallest division gives the number of parts to try.
-        """
+        """Try the number of parts on the line through the whole batch and its first division."""
         try:
             batch = self.step.request.batch
         except EstimateError:

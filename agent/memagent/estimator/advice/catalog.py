@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -105,6 +106,37 @@ def advice_item(
         cost="; ".join(costs),
         code="\n\n".join(change.snippet(script) for change in changes),
     )
+
+
+class ChangeEvaluator(ABC):
+    """Applies changes to a run, and estimates it again."""
+
+    @abstractmethod
+    def estimate(self, changes: Sequence[MemoryChange]) -> Estimate | None:
+        """Return the estimate with the changes; None if one does not apply."""
+
+    @abstractmethod
+    def smaller_batches(self, now: Estimate) -> Iterator[SmallerBatch]:
+        """Divide the batch in as few parts as fit; in two if no limit is known or nothing fits."""
+
+    @abstractmethod
+    def smallest_set(self, evaluated: Sequence[EvaluatedChange]) -> tuple[MemoryChange, ...] | None:
+        """Return changes that fit together, on the same GPUs if possible."""
+
+    def advise(self, now: Estimate, script: ScriptProfile) -> tuple[AdviceItem, ...]:
+        """Return what would save memory, the largest saving first; `now` is without changes."""
+        candidates = (*CHANGES, *self.smaller_batches(now))
+        estimates = [(change, self.estimate((change,))) for change in candidates]
+        evaluated = [
+            EvaluatedChange(change, then) for change, then in estimates if then is not None
+        ]
+        items = rank(now, evaluated, script)
+        if needs_set(now, evaluated):
+            chosen = self.smallest_set(evaluated)
+            then = self.estimate(chosen) if chosen else None
+            if chosen and then is not None:
+                items.insert(0, advice_item(now, chosen, then, script))
+        return tuple(items)
 
 
 def is_enough(then: Estimate) -> bool:

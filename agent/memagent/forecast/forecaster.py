@@ -203,8 +203,10 @@ class Forecaster:
         if not self._eval_fits(optimizer_steps):
             return self._build(step, "warning", "eval", EVAL_PROBABILITY)
         largest = signals.excess.at_input(self._max_input)
-        floor = signals.need - signals.excess.recent
-        if largest is None or floor + largest <= self.limit_bytes * 1.01:
+        if (
+            largest is None
+            or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01
+        ):
             return None
         probability = self._tail_probability(step)
         if probability == 0.0:
@@ -351,9 +353,10 @@ class Forecaster:
 
         That is growth up to the prediction, or in what may be the first epoch of a long plan.
         """
-        observed = self._signals.floor + self._signals.excess.recent
-        if self._predicted_peak and observed < 0.98 * self._predicted_peak:
-            return True
+        if self._predicted_peak:
+            observed = self._signals.floor + self._signals.excess.recent
+            if observed < 0.98 * self._predicted_peak:
+                return True
         if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:
             return False
         # An accumulator looks like a leak until its first epoch ends.

@@ -110,7 +110,7 @@ def test_many_rows_do_not_wait_for_the_second(recorder):
     assert [len(steps) for steps in recorder.steps()] == [500, 1]
 
 
-def test_with_no_room_rows_are_held_and_then_the_newest_are_dropped(recorder, monkeypatch):
+def test_without_room_rows_are_buffered_then_the_newest_dropped(recorder, monkeypatch):
     monkeypatch.setattr(collecting, "MAX_PENDING_ROWS", 3)
     monkeypatch.setattr(recorder.sender, "has_room", lambda: False)
     recorder.step(*range(5))
@@ -135,7 +135,7 @@ def test_what_takes_time_comes_after_what_must_not_be_lost(recorder, monkeypatch
     monkeypatch.undo()
 
 
-def test_a_driver_that_hangs_keeps_no_rows_from_the_disk(tmp_path, monkeypatch):
+def test_a_hanging_driver_does_not_delay_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "REFRESH_S", 0.0)
     monkeypatch.setattr(collecting, "TICK_S", 0.01)
     monkeypatch.setattr(collecting, "BATCH_EVERY_S", 3600.0)
@@ -164,7 +164,7 @@ def test_a_driver_that_hangs_keeps_no_rows_from_the_disk(tmp_path, monkeypatch):
     recorder.sender.close(0.0)
 
 
-def test_a_collector_that_hangs_is_left_alone_and_what_it_held_is_counted(recorder, monkeypatch):
+def test_a_hanging_collector_is_abandoned_and_its_rows_are_counted(recorder, monkeypatch):
     monkeypatch.setattr(collecting, "STOP_TIMEOUT_S", 0.0)
     monkeypatch.setattr(recorder.collector._collecting, "is_alive", lambda: True)
     recorder.step(1, 2, 3)

@@ -1,4 +1,4 @@
-"""What is made of the drafts that a killed process left."""
+"""Batches merged from the drafts of a killed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run files: whole frames in, whole frames out, whatever happened in between."""
+"""Run files: complete frames in, complete frames out, whatever happens in between."""
 
 from __future__ import annotations
 

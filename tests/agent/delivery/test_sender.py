@@ -1,4 +1,4 @@
-"""The sender against a real HTTP server on this machine that answers as servers do on bad days."""
+"""The sender against a local HTTP server that fails in realistic ways."""
 
 from __future__ import annotations
 
@@ -199,16 +199,14 @@ def test_nothing_is_left_on_the_disk_when_all_has_arrived(far_end, make_sender, 
     assert far_end.batches() == [0] and list(path.parent.iterdir()) == []
 
 
-def test_while_the_server_is_away_every_parcel_is_on_the_disk_at_once(make_sender, path):
+def test_while_the_server_is_away_every_envelope_is_written_at_once(make_sender, path):
     sender = make_sender(AWAY)
     for seq in range(3):
         sender.put(batch(seq))
         assert seqs_in(path) == list(range(seq + 1))
 
 
-def test_at_the_end_what_the_server_did_not_take_stays_on_the_disk(
-    make_sender, drops, path, capsys
-):
+def test_undelivered_samples_stay_on_the_disk_at_exit(make_sender, drops, path, capsys):
     sender = make_sender(AWAY)
     sender.put(batch(0, samples=3))
     sender.put(batch(1, samples=4))
@@ -277,7 +275,7 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_the_server_gets_all_the_
     assert capsys.readouterr().err.count("cannot write") == 1
 
 
-def test_what_is_only_in_memory_at_the_end_is_counted(make_sender, drops, path, capsys):
+def test_samples_that_are_only_in_memory_at_exit_are_counted(make_sender, drops, path, capsys):
     path.parent.write_text("a file where the folder should be")
     sender = make_sender(AWAY)
     sender.put(batch(0, samples=3))
@@ -307,7 +305,7 @@ def test_a_thread_that_hangs_in_writing_holds_up_nobody(make_sender, drops, monk
     assert drops == {"disk_hangs": 2}
 
 
-def test_an_error_of_ours_costs_one_parcel_and_is_counted(
+def test_an_internal_error_drops_one_envelope_and_is_counted(
     far_end, make_sender, drops, monkeypatch, caplog
 ):
     sender = make_sender(far_end.url)

@@ -1,4 +1,4 @@
-"""Where parcels wait: order is kept and bounds hold, whether or not the disk can be written."""
+"""The spool keeps order and limits, whether or not the disk is writable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def take_all(queue):
     return taken
 
 
-def test_parcels_come_out_as_they_went_in(make_spool):
+def test_it_keeps_the_order_of_envelopes(make_spool):
     queue = make_spool()
     for seq in range(3):
         queue.put(batch(seq, samples=seq))

@@ -1,4 +1,4 @@
-"""Uploading run files, against a far end that takes each batch once, as a server does."""
+"""Uploads of run files, against a fake server that accepts each batch once."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_run_that_was_deleted_meanwhile_is_started_again(make_file, far_end):
     assert far_end.asked[:4] == ["start", "batch", "start", "batch"]
 
 
-def test_a_refused_parcel_does_not_stop_the_others_but_keeps_the_file(make_file, far_end):
+def test_a_refused_envelope_does_not_stop_the_others_but_keeps_the_file(make_file, far_end):
     path = make_file()
     far_end.troubles = [None, RejectedError("never")]
     done = upload_one(path, far_end)
@@ -184,7 +184,7 @@ def test_a_refused_parcel_does_not_stop_the_others_but_keeps_the_file(make_file,
     ]
 
 
-def test_a_start_that_is_refused_ends_it(make_file, far_end):
+def test_a_refused_start_ends_the_upload(make_file, far_end):
     path = make_file()
     far_end.troubles = [RejectedError("never")]
     done = upload_one(path, far_end)
@@ -236,7 +236,7 @@ def test_a_file_whose_process_lives_is_left_alone(tmp_path, far_end):
     assert upload_one(file.path, far_end).outcome == "uploaded"
 
 
-def test_of_two_at_the_same_time_one_does_it(make_file):
+def test_of_two_concurrent_uploads_one_does_it(make_file):
     path = make_file(batches=200)
     far_ends = [FarEnd(), FarEnd()]
     done = []

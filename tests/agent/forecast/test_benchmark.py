@@ -1,4 +1,4 @@
-"""The forecaster's benchmark: its scorer counts right, its traces are what they say, its command runs."""
+"""The forecaster's benchmark: scorer, traces and command."""
 
 from __future__ import annotations
 

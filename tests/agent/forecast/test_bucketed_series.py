@@ -1,4 +1,4 @@
-"""A series in bounded memory, and what it knows of its teeth."""
+"""A series in bounded memory, and the teeth that it detects."""
 
 from __future__ import annotations
 

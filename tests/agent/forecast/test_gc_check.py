@@ -1,4 +1,4 @@
-"""What is asked before a leak pages: one test for each rule of the contract in `memagent.forecast.gc_check`."""
+"""The check before a leak pages: one test for each rule of `memagent.forecast.gc_check`."""
 
 from __future__ import annotations
 

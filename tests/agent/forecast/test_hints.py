@@ -1,4 +1,4 @@
-"""What a forecaster is told beside the samples, on either side of the wire."""
+"""Hints in addition to the samples, in the agent and on the server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_forecaster_at_work_can_be_told_more():
     assert last(forecaster, rows(20, first=6)).level == "ok"
 
 
-def test_a_host_beside_gpus_is_watched_for_its_memory_alone():
+def test_a_secondary_host_is_forecast_by_its_memory_alone():
     columns = {
         "step": list(range(400)),
         "time_s": [float(step) for step in range(400)],

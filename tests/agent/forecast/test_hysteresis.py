@@ -1,4 +1,4 @@
-"""What is told changes only when it means it: one test for each rule of `memagent.forecast.hysteresis`."""
+"""Hysteresis: one test for each rule of `memagent.forecast.hysteresis`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_while_it_is_kept_its_interval_never_lies_before_the_step():
     assert (kept.eta_low, kept.eta_step, kept.eta_high) == (70, 100, 150)
 
 
-def test_it_forgets_when_the_reason_is_known_to_be_gone():
+def test_a_reset_reports_the_next_forecast_as_it_is():
     steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
     steady.reset()

@@ -1,4 +1,7 @@
-"""A host's floor keeps what the largest input needed: that is no leak, and a leak beside it is still one. Numbers as in `kept`."""
+"""A host's floor keeps what the largest input needed. That isn't a leak; a leak next to it is one.
+
+Numbers as in `memagent.forecast.input_high_water`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def test_lengths_that_grow_for_good_are_warned_of_as_inputs():
 
 
 @pytest.mark.parametrize("length_of", [varies, lambda step: min(32 + step // 2, 132)])
-def test_a_leak_beside_lengths_that_stay_is_a_leak(length_of):
+def test_a_leak_next_to_constant_lengths_is_a_leak(length_of):
     page, death = first_page(length_of, lambda step: 0.15 * step)
     assert page is not None and page.cause == "leak"
     assert death - page.step >= 0.1 * death

@@ -1,4 +1,4 @@
-"""How far growth is believed: one test for each rule of `memagent.forecast.projection`."""
+"""How far ahead growth is trusted: one test for each rule of `memagent.forecast.projection`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample columns into a forecaster."""
+"""Feeding sample columns to a forecaster."""
 
 from __future__ import annotations
 

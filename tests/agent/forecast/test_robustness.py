@@ -1,4 +1,4 @@
-"""Whatever the samples are like, the forecaster answers: bad rows, missing columns, resumes, odd strides, tiny limits, endless runs."""
+"""The forecaster copes with any samples: bad rows, missing columns, resumes, odd strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forecaster that was remembered goes on as if it had never stopped, on every recorded and made trace."""
+"""A restored forecaster continues as if it had never stopped, on every trace."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_a_state_is_small():
     assert len(state_module.dump_state(forecaster)) < 10_000
 
 
-def test_what_other_code_wrote_is_refused(monkeypatch):
+def test_state_of_other_code_is_refused(monkeypatch):
     state = state_module.dump_state(Forecaster(2**30))
     assert state_module.load_state(state).limit_bytes == 2**30
     monkeypatch.setattr(state_module, "_digest", lambda: b"another version!")
     assert state_module.load_state(state) is None
 
 
-def test_a_probe_of_the_callers_own_cannot_be_kept():
+def test_a_probe_of_the_caller_cannot_be_serialized():
     with pytest.raises(TypeError, match="Cannot serialize"):
         state_module.dump_state(Forecaster(2**30, gc_probe=lambda: None))

@@ -1,4 +1,4 @@
-"""The chance of one batch that is too large: one test for each rule of `memagent.forecast.tail`."""
+"""The probability of a batch that is too large: one test for each rule of `memagent.forecast.tail`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which growth counts as growth: one test for each rule of `memagent.forecast.trend`."""
+"""Trends: one test for each rule of `memagent.forecast.trend`."""
 
 from __future__ import annotations
 

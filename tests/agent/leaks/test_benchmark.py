@@ -1,4 +1,4 @@
-"""The benchmark's command runs and its figures are there."""
+"""The leak benchmark's command runs and prints its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finder around a diagnosis: when it looks, what it costs, and that it leaves nothing behind."""
+"""The finder: when it starts a diagnosis, its cost, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_find_names_the_attribute_and_its_line():
     assert suspect.line == Keeper.step.__code__.co_firstlineno + 1
 
 
-def test_it_says_so_when_nothing_is_found():
+def test_it_returns_a_false_diagnosis_if_nothing_grows():
     diagnosis = find(lambda: torch.zeros(64))
     assert (
         not diagnosis and diagnosis.suspects == () and diagnosis.step - diagnosis.first_step == 20
     )
 
 
-def test_find_wants_enough_steps():
+def test_find_requires_enough_steps():
     with pytest.raises(ValueError, match="at least 4"):
         find(lambda: None, steps=3)
 
@@ -137,7 +137,7 @@ def test_the_budget_is_a_share_of_the_time():
     assert not budget.allows(499.0) and budget.allows(500.0)
 
 
-def test_a_run_that_dies_within_the_window_is_judged_by_what_was_seen():
+def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
     keeper, finder = Keeper(), Finder()
     finder.request()
     for step in range(1, 12):
@@ -161,7 +161,7 @@ class Patience(TimeBudget):
         return self.times < 0
 
 
-def test_who_is_found_by_the_deadline_is_named_with_less_confidence(monkeypatch):
+def test_a_diagnosis_that_is_cut_short_has_less_confidence(monkeypatch):
     small, large = [], []
 
     def step():
@@ -176,7 +176,7 @@ def test_who_is_found_by_the_deadline_is_named_with_less_confidence(monkeypatch)
     assert cut.suspects[0].confidence < whole.suspects[0].confidence
 
 
-def test_a_look_that_has_paused_for_long_ends_at_once(monkeypatch):
+def test_a_diagnosis_that_has_paused_too_long_ends_at_once(monkeypatch):
     keeper, finder = Keeper(), Finder(longest_pause_s=0.0)
     finder.request()
     finder.after_step(1)
@@ -186,7 +186,7 @@ def test_a_look_that_has_paused_for_long_ends_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize(("cpu_s", "wall_s"), [(-1, 60), (60, -1)])
-def test_a_deadline_is_over_when_either_clock_says_so(cpu_s, wall_s):
+def test_a_time_budget_is_over_when_either_clock_is(cpu_s, wall_s):
     deadline = TimeBudget.after(cpu_s=cpu_s, wall_s=wall_s)
     assert not deadline.was_hit and deadline.is_over() and deadline.was_hit
     assert TimeBudget.after(cpu_s=-1, wall_s=60).leaves(30) and not TimeBudget.after(
@@ -206,7 +206,7 @@ def test_a_request_may_go_beyond_the_budget():
     finder.close()
 
 
-def test_the_growth_of_memory_in_use_is_told_beside_the_tensors():
+def test_it_reports_growth_of_memory_in_use_next_to_the_tensors():
     used = iter((1_000, 41_000))
     finder = Finder(used_bytes=lambda: next(used))
     finder.request()
@@ -218,7 +218,7 @@ def test_the_growth_of_memory_in_use_is_told_beside_the_tensors():
     assert finder.suspects[0].bytes_per_step == 256
 
 
-def test_nothing_stays_switched_on_after_an_error(monkeypatch):
+def test_it_switches_everything_off_after_an_error(monkeypatch):
     finder = Finder(window=6)
     finder.request(host=True)
     finder.after_step(1)
@@ -265,7 +265,7 @@ def test_host_memory_is_traced_on_demand(tmp_path):
     assert largest["blocks"] >= 8 and largest["bytes"] >= 50_000 * 8
 
 
-def test_the_collector_is_left_as_it_was():
+def test_it_leaves_the_garbage_collector_unchanged():
     gc.disable()
     try:
         find(lambda: torch.zeros(4))

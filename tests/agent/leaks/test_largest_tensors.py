@@ -1,4 +1,4 @@
-"""The largest live tensors have the names that a person knows."""
+"""The largest live tensors have readable names."""
 
 from __future__ import annotations
 

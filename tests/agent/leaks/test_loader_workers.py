@@ -1,4 +1,4 @@
-"""What DataLoader workers keep, and how much they grow by."""
+"""Growth of DataLoader workers, and the line that causes it."""
 
 from __future__ import annotations
 

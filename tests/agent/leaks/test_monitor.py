@@ -1,4 +1,4 @@
-"""A run that grows names the line that makes it grow: to the terminal, the report and the server."""
+"""The leak monitor: a growing run names its line in the terminal, the report and the server."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def until_it_is_seen():
     return wait
 
 
-def test_a_look_that_fails_at_the_death_leaves_the_last_words(watched, recording, monkeypatch):
+def test_a_diagnosis_that_fails_at_exit_leaves_the_oom_event(watched, recording, monkeypatch):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))

@@ -1,4 +1,4 @@
-"""Growth that no forecast speaks of, since the limit is far."""
+"""Slow growth, which no forecast reports because the limit is far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that makes a name grow, in sources as people write them: `#!` marks it."""
+"""The line that makes a name grow, in realistic sources: `#!` marks it."""
 
 from __future__ import annotations
 

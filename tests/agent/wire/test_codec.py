@@ -1,4 +1,4 @@
-"""Messages: validated on arrival, the field at fault named."""
+"""Messages are validated on arrival, and errors name the invalid field."""
 
 from __future__ import annotations
 

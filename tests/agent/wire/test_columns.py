@@ -1,4 +1,4 @@
-"""Chunks: what goes in comes out, small, and nothing else is ever let in."""
+"""Chunks round-trip, are small, and invalid ones are refused."""
 
 from __future__ import annotations
 

@@ -119,18 +119,18 @@ class LeasedShards:
         self._held = frozenset()
         if worker_id is not None:
             with self._database.write() as session:
-                leases.leave(session, worker_id)
+                leases.remove_worker(session, worker_id)
 
     def _register(self) -> None:
         """Write a heartbeat, or a new row if this worker has none (any more)."""
         with self._database.write() as session:
-            if self._id is not None and leases.beat(session, self._id, self._clock()):
+            if self._id is not None and leases.heartbeat(session, self._id, self._clock()):
                 return
             if self._id is not None:
                 log.warning("this worker was declared dead; it registers again under a new id")
             self._held = frozenset()
             self._id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-64:]
-            leases.join(
+            leases.add_worker(
                 session,
                 self._id,
                 place=_process_namespace(),
@@ -160,7 +160,7 @@ class LeasedShards:
 
     def _remove_dead_worker(self, peer: Peer) -> None:
         with self._database.write() as session:
-            is_removed = leases.bury(session, peer)
+            is_removed = leases.remove_dead_worker(session, peer)
         if is_removed:
             log.warning("worker %s is dead; other workers take over its shards", peer.id)
 
@@ -168,7 +168,7 @@ class LeasedShards:
         """Claim free shards up to the fair count, and release those above it."""
         assert self._id is not None, "the worker has just registered"
         with self._database.read() as session:
-            held = leases.held_by(session, self._id)
+            held = leases.shards_of(session, self._id)
         if len(held) > fair_count:
             surplus = sorted(held)[fair_count:]
             # Stop using them before another worker can claim them.

@@ -1,3 +1,3 @@
-"""The database: models, connections, and one module per kind of record that reads and writes it.
-Nothing else speaks SQL.
+"""The database: models, connections, and one query module per noun. All SQL of the server is
+here.
 """

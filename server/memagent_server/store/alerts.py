@@ -1,4 +1,6 @@
-"""Alerts and their transitions. A change, its transition and its notifications are one transaction."""
+"""Alerts and their transitions. A change, its transition and its notifications are one
+transaction.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Which worker works on what: every run and every channel belongs to a shard, and a shard to at
-most one worker.
+"""Leases of work: every run and every channel belongs to a shard, and a shard to at most one
+worker.
 
-1. A worker has a row whose `beat` it raises again and again. It is alive to those who see the beat
-   change, by their own steady clocks: no clock of one machine is compared with another's, and one
-   that is set forward or back changes nothing.
-2. Who is dead is buried: its row is deleted, if its beat is still the one that was seen, and with
-   the row go its claims.
-3. Free shards are claimed up to a fair part; what is above it is released.
-4. Who writes what it decided on a shard locks the shard's row first, and finds out there that it
-   has been buried (`hold`).
+1. A worker has a row whose `beat` it raises again and again. The others see it alive while the beat
+   changes, by their own monotonic clocks: clocks of different machines are never compared.
+2. A dead worker is removed: its row is deleted if its beat is still the one that was seen, and its
+   claims go with the row.
+3. Free shards are claimed up to a fair share; a worker releases what is above it.
+4. A worker that writes results of a shard locks the shard's row first, and learns there if it was
+   removed (`hold`).
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.models import SHARDS, Shard, WorkerRow
 
-_PATIENCE = "2s"
-"""How long a beat waits for rows that another worker has locked: it must not be late for that."""
-_HUNG = "30s"
-"""A worker that is stopped in the middle of a transaction loses it after this long."""
+_LOCK_TIMEOUT = "2s"
+"""Maximum wait for rows that another worker has locked: a heartbeat must not be late."""
+_IDLE_TIMEOUT = "30s"
+"""A worker that hangs during a transaction loses it after this long."""
 
-_LATELY_S = 60.0
+_ALIVE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A worker as its row has it. `place` names the system whose process numbers `pid` is one of,
-    where that is known.
+    """A worker's row. `place` names the system whose process ids `pid` is one of, if that is
+    known.
     """
 
     id: str
@@ -43,11 +42,11 @@ class Peer:
 
 
 def shard_of(key: str) -> int:
-    """The shard of a run or a channel."""
+    """Return the shard of a run or a channel."""
     return crc32(key.encode()) % SHARDS
 
 
-def join(
+def add_worker(
     session: Session, worker_id: str, *, place: str | None, pid: int, host: str, now: float
 ) -> None:
     session.add(
@@ -57,23 +56,23 @@ def join(
     )
 
 
-def beat(session: Session, worker_id: str, now: float) -> bool:
-    """Say that a worker is alive; False where it was buried meanwhile."""
-    mine = (
+def heartbeat(session: Session, worker_id: str, now: float) -> bool:
+    """Raise a worker's beat; return False if it was removed."""
+    own = (
         update(WorkerRow)
         .where(WorkerRow.id == worker_id)
         .values(beat=WorkerRow.beat + 1, seen_at=now)
     )
-    return _changed(session, mine)
+    return _changed(session, own)
 
 
-def leave(session: Session, worker_id: str) -> None:
-    """A worker goes, and lets go of what it held."""
+def remove_worker(session: Session, worker_id: str) -> None:
+    """Remove a worker and release its shards."""
     session.execute(delete(WorkerRow).where(WorkerRow.id == worker_id))
 
 
 def peers(session: Session) -> list[Peer]:
-    """Everybody, oneself among them."""
+    """Return all workers, including the caller."""
     query = select(WorkerRow.id, WorkerRow.beat, WorkerRow.place, WorkerRow.pid).order_by(
         WorkerRow.id
     )
@@ -81,27 +80,25 @@ def peers(session: Session) -> list[Peer]:
 
 
 def count_alive(session: Session, now: float) -> int:
-    """How many workers spoke lately, by their own clocks: for people to see, nothing is decided by
-    it.
-    """
-    spoke = func.abs(WorkerRow.seen_at - now) < _LATELY_S
+    """Return the number of workers seen within a minute by their own clocks, for display only."""
+    spoke = func.abs(WorkerRow.seen_at - now) < _ALIVE_S
     return session.scalar(select(func.count()).select_from(WorkerRow).where(spoke)) or 0
 
 
-def bury(session: Session, dead: Peer) -> bool:
-    """Take a worker's row and claims away, if it has not spoken since."""
-    _be_patient(session)
+def remove_dead_worker(session: Session, dead: Peer) -> bool:
+    """Remove a dead worker and its claims, unless its beat has changed."""
+    _limit_lock_wait(session)
     return _changed(
         session, delete(WorkerRow).where(WorkerRow.id == dead.id, WorkerRow.beat == dead.beat)
     )
 
 
-def held_by(session: Session, worker_id: str) -> set[int]:
+def shards_of(session: Session, worker_id: str) -> set[int]:
     return set(session.scalars(select(Shard.shard).where(Shard.worker_id == worker_id)))
 
 
 def claim(session: Session, worker_id: str, most: int) -> set[int]:
-    """Take up to so many free shards; returns those."""
+    """Claim up to `most` free shards; return them."""
     free = select(Shard.shard).where(Shard.worker_id.is_(None)).order_by(Shard.shard).limit(most)
     found = set(session.scalars(free.with_for_update(skip_locked=True)))
     if found:
@@ -110,26 +107,26 @@ def claim(session: Session, worker_id: str, most: int) -> set[int]:
 
 
 def release(session: Session, worker_id: str, shards: Collection[int]) -> None:
-    _be_patient(session)
-    mine = (Shard.worker_id == worker_id, Shard.shard.in_(shards))
-    session.execute(update(Shard).where(*mine).values(worker_id=None))
+    _limit_lock_wait(session)
+    own = (Shard.worker_id == worker_id, Shard.shard.in_(shards))
+    session.execute(update(Shard).where(*own).values(worker_id=None))
 
 
 def hold(session: Session, worker_id: str, shards: Collection[int]) -> bool:
-    """Whether all of these are the worker's, and stay so until the transaction ends."""
-    if session.get_bind().dialect.name != "sqlite":  # a write on SQLite has the database to itself
-        session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_HUNG}'"))
-    mine = (
+    """Return True if all these shards are the worker's; they stay so until the transaction ends."""
+    if session.get_bind().dialect.name != "sqlite":  # on SQLite a write locks the whole database
+        session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_TIMEOUT}'"))
+    own = (
         select(Shard.shard)
         .where(Shard.worker_id == worker_id, Shard.shard.in_(shards))
         .order_by(Shard.shard)
     )
-    return set(session.scalars(mine.with_for_update(read=True))) == set(shards)
+    return set(session.scalars(own.with_for_update(read=True))) == set(shards)
 
 
-def _be_patient(session: Session) -> None:
+def _limit_lock_wait(session: Session) -> None:
     if session.get_bind().dialect.name != "sqlite":
-        session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
+        session.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
 
 
 def _changed(session: Session, statement: Update | Delete) -> bool:

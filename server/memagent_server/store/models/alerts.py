@@ -1,4 +1,4 @@
-"""From a forecast to the message that tells of it, and what people said then."""
+"""Tables from a forecast to the notification about it, and people's feedback."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 
 class Forecast(Base):
-    """What the forecaster said of a stream after `step`; a row whenever its answer changed
-    materially.
-    """
+    """The forecast of a stream after `step`; a row for every material change."""
 
     __tablename__ = "forecasts"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -45,11 +43,11 @@ class Forecast(Base):
 
 
 class Incident(Base):
-    """What people are told of once: the alerts of a launch with one rule and one cause, however
-    many ranks have them.
+    """The alerts of a launch with one rule and one cause, on any number of ranks: one thing to
+    people.
 
-    State and severity are the worst of its alerts'. What people said of it (seen, not now, false
-    alarm) stands here.
+    State and severity are the worst of its alerts. Acknowledgement, snooze and false alarm are
+    stored here.
     """
 
     __tablename__ = "incidents"
@@ -78,8 +76,9 @@ class Incident(Base):
 
 
 class Alert(Base):
-    """One rule about one stream of a run, from pending to its end. `version` guards against two
-    workers (`UPDATE ... WHERE`).
+    """One rule about one stream of a run, from pending to its end.
+
+    `version` guards against two workers (`UPDATE ... WHERE`).
     """
 
     __tablename__ = "alerts"
@@ -109,7 +108,7 @@ class Alert(Base):
 
 
 class Transition(Base):
-    """Every change of an alert's state or severity, with the facts it was decided on."""
+    """A change of an alert's state or severity, with the input of the decision."""
 
     __tablename__ = "transitions"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -127,7 +126,8 @@ class Transition(Base):
 
 class Notification(Base):
     """The outbox: one message to one channel about one transition. Leased, sent, then marked: at
-    least once.
+    least
+    once.
     """
 
     __tablename__ = "notifications"
@@ -157,8 +157,9 @@ class Notification(Base):
 
 
 class RuleSetting(Base):
-    """How a project wants a rule: on or off, from which severity on it tells people, and its
-    thresholds. Project `*` is all others.
+    """A project's setting of a rule: on or off, the lowest severity that notifies, and thresholds.
+
+    Project `*` stands for all others.
     """
 
     __tablename__ = "rules"
@@ -174,9 +175,7 @@ class RuleSetting(Base):
 
 
 class Feedback(Base):
-    """What somebody said of an incident. It outlives the run, for the forecaster is judged by
-    it.
-    """
+    """People's feedback on an incident. It outlives the run: the forecaster is judged by it."""
 
     __tablename__ = "feedback"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)

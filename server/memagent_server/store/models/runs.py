@@ -1,6 +1,4 @@
-"""What a run is, and what is told of it once: its ranks and tags, events, predictions and
-snapshots.
-"""
+"""Tables of runs and what is sent once about them: ranks, tags, events, predictions, snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ _DIED = "status IN ('oom', 'lost_contact')"
 
 
 class Run(Base):
-    """One launch of a job, all ranks."""
+    """One run with all its launches and ranks."""
 
     __tablename__ = "runs"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -105,8 +103,8 @@ class RunTag(Base):
 
 
 class Rank(Base):
-    """One rank in one attempt. Current are the ranks of the run's newest launch; their statuses
-    make the run's.
+    """One rank in one attempt. The ranks of the newest launch are current; they decide the run's
+    status.
     """
 
     __tablename__ = "ranks"
@@ -128,7 +126,7 @@ class Rank(Base):
 
 
 class Event(Base):
-    """Something that happened once in a run, told by its agent."""
+    """Something that happened once in a run, as its agent reported it."""
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -144,7 +142,7 @@ class Event(Base):
 
 
 class Prediction(Base):
-    """An estimator's answer for one rank and device; the newest of a method counts."""
+    """An estimate for one rank and device; the newest of a method counts."""
 
     __tablename__ = "predictions"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
@@ -169,7 +167,7 @@ class Prediction(Base):
 
 
 class DeviceContext(Base):
-    """What processes held on a GPU apart from tensors, as agents measured it. Unknown versions read
+    """GPU memory of processes outside of tensors, as agents measured it. Unknown versions are
     `unknown`.
     """
 
@@ -185,9 +183,12 @@ class DeviceContext(Base):
 
 
 class Snapshot(Base):
-    """Who held the memory of one rank and device. `body` is zlib of msgpack {stacks, tensors},
-    `viewer` zlib of torch's own page: large,
-    and read one at a time."""
+    """The holders of the memory of one rank and device.
+
+    `body` is zlib of msgpack {stacks, tensors}, `viewer` zlib of torch's own page: large, read one
+    at a
+    time.
+    """
 
     __tablename__ = "snapshots"
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)

@@ -1,7 +1,4 @@
-"""What ranks send all the time: streams, and the chunks and rollups that hold their samples.
-
-The tables that grow with the samples: how their rows are found by run.
-"""
+"""Tables of samples: streams, and the chunks and rollups that hold their samples."""
 
 from __future__ import annotations
 
@@ -25,10 +22,9 @@ from memagent_server.store.models.base import Base, Id
 
 
 class Stream(Base):
-    """Samples of one rank and device in one attempt, or its scalars.
+    """The samples of one rank and device in one attempt, or a rank's scalars.
 
-    `latest` holds the newest known value of every column, so that lists, metrics and alerts never
-    touch chunks.
+    `latest` holds the newest known value of every column: lists, metrics and alerts read no chunks.
     """
 
     __tablename__ = "streams"
@@ -37,7 +33,7 @@ class Stream(Base):
     rank: Mapped[int] = mapped_column(Integer)
     attempt: Mapped[int]
     is_current: Mapped[bool] = mapped_column(default=True)
-    """Whether it belongs to the newest launch of the run; lists, metrics and alerts look at current
+    """True if it belongs to the newest launch of the run; lists, metrics and alerts look at current
     streams only.
     """
     device: Mapped[str] = mapped_column(String(200))
@@ -51,7 +47,7 @@ class Stream(Base):
     samples: Mapped[int] = mapped_column(default=0)
     chunks: Mapped[int] = mapped_column(default=0)
     peak_bytes: Mapped[int | None]
-    """Most ever allocated, over all samples."""
+    """Maximum allocated, over all samples."""
     peaks: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
     """Most ever read of the columns that a prediction has a figure for: see
     `streams.PEAK_COLUMNS`.
@@ -83,7 +79,7 @@ class Stream(Base):
 
 
 class Batch(Base):
-    """A batch that was taken in: its key makes a second delivery a no-op."""
+    """A stored batch: its key makes a second delivery a no-op."""
 
     __tablename__ = "batches"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -97,7 +93,7 @@ class Batch(Base):
 
 
 class Dropped(Base):
-    """Samples a rank had to drop, cumulative by reason, as the agent last said."""
+    """Samples that a rank had to drop, cumulative by reason."""
 
     __tablename__ = "dropped_samples"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -108,14 +104,14 @@ class Dropped(Base):
 
 
 class Chunk(Base):
-    """Consecutive samples of a stream, packed. `seq` is the place of the last one among all samples
-    of the stream, from 0.
+    """Consecutive packed samples of a stream. `seq` is the position of the last one in the stream,
+    from 0.
 
-    So a chunk holds the samples `seq - rows + 1` to `seq`, and a reader who knows how far it has
-    read is not disturbed when chunks are
-    cut anew. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them.
-    SampleTable: it has no foreign keys, so that it
-    may live in partitions and on other machines; `runs.delete_run` deletes it.
+    A chunk holds the samples `seq - rows + 1` to `seq`, so a reader keeps its position when chunks
+    are
+    compacted. `stats` is msgpack of {column: [min, max, last]}, empty once the rollups have them.
+    The
+    table has no foreign keys, so that it can be partitioned; `runs.delete_run` deletes its rows.
     """
 
     __tablename__ = "chunks"
@@ -133,11 +129,11 @@ class Chunk(Base):
 
 
 class Rollup(Base):
-    """Minimum, maximum and last of every column over consecutive samples of a stream:
-    `rollups.BLOCK` buckets of one level.
+    """Minimum, maximum and last of every column: `rollups.BLOCK_BUCKETS` buckets of one level.
 
     A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level
-    below. SampleTable, like chunks.
+    below.
+    Like chunks, the table has no foreign keys.
     """
 
     __tablename__ = "rollups"
@@ -158,7 +154,9 @@ SAMPLE_TABLES: tuple[SampleTable, ...] = (Chunk, Rollup)
 
 
 def of_run(bulk: SampleTable, run_id: str) -> tuple[ColumnElement[bool], ...]:
-    """Rows of a run: their keys begin with the stream, the partition follows from the run."""
+    """Return the conditions of a run's rows: keys begin with the stream, partitions with the
+    run.
+    """
     return bulk.run_id == run_id, bulk.stream_id.in_(
         select(Stream.id).where(Stream.run_id == run_id)
     )

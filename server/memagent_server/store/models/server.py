@@ -1,7 +1,4 @@
-"""Who may come in.
-
-How the workers share the work, and how far each stream has come.
-"""
+"""Tables of the server itself: tokens, workers, and the state of evaluation."""
 
 from __future__ import annotations
 
@@ -35,8 +32,9 @@ SHARDS = 64
 
 
 class EvaluationMark(Base):
-    """How far the alerts of a stream have been decided, and the states they were in then: written
-    with every change of an alert.
+    """How far the alerts of a stream are decided, and their states then. Written with every change
+    of an
+    alert.
     """
 
     __tablename__ = "watches"
@@ -50,10 +48,9 @@ class EvaluationMark(Base):
 
 
 class ForecasterState(Base):
-    """What a stream's watch knows of its past, so that another worker need not read all of it
-    again: see `alerts.watch.remembered`.
+    """A forecaster's state, so that another worker need not read the stream's whole past.
 
-    A state that another version of the forecaster wrote is worth nothing, and is not believed.
+    A state of another forecaster version is ignored.
     """
 
     __tablename__ = "recollections"
@@ -66,7 +63,7 @@ class ForecasterState(Base):
 
 
 class WorkerRow(Base):
-    """A worker that is at work, or was and is not buried yet: see `store/leases.py`."""
+    """A worker that is alive, or dead and not removed yet: see `store/leases.py`."""
 
     __tablename__ = "workers"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -79,9 +76,7 @@ class WorkerRow(Base):
 
 
 class Shard(Base):
-    """A part of all runs and channels, and the worker that it belongs to now. There are SHARDS
-    rows, made by the migration.
-    """
+    """A share of all runs and channels, and its worker. The migration creates the SHARDS rows."""
 
     __tablename__ = "shards"
     shard: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)

@@ -51,7 +51,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """open_page(url, width=1280, dark=False): a page in a new browser context. Console errors fail the test.
+    """open_page(url, width=1280, dark=False): a page in a new browser context. Console errors fail
+    the test.
 
     With `may_fail`, the page itself may be an error, which Chromium reports.
     """
@@ -94,7 +95,10 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """until(condition): wait for a page. Playwright's wait_for_function evaluates strings, which the policy forbids."""
+    """until(condition): wait for a page.
+
+    Playwright's wait_for_function evaluates strings, which the policy forbids.
+    """
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 15

@@ -304,7 +304,9 @@ class Scenarios:
 
     @staticmethod
     def sweep() -> list[Scenario]:
-        """Two short runs that differ in context and batch; both count tokens, the second at twice the speed."""
+        """Two short runs that differ in context and batch; both count tokens, the second at
+        twice the speed.
+        """
         found = []
         for number, (context, batch, base) in enumerate(
             ((1024, 16, 40 * GIB), (2048, 8, 46 * GIB))

@@ -1,7 +1,8 @@
-"""Every page, looked at: axe-core finds nothing wrong with it in light and in dark, it fits on a phone, and pictures of it are kept.
+"""Every page, looked at: axe-core finds nothing wrong with it in light and in dark, it fits on a
+phone, and pictures of it are kept.
 
-The pictures lie in test-artifacts/pages, where CI keeps them. One test walks through all pages, for starting a server and filling it
-takes longer than the looking.
+The pictures lie in test-artifacts/pages, where CI keeps them. One test walks through all pages, for
+starting a server and filling it takes longer than the looking.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The run page in a real browser: the chart is drawn, zooms to single steps, updates, and has a text."""
+"""The run page in a real browser: the chart is drawn, zooms to single steps, updates, and has a
+text.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def pixels(page, name, place="#memory-chart"):
 
 
 def top(page, name):
-    """Return the position of the highest pixel of that color: 0 at the upper edge, 1 at the lower."""
+    """Return the position of the highest pixel of that color: 0 at the upper edge, 1 at the
+    lower.
+    """
     return page.evaluate(PIXELS, [*colour(page, name), "#memory-chart"])["top"]
 
 

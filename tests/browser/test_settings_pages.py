@@ -1,4 +1,6 @@
-"""Tokens and retention in a browser: the first token keeps its creator logged in, and the pages fit a phone."""
+"""Tokens and retention in a browser: the first token keeps its creator logged in, and the pages
+fit a phone.
+"""
 
 from __future__ import annotations
 

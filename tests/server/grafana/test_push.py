@@ -15,7 +15,10 @@ TOKEN = "glsa_secret"
 
 
 class Grafana:
-    """The endpoints that a push uses. Objects are stored by uid; duplicates are refused, as by Grafana."""
+    """The endpoints that a push uses.
+
+    Objects are stored by uid; duplicates are refused, as by Grafana.
+    """
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, dict]] = {name: {} for name in KINDS.values()}

@@ -28,7 +28,9 @@ def clock():
 
 @pytest.fixture
 def make_client(make_settings, sqlite_database, clock):
-    """make_client(**settings): a client of an app with the admin token `sesame` and the clock fixture."""
+    """make_client(**settings): a client of an app with the admin token `sesame` and the clock
+    fixture.
+    """
 
     def make(**settings):
         app = create_app(

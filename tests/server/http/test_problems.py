@@ -67,7 +67,7 @@ def test_a_database_problem_is_one_line_in_the_log_and_in_the_response(
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "10")
     assert "no space left" in answer.get_json(force=True)["detail"]
     assert [record.getMessage() for record in caplog.records] == [
-        "POST /api/v1/runs: the database has no room left on its disk: make room (database or disk is full)"
+        "POST /api/v1/runs: the database has no space left on its disk: free some (database or disk is full)"
     ]
     assert caplog.records[0].exc_info is None
 

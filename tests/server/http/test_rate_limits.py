@@ -1,4 +1,6 @@
-"""Rate limits of a token: buckets, 429 with Retry-After, and an agent that waits and loses nothing."""
+"""Rate limits of a token: buckets, 429 with Retry-After, and an agent that waits and loses
+nothing.
+"""
 
 from __future__ import annotations
 

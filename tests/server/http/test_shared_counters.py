@@ -74,7 +74,10 @@ def test_without_a_folder_a_process_counts_alone(tmp_path, monkeypatch, caplog):
 
 @pytest.fixture
 def of_two_processes(start_server):
-    """A server with two web processes, a token, and an open connection to each: (token, one, other)."""
+    """A server with two web processes, a token, and an open connection to each:
+
+    (token, one, other).
+    """
     server = start_server(
         "--role", "web", "--workers", "2", environ={"MEMAGENT_QUOTA_REQUESTS": "0.2"}
     )

@@ -1,4 +1,6 @@
-"""If writing falls behind, batches get 503 with Retry-After; nothing is stored, and retries succeed."""
+"""If writing falls behind, batches get 503 with Retry-After; nothing is stored, and retries
+succeed.
+"""
 
 from __future__ import annotations
 

@@ -381,7 +381,9 @@ def test_wrong_clocks_do_not_break_the_pages(started, at):
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_a_whole_number_may_be_written_with_a_point(sqlite_client, encoding):
-    """JSON does not distinguish 3.0 from 3, and some serializers write 3.0; nothing else is rounded."""
+    """JSON does not distinguish 3.0 from 3, and some serializers write 3.0; nothing else is
+    rounded.
+    """
 
     def post(path, body):
         data, headers = (

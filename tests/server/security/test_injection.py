@@ -28,7 +28,9 @@ HOSTILE = {
 
 @pytest.fixture
 def told(client):
-    """A client of a server with hostile text in every name: one run for each text, r0, r1 and so on."""
+    """A client of a server with hostile text in every name: one run for each text, r0, r1 and
+    so on.
+    """
     for number, evil in enumerate(HOSTILE.values()):
         tell(client, f"r{number}", evil)
     return client
@@ -134,7 +136,9 @@ def test_searches_match_text_literally(told):
 
 
 class Page(HTMLParser):
-    """Collect the text of a page, and report scripts, handlers and addresses that would run code."""
+    """Collect the text of a page, and report scripts, handlers and addresses that would run
+    code.
+    """
 
     def __init__(self, source):
         super().__init__()

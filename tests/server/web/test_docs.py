@@ -1,4 +1,6 @@
-"""The manual that the server serves: every page, every link on it, and nothing that is not a page."""
+"""The manual that the server serves: every page, every link on it, and nothing that is not a
+page.
+"""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_settings_are_flattened_and_bounded():
     ]
     assert (
         len(view_models.pairs({str(number): number for number in range(1000)}))
-        == view_models.MOST_PAIRS
+        == view_models.MAX_PAIRS
     )
 
 
